@@ -1,0 +1,51 @@
+// Checksums of files and tensors: XXH3 of 64 or 128 bits (xxHash). Not cryptographic: they find damage, not malice.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace megalith {
+
+struct Checksum128 {
+  uint64_t high = 0;
+  uint64_t low = 0;
+  auto operator<=>(const Checksum128&) const = default;
+  std::string hex() const;  // 32 lower-case digits, the most significant first: what `xxhsum -H128` prints
+};
+
+std::string checksum_hex(uint64_t value);  // 16 lower-case digits
+// The inverse of hex(); nothing when the text is not 32 hexadecimal digits.
+std::optional<Checksum128> parse_checksum(std::string_view text);
+
+uint64_t checksum64(std::span<const std::byte> bytes);
+uint64_t checksum64(std::string_view text);
+Checksum128 checksum128(std::span<const std::byte> bytes);
+Checksum128 checksum128(std::string_view text);
+
+// The same sums over data that comes in pieces.
+class StreamingChecksum {
+ public:
+  StreamingChecksum();
+  ~StreamingChecksum();
+  StreamingChecksum(StreamingChecksum&&) noexcept;
+  StreamingChecksum& operator=(StreamingChecksum&&) noexcept;
+
+  void update(std::span<const std::byte> bytes);
+  void update(std::string_view text);
+  // The sum of everything so far; more may follow.
+  uint64_t sum64() const;
+  Checksum128 sum128() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,291 @@
+// Files; see file.h.
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+std::string remedy_for(int error_number, const fs::path& path) {
+  switch (error_number) {
+    case ENOENT: return "check the path; it is taken relative to " + fs::current_path().string();
+    case EACCES:
+    case EPERM: return "check the owner and the permissions of the file and its folders";
+    case ENOSPC: return "free space there or choose another folder";
+    case EDQUOT: return "your disk quota is used up: free space or choose another folder";
+    case EROFS: return "the file system is mounted read-only: choose another folder";
+    case EMFILE: return "too many open files: raise the limit with 'ulimit -n'";
+    default: return "";
+  }
+}
+
+[[noreturn]] void fail(std::string_view action, const fs::path& path, int error_number) {
+  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
+                  remedy_for(error_number, path));
+}
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  Descriptor(const fs::path& path, int flags, mode_t mode, std::string_view action)
+      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
+    if (fd_ < 0) fail(action, path, errno);
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+void write_all(int fd, const std::byte* data, size_t size, const fs::path& path) {
+  while (size > 0) {
+    const ssize_t written = ::write(fd, data, size);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail("write", path, errno);
+    }
+    data += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+void sync_descriptor(int fd, const fs::path& path) {
+  // Some file systems cannot flush a folder and say EINVAL: there a rename is as durable as it gets.
+  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) fail("flush", path, errno);
+}
+
+fs::path parent_of(const fs::path& path) {
+  const fs::path parent = path.parent_path();
+  return parent.empty() ? fs::path(".") : parent;
+}
+
+// A name beside `target` that no other process or thread uses at the same time: the process and an address of ours.
+fs::path temporary_beside(const fs::path& target, const void* owner) {
+  return parent_of(target) / fmt::format(".{}.tmp-{}-{:x}", target.filename().string(), ::getpid(),
+                                         reinterpret_cast<uintptr_t>(owner));
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from.string() + " to", to, errno);
+}
+
+fs::path without_trailing_slash(fs::path path) { return path.has_filename() ? path : path.parent_path(); }
+
+}  // namespace
+
+std::string system_error_text(int error_number) { return std::generic_category().message(error_number); }
+
+std::string read_file(const fs::path& path) {
+  const Descriptor file(path, O_RDONLY, 0, "open");
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) fail("read", path, errno);
+  if (S_ISDIR(info.st_mode)) fail("read", path, EISDIR);
+  // The size is a first guess: /proc files say 0, and a pipe has none.
+  std::string content(static_cast<size_t>(info.st_size) + 1, '\0');
+  size_t size = 0;
+  while (true) {
+    const ssize_t count = ::read(file.get(), content.data() + size, content.size() - size);
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      fail("read", path, errno);
+    }
+    if (count == 0) break;
+    size += static_cast<size_t>(count);
+    if (size == content.size()) content.resize(content.size() * 2);
+  }
+  content.resize(size);
+  return content;
+}
+
+void write_file_atomic(const fs::path& path, std::span<const std::byte> content) {
+  AtomicFile file(path);
+  file.append(content);
+  file.commit();
+}
+
+void write_file_atomic(const fs::path& path, std::string_view content) {
+  write_file_atomic(path, std::as_bytes(std::span(content)));
+}
+
+void sync_path(const fs::path& path) {
+  const Descriptor file(path, O_RDONLY, 0, "open");
+  sync_descriptor(file.get(), path);
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail("create the folder", path, error.value());
+}
+
+bool remove_tree(const fs::path& path) {
+  std::error_code error;
+  const auto removed = fs::remove_all(path, error);
+  if (error) fail("remove", path, error.value());
+  return removed > 0;
+}
+
+int64_t free_disk_bytes(const fs::path& path) {
+  fs::path existing = fs::absolute(path);
+  while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  struct statvfs info {};
+  if (::statvfs(existing.c_str(), &info) != 0) fail("ask for the free space of", existing, errno);
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+}
+
+int64_t file_bytes(const fs::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) fail("open", path, errno);
+  if (S_ISDIR(info.st_mode)) fail("read", path, EISDIR);
+  return info.st_size;
+}
+
+MappedFile::MappedFile(const fs::path& path, Access access) : path_(path) {
+  const Descriptor file(path, O_RDONLY, 0, "open");
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) fail("read", path, errno);
+  if (S_ISDIR(info.st_mode)) fail("read", path, EISDIR);
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;  // mmap refuses an empty range
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (address == MAP_FAILED) fail("map", path, errno);
+  data_ = static_cast<const std::byte*>(address);
+  if (access != Access::kNormal) advise(access);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+void MappedFile::advise(Access access, size_t offset, size_t length) const {
+  if (data_ == nullptr || offset >= size_) return;
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t start = offset / page * page;
+  const size_t end = length > size_ - offset ? size_ : offset + length;
+  int advice = POSIX_MADV_NORMAL;
+  if (access == Access::kSequential) advice = POSIX_MADV_SEQUENTIAL;
+  if (access == Access::kRandom) advice = POSIX_MADV_RANDOM;
+  if (access == Access::kWillNeed) advice = POSIX_MADV_WILLNEED;
+  ::posix_madvise(const_cast<std::byte*>(data_) + start, end - start, advice);
+}
+
+AtomicFile::AtomicFile(fs::path target) : target_(std::move(target)), temporary_(temporary_beside(target_, this)) {
+  make_directories(parent_of(target_));
+  fd_ = Descriptor(temporary_, O_WRONLY | O_CREAT | O_TRUNC, 0666, "create").release();
+}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : target_(std::move(other.target_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      buffer_(std::move(other.buffer_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::append(std::span<const std::byte> bytes) {
+  constexpr size_t kBufferBytes = size_t{1} << 20;
+  MEGALITH_CHECK(fd_ >= 0, "{} was committed already", target_.string());
+  size_ += static_cast<int64_t>(bytes.size());
+  if (buffer_.size() + bytes.size() < kBufferBytes) {
+    buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return;
+  }
+  write_buffer();
+  write_all(fd_, bytes.data(), bytes.size(), target_);
+}
+
+void AtomicFile::write_buffer() {
+  write_all(fd_, reinterpret_cast<const std::byte*>(buffer_.data()), buffer_.size(), target_);
+  buffer_.clear();
+}
+
+void AtomicFile::flush() {
+  write_buffer();
+  sync_descriptor(fd_, target_);
+}
+
+void AtomicFile::commit() {
+  MEGALITH_CHECK(fd_ >= 0, "{} was committed already", target_.string());
+  flush();
+  if (::close(std::exchange(fd_, -1)) != 0) fail("write", target_, errno);
+  rename_path(temporary_, target_);
+  temporary_.clear();
+  sync_path(parent_of(target_));
+}
+
+AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
+    : target_(without_trailing_slash(std::move(target))), temporary_(temporary_beside(target_, this)), replace_(replace) {
+  if (!replace && fs::exists(target_)) {
+    throw UserError(fmt::format("{} exists already", target_.string()), "remove it or choose another name");
+  }
+  remove_tree(temporary_);
+  make_directories(temporary_);
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  if (is_committed_) return;
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+void AtomicDirectory::commit() {
+  MEGALITH_CHECK(!is_committed_, "{} was committed already", target_.string());
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(temporary_)) {
+    if (!entry.is_symlink()) sync_path(entry.path());
+  }
+  sync_path(temporary_);
+  fs::path old;
+  const bool has_old = replace_ && fs::exists(target_);
+  if (has_old && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
+    old = temporary_;  // exchanged in one step: at no moment is there no target
+  } else if (has_old) {
+    // Not every file system can exchange, and a folder that is not empty cannot be renamed over. Between these two
+    // renames the target is missing, never mixed.
+    old = temporary_;
+    old += ".old";
+    remove_tree(old);
+    rename_path(target_, old);
+    rename_path(temporary_, target_);
+  } else {
+    rename_path(temporary_, target_);
+  }
+  is_committed_ = true;
+  sync_path(parent_of(target_));
+  if (!old.empty()) remove_tree(old);
+}
+
+}  // namespace megalith

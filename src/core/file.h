@@ -1,0 +1,116 @@
+// Files: reading, memory mapping, and writing that is atomic and durable.
+//
+// What we write appears whole or not at all: a temporary name beside the target, fsync of data and folder, then rename.
+// Every failure is a UserError with the path and the system's words for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace megalith {
+
+// The whole file as bytes.
+std::string read_file(const std::filesystem::path& path);
+
+// Replaces or creates `path`. Returns once the bytes are on disk; after a crash the file has the old or the new content.
+void write_file_atomic(const std::filesystem::path& path, std::string_view content);
+void write_file_atomic(const std::filesystem::path& path, std::span<const std::byte> content);
+
+// Flushes a file or a folder to disk.
+void sync_path(const std::filesystem::path& path);
+
+// Creates the folder and its parents.
+void make_directories(const std::filesystem::path& path);
+
+// Removes a file or a folder with everything in it; true when there was something. Links are removed, not followed.
+bool remove_tree(const std::filesystem::path& path);
+
+// Bytes that an ordinary user may still write on the file system that holds `path` or its nearest existing parent.
+int64_t free_disk_bytes(const std::filesystem::path& path);
+
+int64_t file_bytes(const std::filesystem::path& path);
+
+// "errno 2 (No such file or directory)" as people read it: the text alone.
+std::string system_error_text(int error_number);
+
+// A file mapped read-only. The bytes stay valid until destruction, also when the file is renamed or unlinked meanwhile
+// (but not when it is truncated: then reading raises SIGBUS, as with any mapping).
+class MappedFile {
+ public:
+  enum class Access { kNormal, kSequential, kRandom, kWillNeed };
+
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path, Access access = Access::kNormal);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  size_t size() const { return size_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  // Tells the kernel how the bytes [offset, offset + length) will be read. A hint: never fails.
+  void advise(Access access, size_t offset = 0, size_t length = SIZE_MAX) const;
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// A file being written under a temporary name; commit() makes it appear. Without a commit the destructor removes it.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target);
+  ~AtomicFile();
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+
+  // Appends; buffered, so small pieces are fine.
+  void append(std::span<const std::byte> bytes);
+  void append(std::string_view text) { append(std::as_bytes(std::span(text))); }
+  void append_raw(const void* data, size_t size) { append({static_cast<const std::byte*>(data), size}); }
+  int64_t size() const { return size_; }
+
+  // Writes what is buffered and flushes it to disk under the temporary name. commit() calls it; call it first to make
+  // two files durable before either appears.
+  void flush();
+  void commit();
+
+  const std::filesystem::path& target() const { return target_; }
+
+ private:
+  void write_buffer();
+
+  std::filesystem::path target_, temporary_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+  std::string buffer_;
+};
+
+// A folder built under a temporary name beside its target; commit() flushes every file and folder in it and renames it.
+// Without a commit the destructor removes what was built.
+class AtomicDirectory {
+ public:
+  // Refuses a target that exists, unless `replace`: then commit() moves the old folder aside, renames and deletes it.
+  explicit AtomicDirectory(std::filesystem::path target, bool replace = false);
+  ~AtomicDirectory();
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  // Where to write: a hidden name, so that readers which list the parent do not take it for finished.
+  const std::filesystem::path& path() const { return temporary_; }
+  const std::filesystem::path& target() const { return target_; }
+  void commit();
+
+ private:
+  std::filesystem::path target_, temporary_;
+  bool replace_, is_committed_ = false;
+};
+
+}  // namespace megalith

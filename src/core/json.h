@@ -1,0 +1,50 @@
+// JSON with messages a person can use: parsing names the file, line and byte; getters name the key and what was found.
+// Thin helpers around nlohmann::json, whose full header only .cc files include.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // keeps insertion order, for what people read
+
+// Parses a text; `where` names it in errors. UserError: "config.json:3: … (byte 57)". Nesting beyond 512 levels is
+// refused, so hostile input cannot exhaust the stack.
+Json parse_json(std::string_view text, std::string_view where);
+Json load_json(const std::filesystem::path& path);
+
+// One line without blanks, with UTF-8 as it is; invalid UTF-8 becomes U+FFFD. Doubles keep all their digits.
+std::string dump_json(const Json& value);
+std::string dump_json(const OrderedJson& value);
+// Indented by two blanks, ending in a line break.
+std::string dump_json_pretty(const Json& value);
+std::string dump_json_pretty(const OrderedJson& value);
+
+// The member of an object, or nullptr when it is missing or null. UserError when `object` is not an object.
+const Json* find_member(const Json& object, std::string_view key, std::string_view where);
+// The member; UserError when it is missing or null.
+const Json& get_member(const Json& object, std::string_view key, std::string_view where);
+
+// A value as T: bool, int64_t (whole numbers, also written 8.0), double, std::string, or a vector of those.
+// `what` names it in the UserError: "config.json: hidden_size is "big", expected a whole number".
+template <typename T>
+T json_as(const Json& value, std::string_view what);
+
+// A required member, an optional one (missing or null: nothing), and one with a default.
+template <typename T>
+T json_get(const Json& object, std::string_view key, std::string_view where);
+template <typename T>
+std::optional<T> json_find(const Json& object, std::string_view key, std::string_view where);
+template <typename T>
+T json_get_or(const Json& object, std::string_view key, T fallback, std::string_view where) {
+  return json_find<T>(object, key, where).value_or(std::move(fallback));
+}
+
+}  // namespace megalith

@@ -1,0 +1,137 @@
+// The logger: passed by reference to whoever speaks, never looked up. Diagnostics go to standard error; standard output
+// is left to results.
+//
+//   debug, warn, error   every rank; with more than one rank each line starts with who speaks: [rank 5 dp1 tp1 pp0]
+//   info, note           rank 0 alone; a note is one line about a value that works but may surprise, said once a text
+//
+// A line is written with one write, so lines of several threads never mix. Progress shows how far a long piece of
+// work is: one line rewritten in place on a terminal, a line every few seconds elsewhere.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "core/time.h"
+
+namespace megalith {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kSilent };
+
+struct LoggerSettings {
+  LogLevel level = LogLevel::kInfo;  // what is below this is dropped
+  int rank = 0;
+  int world_size = 1;
+  std::string coordinates;  // "dp1 tp1 pp0", added to the prefix; may be empty
+  // Receives whole lines with their line break. Standard error when empty.
+  std::function<void(std::string_view)> write;
+  // Whether a status line may be rewritten in place. By default: standard error is a terminal, and `write` is not set.
+  std::optional<bool> is_terminal;
+};
+
+class Logger {
+ public:
+  explicit Logger(LoggerSettings settings = {});
+  Logger(const Logger&) = delete;
+  Logger& operator=(const Logger&) = delete;
+
+  template <typename... Args>
+  void debug(fmt::format_string<Args...> format, Args&&... args) {
+    if (enabled(LogLevel::kDebug)) write(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) {
+    if (enabled(LogLevel::kInfo)) write(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void note(fmt::format_string<Args...> format, Args&&... args) {
+    if (enabled(LogLevel::kInfo)) write_note(fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void warn(fmt::format_string<Args...> format, Args&&... args) {
+    if (enabled(LogLevel::kWarning)) write(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void error(fmt::format_string<Args...> format, Args&&... args) {
+    if (enabled(LogLevel::kError)) write(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // A text of several lines from rank 0, as it is: start-up report, tables.
+  void block(std::string_view text);
+
+  // The rank is known only after the command line has been read. Not to be called while other threads log.
+  void set_rank(int rank, int world_size, std::string coordinates = "");
+  void set_level(LogLevel level) { settings_.level = level; }
+
+  // Whether a message of this level would be written here.
+  bool enabled(LogLevel level) const;
+  bool is_terminal() const { return is_terminal_; }
+  // "[rank 5 dp1 tp1 pp0] ", or "" for a single rank: for messages that are printed elsewhere.
+  std::string prefix() const;
+
+  // The line at the bottom of a terminal, kept below what is logged; "" removes it. Does nothing elsewhere.
+  void set_status(std::string_view line);
+
+ private:
+  void write(LogLevel level, std::string_view message);
+  void write_note(const std::string& message);
+  void write_locked(std::string_view text);
+
+  LoggerSettings settings_;
+  bool is_terminal_ = false;
+  std::mutex mutex_;
+  std::string status_;
+  std::set<std::string> notes_;
+};
+
+struct ProgressSettings {
+  bool enabled = true;
+  double line_every_s = 10;    // without a terminal: seconds between lines
+  double redraw_every_s = 0.1;  // on a terminal
+};
+
+// How far a long piece of work is, with rate and time left:
+//
+//   prepare: 12.4 k of 36.0 k documents (34 %), 4.1 k documents/s, ETA 6 s
+//
+// Speaks on rank 0 alone. advance() may be called from any thread, and costs an atomic addition and a look at the clock.
+class Progress {
+ public:
+  // total  units of work; 0 when it is not known (then no percentage and no ETA)
+  Progress(Logger& log, std::string title, int64_t total, std::string unit, ProgressSettings settings = {});
+  ~Progress();  // removes the status line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void advance(int64_t amount = 1) { show_if_due(done_.fetch_add(amount, std::memory_order_relaxed) + amount); }
+  void set(int64_t done);
+  // The line as it would be shown now.
+  std::string line() const;
+  // Removes the status line; without a terminal, and if any line was shown before, writes the last state.
+  void finish();
+
+  int64_t done() const { return done_.load(std::memory_order_relaxed); }
+  double elapsed_s() const { return watch_.elapsed_s(); }
+
+ private:
+  void show_if_due(int64_t done);
+
+  Logger& log_;
+  std::string title_, unit_;
+  int64_t total_;
+  ProgressSettings settings_;
+  Stopwatch watch_;
+  std::atomic<int64_t> done_{0};
+  std::atomic<int64_t> next_show_ms_;
+  std::mutex mutex_;
+  bool has_shown_ = false, is_finished_ = false;
+};
+
+}  // namespace megalith
