@@ -1,0 +1,80 @@
+// See groups.h.
+#include "comm/groups.h"
+
+#include "comm/single_group.h"
+#include "core/error.h"
+
+namespace megalith {
+
+Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& factory)
+    : mesh(mesh_of_world), rank(world_rank) {
+  MEGALITH_CHECK(rank >= 0 && rank < mesh.world_size(), "rank {} in a world of {}", rank, mesh.world_size());
+
+  const auto make = [&](std::vector<int> ranks, const std::string& axis) -> Pointer {
+    if (ranks.empty()) return nullptr;
+    if (ranks.size() == 1) return std::make_shared<SingleGroup>(axis, rank);
+    return factory(std::move(ranks), axis);
+  };
+  const auto over = [&](const AxisSet& axes) { return make(mesh.ranks_of(axes, rank), axes.text()); };
+
+  // The order of creation is part of the agreement between ranks.
+  world = make(mesh.ranks_of({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}, rank), "world");
+  tp = over(Axis::kTp);
+  cp = over(Axis::kCp);
+  dp = over(Axis::kDp);
+  pp = over(Axis::kPp);
+  dp_cp = make(mesh.ranks_of({Axis::kDp, Axis::kCp}, rank), "dp_cp");
+  tp_cp = over({Axis::kTp, Axis::kCp});
+  tp_dp_cp = make(mesh.ranks_of({Axis::kTp, Axis::kDp, Axis::kCp}, rank), "tp_dp_cp");
+  tp_pp = over({Axis::kTp, Axis::kPp});
+  embedding = make(mesh.embedding_ranks(rank), "embedding");
+  etp = over(Axis::kEtp);
+  ep = over(Axis::kEp);
+  edp = over(Axis::kEdp);
+  etp_ep = over({Axis::kEtp, Axis::kEp});
+  etp_ep_pp = make(mesh.ranks_of({Axis::kEtp, Axis::kEp, Axis::kPp}, rank), "etp_ep_pp");
+  dp_shard = over(Axis::kDpShard);
+  dp_replicate = over(Axis::kDpReplicate);
+  dp_shard_cp = make(mesh.ranks_of({Axis::kDpShard, Axis::kCp}, rank), "dp_shard_cp");
+  edp_shard = over(Axis::kEdpShard);
+  edp_replicate = over(Axis::kEdpReplicate);
+  cp_ulysses = over(Axis::kCpUlysses);
+  cp_ring = over(Axis::kCpRing);
+}
+
+Groups Groups::single() {
+  return Groups(Mesh::single(), 0, [](const std::vector<int>&, const std::string& axis) -> Pointer {
+    throw InternalError("a world of one has no group " + axis + " of several ranks");
+  });
+}
+
+const Groups::Pointer& Groups::of(Axis axis) const {
+  switch (axis) {
+    case Axis::kTp: return tp;
+    case Axis::kCp: return cp;
+    case Axis::kDp: return dp;
+    case Axis::kPp: return pp;
+    case Axis::kEtp: return etp;
+    case Axis::kEp: return ep;
+    case Axis::kEdp: return edp;
+    case Axis::kDpShard: return dp_shard;
+    case Axis::kDpReplicate: return dp_replicate;
+    case Axis::kCpUlysses: return cp_ulysses;
+    case Axis::kCpRing: return cp_ring;
+    case Axis::kEdpShard: return edp_shard;
+    case Axis::kEdpReplicate: return edp_replicate;
+  }
+  throw InternalError("an axis without a group");
+}
+
+std::vector<Groups::Pointer> Groups::all() const {
+  std::vector<Pointer> groups;
+  for (const Pointer* group :
+       {&world, &tp, &cp, &dp, &pp, &dp_cp, &tp_cp, &tp_dp_cp, &tp_pp, &embedding, &etp, &ep, &edp, &etp_ep, &etp_ep_pp,
+        &dp_shard, &dp_replicate, &dp_shard_cp, &edp_shard, &edp_replicate, &cp_ulysses, &cp_ring}) {
+    if (*group) groups.push_back(*group);
+  }
+  return groups;
+}
+
+}  // namespace megalith

@@ -1,0 +1,124 @@
+// Where a rank stands: pure arithmetic between world ranks and coordinates on the parallel axes. No communication.
+//
+// The same ranks are seen twice (Megatron's rank order, leftmost axis fastest; megatron/core/parallel_state.py):
+//
+//   dense view   tp, cp, dp, pp        rank = tp' + tp (cp' + cp (dp' + dp pp'))
+//   expert view  etp, ep, edp, pp      rank = etp' + etp (ep' + ep (edp' + edp pp'))       edp = world / (etp ep pp)
+//
+// With use_tp_pp_dp_mapping, pp is faster than dp (and edp). An axis may be split in two, the faster half named first:
+//
+//   dp  = dp_shard  × dp_replicate      (sharded within, replicated across: hybrid FSDP)
+//   edp = edp_shard × edp_replicate     the same number of replicas
+//   cp  = cp_ulysses × cp_ring          (all-to-all within, ring across)
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace megalith {
+
+class OptionVisitor;
+
+enum class Axis {
+  kTp, kCp, kDp, kPp,                // dense view
+  kEtp, kEp, kEdp,                   // expert view, with kPp
+  kDpShard, kDpReplicate, kCpUlysses, kCpRing, kEdpShard, kEdpReplicate,  // halves
+};
+inline constexpr int kNumAxes = 13;
+
+std::string_view name_of(Axis axis);  // "tp", "dp_shard", …
+
+// A set of axes of one view: {Axis::kDp, Axis::kCp}. Never a split axis together with its own half.
+class AxisSet {
+ public:
+  AxisSet() = default;
+  AxisSet(Axis axis) : AxisSet({axis}) {}  // NOLINT: a single axis is a set
+  AxisSet(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) insert(axis);
+  }
+  void insert(Axis axis) { bits_ |= 1u << static_cast<int>(axis); }
+  bool contains(Axis axis) const { return (bits_ >> static_cast<int>(axis)) & 1u; }
+  bool empty() const { return bits_ == 0; }
+  bool operator==(const AxisSet&) const = default;
+  std::string text() const;  // "dp_cp", in the order of the enumeration
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+// What the user says. Sizes of data parallelism follow from the world size.
+struct ParallelOptions {
+  int64_t tensor_model_parallel_size = 1;
+  int64_t pipeline_model_parallel_size = 1;
+  int64_t context_parallel_size = 1;
+  int64_t expert_model_parallel_size = 1;
+  std::optional<int64_t> expert_tensor_parallel_size;  // unset: tensor_model_parallel_size
+  bool use_tp_pp_dp_mapping = false;
+
+  void visit(OptionVisitor& visitor);
+};
+
+// The rules between the parallel sizes and the number of ranks: one error for each that fails, empty when all hold.
+std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int64_t world_size);
+
+class Mesh {
+ public:
+  struct Sizes {
+    int tp = 1, cp = 1, dp = 1, pp = 1;
+    int etp = 1, ep = 1;  // edp follows
+    int dp_replicate = 1, cp_ulysses = 1;
+    bool pp_before_dp = false;
+  };
+
+  // InternalError when the two views do not fit one another; check_parallel_sizes() says so in the user's words.
+  explicit Mesh(const Sizes& sizes);
+
+  // One process.
+  static Mesh single() { return Mesh(Sizes{}); }
+  // From options that passed check_parallel_sizes().
+  static Mesh from_options(const ParallelOptions& options, int64_t world_size);
+
+  int world_size() const { return world_size_; }
+  int size(Axis axis) const;
+  int size(const AxisSet& axes) const;
+  int coordinate(Axis axis, int rank) const;
+
+  // The ranks that differ from `rank` on these axes alone, ascending (the fastest axis first); contains `rank`. An empty
+  // set gives {rank}.
+  std::vector<int> ranks_of(const AxisSet& axes, int rank) const;
+  // All groups over these axes, ordered by their first rank: a partition of the world.
+  std::vector<std::vector<int>> groups_of(const AxisSet& axes) const;
+
+  // The rank at these coordinates of the dense view, and of the expert view.
+  int rank_at(int tp, int cp, int dp, int pp) const;
+  int expert_rank_at(int etp, int ep, int edp, int pp) const;
+
+  // First and last pipeline stage of the rank's pipeline, where a tied embedding lives: {rank} when pp = 1. Empty when
+  // the rank is on another stage.
+  std::vector<int> embedding_ranks(int rank) const;
+
+  // For messages, the axes larger than one: "rank 5 dp1 tp1 pp0"; "rank 0" in a world of one.
+  std::string describe(int rank) const;
+
+  const Sizes& sizes() const { return sizes_; }
+
+ private:
+  // Distance in ranks between neighbours on an axis, and its extent.
+  struct Extent {
+    int size = 1, stride = 1;
+  };
+  const Extent& extent(Axis axis) const { return extents_[static_cast<size_t>(axis)]; }
+  int offset(Axis axis, int coordinate) const;
+
+  Sizes sizes_;
+  int world_size_ = 1;
+  Extent extents_[kNumAxes];
+};
+
+}  // namespace megalith

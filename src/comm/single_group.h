@@ -1,0 +1,45 @@
+// The group of one rank: what every parallel axis is in a single process. Nothing waits: collectives are done when they
+// are issued; two buffers are copied, one is left as it is.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "comm/group.h"
+
+namespace megalith {
+
+class SingleGroup : public Group {
+ public:
+  // world_rank  this rank in the world, the only member
+  explicit SingleGroup(std::string axis, int world_rank = 0);
+
+ protected:
+  State start_all_reduce(const at::Tensor& tensor, ReduceOp op, const Record& record) override;
+  State start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record& record) override;
+  State start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op, const Record& record) override;
+  State start_all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
+                         const std::vector<int64_t>& in_splits, const Record& record) override;
+  State start_broadcast(const at::Tensor& tensor, int root, const Record& record) override;
+  // A pipeline of one rank sends to itself. Waiting for something that was never sent is an InternalError.
+  State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override;
+  State start_barrier(const Record& record) override;
+
+ private:
+  class Receipt;
+
+  // Sends and receives match in order, so at any time one of the two queues is empty.
+  struct PendingReceive {
+    at::Tensor tensor;
+    int tag;
+    std::shared_ptr<Receipt> receipt;
+  };
+  struct PendingSend {
+    at::Tensor copy;
+    int tag;
+  };
+  std::deque<PendingSend> sends_;
+  std::deque<PendingReceive> receives_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,45 @@
+// The group of a rank that is a thread; made by a ThreadWorld. What it checks is in thread_world.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+
+namespace megalith {
+
+class ThreadHub;
+struct ThreadMeeting;
+
+class ThreadGroup : public Group {
+ public:
+  // ranks    members
+  // position this rank's place among them
+  // meeting  shared by the members of this group
+  ThreadGroup(std::vector<int> ranks, int position, std::string axis, std::shared_ptr<ThreadHub> hub,
+              std::shared_ptr<ThreadMeeting> meeting);
+
+ protected:
+  State start_all_reduce(const at::Tensor& tensor, ReduceOp op, const Record& record) override;
+  State start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record& record) override;
+  State start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op, const Record& record) override;
+  State start_all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
+                         const std::vector<int64_t>& in_splits, const Record& record) override;
+  State start_broadcast(const at::Tensor& tensor, int root, const Record& record) override;
+  State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override;
+  State start_barrier(const Record& record) override;
+
+ private:
+  class CollectiveWork;
+  class TransferWork;
+  struct Part;  // what this rank brings to a collective
+
+  State join(const Part& part, const Record& record);
+
+  std::shared_ptr<ThreadHub> hub_;
+  std::shared_ptr<ThreadMeeting> meeting_;
+  int64_t next_collective_ = 0;  // counts those of the whole group: send_receive is not one
+};
+
+}  // namespace megalith

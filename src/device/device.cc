@@ -1,0 +1,113 @@
+// See device.h.
+#include "device/device.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/cpu/Utils.h>
+#include <c10/core/DeviceType.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+#include <fstream>
+#include <vector>
+
+#include "core/error.h"
+#include "core/option.h"
+#include "core/strings.h"
+#include "device/memory.h"
+#include "device/threads.h"
+
+namespace megalith {
+namespace {
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos) return std::string(trim(line.substr(colon + 1)));
+  }
+  return "of unknown make";
+}
+
+}  // namespace
+
+void DeviceOptions::visit(OptionVisitor& v) {
+  v.group("Device");
+  v.choice("device", device, {"auto", "cpu", "gpu"}, "Where to compute; auto: on an accelerator when there is one.");
+  v.field("deterministic_mode", deterministic_mode,
+          "Use only algorithms whose results do not vary from run to run; slower on a GPU.");
+}
+
+int accelerator_count() { return at::accelerator::deviceCount(); }
+
+c10::Device select_device(DeviceChoice choice, int local_rank) {
+  const int count = accelerator_count();
+  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && count == 0)) return c10::Device(c10::kCPU);
+  if (count == 0) {
+    throw UserError(fmt::format("device gpu was asked for, but LibTorch {} sees no accelerator here", TORCH_VERSION),
+                    "use --device cpu, or a CUDA or ROCm build of LibTorch on a machine with a GPU and its driver");
+  }
+  if (local_rank >= count) {
+    throw UserError(fmt::format("rank {} of this machine has no accelerator: there are {}", local_rank, count),
+                    fmt::format("start at most {} rank(s) on a machine, or use --device cpu", count));
+  }
+  const auto index = narrow<c10::DeviceIndex>(local_rank);
+  at::accelerator::setDeviceIndex(index);
+  return c10::Device(*at::accelerator::getAccelerator(), index);
+}
+
+CpuFeatures cpu_features() {
+  CpuFeatures features;
+#if defined(__x86_64__)
+  // The built-in tests ask the operating system too (it must save the wide registers); gcc 12 has no name for AMX.
+  __builtin_cpu_init();
+  features.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  features.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (features.avx512 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) features.avx512_bf16 = (eax >> 5) & 1u;
+  if (features.avx512 && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) {
+    const bool has_tiles = ((edx >> 22) & 1u) && ((edx >> 24) & 1u);  // AMX-BF16, AMX-TILE
+    unsigned low = 0, high = 0;
+    if (has_tiles) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    features.amx_bf16 = has_tiles && ((low >> 17) & 3u) == 3u;  // the system saves tile configuration and data
+  }
+#elif defined(__aarch64__)
+  constexpr unsigned long kHwcap2Bf16 = 1ul << 14;
+  features.arm_bf16 = getauxval(AT_HWCAP2) & kHwcap2Bf16;
+#endif
+  return features;
+}
+
+bool has_native_bf16(const c10::Device& device) {
+  if (!device.is_cpu()) return true;
+  const CpuFeatures features = cpu_features();
+  return features.amx_bf16 || features.avx512_bf16 || features.arm_bf16;
+}
+
+bool enable_amx() { return cpu_features().amx_bf16 && at::cpu::init_amx(); }
+
+std::string describe_device(const c10::Device& device) {
+  const std::string memory = format_bytes(memory_stats(device).total_bytes);
+  if (!device.is_cpu()) {
+    return fmt::format("GPU {} of {} ({}), {}", static_cast<int>(device.index()), accelerator_count(),
+                       c10::DeviceTypeName(device.type(), /*lower_case=*/true), memory);
+  }
+  const CpuFeatures features = cpu_features();
+  const char* math = features.amx_bf16      ? "AMX bf16"
+                     : features.avx512_bf16 ? "AVX-512 bf16"
+                     : features.avx512      ? "AVX-512 without bf16"
+                     : features.avx2        ? "AVX2 without bf16"
+                     : features.arm_bf16    ? "Arm bf16"
+                                            : "no bf16";
+  const int cores = usable_cores();
+  return fmt::format("CPU {}, {} core{}, {}, {}", cpu_name(), cores, cores == 1 ? "" : "s", math, memory);
+}
+
+}  // namespace megalith

@@ -1,0 +1,142 @@
+// See memory.h.
+#include "device/memory.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace megalith {
+namespace {
+
+// LibTorch's allocator is one for the process and lives as long as it, and so does its counter. It asks malloc how large
+// a block is, so it needs no header that would break alignment.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  static CountingAllocator& instance() {
+    static CountingAllocator allocator(c10::GetCPUAllocator());
+    return allocator;
+  }
+
+  c10::DataPtr allocate(size_t num_bytes) override {
+    c10::DataPtr data = inner_->allocate(num_bytes);
+    // An allocator whose blocks carry more than their address is left alone.
+    if (data.get() == nullptr || data.get_context() != data.get()) return data;
+    add(static_cast<int64_t>(malloc_usable_size(data.get())));
+    void* const block = data.release_context();
+    return {block, block, &release, data.device()};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter() ? &release : nullptr; }
+  void copy_data(void* dest, const void* src, size_t count) const override { default_copy_data(dest, src, count); }
+
+  int64_t current() const { return current_.load(std::memory_order_relaxed); }
+  int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
+
+ private:
+  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  static void release(void* block) {
+    CountingAllocator& self = instance();
+    self.current_.fetch_sub(static_cast<int64_t>(malloc_usable_size(block)), std::memory_order_relaxed);
+    self.inner_->raw_deallocate(block);
+  }
+
+  void add(int64_t num_bytes) {
+    const int64_t now = current_.fetch_add(num_bytes, std::memory_order_relaxed) + num_bytes;
+    int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+    }
+  }
+
+  c10::Allocator* inner_;
+  std::atomic<int64_t> current_{0}, peak_{0};
+};
+
+bool is_counting() {
+  // Before count_cpu_memory() the instance must not be made: it would wrap whatever is current then.
+  return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()) != nullptr;
+}
+
+// A line "VmRSS:   1234 kB" of /proc/self/status or /proc/meminfo, in bytes; 0 when missing.
+int64_t proc_bytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key + ":", 0) == 0) return std::atoll(line.c_str() + key.size() + 1) * 1024;
+  }
+  return 0;
+}
+
+int64_t cgroup_limit() {
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream file(path);
+    int64_t limit = 0;  // version 2 says "max" when there is none, version 1 a huge number
+    if (file >> limit && limit > 0) return limit;
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+MemoryStats cpu_memory_stats() {
+  MemoryStats stats;
+  if (is_counting()) {
+    stats.allocated_bytes = CountingAllocator::instance().current();
+    stats.peak_allocated_bytes = CountingAllocator::instance().peak();
+  }
+  stats.reserved_bytes = proc_bytes("/proc/self/status", "VmRSS");
+  stats.peak_reserved_bytes = proc_bytes("/proc/self/status", "VmHWM");
+  stats.used_bytes = stats.reserved_bytes;
+  stats.total_bytes = std::min(proc_bytes("/proc/meminfo", "MemTotal"), cgroup_limit());
+  return stats;
+}
+
+}  // namespace
+
+MemoryStats memory_stats(const c10::Device& device) {
+  if (device.is_cpu()) return cpu_memory_stats();
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const c10::CachingDeviceAllocator::DeviceStats device_stats = at::accelerator::getDeviceStats(device.index());
+  const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(device.index());
+  MemoryStats stats;
+  stats.allocated_bytes = device_stats.allocated_bytes[kAll].current;
+  stats.peak_allocated_bytes = device_stats.allocated_bytes[kAll].peak;
+  stats.reserved_bytes = device_stats.reserved_bytes[kAll].current;
+  stats.peak_reserved_bytes = device_stats.reserved_bytes[kAll].peak;
+  stats.used_bytes = static_cast<int64_t>(total_bytes - free_bytes);
+  stats.total_bytes = static_cast<int64_t>(total_bytes);
+  return stats;
+}
+
+void reset_peak_memory(const c10::Device& device) {
+  if (!device.is_cpu()) {
+    at::accelerator::resetPeakStats(device.index());
+    return;
+  }
+  if (is_counting()) CountingAllocator::instance().reset_peak();
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets VmHWM (Linux 4.0)
+}
+
+void count_cpu_memory() {
+  if (is_counting()) return;
+  // LibTorch's own allocator was set with priority 0, and what is not lower replaces it.
+  c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
+}
+
+void tune_malloc_for_training() {
+#if defined(__GLIBC__)
+  const auto is_free = [](const char* variable) {
+    return std::getenv(variable) == nullptr && std::getenv("GLIBC_TUNABLES") == nullptr;
+  };
+  if (is_free("MALLOC_MMAP_MAX_")) mallopt(M_MMAP_MAX, 0);               // large blocks come from the heap as well
+  if (is_free("MALLOC_TRIM_THRESHOLD_")) mallopt(M_TRIM_THRESHOLD, -1);  // never give memory back
+  if (is_free("MALLOC_TOP_PAD_")) mallopt(M_TOP_PAD, 64 << 20);          // grow in large strides
+#endif
+}
+
+}  // namespace megalith

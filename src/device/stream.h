@@ -1,0 +1,58 @@
+// Streams and events over c10's generic interface, so that callers are the same for NVIDIA, AMD and the CPU. A CPU has one
+// stream on which everything is done when it is issued: there, waiting and ordering do nothing.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <chrono>
+#include <memory>
+
+namespace megalith {
+
+// The stream on which operators called by this thread run.
+c10::Stream current_stream(const c10::Device& device);
+
+// Another stream from LibTorch's pool, to run beside the current one: for copies and communication. High priority is for
+// what others wait for.
+c10::Stream side_stream(const c10::Device& device, bool has_high_priority = false);
+
+// Blocks until everything issued on the device has run.
+void synchronize(const c10::Device& device);
+
+// Operators called by this thread run on `stream` while it lives.
+class StreamScope {
+ public:
+  explicit StreamScope(const c10::Stream& stream);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  c10::Stream previous_;
+};
+
+// A point in a stream that others can wait for. On the CPU, a point in time.
+class StreamEvent {
+ public:
+  explicit StreamEvent(const c10::Device& device, bool has_timing = false);
+  ~StreamEvent();
+  StreamEvent(StreamEvent&&) noexcept;
+  StreamEvent& operator=(StreamEvent&&) noexcept;
+
+  void record(const c10::Stream& stream);
+  // What is issued on `stream` from now on runs after the recorded point. Does not block the caller.
+  void make_wait(const c10::Stream& stream) const;
+  bool is_done() const;
+  // Blocks the caller until the recorded point has been reached.
+  void wait() const;
+  // From this event to a later one; both recorded, made with timing, and reached.
+  double elapsed_ms(const StreamEvent& later) const;
+
+ private:
+  struct Accelerated;
+  std::unique_ptr<Accelerated> event_;  // null on the CPU
+  std::chrono::steady_clock::time_point recorded_at_{};
+};
+
+}  // namespace megalith

@@ -1,0 +1,96 @@
+// See threads.h.
+#include "device/threads.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/option.h"
+
+namespace megalith {
+namespace {
+
+std::optional<int> read_int(const std::string& path) {
+  std::ifstream file(path);
+  int value = 0;
+  if (file >> value) return value;
+  return std::nullopt;
+}
+
+// Processors' worth of time a second that control groups grant; nothing when there is no limit.
+std::optional<double> cpu_quota() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");  // version 2: "max 100000" or "200000 100000"
+  std::string quota;
+  double period = 0;
+  if (file >> quota >> period && quota != "max" && period > 0) return std::atof(quota.c_str()) / period;
+  const auto quota_us = read_int("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");  // version 1: -1 without a limit
+  const auto period_us = read_int("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  if (quota_us && period_us && *quota_us > 0 && *period_us > 0) return static_cast<double>(*quota_us) / *period_us;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ThreadOptions::visit(OptionVisitor& v) {
+  v.group("Device");
+  v.field("num_threads", num_threads,
+          "Threads an operator uses on the CPU; unset: OMP_NUM_THREADS, or the cores shared by the ranks of a machine.")
+      .unit("threads").at_least(1);
+}
+
+int usable_cores() {
+  int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+    std::set<std::pair<int, int>> physical;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      const std::string topology = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", cpu);
+      // A processor whose place is not told counts as a core of its own.
+      physical.emplace(read_int(topology + "physical_package_id").value_or(0),
+                       read_int(topology + "core_id").value_or(-1 - cpu));
+    }
+    if (!physical.empty()) cores = static_cast<int>(physical.size());
+  }
+  if (const std::optional<double> quota = cpu_quota()) {
+    cores = std::min(cores, std::max(1, static_cast<int>(std::ceil(*quota))));
+  }
+  return cores;
+}
+
+int default_num_threads(int ranks_on_this_machine) {
+  MEGALITH_CHECK(ranks_on_this_machine >= 1, "{} ranks on this machine", ranks_on_this_machine);
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    // "4" or a list of nesting levels "4,2", of which the first counts.
+    const std::string_view all(text);
+    int value = 0;
+    const auto result = std::from_chars(all.data(), all.data() + all.size(), value);
+    if (result.ec == std::errc() && value >= 1) return value;
+  }
+  return std::max(1, usable_cores() / ranks_on_this_machine);
+}
+
+int set_num_threads(const ThreadOptions& options, int ranks_on_this_machine) {
+  const int count = options.num_threads ? narrow<int>(*options.num_threads) : default_num_threads(ranks_on_this_machine);
+  at::set_num_threads(count);
+  return count;
+}
+
+SingleThreadedScope::SingleThreadedScope() : previous_(at::get_num_threads()) { at::set_num_threads(1); }
+
+SingleThreadedScope::~SingleThreadedScope() { at::set_num_threads(previous_); }
+
+}  // namespace megalith

@@ -1,0 +1,105 @@
+// Memory statistics: what tensors take is counted, and peaks are kept.
+#include "device/memory.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "device/device.h"
+
+namespace megalith {
+namespace {
+
+const c10::Device kCpu(c10::kCPU);
+constexpr int64_t kMiB = 1 << 20;
+// A block is rounded up to malloc's granularity and LibTorch's alignment.
+constexpr int64_t kRounding = 4096;
+
+TEST(Memory, CountsTensorsAndTheirPeak) {
+  const at::Tensor older = at::zeros({1000});  // not counted, and may be freed afterwards
+  count_cpu_memory();
+  count_cpu_memory();  // once more changes nothing
+  reset_peak_memory(kCpu);
+  const int64_t before = memory_stats(kCpu).allocated_bytes;
+  {
+    const at::Tensor a = at::zeros({4 * kMiB}, at::kByte);
+    EXPECT_NEAR(memory_stats(kCpu).allocated_bytes - before, 4 * kMiB, kRounding);
+    { const at::Tensor b = at::zeros({8 * kMiB}, at::kByte); }
+    EXPECT_NEAR(memory_stats(kCpu).allocated_bytes - before, 4 * kMiB, kRounding);
+  }
+  const MemoryStats after = memory_stats(kCpu);
+  EXPECT_EQ(after.allocated_bytes, before);
+  EXPECT_NEAR(after.peak_allocated_bytes - before, 12 * kMiB, 2 * kRounding);
+  reset_peak_memory(kCpu);
+  EXPECT_EQ(memory_stats(kCpu).peak_allocated_bytes, before);
+}
+
+TEST(Memory, KeepsAlignmentAndResizing) {
+  count_cpu_memory();
+  const int64_t before = memory_stats(kCpu).allocated_bytes;
+  for (const int64_t size : {0, 1, 63, 64, 65, 4097}) {
+    at::Tensor tensor = at::ones({size}, at::kByte);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 64, 0u) << size;
+    tensor.resize_({2 * size + 1}).fill_(7);
+    EXPECT_EQ(tensor.sum().item<int64_t>(), 7 * (2 * size + 1));
+  }
+  EXPECT_EQ(memory_stats(kCpu).allocated_bytes, before);
+}
+
+TEST(Memory, CountsFromManyThreads) {
+  count_cpu_memory();
+  const int64_t before = memory_stats(kCpu).allocated_bytes;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int j = 0; j < 200; ++j) (void)at::ones({j * 37 + 1});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(memory_stats(kCpu).allocated_bytes, before);
+}
+
+TEST(Memory, ProcessAndMachineAreSeen) {
+  const at::Tensor touched = at::ones({64 * kMiB}, at::kByte);
+  const MemoryStats stats = memory_stats(kCpu);
+  EXPECT_GE(stats.reserved_bytes, 64 * kMiB);
+  EXPECT_GE(stats.peak_reserved_bytes, stats.reserved_bytes);
+  EXPECT_GT(stats.total_bytes, stats.used_bytes);
+  EXPECT_GT(stats.used_fraction(), 0);
+  EXPECT_LT(stats.used_fraction(), 1);
+}
+
+// Last in this file: it changes malloc for the rest of the process.
+TEST(Memory, TunedMallocReusesPagesWithoutFaults) {
+  tune_malloc_for_training();
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  // glibc's aligned allocation cuts small pieces off that its thread cache keeps, up to seven of a size; until then, blocks
+  // do not merge to the size asked for next.
+  for (int i = 0; i < 16; ++i) (void)at::ones({32 * kMiB}, at::kByte);
+  const int64_t before = faults();
+  for (int i = 0; i < 8; ++i) (void)at::ones({32 * kMiB}, at::kByte);
+  // Fresh mappings would fault on 8 × 8192 pages.
+  EXPECT_LT(faults() - before, 1000);
+}
+
+TEST(Memory, OfAnAcceleratorComesFromItsAllocator) {
+  if (accelerator_count() == 0) GTEST_SKIP() << "no accelerator here";
+  const c10::Device device = select_device(DeviceChoice::kGpu, 0);
+  const at::Tensor tensor = at::zeros({4 * kMiB}, at::TensorOptions().dtype(at::kByte).device(device));
+  const MemoryStats stats = memory_stats(device);
+  EXPECT_GE(stats.allocated_bytes, 4 * kMiB);
+  EXPECT_GE(stats.reserved_bytes, stats.allocated_bytes);
+  EXPECT_GE(stats.used_bytes, stats.reserved_bytes);
+  EXPECT_GT(stats.total_bytes, stats.used_bytes);
+}
+
+}  // namespace
+}  // namespace megalith
