@@ -1,0 +1,32 @@
+// UTF-8: decoding, and replacement of what is malformed as Python's errors='replace' (and the Unicode standard) do it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace megalith {
+
+// One step of decoding: `length` bytes at the start of the text form a character, or (is_valid false) are the longest
+// beginning of a character that never comes. `is_cut`: invalid only because the text ends too early.
+struct Utf8Step {
+  uint32_t code_point = 0xFFFD;
+  int length = 1;
+  bool is_valid = false;
+  bool is_cut = false;
+};
+Utf8Step decode_utf8(std::string_view text);  // text must not be empty
+
+bool is_valid_utf8(std::string_view text);
+// Every malformed sequence (its longest valid beginning, at least one byte) becomes one U+FFFD.
+std::string replace_invalid_utf8(std::string_view text);
+// Bytes at the end of `text` that may still become a character when more bytes follow: 0 to 3.
+size_t incomplete_utf8_tail(std::string_view text);
+void append_utf8(uint32_t code_point, std::string& out);
+
+// Unicode classes as regular expressions have them: \s (White_Space), \w, and N* (numeric).
+bool is_space(uint32_t code_point);
+bool is_word(uint32_t code_point);
+bool is_numeric(uint32_t code_point);
+
+}  // namespace megalith

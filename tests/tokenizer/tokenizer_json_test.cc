@@ -1,0 +1,166 @@
+// tokenizer.json against ids that Hugging Face's `tokenizers` gave (make_goldens.py), and what hostile files meet.
+#include "tokenizer/tokenizer_json.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace megalith {
+namespace {
+namespace fs = std::filesystem;
+
+const fs::path kData = fs::path(MEGALITH_SOURCE_DIR) / "tests/tokenizer/data";
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+std::vector<int32_t> ids_of(const Json& list) { return list.get<std::vector<int32_t>>(); }
+
+TEST(TokenizerJson, IdsAndTextEqualHuggingFaces) {
+  const Json goldens = load_json(kData / "goldens.json");
+  ASSERT_EQ(goldens.size(), 4u);
+  for (const Json& golden : goldens) {
+    const auto name = golden["name"].get<std::string>();
+    const auto tokenizer = load_tokenizer_json(kData / name);
+    EXPECT_EQ(tokenizer->vocab_size(), golden["vocab_size"].get<int64_t>()) << name;
+    EXPECT_EQ(tokenizer->bos(), golden["bos"].get<int32_t>()) << name;
+    EXPECT_EQ(tokenizer->eod(), golden["eos"].get<int32_t>()) << name;
+    for (const Json& item : golden["cases"]) {
+      const std::string text = from_hex(item["hex"].get<std::string>());
+      const std::vector<int32_t> ids = tokenizer->encode(text);
+      EXPECT_EQ(ids, ids_of(item["ids"])) << name << ": " << text;
+      EXPECT_EQ(tokenizer->encode(text, true), ids_of(item["special_ids"])) << name << ": " << text;
+      EXPECT_EQ(tokenizer->decode(ids), item["decoded"].get<std::string>()) << name << ": " << text;
+      EXPECT_EQ(tokenizer->decode(ids, true), item["decoded_skip"].get<std::string>()) << name << ": " << text;
+    }
+  }
+}
+
+TEST(TokenizerJson, ByteLevelRoundTripsAnyValidText) {
+  const auto tokenizer = load_tokenizer_json(kData / "llama3" / "tokenizer.json");
+  for (const std::string text : {"", "a b", "日本語 \n\n🦙", "tab\t\x01 end "}) {
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  }
+}
+
+TEST(TokenizerJson, StreamingDecoderNeverSplitsACharacter) {
+  const auto tokenizer = load_tokenizer_json(kData / "llama3");
+  const std::string text = "é日本ΩЖ🦙 \u2603x";
+  const std::vector<int32_t> ids = tokenizer->encode(text);
+  ASSERT_GT(ids.size(), 6u);
+  StreamingDecoder decoder(*tokenizer);
+  std::string whole;
+  for (const int32_t id : ids) {
+    const std::string part = decoder.push(id);
+    EXPECT_EQ(part.find("\xEF\xBF\xBD"), std::string::npos);
+    whole += part;
+  }
+  EXPECT_EQ(decoder.finish(), "");
+  EXPECT_EQ(whole, text);
+}
+
+TEST(TokenizerJson, LongPiecesAgreeWithShortOnesAndStayFast) {
+  // One piece of 300000 bytes without a blank: quadratic merging would take minutes.
+  const auto tokenizer = load_tokenizer_json(kData / "llama3");
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += static_cast<char>('a' + i % 26), text += static_cast<char>('a' + i * 7 % 26), text += 'q';
+  const std::vector<int32_t> ids = tokenizer->encode(text);
+  EXPECT_GT(ids.size(), 1000u);
+  EXPECT_EQ(tokenizer->decode(ids), text);
+}
+
+TEST(TokenizerJson, ThreadsShareOneTokenizer) {
+  const auto tokenizer = load_tokenizer_json(kData / "qwen2");
+  const std::string text = "The quick brown fox jumps over 13 lazy dogs. Größe 日本語";
+  std::vector<std::vector<int32_t>> results(4);
+  std::vector<std::thread> threads;
+  for (auto& result : results) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) result = tokenizer->encode(text);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) EXPECT_EQ(result, results[0]);
+}
+
+class BadTokenizerJson : public testing::Test {
+ protected:
+  BadTokenizerJson() {
+    std::string pattern = (fs::temp_directory_path() / "megalith_tokenizer_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    good_ = load_json(kData / "llama3" / "tokenizer.json");
+  }
+  ~BadTokenizerJson() override { remove_tree(folder_); }
+
+  // The message after the file's name.
+  std::string message_of(const Json& json) { return message_of_text(json.dump()); }
+  std::string message_of_text(const std::string& text) {
+    const fs::path file = folder_ / "tokenizer.json";
+    write_file_atomic(file, text);
+    try {
+      load_tokenizer_json(folder_);
+    } catch (const UserError& error) {
+      EXPECT_TRUE(error.message().starts_with(file.string())) << error.message();
+      return error.message().substr(file.string().size());
+    }
+    return "no error";
+  }
+
+  fs::path folder_;
+  Json good_;
+};
+
+TEST_F(BadTokenizerJson, UnsupportedComponentsAreNamed) {
+  const auto with = [&](const char* pointer, const Json& value) {
+    Json json = good_;
+    json[Json::json_pointer(pointer)] = value;
+    return message_of(json);
+  };
+  EXPECT_EQ(with("/model/type", "Unigram"), ": model \"Unigram\" is not supported");
+  EXPECT_EQ(with("/model/byte_fallback", true), ": BPE with byte_fallback = true is not supported");
+  EXPECT_EQ(with("/model/dropout", 0.1), ": BPE with dropout = 0.1 is not supported");
+  EXPECT_EQ(with("/normalizer", {{"type", "BertNormalizer"}}), ": normalizer \"BertNormalizer\" is not supported");
+  EXPECT_EQ(with("/pre_tokenizer", {{"type", "Metaspace"}}), ": pre_tokenizer \"Metaspace\" is not supported");
+  EXPECT_EQ(with("/pre_tokenizer", nullptr),
+            ": BPE over characters (a pre_tokenizer without ByteLevel) is not supported");
+  EXPECT_EQ(with("/post_processor", {{"type", "RobertaProcessing"}}),
+            ": post_processor \"RobertaProcessing\" is not supported");
+  EXPECT_EQ(with("/decoder", {{"type", "WordPiece"}}), ": decoder \"WordPiece\" is not supported with byte-level BPE");
+}
+
+TEST_F(BadTokenizerJson, HostileValuesAreReported) {
+  const auto with = [&](const char* pointer, const Json& value) {
+    Json json = good_;
+    json[Json::json_pointer(pointer)] = value;
+    return message_of(json);
+  };
+  EXPECT_EQ(with("/model/vocab/a", -1), ": vocab[\"a\"] has the id -1");
+  EXPECT_EQ(with("/model/vocab/a", 1e15), ": vocab[\"a\"] has the id 1000000000000000");
+  EXPECT_EQ(with("/model/vocab/a", "x"), ": vocab[\"a\"] is \"x\", expected a whole number");
+  EXPECT_EQ(with("/model/vocab/a", good_["model"]["vocab"]["b"]),
+            fmt::format(": two tokens have the id {}", good_["model"]["vocab"]["b"].get<int>()));
+  EXPECT_EQ(with("/model/vocab", Json::array()), ": \"vocab\" is not an object");
+  EXPECT_EQ(with("/model/merges/0", "ab"), ": merges[0] is \"ab\", expected two tokens and a blank");
+  EXPECT_EQ(with("/model/merges/0", Json::array({"a", "b", "c"})), ": merges[0] is not a pair");
+  EXPECT_EQ(with("/model/merges/0", Json::array({"q", "☃"})),
+            ": merges[0] (\"q\" and \"☃\") uses or makes a token that is not in \"vocab\"");
+  EXPECT_EQ(with("/added_tokens/0/id", -5), ": the added token \"<|bos|>\" has the id -5");
+  EXPECT_TRUE(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a").starts_with(
+      ": the regular expression \"(a\" is not valid at character 2: "));
+  EXPECT_EQ(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "[a&&[b]]"),
+            ": the regular expression \"[a&&[b]]\" nests or intersects character classes, which is not supported");
+  EXPECT_EQ(with("/model", 3), " is 3, expected an object with \"merges\"");
+  EXPECT_TRUE(message_of_text(good_.dump().substr(0, 1000)).starts_with(":1: not valid JSON at byte "));
+}
+
+}  // namespace
+}  // namespace megalith

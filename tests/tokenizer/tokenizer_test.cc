@@ -1,0 +1,127 @@
+// The tokenizers without files, the choice among them, UTF-8 repair and regular expressions.
+#include "tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "tokenizer/regex.h"
+#include "tokenizer/utf8.h"
+
+namespace megalith {
+namespace {
+
+std::string message_of(const TokenizerOptions& options) {
+  try {
+    make_tokenizer(options);
+  } catch (const UserError& error) {
+    return error.message();
+  }
+  return "no error";
+}
+
+TEST(ByteTokenizer, IdsAreTheBytes) {
+  const auto tokenizer = make_tokenizer({});
+  EXPECT_EQ(tokenizer->vocab_size(), 257);
+  EXPECT_EQ(tokenizer->eod(), 256);
+  EXPECT_EQ(tokenizer->encode("aé"), (std::vector<int32_t>{97, 0xC3, 0xA9}));
+  EXPECT_EQ(tokenizer->encode("\xff"), (std::vector<int32_t>{0xEF, 0xBF, 0xBD}));
+  EXPECT_EQ(tokenizer->encode("", true), std::vector<int32_t>{});
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{97, 256, 0xC3, 0xA9, 0xC3, 300, -1}), "a<|endoftext|>é\xEF\xBF\xBD");
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{97, 256, 98}, true), "ab");
+}
+
+TEST(NullTokenizer, HasOneIdMoreThanItsVocabulary) {
+  const auto tokenizer = make_tokenizer({.tokenizer_type = "NullTokenizer", .vocab_size = 100});
+  EXPECT_EQ(tokenizer->vocab_size(), 101);
+  EXPECT_EQ(tokenizer->eod(), 100);
+  EXPECT_EQ(tokenizer->encode(" 1 22\n100 "), (std::vector<int32_t>{1, 22, 100}));
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 22}), "1 22");
+  for (const char* text : {"1 x", "101", "-1", "1.5", "99999999999"}) EXPECT_THROW(tokenizer->encode(text), UserError);
+}
+
+TEST(MakeTokenizer, RefusesWhatCannotWork) {
+  EXPECT_EQ(message_of({.tokenizer_type = "NullTokenizer"}), "tokenizer_type NullTokenizer needs vocab_size");
+  EXPECT_EQ(message_of({.tokenizer_type = "Llama3Tokenizer"}), "tokenizer_type Llama3Tokenizer needs tokenizer_model");
+  EXPECT_EQ(message_of({.tokenizer_type = "HuggingFaceTokeniser"}),
+            "tokenizer_type HuggingFaceTokeniser is not supported. Did you mean HuggingFaceTokenizer?");
+  EXPECT_EQ(message_of({.tokenizer_model = "/no/such"}), "tokenizer_model /no/such: /no/such does not exist");
+}
+
+TEST(StreamingDecoder, HoldsBackUnfinishedCharacters) {
+  const auto tokenizer = make_byte_tokenizer();
+  StreamingDecoder decoder(*tokenizer, /*skip_special=*/true);
+  std::vector<std::string> parts;
+  for (const int32_t id : {97, 0xF0, 0x9F, 256, 0xA6, 0x99, 0xC3, 98, 0xE2}) parts.push_back(decoder.push(id));
+  EXPECT_EQ(parts, (std::vector<std::string>{"a", "", "", "", "", "🦙", "", "\xEF\xBF\xBD" "b", ""}));
+  EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
+  EXPECT_EQ(decoder.finish(), "");
+}
+
+// What Python 3 gives for bytes.decode(errors="replace"); R stands for U+FFFD.
+TEST(Utf8, ReplacesWhatPythonReplaces) {
+  const auto replaced = [](std::string_view bytes) {
+    std::string text = replace_invalid_utf8(bytes);
+    for (size_t at; (at = text.find("\xEF\xBF\xBD")) != std::string::npos;) text.replace(at, 3, "R");
+    return text;
+  };
+  EXPECT_EQ(replaced("ok \xff end"), "ok R end");
+  EXPECT_EQ(replaced("\xe2\x82"), "R");
+  EXPECT_EQ(replaced("\xe2\x82x"), "Rx");
+  EXPECT_EQ(replaced("\xed\xa0\x80"), "RRR");
+  EXPECT_EQ(replaced("\xf0\x9f\x92"), "R");
+  EXPECT_EQ(replaced("\xf0\x9fx\x92"), "RxR");
+  EXPECT_EQ(replaced("\xc0\xaf\xf5\x80"), "RRRR");
+  EXPECT_EQ(replaced("\xf4\x90\x80\x80"), "RRRR");
+  EXPECT_EQ(replaced("\xe0\x80\x80"), "RRR");
+  EXPECT_EQ(replaced("a\x80\x80" "b"), "aRRb");
+  EXPECT_FALSE(is_valid_utf8("\xed\xa0\x80"));
+  EXPECT_TRUE(is_valid_utf8("é日\U0010FFFF"));
+}
+
+TEST(Utf8, EncodesAndDecodesEveryLength) {
+  for (const uint32_t code_point : {0u, 0x7Fu, 0x80u, 0x7FFu, 0x800u, 0xFFFFu, 0x10000u, 0x10FFFFu}) {
+    std::string text;
+    append_utf8(code_point, text);
+    const Utf8Step step = decode_utf8(text);
+    EXPECT_TRUE(step.is_valid);
+    EXPECT_EQ(step.code_point, code_point);
+    EXPECT_EQ(static_cast<size_t>(step.length), text.size());
+  }
+}
+
+TEST(Utf8, TailThatMayBecomeACharacter) {
+  EXPECT_EQ(incomplete_utf8_tail(""), 0u);
+  EXPECT_EQ(incomplete_utf8_tail("é"), 0u);
+  EXPECT_EQ(incomplete_utf8_tail("a\xC3"), 1u);
+  EXPECT_EQ(incomplete_utf8_tail("a\xF0\x9F\xA6"), 3u);
+  EXPECT_EQ(incomplete_utf8_tail("a\xFF"), 0u);
+  EXPECT_EQ(incomplete_utf8_tail("\x80\x80\x80\x80"), 0u);
+}
+
+std::vector<std::string> matches(std::string_view pattern, std::string_view text) {
+  const Regex regex(pattern, "test");
+  Regex::Scanner scanner(regex, text);
+  std::vector<std::string> found;
+  for (size_t begin, end; scanner.next(begin, end);) found.emplace_back(text.substr(begin, end - begin));
+  return found;
+}
+
+TEST(Regex, WhitespaceIsUnicodesWithoutTheMongolianSeparator) {
+  EXPECT_EQ(matches(R"(\s+)", "a\u0085\u3000b\u180ec"), (std::vector<std::string>{"\u0085\u3000"}));
+  EXPECT_EQ(matches(R"([^\s]+)", "a \u180eb"), (std::vector<std::string>{"a", "\u180eb"}));
+  EXPECT_EQ(matches(R"(\S+)", "a \u180eb"), (std::vector<std::string>{"a", "\u180eb"}));
+}
+
+TEST(Regex, DollarStandsAtLineEndsAsInOniguruma) {
+  EXPECT_EQ(matches(R"(\w+$)", "ab\ncd"), (std::vector<std::string>{"ab", "cd"}));
+}
+
+TEST(Regex, EmptyMatchesEnd) { EXPECT_EQ(matches("x*", "aé").size(), 3u); }
+
+TEST(Regex, EscapedTextMatchesItself) {
+  const std::string text = R"(a.b*c[d]{e}|\^$()+?-#)";
+  EXPECT_EQ(matches(escape_regex(text), "x" + text + "y"), std::vector<std::string>{text});
+}
+
+}  // namespace
+}  // namespace megalith
