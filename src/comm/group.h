@@ -6,8 +6,8 @@
 // of the tensor it moves, for the trace, the watchdog and error messages; the group adds its axis.
 //
 // Tensors are contiguous, and the ranks agree on dtype and shape. No collective is recorded by autograd: the Functions
-// in nn/ declare the gradients. A group of size one moves no data between ranks, but copies where there are two buffers,
-// so that callers need no "if parallel".
+// in nn/ declare the gradients. A group of size one moves no data between ranks, but copies where there are two
+// buffers, so that callers need no "if parallel".
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -111,8 +111,8 @@ class Group {
   // out may be this rank's rows of in (in place): only those rows are defined afterwards.
   Work reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op, std::string_view label);
 
-  // Rows of dim 0: in_splits[r] rows of in go to rank r, out_splits[r] rows of out come from rank r, both in rank order;
-  // zero rows are fine. Both empty: equal parts. out and in do not overlap.
+  // Rows of dim 0: in_splits[r] rows of in go to rank r, out_splits[r] rows of out come from rank r, both in rank
+  // order; zero rows are fine. Both empty: equal parts. out and in do not overlap.
   Work all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
                   const std::vector<int64_t>& in_splits, std::string_view label);
 

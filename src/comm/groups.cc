@@ -50,19 +50,32 @@ Groups Groups::single() {
 
 const Groups::Pointer& Groups::of(Axis axis) const {
   switch (axis) {
-    case Axis::kTp: return tp;
-    case Axis::kCp: return cp;
-    case Axis::kDp: return dp;
-    case Axis::kPp: return pp;
-    case Axis::kEtp: return etp;
-    case Axis::kEp: return ep;
-    case Axis::kEdp: return edp;
-    case Axis::kDpShard: return dp_shard;
-    case Axis::kDpReplicate: return dp_replicate;
-    case Axis::kCpUlysses: return cp_ulysses;
-    case Axis::kCpRing: return cp_ring;
-    case Axis::kEdpShard: return edp_shard;
-    case Axis::kEdpReplicate: return edp_replicate;
+    case Axis::kTp:
+      return tp;
+    case Axis::kCp:
+      return cp;
+    case Axis::kDp:
+      return dp;
+    case Axis::kPp:
+      return pp;
+    case Axis::kEtp:
+      return etp;
+    case Axis::kEp:
+      return ep;
+    case Axis::kEdp:
+      return edp;
+    case Axis::kDpShard:
+      return dp_shard;
+    case Axis::kDpReplicate:
+      return dp_replicate;
+    case Axis::kCpUlysses:
+      return cp_ulysses;
+    case Axis::kCpRing:
+      return cp_ring;
+    case Axis::kEdpShard:
+      return edp_shard;
+    case Axis::kEdpReplicate:
+      return edp_replicate;
   }
   throw InternalError("an axis without a group");
 }
@@ -70,8 +83,10 @@ const Groups::Pointer& Groups::of(Axis axis) const {
 std::vector<Groups::Pointer> Groups::all() const {
   std::vector<Pointer> groups;
   for (const Pointer* group :
-       {&world, &tp, &cp, &dp, &pp, &dp_cp, &tp_cp, &tp_dp_cp, &tp_pp, &embedding, &etp, &ep, &edp, &etp_ep, &etp_ep_pp,
-        &dp_shard, &dp_replicate, &dp_shard_cp, &edp_shard, &edp_replicate, &cp_ulysses, &cp_ring}) {
+       {&world,     &tp,       &cp,           &dp,          &pp,        &dp_cp,         &tp_cp,
+        &tp_dp_cp,  &tp_pp,    &embedding,    &etp,         &ep,        &edp,           &etp_ep,
+        &etp_ep_pp, &dp_shard, &dp_replicate, &dp_shard_cp, &edp_shard, &edp_replicate, &cp_ulysses,
+        &cp_ring}) {
     if (*group) groups.push_back(*group);
   }
   return groups;

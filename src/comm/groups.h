@@ -31,10 +31,10 @@ struct Groups {
   Pointer world;
   // Dense view.
   Pointer tp, cp, dp, pp;
-  Pointer dp_cp;     // gradients of dense parameters, loss sums
-  Pointer tp_cp;     // statistics of one sample's tokens (expert balance)
-  Pointer tp_dp_cp;  // all ranks of a pipeline stage (FP8 maxima)
-  Pointer tp_pp;     // one model replica
+  Pointer dp_cp;      // gradients of dense parameters, loss sums
+  Pointer tp_cp;      // statistics of one sample's tokens (expert balance)
+  Pointer tp_dp_cp;   // all ranks of a pipeline stage (FP8 maxima)
+  Pointer tp_pp;      // one model replica
   Pointer embedding;  // first and last stage; null on the stages between
   // Expert view.
   Pointer etp, ep, edp;

@@ -11,13 +11,13 @@
 namespace megalith {
 namespace {
 
-constexpr Axis kAllAxes[] = {Axis::kTp,      Axis::kCp,          Axis::kDp,        Axis::kPp,     Axis::kEtp,
-                             Axis::kEp,      Axis::kEdp,         Axis::kDpShard,   Axis::kDpReplicate,
-                             Axis::kCpUlysses, Axis::kCpRing,    Axis::kEdpShard,  Axis::kEdpReplicate};
+constexpr Axis kAllAxes[] = {Axis::kTp,     Axis::kCp,       Axis::kDp,          Axis::kPp,          Axis::kEtp,
+                             Axis::kEp,     Axis::kEdp,      Axis::kDpShard,     Axis::kDpReplicate, Axis::kCpUlysses,
+                             Axis::kCpRing, Axis::kEdpShard, Axis::kEdpReplicate};
 
 // Axes of the dense view alone, and of the expert view alone; kPp is of both.
-constexpr Axis kDenseAxes[] = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kDpShard, Axis::kDpReplicate, Axis::kCpUlysses,
-                               Axis::kCpRing};
+constexpr Axis kDenseAxes[] = {Axis::kTp,          Axis::kCp,        Axis::kDp,    Axis::kDpShard,
+                               Axis::kDpReplicate, Axis::kCpUlysses, Axis::kCpRing};
 constexpr Axis kExpertAxes[] = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kEdpShard, Axis::kEdpReplicate};
 
 struct Halves {
@@ -49,19 +49,32 @@ int64_t nearest_world(int64_t world_size, int64_t block) { return std::max(world
 
 std::string_view name_of(Axis axis) {
   switch (axis) {
-    case Axis::kTp: return "tp";
-    case Axis::kCp: return "cp";
-    case Axis::kDp: return "dp";
-    case Axis::kPp: return "pp";
-    case Axis::kEtp: return "etp";
-    case Axis::kEp: return "ep";
-    case Axis::kEdp: return "edp";
-    case Axis::kDpShard: return "dp_shard";
-    case Axis::kDpReplicate: return "dp_replicate";
-    case Axis::kCpUlysses: return "cp_ulysses";
-    case Axis::kCpRing: return "cp_ring";
-    case Axis::kEdpShard: return "edp_shard";
-    case Axis::kEdpReplicate: return "edp_replicate";
+    case Axis::kTp:
+      return "tp";
+    case Axis::kCp:
+      return "cp";
+    case Axis::kDp:
+      return "dp";
+    case Axis::kPp:
+      return "pp";
+    case Axis::kEtp:
+      return "etp";
+    case Axis::kEp:
+      return "ep";
+    case Axis::kEdp:
+      return "edp";
+    case Axis::kDpShard:
+      return "dp_shard";
+    case Axis::kDpReplicate:
+      return "dp_replicate";
+    case Axis::kCpUlysses:
+      return "cp_ulysses";
+    case Axis::kCpRing:
+      return "cp_ring";
+    case Axis::kEdpShard:
+      return "edp_shard";
+    case Axis::kEdpReplicate:
+      return "edp_replicate";
   }
   return "?";
 }
@@ -78,18 +91,23 @@ void ParallelOptions::visit(OptionVisitor& v) {
   v.group("Parallelism");
   v.field("tensor_model_parallel_size", tensor_model_parallel_size,
           "Ranks that share every layer's matrices (tensor parallelism).")
-      .unit("ranks").at_least(1);
+      .unit("ranks")
+      .at_least(1);
   v.field("pipeline_model_parallel_size", pipeline_model_parallel_size,
           "Stages that the layers are cut into (pipeline parallelism).")
-      .unit("ranks").at_least(1);
+      .unit("ranks")
+      .at_least(1);
   v.field("context_parallel_size", context_parallel_size, "Ranks that share every sequence (context parallelism).")
-      .unit("ranks").at_least(1);
+      .unit("ranks")
+      .at_least(1);
   v.field("expert_model_parallel_size", expert_model_parallel_size,
           "Ranks that the experts of a layer are spread over (expert parallelism).")
-      .unit("ranks").at_least(1);
+      .unit("ranks")
+      .at_least(1);
   v.field("expert_tensor_parallel_size", expert_tensor_parallel_size,
           "Ranks that share every expert's matrices; unset: tensor_model_parallel_size.")
-      .unit("ranks").at_least(1);
+      .unit("ranks")
+      .at_least(1);
   v.field("use_tp_pp_dp_mapping", use_tp_pp_dp_mapping,
           "Number the ranks so that pipeline stages are neighbours and data-parallel replicas far apart.");
 }
@@ -115,13 +133,16 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
   if (has_expert_sizes && world_size % expert != 0) {
     const std::string etp_text = options.expert_tensor_parallel_size
                                      ? fmt::format("expert_tensor_parallel_size {}", etp)
-                                     : fmt::format("expert_tensor_parallel_size {} (unset, so "
-                                                   "tensor_model_parallel_size)", etp);
-    errors.emplace_back(fmt::format("{} × expert_model_parallel_size {} × pipeline_model_parallel_size {} = {} does not "
-                                    "divide the {} rank(s) started",
-                                    etp_text, ep, pp, expert, world_size),
-                        fmt::format("start {} ranks or another multiple of {}, or make the expert sizes smaller",
-                                    nearest_world(world_size, expert), expert));
+                                     : fmt::format(
+                                           "expert_tensor_parallel_size {} (unset, so "
+                                           "tensor_model_parallel_size)",
+                                           etp);
+    errors.emplace_back(
+        fmt::format("{} × expert_model_parallel_size {} × pipeline_model_parallel_size {} = {} does not "
+                    "divide the {} rank(s) started",
+                    etp_text, ep, pp, expert, world_size),
+        fmt::format("start {} ranks or another multiple of {}, or make the expert sizes smaller",
+                    nearest_world(world_size, expert), expert));
   }
   // pp lies between the other axes: both views have the same pipelines only if what is faster than pp is equally large.
   if (errors.empty() && options.use_tp_pp_dp_mapping && pp > 1 && dense != expert) {
@@ -137,8 +158,8 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
 }
 
 Mesh::Mesh(const Sizes& sizes) : sizes_(sizes) {
-  for (const int size : {sizes.tp, sizes.cp, sizes.dp, sizes.pp, sizes.etp, sizes.ep, sizes.dp_replicate,
-                         sizes.cp_ulysses}) {
+  for (const int size :
+       {sizes.tp, sizes.cp, sizes.dp, sizes.pp, sizes.etp, sizes.ep, sizes.dp_replicate, sizes.cp_ulysses}) {
     MEGALITH_CHECK(size >= 1, "a parallel size of {}", size);
   }
   world_size_ = sizes.tp * sizes.cp * sizes.dp * sizes.pp;

@@ -25,11 +25,13 @@ namespace megalith {
 
 class OptionVisitor;
 
+// clang-format off
 enum class Axis {
   kTp, kCp, kDp, kPp,                // dense view
   kEtp, kEp, kEdp,                   // expert view, with kPp
   kDpShard, kDpReplicate, kCpUlysses, kCpRing, kEdpShard, kEdpReplicate,  // halves
 };
+// clang-format on
 inline constexpr int kNumAxes = 13;
 
 std::string_view name_of(Axis axis);  // "tp", "dp_shard", …
@@ -89,8 +91,8 @@ class Mesh {
   int size(const AxisSet& axes) const;
   int coordinate(Axis axis, int rank) const;
 
-  // The ranks that differ from `rank` on these axes alone, ascending (the fastest axis first); contains `rank`. An empty
-  // set gives {rank}.
+  // The ranks that differ from `rank` on these axes alone, ascending (the fastest axis first); contains `rank`. An
+  // empty set gives {rank}.
   std::vector<int> ranks_of(const AxisSet& axes, int rank) const;
   // All groups over these axes, ordered by their first rank: a partition of the world.
   std::vector<std::vector<int>> groups_of(const AxisSet& axes) const;

@@ -43,9 +43,15 @@ at::Tensor reduce(const std::vector<at::Tensor>& inputs, ReduceOp op) {
     const at::Tensor next = inputs[i].to(wide);
     switch (op) {
       case ReduceOp::kSum:
-      case ReduceOp::kAvg: result.add_(next); break;
-      case ReduceOp::kMax: result = at::maximum(result, next); break;
-      case ReduceOp::kMin: result = at::minimum(result, next); break;
+      case ReduceOp::kAvg:
+        result.add_(next);
+        break;
+      case ReduceOp::kMax:
+        result = at::maximum(result, next);
+        break;
+      case ReduceOp::kMin:
+        result = at::minimum(result, next);
+        break;
     }
   }
   if (op == ReduceOp::kAvg) result.div_(static_cast<int64_t>(inputs.size()));
@@ -82,8 +88,8 @@ class Untouched {
     MEGALITH_CHECK(tensor_.nbytes() == 0 || tensor_.storage().nbytes() >= needed,
                    "{}: the storage of a buffer was released before wait()", what);
     if (copy_.defined()) {
-      const bool is_same = tensor_.nbytes() == 0 ||
-                           std::memcmp(tensor_.const_data_ptr(), copy_.const_data_ptr(), tensor_.nbytes()) == 0;
+      const bool is_same =
+          tensor_.nbytes() == 0 || std::memcmp(tensor_.const_data_ptr(), copy_.const_data_ptr(), tensor_.nbytes()) == 0;
       MEGALITH_CHECK(is_same, "{}: its input {} was changed before wait()", what, text_of(tensor_));
     } else {
       const auto* bytes = static_cast<const unsigned char*>(tensor_.const_data_ptr());
@@ -117,15 +123,21 @@ class ThreadGroup::CollectiveWork : public WorkState {
   CollectiveWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<ThreadCollective> collective, std::vector<int> ranks,
                  int position, Record record, std::vector<Untouched> buffers,
                  std::function<void(ThreadCollective&)> fill_output)
-      : hub_(std::move(hub)), collective_(std::move(collective)), ranks_(std::move(ranks)), position_(position),
-        record_(std::move(record)), buffers_(std::move(buffers)), fill_output_(std::move(fill_output)) {}
+      : hub_(std::move(hub)),
+        collective_(std::move(collective)),
+        ranks_(std::move(ranks)),
+        position_(position),
+        record_(std::move(record)),
+        buffers_(std::move(buffers)),
+        fill_output_(std::move(fill_output)) {}
 
   void wait() override {
     if (!collective_) return;
     {
       ThreadHub::Lock lock = hub_->lock();
-      hub_->wait(lock, ranks_[static_cast<size_t>(position_)], [this] { return collective_->ready_at; },
-                 [this] { return what_for(); });
+      hub_->wait(
+          lock, ranks_[static_cast<size_t>(position_)], [this] { return collective_->ready_at; },
+          [this] { return what_for(); });
     }
     for (const Untouched& buffer : buffers_) buffer.check(name_of(*record_));
     if (fill_output_) {
@@ -179,7 +191,8 @@ class ThreadGroup::TransferWork : public WorkState {
     if (parts_.empty()) return;
     {
       ThreadHub::Lock lock = hub_->lock();
-      hub_->wait(lock, world_rank_, [this] { return ready_at(); }, [this] { return what_for(); });
+      hub_->wait(
+          lock, world_rank_, [this] { return ready_at(); }, [this] { return what_for(); });
     }
     const at::NoGradGuard no_grad;
     for (const Part& part : parts_) part.buffer.check(fmt::format("{}, {}", name_of(*record_), part.text));
@@ -310,13 +323,16 @@ Group::State ThreadGroup::start_reduce_scatter(const at::Tensor& out, const at::
 }
 
 Group::State ThreadGroup::start_all_to_all(const at::Tensor& out, const at::Tensor& in,
-                                           const std::vector<int64_t>& out_splits, const std::vector<int64_t>& in_splits,
-                                           const Record& record) {
+                                           const std::vector<int64_t>& out_splits,
+                                           const std::vector<int64_t>& in_splits, const Record& record) {
   MEGALITH_CHECK(out.nbytes() == 0 || in.nbytes() == 0 || !overlap(out, in), "{}: in and out overlap",
                  name_of(*record));
   // The number of rows differs between ranks; the rest of the shape does not.
   Part part{.detail = fmt::format("rows of {}", text_of(in.scalar_type(), in.sizes().slice(1))),
-            .input = in, .output = out, .in_splits = in_splits, .out_splits = out_splits};
+            .input = in,
+            .output = out,
+            .in_splits = in_splits,
+            .out_splits = out_splits};
   part.moved_bytes = static_cast<double>(std::max(in.nbytes(), out.nbytes()));
   part.fill_output = [out, position = static_cast<size_t>(rank()), ranks = ranks(), record](ThreadCollective& all) {
     int64_t row = 0;
@@ -367,7 +383,8 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
   hub_->check_alive(lock);
   for (size_t i = 0; i < transfers.size(); ++i) {
     const Transfer& transfer = transfers[i];
-    const std::pair<int, int> ends = transfer.is_send ? std::pair(rank(), transfer.peer) : std::pair(transfer.peer, rank());
+    const std::pair<int, int> ends =
+        transfer.is_send ? std::pair(rank(), transfer.peer) : std::pair(transfer.peer, rank());
     ThreadMeeting::Channel& channel = meeting_->channels[ends];
     const int64_t number = transfer.is_send ? channel.num_sent++ : channel.num_expected++;
     std::shared_ptr<ThreadMessage>& place = channel.open[number];
@@ -385,13 +402,13 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
     const std::string text = fmt::format("message {} from rank {} to rank {}, tag {}", number, world_rank(ends.first),
                                          world_rank(ends.second), transfer.tag);
     if (message->copy.defined() && message->is_expected) {
-      MEGALITH_CHECK(message->send_tag == message->receive_tag && message->copy.sizes() == message->shape &&
-                         message->copy.scalar_type() == message->dtype,
-                     "group {}: message {} is sent by rank {} as {} with tag {}, and expected by rank {} as {} with tag "
-                     "{} (here: {})",
-                     axis(), number, world_rank(ends.first), text_of(message->copy), message->send_tag,
-                     world_rank(ends.second), text_of(message->dtype, message->shape), message->receive_tag,
-                     name_of(*record));
+      MEGALITH_CHECK(
+          message->send_tag == message->receive_tag && message->copy.sizes() == message->shape &&
+              message->copy.scalar_type() == message->dtype,
+          "group {}: message {} is sent by rank {} as {} with tag {}, and expected by rank {} as {} with tag "
+          "{} (here: {})",
+          axis(), number, world_rank(ends.first), text_of(message->copy), message->send_tag, world_rank(ends.second),
+          text_of(message->dtype, message->shape), message->receive_tag, name_of(*record));
       message->ready_at = hub_->transfer_end(static_cast<double>(message->copy.nbytes()), channel.busy_until);
       channel.open.erase(number);
     }

@@ -1,5 +1,5 @@
-// What the threads of a ThreadWorld share: one lock, who waits for what, the first failure, and the places where ranks of
-// a group meet. Used by thread_group.cc and thread_world.cc alone.
+// What the threads of a ThreadWorld share: one lock, who waits for what, the first failure, and the places where ranks
+// of a group meet. Used by thread_group.cc and thread_world.cc alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>

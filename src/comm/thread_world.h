@@ -1,4 +1,5 @@
-// Ranks as threads of one process, for tests: several ranks on any machine, with a debugger, sanitizers and bug finders.
+// Ranks as threads of one process, for tests: several ranks on any machine, with a debugger, sanitizers and bug
+// finders.
 //
 //   ThreadWorld(8).run(mesh, [&](Groups& groups) {
 //     groups.tp->all_reduce(tensor, ReduceOp::kSum, "x").wait();
@@ -36,9 +37,9 @@ class PeerError : public std::runtime_error {
   int failed_rank_;
 };
 
-// How long communication takes: wait() returns no earlier than the last rank's arrival plus latency plus the bytes a rank
-// moves in a ring over the bandwidth. One group, and one direction between two ranks, moves one thing at a time. The
-// time passes asleep, so it overlaps with computation.
+// How long communication takes: wait() returns no earlier than the last rank's arrival plus latency plus the bytes a
+// rank moves in a ring over the bandwidth. One group, and one direction between two ranks, moves one thing at a time.
+// The time passes asleep, so it overlaps with computation.
 struct DelayModel {
   double latency_s = 0;
   double bytes_per_s = std::numeric_limits<double>::infinity();

@@ -22,9 +22,9 @@ struct DeviceOptions {
 // The accelerators that this LibTorch can use now: NVIDIA's or AMD's GPUs, 0 for a CPU build or without a driver.
 int accelerator_count();
 
-// The rank's device, made current: the CPU, or the accelerator with the number of the rank on its machine. kAuto takes an
-// accelerator when there is one.
-// UserError: kGpu without an accelerator, or more ranks on the machine than accelerators.
+// The rank's device, made current: the CPU, or the accelerator with the number of the rank on its machine. kAuto takes
+// an accelerator when there is one. UserError: kGpu without an accelerator, or more ranks on the machine than
+// accelerators.
 c10::Device select_device(DeviceChoice choice, int local_rank);
 
 // What the processor can multiply in hardware, as the operating system allows it.
@@ -45,7 +45,8 @@ bool has_native_bf16(const c10::Device& device);
 // functions, before threads start.
 bool enable_amx();
 
-// For the start-up report: "CPU Intel(R) Xeon(R) Platinum 8488C, 2 cores, AMX bf16, 24 GiB", "GPU 3 of 8 (cuda), 139 GiB".
+// For the start-up report: "CPU Intel(R) Xeon(R) Platinum 8488C, 2 cores, AMX bf16, 24 GiB", "GPU 3 of 8 (cuda), 139
+// GiB".
 std::string describe_device(const c10::Device& device);
 
 }  // namespace megalith

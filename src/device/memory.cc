@@ -16,8 +16,8 @@
 namespace megalith {
 namespace {
 
-// LibTorch's allocator is one for the process and lives as long as it, and so does its counter. It asks malloc how large
-// a block is, so it needs no header that would break alignment.
+// LibTorch's allocator is one for the process and lives as long as it, and so does its counter. It asks malloc how
+// large a block is, so it needs no header that would break alignment.
 class CountingAllocator final : public c10::Allocator {
  public:
   static CountingAllocator& instance() {

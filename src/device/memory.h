@@ -11,7 +11,8 @@ struct MemoryStats {
   // Tensors, by the allocator. On the CPU, those since count_cpu_memory(); 0 without it.
   int64_t allocated_bytes = 0;
   int64_t peak_allocated_bytes = 0;
-  // What the process takes: its resident set on the CPU; on an accelerator what the allocator holds, free blocks included.
+  // What the process takes: its resident set on the CPU; on an accelerator what the allocator holds, free blocks
+  // included.
   int64_t reserved_bytes = 0;
   int64_t peak_reserved_bytes = 0;
   // The whole device, other processes included. On the CPU: the machine's memory, or a container's limit if lower, and
@@ -20,7 +21,9 @@ struct MemoryStats {
   int64_t total_bytes = 0;
 
   // The `mem usages` of the iteration line: 1 - free / total.
-  double used_fraction() const { return total_bytes > 0 ? static_cast<double>(used_bytes) / static_cast<double>(total_bytes) : 0; }
+  double used_fraction() const {
+    return total_bytes > 0 ? static_cast<double>(used_bytes) / static_cast<double>(total_bytes) : 0;
+  }
 };
 
 MemoryStats memory_stats(const c10::Device& device);
@@ -34,9 +37,9 @@ void reset_peak_memory(const c10::Device& device);
 void count_cpu_memory();
 
 // Makes malloc keep what is freed: a step that frees and allocates the same gigabytes takes no page faults after the
-// first ones, which are half of the time of a naive step on the CPU (1.8 times faster; the resident peak grows by about 15 %).
-// First thing in main, before any allocation. Does nothing with another C library or allocator than glibc's. A limit that
-// the environment sets (MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_, MALLOC_MMAP_MAX_, GLIBC_TUNABLES) stays.
+// first ones, which are half of the time of a naive step on the CPU (1.8 times faster; the resident peak grows by about
+// 15 %). First thing in main, before any allocation. Does nothing with another C library or allocator than glibc's. A
+// limit that the environment sets (MALLOC_TRIM_THRESHOLD_, MALLOC_TOP_PAD_, MALLOC_MMAP_MAX_, GLIBC_TUNABLES) stays.
 void tune_malloc_for_training();
 
 }  // namespace megalith

@@ -1,5 +1,5 @@
-// Streams and events over c10's generic interface, so that callers are the same for NVIDIA, AMD and the CPU. A CPU has one
-// stream on which everything is done when it is issued: there, waiting and ordering do nothing.
+// Streams and events over c10's generic interface, so that callers are the same for NVIDIA, AMD and the CPU. A CPU has
+// one stream on which everything is done when it is issued: there, waiting and ordering do nothing.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,8 +13,8 @@ namespace megalith {
 // The stream on which operators called by this thread run.
 c10::Stream current_stream(const c10::Device& device);
 
-// Another stream from LibTorch's pool, to run beside the current one: for copies and communication. High priority is for
-// what others wait for.
+// Another stream from LibTorch's pool, to run beside the current one: for copies and communication. High priority is
+// for what others wait for.
 c10::Stream side_stream(const c10::Device& device, bool has_high_priority = false);
 
 // Blocks until everything issued on the device has run.

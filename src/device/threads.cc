@@ -47,7 +47,8 @@ void ThreadOptions::visit(OptionVisitor& v) {
   v.group("Device");
   v.field("num_threads", num_threads,
           "Threads an operator uses on the CPU; unset: OMP_NUM_THREADS, or the cores shared by the ranks of a machine.")
-      .unit("threads").at_least(1);
+      .unit("threads")
+      .at_least(1);
 }
 
 int usable_cores() {
@@ -84,7 +85,8 @@ int default_num_threads(int ranks_on_this_machine) {
 }
 
 int set_num_threads(const ThreadOptions& options, int ranks_on_this_machine) {
-  const int count = options.num_threads ? narrow<int>(*options.num_threads) : default_num_threads(ranks_on_this_machine);
+  const int count =
+      options.num_threads ? narrow<int>(*options.num_threads) : default_num_threads(ranks_on_this_machine);
   at::set_num_threads(count);
   return count;
 }

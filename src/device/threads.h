@@ -1,5 +1,5 @@
-// How many threads an operator uses on the CPU. The number belongs to the process, so main functions set it, and nothing
-// else does.
+// How many threads an operator uses on the CPU. The number belongs to the process, so main functions set it, and
+// nothing else does.
 #pragma once
 
 #include <cstdint>

@@ -136,9 +136,10 @@ TEST_P(EveryGroup, SendsAndReceivesGoAroundARing) {
     const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
     const at::Tensor in = at::full({3}, group.rank(), at::kFloat), out = at::empty({3});
     const at::Tensor second_in = at::full({2}, -group.rank(), at::kLong), second_out = at::empty({2}, at::kLong);
-    group.send_receive({Transfer::send(in, next), Transfer::send(second_in, next, 7), Transfer::receive(out, previous),
-                        Transfer::receive(second_out, previous, 7)},
-                       "ring")
+    group
+        .send_receive({Transfer::send(in, next), Transfer::send(second_in, next, 7), Transfer::receive(out, previous),
+                       Transfer::receive(second_out, previous, 7)},
+                      "ring")
         .wait();
     EXPECT_TRUE(at::equal(out, at::full({3}, previous, at::kFloat)));
     EXPECT_TRUE(at::equal(second_out, at::full({2}, -previous, at::kLong)));
@@ -172,7 +173,8 @@ TEST_P(EveryGroup, ArgumentsThatCannotWorkAreRefused) {
     EXPECT_THROW((void)group.all_reduce(x.to(at::kBool), ReduceOp::kMax, "no numbers"), InternalError);
     EXPECT_THROW((void)group.all_gather(at::zeros({4 * group.size(), 3}), x, "rows differ"), InternalError);
     EXPECT_THROW((void)group.all_gather(wide.to(at::kHalf), x, "dtypes differ"), InternalError);
-    EXPECT_THROW((void)group.reduce_scatter(x, at::zeros({4 * group.size() + 1, 2}), ReduceOp::kSum, "odd"), InternalError);
+    EXPECT_THROW((void)group.reduce_scatter(x, at::zeros({4 * group.size() + 1, 2}), ReduceOp::kSum, "odd"),
+                 InternalError);
     EXPECT_THROW((void)group.broadcast(x, group.size(), "no such root"), InternalError);
     std::vector<int64_t> splits(static_cast<size_t>(group.size()), 5);
     EXPECT_THROW((void)group.all_to_all(wide, at::zeros_like(wide), {}, splits, "too many rows"), InternalError);

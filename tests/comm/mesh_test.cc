@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "core/option.h"
+
 namespace megalith {
 namespace {
 
@@ -44,8 +46,10 @@ std::vector<Mesh::Sizes> small_meshes() {
 TEST(Mesh, GivesMegatronsExampleGroups) {
   const Mesh mesh({.tp = 2, .dp = 2, .pp = 4});
   ASSERT_EQ(mesh.world_size(), 16);
-  EXPECT_EQ(mesh.groups_of(Axis::kTp), (RankGroups{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 15}}));
-  EXPECT_EQ(mesh.groups_of(Axis::kDp), (RankGroups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
+  EXPECT_EQ(mesh.groups_of(Axis::kTp),
+            (RankGroups{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 15}}));
+  EXPECT_EQ(mesh.groups_of(Axis::kDp),
+            (RankGroups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
   EXPECT_EQ(mesh.groups_of(Axis::kPp), (RankGroups{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}}));
   EXPECT_EQ(mesh.embedding_ranks(5), Ranks());
   EXPECT_EQ(mesh.embedding_ranks(13), (Ranks{1, 13}));
@@ -116,7 +120,7 @@ TEST(Mesh, CoordinatesNameTheRankInBothViews) {
 TEST(Mesh, GroupsVaryInTheirAxesAlone) {
   constexpr Axis kDense[] = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
   constexpr Axis kExpert[] = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kPp};
-  const auto check = [](const Mesh& mesh, const Axis (&view)[4]) {
+  const auto check = [](const Mesh& mesh, const Axis(&view)[4]) {
     for (unsigned mask = 0; mask < 16; ++mask) {
       AxisSet axes;
       for (unsigned i = 0; i < 4; ++i) {
@@ -170,12 +174,25 @@ TEST(ParallelSizes, AcceptWhatFits) {
   EXPECT_EQ(mesh.size(Axis::kEdp), 2);
 }
 
+TEST(ParallelSizes, AreOptionsByMegatronsNames) {
+  ParallelOptions options;
+  const OptionSet set(options);
+  for (const char* name : {"tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size",
+                           "expert-model-parallel-size", "expert-tensor-parallel-size", "use-tp-pp-dp-mapping"}) {
+    EXPECT_NE(set.find(name), nullptr) << name;
+  }
+  set.find("expert_tensor_parallel_size")->set("2", {.layer = OptionLayer::kCommandLine, .where = "command line"});
+  EXPECT_EQ(options.expert_tensor_parallel_size, 2);
+  EXPECT_THROW(set.find("context_parallel_size")->set("0", {}), UserError);
+}
+
 TEST(ParallelSizes, SayWhichNumbersDoNotFit) {
   const auto errors = check_parallel_sizes({.tensor_model_parallel_size = 4, .pipeline_model_parallel_size = 2}, 12);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_EQ(errors[0].message(),
-            "tensor_model_parallel_size 4 × context_parallel_size 1 × pipeline_model_parallel_size 2 = 8 does not divide "
-            "the 12 rank(s) started");
+  EXPECT_EQ(
+      errors[0].message(),
+      "tensor_model_parallel_size 4 × context_parallel_size 1 × pipeline_model_parallel_size 2 = 8 does not divide "
+      "the 12 rank(s) started");
   EXPECT_EQ(errors[0].remedy(), "start 8 ranks or another multiple of 8, or make the parallel sizes smaller");
 }
 
@@ -194,7 +211,8 @@ TEST(ParallelSizes, ExpertRanksMustFitAlone) {
 }
 
 TEST(ParallelSizes, TwoPipelinesThatDifferAreRefused) {
-  ParallelOptions options{.pipeline_model_parallel_size = 2, .expert_model_parallel_size = 2, .use_tp_pp_dp_mapping = true};
+  ParallelOptions options{
+      .pipeline_model_parallel_size = 2, .expert_model_parallel_size = 2, .use_tp_pp_dp_mapping = true};
   const auto errors = check_parallel_sizes(options, 8);
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_NE(errors[0].message().find("they are 4 "), std::string::npos) << errors[0].message();

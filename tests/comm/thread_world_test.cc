@@ -25,7 +25,8 @@ testing::AssertionResult contains(const std::string& text, const std::vector<std
 }
 
 // Runs `body` on `size` ranks of a dp group and returns what run() throws; "" when nothing.
-std::string error_of(int size, const std::function<void(Group&)>& body, ThreadWorldSettings settings = {.stall_s = 0.1}) {
+std::string error_of(int size, const std::function<void(Group&)>& body,
+                     ThreadWorldSettings settings = {.stall_s = 0.1}) {
   try {
     ThreadWorld(size, settings).run(Mesh({.dp = size}), [&](Groups& groups) { body(*groups.dp); });
   } catch (const std::exception& error) {
@@ -41,7 +42,8 @@ TEST(BugFinder, NamesTheFirstCollectiveThatDiffers) {
     if (group.rank() == 0) group.all_reduce(x, ReduceOp::kSum, "loss").wait();
     if (group.rank() == 1) group.broadcast(x, 0, "weight").wait();
   });
-  EXPECT_TRUE(contains(kind, {"collective 1 of group dp (ranks 0, 1)", "rank 0 issued all_reduce 'loss' Float [4] sum", "rank 1 issued broadcast 'weight' Float [4] from rank 0"}));
+  EXPECT_TRUE(contains(kind, {"collective 1 of group dp (ranks 0, 1)", "rank 0 issued all_reduce 'loss' Float [4] sum",
+                              "rank 1 issued broadcast 'weight' Float [4] from rank 0"}));
 }
 
 TEST(BugFinder, ComparesLabelShapeDtypeOperationAndRoot) {
@@ -67,18 +69,21 @@ TEST(BugFinder, ComparesBothEndsOfATransfer) {
     });
   };
   EXPECT_EQ(error({2, 3}, at::kFloat, 5), "");
-  EXPECT_TRUE(contains(error({3, 2}, at::kFloat, 5), {"rank 0 as Float [2, 3] with tag 5", "rank 1 as Float [3, 2] with tag 5"}));
+  EXPECT_TRUE(contains(error({3, 2}, at::kFloat, 5),
+                       {"rank 0 as Float [2, 3] with tag 5", "rank 1 as Float [3, 2] with tag 5"}));
   EXPECT_TRUE(contains(error({2, 3}, at::kBFloat16, 5), {"BFloat16 [2, 3]"}));
   EXPECT_TRUE(contains(error({2, 3}, at::kFloat, 6), {"with tag 6"}));
 }
 
 TEST(BugFinder, ComparesSplits) {
-  EXPECT_TRUE(contains(error_of(2,
-                       [](Group& group) {
-                         const std::vector<int64_t> out_splits = {1, 1}, in_splits = {1, group.rank() == 0 ? 1 : 2};
-                         const at::Tensor in = at::zeros({group.rank() == 0 ? 2 : 3, 4});
-                         group.exchanged(in, out_splits, in_splits, "tokens");
-                       }), {"rank 1 sends 2 row(s) to rank 1, which expects 1"}));
+  EXPECT_TRUE(
+      contains(error_of(2,
+                        [](Group& group) {
+                          const std::vector<int64_t> out_splits = {1, 1}, in_splits = {1, group.rank() == 0 ? 1 : 2};
+                          const at::Tensor in = at::zeros({group.rank() == 0 ? 2 : 3, 4});
+                          group.exchanged(in, out_splits, in_splits, "tokens");
+                        }),
+               {"rank 1 sends 2 row(s) to rank 1, which expects 1"}));
 }
 
 TEST(BugFinder, ResultsAreNotANumberBeforeWait) {
@@ -103,32 +108,36 @@ TEST(BugFinder, ResultsAreNotANumberBeforeWait) {
 
 TEST(BugFinder, BuffersTouchedBeforeWaitAreNoticed) {
   EXPECT_TRUE(contains(error_of(2,
-                       [](Group& group) {
-                         const at::Tensor in = at::ones({3}), out = at::empty({6});
-                         Work work = group.all_gather(out, in, "w");
-                         if (group.rank() == 1) in.add_(1);
-                         work.wait();
-                       }), {"all_gather dp 'w': its input Float [3] was changed before wait()"}));
+                                [](Group& group) {
+                                  const at::Tensor in = at::ones({3}), out = at::empty({6});
+                                  Work work = group.all_gather(out, in, "w");
+                                  if (group.rank() == 1) in.add_(1);
+                                  work.wait();
+                                }),
+                       {"all_gather dp 'w': its input Float [3] was changed before wait()"}));
   EXPECT_TRUE(contains(error_of(2,
-                       [](Group& group) {
-                         const at::Tensor x = at::ones({3});
-                         Work work = group.all_reduce(x, ReduceOp::kSum, "g");
-                         x.zero_();
-                         work.wait();
-                       }), {"its output Float [3] was written before wait()"}));
+                                [](Group& group) {
+                                  const at::Tensor x = at::ones({3});
+                                  Work work = group.all_reduce(x, ReduceOp::kSum, "g");
+                                  x.zero_();
+                                  work.wait();
+                                }),
+                       {"its output Float [3] was written before wait()"}));
   EXPECT_TRUE(contains(error_of(2,
-                       [](Group& group) {
-                         const at::Tensor out = at::ones({6});
-                         Work work = group.all_gather(out, at::ones({3}), "w");
-                         out.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr());
-                         out.storage().unsafeGetStorageImpl()->set_nbytes(0);
-                         work.wait();
-                       }), {"released before wait()"}));
+                                [](Group& group) {
+                                  const at::Tensor out = at::ones({6});
+                                  Work work = group.all_gather(out, at::ones({3}), "w");
+                                  out.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr());
+                                  out.storage().unsafeGetStorageImpl()->set_nbytes(0);
+                                  work.wait();
+                                }),
+                       {"released before wait()"}));
 }
 
 TEST(BugFinder, RanksThatShareMemoryAreNoticed) {
   const at::Tensor shared = at::zeros({8});
-  EXPECT_TRUE(contains(error_of(2, [&](Group& group) { group.all_reduce(shared, ReduceOp::kSum, "w").wait(); }), {"pass the same memory"}));
+  EXPECT_TRUE(contains(error_of(2, [&](Group& group) { group.all_reduce(shared, ReduceOp::kSum, "w").wait(); }),
+                       {"pass the same memory"}));
 }
 
 TEST(BugFinder, ADeadlockSaysWhatEveryRankWaitsFor) {
@@ -138,37 +147,39 @@ TEST(BugFinder, ADeadlockSaysWhatEveryRankWaitsFor) {
     if (group.rank() == 0) group.all_reduce(x, ReduceOp::kSum, "loss").wait();
     if (group.rank() == 1) group.send_receive({Transfer::receive(x, 2, 4)}, "act").wait();
   });
-  EXPECT_TRUE(contains(error, {"rank 0 waits for all_reduce dp 'loss' (not issued by rank 1, 2)", "rank 1 waits for send_receive dp 'act' (message 0 from rank 2 to rank 1, tag 4)", "rank 2 has finished"}));
+  EXPECT_TRUE(contains(error, {"rank 0 waits for all_reduce dp 'loss' (not issued by rank 1, 2)",
+                               "rank 1 waits for send_receive dp 'act' (message 0 from rank 2 to rank 1, tag 4)",
+                               "rank 2 has finished"}));
   EXPECT_LT(watch.elapsed_s(), 5);
 }
 
 TEST(BugFinder, ASendWithoutItsReceiveIsADeadlock) {
   // Each sends first and waits: works as long as messages are small enough to be buffered, so it is an error here.
   EXPECT_TRUE(contains(error_of(2,
-                       [](Group& group) {
-                         const at::Tensor x = at::zeros({2});
-                         group.send_receive({Transfer::send(x, 1 - group.rank())}, "out").wait();
-                         group.send_receive({Transfer::receive(x, 1 - group.rank())}, "in").wait();
-                       }), {"deadlock"}));
+                                [](Group& group) {
+                                  const at::Tensor x = at::zeros({2});
+                                  group.send_receive({Transfer::send(x, 1 - group.rank())}, "out").wait();
+                                  group.send_receive({Transfer::receive(x, 1 - group.rank())}, "in").wait();
+                                }),
+                       {"deadlock"}));
 }
 
 TEST(BugFinder, WaitingTooLongIsAnErrorEvenWhileOthersCompute) {
   std::atomic<bool> failed{false};
-  const std::string error = error_of(
-      2,
-      [&](Group& group) {
-        if (group.rank() == 1) {
-          while (!failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-          return;
-        }
-        try {
-          group.barrier("step").wait();
-        } catch (...) {
-          failed = true;
-          throw;
-        }
-      },
-      {.timeout_s = 0.1});
+  const std::string error = error_of(2,
+                                     [&](Group& group) {
+                                       if (group.rank() == 1) {
+                                         while (!failed) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                                         return;
+                                       }
+                                       try {
+                                         group.barrier("step").wait();
+                                       } catch (...) {
+                                         failed = true;
+                                         throw;
+                                       }
+                                     },
+                                     {.timeout_s = 0.1});
   EXPECT_TRUE(contains(error, {"no answer within 0.1 s", "rank 1 is outside of any wait()"}));
 }
 
@@ -197,16 +208,17 @@ TEST(ThreadWorld, OneFailureEndsAllRanksAndIsRethrown) {
 
 TEST(ThreadWorld, WhatWasReadyBeforeAFailureStaysReady) {
   std::atomic<bool> has_thrown{false};
-  EXPECT_EQ(error_of(2, [&](Group& group) {
-              Work work = group.barrier("step");
-              if (group.rank() == 1) {
-                work.wait();
-                has_thrown = true;
-                throw std::runtime_error("late");
-              }
-              while (!has_thrown) std::this_thread::yield();
-              EXPECT_NO_THROW(work.wait());
-            }),
+  EXPECT_EQ(error_of(2,
+                     [&](Group& group) {
+                       Work work = group.barrier("step");
+                       if (group.rank() == 1) {
+                         work.wait();
+                         has_thrown = true;
+                         throw std::runtime_error("late");
+                       }
+                       while (!has_thrown) std::this_thread::yield();
+                       EXPECT_NO_THROW(work.wait());
+                     }),
             "late");
 }
 
@@ -236,6 +248,19 @@ TEST(ThreadWorld, ResultsAreBitEqualInEveryRunAndRank) {
     results.insert(results.end(), of_rank.begin(), of_rank.end());
   }
   for (const at::Tensor& result : results) EXPECT_TRUE(at::equal(result, results.front()));
+}
+
+TEST(ThreadWorld, EveryRankHasItsOwnAutograd) {
+  ThreadWorld(4).run(Mesh({.dp = 4}), [](Groups& groups) {
+    // d/dw sum((rank + 1) w²) = 2 (rank + 1) w; the mean over four ranks is 5 w.
+    const at::Tensor w = at::full({3}, 2.0f).requires_grad_(true);
+    for (int step = 0; step < 20; ++step) {
+      w.mutable_grad() = at::Tensor();
+      (w * w * (groups.rank + 1)).sum().backward();
+      groups.dp->all_reduce(w.grad(), ReduceOp::kAvg, "w.grad").wait();
+      ASSERT_TRUE(at::equal(w.grad(), at::full({3}, 10.0f)));
+    }
+  });
 }
 
 TEST(ThreadWorld, RanksComputeWithOneThread) {

@@ -81,8 +81,8 @@ TEST(Memory, TunedMallocReusesPagesWithoutFaults) {
     getrusage(RUSAGE_SELF, &usage);
     return usage.ru_minflt;
   };
-  // glibc's aligned allocation cuts small pieces off that its thread cache keeps, up to seven of a size; until then, blocks
-  // do not merge to the size asked for next.
+  // glibc's aligned allocation cuts small pieces off that its thread cache keeps, up to seven of a size; until then,
+  // blocks do not merge to the size asked for next.
   for (int i = 0; i < 16; ++i) (void)at::ones({32 * kMiB}, at::kByte);
   const int64_t before = faults();
   for (int i = 0; i < 8; ++i) (void)at::ones({32 * kMiB}, at::kByte);

@@ -1,0 +1,107 @@
+// See console.h.
+#include "metrics/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+
+#include "core/log.h"
+
+namespace megalith {
+
+LineWriter standard_output(Logger& log) {
+  return [&log](std::string_view text) {
+    log.set_status("");
+    std::fflush(stdout);  // what was printed through stdio comes first
+    while (!text.empty()) {
+      const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return;  // nobody reads any more: not a reason to stop training
+      text.remove_prefix(static_cast<size_t>(written));
+    }
+  };
+}
+
+ConsoleSink::ConsoleSink(const LogOptions& options, LineWriter write)
+    : options_(options),
+      write_(std::move(write)),
+      averages_(options.log_avg_skip_iterations, options.log_avg_reset_interval) {}
+
+void ConsoleSink::on_step(const StepRecord& record) {
+  run_.add(record);
+  ++interval_.num_steps;
+  interval_.num_skipped += record.is_skipped;
+  interval_.num_nan += record.is_nan;
+  interval_.elapsed_ms += record.elapsed_ms;
+  interval_.flops += record.flops / record.num_devices;
+  interval_.tokens += static_cast<double>(record.tokens) / record.num_devices;
+  for (const auto& [name, value] : record.losses) {
+    auto sum = std::find_if(interval_.losses.begin(), interval_.losses.end(),
+                            [&](const auto& entry) { return entry.first == name; });
+    if (sum == interval_.losses.end()) sum = interval_.losses.insert(sum, {name, 0.0});
+    if (!record.is_skipped) sum->second += value;
+  }
+  if (record.iteration % options_.log_interval != 0 && record.iteration != record.train_iters) return;
+  write_(line(record) + "\n");
+  interval_ = {};
+}
+
+std::string ConsoleSink::line(const StepRecord& record) {
+  const double steps = static_cast<double>(interval_.num_steps), seconds = interval_.elapsed_ms / 1e3;
+  const LineAverages::Values now{interval_.elapsed_ms / steps, seconds > 0 ? interval_.flops / seconds / 1e12 : 0,
+                                 seconds > 0 ? interval_.tokens / seconds : 0};
+  const LineAverages::Values mean = averages_.add(record.iteration, now);
+
+  std::string text = fmt::format(" iteration {:8d}/{:8d} | consumed samples: {:12d} |", record.iteration,
+                                 record.train_iters, record.consumed_samples);
+  const auto add = [&text](auto format, const auto&... values) {
+    text += fmt::format(fmt::runtime(format), values...);
+    text += " |";
+  };
+  if (record.skipped_samples > 0) add(" skipped samples: {:12d}", record.skipped_samples);
+  add(" elapsed time per iteration (ms): {:.1f}/{:.1f}", now.elapsed_ms, mean.elapsed_ms);
+  if (options_.log_throughput) {
+    add(" mem usages: {:.4f}", record.memory_used_fraction());
+    add(" throughput per GPU (TFLOP/s/GPU): {:.1f}/{:.1f}", now.tflops_per_device, mean.tflops_per_device);
+    add(" tokens per GPU (tokens/s/GPU): {:.1f}/{:.1f}", now.tokens_per_s_per_device, mean.tokens_per_s_per_device);
+  }
+  add(" learning rate: {:.6E}", record.next_learning_rate.value_or(record.learning_rate));
+  add(" global batch size: {:5d}", record.global_batch_size);
+  const double advanced = std::max(1.0, steps - static_cast<double>(interval_.num_skipped));
+  for (const auto& [name, sum] : interval_.losses) {
+    // Megatron leaves out what is not above zero (a loss that was off, an interval of skipped steps); NaN is shown.
+    if (!(sum <= 0)) add(" {}: {:.6E}", name, sum / advanced);
+  }
+  add(" loss scale: {:.1f}", record.loss_scale);
+  if (record.grad_norm) add(" grad norm: {:.3f}", *record.grad_norm);
+  if (record.num_zeros) add(" num zeros: {:.1f}", static_cast<double>(*record.num_zeros));
+  if (record.params_norm) add(" params norm: {:.3f}", *record.params_norm);
+  add(" number of skipped iterations: {:3d}", interval_.num_skipped);
+  add(" number of nan iterations: {:3d}", interval_.num_nan);
+  return text;
+}
+
+void ConsoleSink::on_validation(const ValidationRecord& record) {
+  std::string text = fmt::format(" {} loss at {} | ", record.set, record.when);
+  for (const auto& [name, value] : record.losses) {
+    const double perplexity = std::exp(std::isnan(value) ? value : std::min(20.0, value));
+    text += fmt::format("{} value: {:.6E} | {} PPL: {:.6E} | ", name, value, name, perplexity);
+  }
+  const std::string dashes(text.size() + 1, '-');
+  write_(fmt::format("{}\n{}\n{}\n", dashes, text, dashes));
+}
+
+void ConsoleSink::on_end() {
+  const RunSummary summary = run_.summary();
+  if (summary.num_steps == 0) return;
+  write_(fmt::format(
+      "throughput per GPU: {:.4f}\nelapsed time per iteration: {:.4f}\ntokens/GPU/s: {:.6f}\n"
+      "mem usages: {:.4f}\n",
+      summary.tflops_per_device, summary.elapsed_ms, summary.tokens_per_s_per_device, summary.memory_used_fraction));
+}
+
+}  // namespace megalith

@@ -1,0 +1,118 @@
+// See jsonl.h.
+#include "metrics/jsonl.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+
+namespace megalith {
+namespace {
+
+template <typename T>
+OrderedJson or_null(const std::optional<T>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+// The length of the file up to and with its last line break, read backwards.
+off_t complete_length(int fd, off_t size) {
+  char block[4096];
+  while (size > 0) {
+    const off_t begin = std::max<off_t>(0, size - static_cast<off_t>(sizeof(block)));
+    const ssize_t got = ::pread(fd, block, static_cast<size_t>(size - begin), begin);
+    if (got <= 0) return size;  // unreadable: keep what is there
+    for (ssize_t i = got; i > 0; --i) {
+      if (block[i - 1] == '\n') return begin + i;
+    }
+    size = begin;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string json_line(const StepRecord& record) {
+  OrderedJson line;
+  line["iteration"] = record.iteration;
+  line["train_iters"] = record.train_iters;
+  for (const auto& [name, value] : record.losses) {
+    std::string key = name;
+    std::replace(key.begin(), key.end(), ' ', '_');
+    line[key] = value;
+  }
+  line["grad_norm"] = or_null(record.grad_norm);
+  line["learning_rate"] = record.learning_rate;
+  line["elapsed_ms"] = record.elapsed_ms;
+  line["tokens_per_s_per_device"] = record.tokens_per_s_per_device();
+  line["tflops_per_device"] = record.tflops_per_device();
+  line["causal_tflops_per_device"] = record.causal_tflops_per_device();
+  line["consumed_samples"] = record.consumed_samples;
+  line["global_batch_size"] = record.global_batch_size;
+  line["tokens"] = record.tokens;
+  line["loss_scale"] = record.loss_scale;
+  line["is_skipped"] = record.is_skipped;
+  line["is_nan"] = record.is_nan;
+  line["memory_used_bytes"] = record.memory_used_bytes;
+  line["memory_used_fraction"] = record.memory_used_fraction();
+  line["memory_peak_bytes"] = record.memory_peak_bytes;
+  if (record.params_norm) line["params_norm"] = *record.params_norm;
+  if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
+  for (const auto& [name, value] : record.phases_ms) line["phases_ms"][name] = value;
+  return dump_json(line);  // writes what is not finite as null
+}
+
+JsonlSink::JsonlSink(std::filesystem::path path, Logger& log) : path_(std::move(path)), log_(log) {
+  if (path_.has_parent_path()) make_directories(path_.parent_path());
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) {
+    throw UserError(fmt::format("metrics_file {}: {}", path_.string(), system_error_text(errno)),
+                    "name a file that can be written");
+  }
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) return;  // a pipe or a terminal has nothing to mend
+  const off_t complete = complete_length(fd_, status.st_size);
+  if (complete == status.st_size) return;
+  log_.info("metrics_file {}: dropped an unfinished last line of {} bytes", path_.string(), status.st_size - complete);
+  if (::ftruncate(fd_, complete) != 0) {
+    const std::string reason = system_error_text(errno);
+    ::close(fd_);
+    throw UserError(
+        fmt::format("metrics_file {}: its last line is unfinished and cannot be dropped: {}", path_.string(), reason),
+        "remove that line, or name another file");
+  }
+}
+
+JsonlSink::~JsonlSink() { ::close(fd_); }
+
+void JsonlSink::on_step(const StepRecord& record) {
+  const std::string line = json_line(record) + "\n";
+  ssize_t written = -1;
+  do {
+    written = ::write(fd_, line.data(), line.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(line.size())) return;
+
+  const std::string reason = written < 0 ? system_error_text(errno) : "only a part of the line fits";
+  if (written > 0) {
+    // Takes the part back, so that the next line does not continue it.
+    struct stat status {};
+    if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(fd_, status.st_size - written) != 0) {
+      log_.debug("metrics_file {}: {}", path_.string(), system_error_text(errno));
+    }
+  }
+  if (!has_warned_)
+    log_.warn("metrics_file {}: the line of iteration {} was not written: {}", path_.string(), record.iteration,
+              reason);
+  has_warned_ = true;
+}
+
+}  // namespace megalith

@@ -1,0 +1,74 @@
+// Everything an optimizer step tells. The trainer fills one, the sinks render it; nobody parses a log line to learn a
+// number that we had.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace megalith {
+
+struct StepRecord {
+  int64_t iteration = 0;  // the one just done, from 1
+  int64_t train_iters = 0;
+  int64_t consumed_samples = 0;  // this step's included
+  int64_t skipped_samples = 0;
+  int64_t global_batch_size = 0;
+
+  // Name and value in the order they were defined, "lm loss" first; means over the global batch.
+  std::vector<std::pair<std::string, double>> losses;
+  std::optional<double> grad_norm;           // before clipping
+  std::optional<double> params_norm;         // when it was asked for
+  std::optional<int64_t> num_zeros;          // zeros in the gradient, when it was asked for
+  double learning_rate = 0;                  // used in this step
+  std::optional<double> next_learning_rate;  // what the schedule has for the next one
+  double loss_scale = 1;
+  bool is_skipped = false;  // the optimizer did not move
+  bool is_nan = false;      // a loss was not finite
+
+  double elapsed_ms = 0;  // wall time, without evaluation and checkpoints
+  int64_t tokens = 0;     // in the global batch
+  int num_devices = 1;
+  double flops = 0;         // of the global batch by Primus's count: attention as if every key were seen
+  double causal_flops = 0;  // the same with attention halved for causality
+
+  int64_t memory_used_bytes = 0;
+  int64_t memory_total_bytes = 0;
+  int64_t memory_peak_bytes = 0;  // what tensors took at most
+
+  std::vector<std::pair<std::string, double>> phases_ms;  // "forward_backward", "optimizer", …
+
+  double tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(tokens)); }
+  double tflops_per_device() const { return per_s_per_device(flops) / 1e12; }
+  double causal_tflops_per_device() const { return per_s_per_device(causal_flops) / 1e12; }
+  double memory_used_fraction() const {
+    return memory_total_bytes > 0 ? static_cast<double>(memory_used_bytes) / static_cast<double>(memory_total_bytes)
+                                  : 0;
+  }
+
+ private:
+  double per_s_per_device(double amount) const { return elapsed_ms > 0 ? amount * 1e3 / elapsed_ms / num_devices : 0; }
+};
+
+// One evaluation.
+struct ValidationRecord {
+  int64_t iteration = 0;
+  std::string set = "validation";  // "validation-1" when there are several
+  // "iteration 100"; after training "iteration 100 on validation set" or "… on test set".
+  std::string when;
+  std::vector<std::pair<std::string, double>> losses;
+};
+
+// What renders records. Called from one thread.
+class MetricsSink {
+ public:
+  virtual ~MetricsSink() = default;
+  virtual void on_step(const StepRecord& record) = 0;
+  virtual void on_validation(const ValidationRecord&) {}
+  // After the last step of the run.
+  virtual void on_end() {}
+};
+
+}  // namespace megalith

@@ -1,0 +1,31 @@
+// A line chart as a self-contained SVG: axes with round ticks, grid, legend with the last values; follows the reader's
+// light or dark theme. No scripts, no fonts, no network.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace megalith {
+
+struct PlotSeries {
+  std::string name;
+  std::vector<double> x, y;  // the same length; points that are not finite interrupt the line
+  bool has_markers = false;  // a dot at every point: for series of few points
+  bool is_noisy = false;     // drawn pale, with a running mean on top
+};
+
+struct PlotSettings {
+  std::string title;
+  std::string subtitle;  // one pale line below; may be empty
+  std::string x_label, y_label;
+  bool has_log_x = false;  // points with x <= 0 are left out
+  int width = 860, height = 460;
+};
+
+// Series without a single point to draw are left out; with none at all the chart says that there is nothing to show.
+std::string render_svg_plot(const PlotSettings& settings, const std::vector<PlotSeries>& series);
+
+// Round numbers that cover [low, high] with about `count` steps of 1, 2 or 5 times a power of ten; at least two.
+std::vector<double> round_ticks(double low, double high, int count);
+
+}  // namespace megalith

@@ -1,0 +1,34 @@
+// The line at the bottom of a terminal while training runs:
+//
+//   step 120 of 1000 (12 %), loss 4.213, 12.4 k tok/s/device, ETA 3 h 12 m
+#pragma once
+
+#include <string>
+
+#include "core/time.h"
+#include "metrics/step_record.h"
+
+namespace megalith {
+
+class Logger;
+
+// Put it behind the sinks that print, which take the line away. Does nothing where there is no terminal. The time left
+// counts what passes between steps (evaluation, checkpoints) too; the first step of the run is left out of it.
+class TrainingProgress : public MetricsSink {
+ public:
+  explicit TrainingProgress(Logger& log) : log_(log) {}
+
+  void on_step(const StepRecord& record) override;
+  void on_end() override;
+
+  // The line after the latest step; "" before.
+  const std::string& line() const { return line_; }
+
+ private:
+  Logger& log_;
+  Stopwatch since_first_;
+  int64_t num_steps_ = 0;
+  std::string line_;
+};
+
+}  // namespace megalith
