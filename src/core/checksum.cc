@@ -24,15 +24,14 @@ std::optional<Checksum128> parse_checksum(std::string_view text) {
   const char* middle = text.data() + 16;
   const auto high = std::from_chars(text.data(), middle, sum.high, 16);
   const auto low = std::from_chars(middle, middle + 16, sum.low, 16);
-  if (high.ec != std::errc{} || high.ptr != middle || low.ec != std::errc{} || low.ptr != middle + 16) return std::nullopt;
+  if (high.ec != std::errc{} || high.ptr != middle || low.ec != std::errc{} || low.ptr != middle + 16)
+    return std::nullopt;
   return sum;
 }
 
 uint64_t checksum64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 uint64_t checksum64(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
-Checksum128 checksum128(std::span<const std::byte> bytes) {
-  return from_xxh(XXH3_128bits(bytes.data(), bytes.size()));
-}
+Checksum128 checksum128(std::span<const std::byte> bytes) { return from_xxh(XXH3_128bits(bytes.data(), bytes.size())); }
 Checksum128 checksum128(std::string_view text) { return from_xxh(XXH3_128bits(text.data(), text.size())); }
 
 // xxHash keeps its state opaque and over-aligned, so it allocates it. 64-bit and 128-bit sums share one state.

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
@@ -22,14 +23,21 @@ namespace {
 
 std::string remedy_for(int error_number, const fs::path& path) {
   switch (error_number) {
-    case ENOENT: return "check the path; it is taken relative to " + fs::current_path().string();
+    case ENOENT:
+      return "check the path; it is taken relative to " + fs::current_path().string();
     case EACCES:
-    case EPERM: return "check the owner and the permissions of the file and its folders";
-    case ENOSPC: return "free space there or choose another folder";
-    case EDQUOT: return "your disk quota is used up: free space or choose another folder";
-    case EROFS: return "the file system is mounted read-only: choose another folder";
-    case EMFILE: return "too many open files: raise the limit with 'ulimit -n'";
-    default: return "";
+    case EPERM:
+      return "check the owner and the permissions of the file and its folders";
+    case ENOSPC:
+      return "free space there or choose another folder";
+    case EDQUOT:
+      return "your disk quota is used up: free space or choose another folder";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder";
+    case EMFILE:
+      return "too many open files: raise the limit with 'ulimit -n'";
+    default:
+      return "";
   }
 }
 
@@ -79,10 +87,12 @@ fs::path parent_of(const fs::path& path) {
   return parent.empty() ? fs::path(".") : parent;
 }
 
-// A name beside `target` that no other process or thread uses at the same time: the process and an address of ours.
+// A name beside `target` that nobody else uses at the same time: process and address tell threads of one machine apart,
+// the clock tells machines apart that share a file system.
 fs::path temporary_beside(const fs::path& target, const void* owner) {
-  return parent_of(target) / fmt::format(".{}.tmp-{}-{:x}", target.filename().string(), ::getpid(),
-                                         reinterpret_cast<uintptr_t>(owner));
+  const auto ticks = std::chrono::system_clock::now().time_since_epoch().count();
+  return parent_of(target) / fmt::format(".{}.tmp-{}-{:x}-{:x}", target.filename().string(), ::getpid(),
+                                         reinterpret_cast<uintptr_t>(owner), ticks);
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {
@@ -248,7 +258,9 @@ void AtomicFile::commit() {
 }
 
 AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
-    : target_(without_trailing_slash(std::move(target))), temporary_(temporary_beside(target_, this)), replace_(replace) {
+    : target_(without_trailing_slash(std::move(target))),
+      temporary_(temporary_beside(target_, this)),
+      replace_(replace) {
   if (!replace && fs::exists(target_)) {
     throw UserError(fmt::format("{} exists already", target_.string()), "remove it or choose another name");
   }

@@ -76,7 +76,8 @@ struct Reader<std::vector<T>> {
     if (!value.is_array()) fail_type(value, what, "a list in brackets");
     std::vector<T> items;
     items.reserve(value.size());
-    for (size_t i = 0; i < value.size(); ++i) items.push_back(Reader<T>::read(value[i], fmt::format("{}[{}]", what, i)));
+    for (size_t i = 0; i < value.size(); ++i)
+      items.push_back(Reader<T>::read(value[i], fmt::format("{}[{}]", what, i)));
     return items;
   }
 };
@@ -164,9 +165,9 @@ std::optional<T> json_find(const Json& object, std::string_view key, std::string
   return Reader<T>::read(*member, fmt::format("{}: {}", where, key));
 }
 
-#define MEGALITH_JSON_TYPE(T)                                                   \
-  template T json_as<T>(const Json&, std::string_view);                         \
-  template T json_get<T>(const Json&, std::string_view, std::string_view);      \
+#define MEGALITH_JSON_TYPE(T)                                              \
+  template T json_as<T>(const Json&, std::string_view);                    \
+  template T json_get<T>(const Json&, std::string_view, std::string_view); \
   template std::optional<T> json_find<T>(const Json&, std::string_view, std::string_view)
 MEGALITH_JSON_TYPE(bool);
 MEGALITH_JSON_TYPE(int64_t);

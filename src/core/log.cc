@@ -30,10 +30,14 @@ bool stderr_is_terminal() {
 
 std::string_view level_word(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return "debug: ";
-    case LogLevel::kWarning: return "warning: ";
-    case LogLevel::kError: return "error: ";
-    default: return "";
+    case LogLevel::kDebug:
+      return "debug: ";
+    case LogLevel::kWarning:
+      return "warning: ";
+    case LogLevel::kError:
+      return "error: ";
+    default:
+      return "";
   }
 }
 

@@ -93,7 +93,7 @@ class Logger {
 
 struct ProgressSettings {
   bool enabled = true;
-  double line_every_s = 10;    // without a terminal: seconds between lines
+  double line_every_s = 10;     // without a terminal: seconds between lines
   double redraw_every_s = 0.1;  // on a terminal
 };
 

@@ -27,9 +27,8 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) {
     by_first_byte_[static_cast<uint8_t>(token.content[0])].push_back(std::move(token));
   }
   for (auto& list : by_first_byte_) {
-    std::stable_sort(list.begin(), list.end(), [](const AddedToken& a, const AddedToken& b) {
-      return a.content.size() > b.content.size();
-    });
+    std::stable_sort(list.begin(), list.end(),
+                     [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
   }
 }
 

@@ -26,8 +26,8 @@ class UnicodeForm final : public Normalizer {
     }
     utf8proc_uint8_t* result = nullptr;
     const utf8proc_ssize_t size =
-        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                     static_cast<utf8proc_ssize_t>(text.size()), &result, static_cast<utf8proc_option_t>(flags_));
+        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                     &result, static_cast<utf8proc_option_t>(flags_));
     MEGALITH_CHECK(size >= 0, "utf8proc: {}", utf8proc_errmsg(size));
     std::string out(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
     std::free(result);

@@ -58,9 +58,15 @@ class Split final : public PreTokenizer {
         case SplitBehavior::kIsolated:
           sink(text.substr(begin, end - begin));
           return;
-        case SplitBehavior::kMergedWithPrevious: joins = is_match && !previous_is_match; break;
-        case SplitBehavior::kMergedWithNext: joins = held_is_match && !is_match; break;
-        case SplitBehavior::kContiguous: joins = is_match == held_is_match; break;
+        case SplitBehavior::kMergedWithPrevious:
+          joins = is_match && !previous_is_match;
+          break;
+        case SplitBehavior::kMergedWithNext:
+          joins = held_is_match && !is_match;
+          break;
+        case SplitBehavior::kContiguous:
+          joins = is_match == held_is_match;
+          break;
       }
       if (held && joins) {
         held->second = end;

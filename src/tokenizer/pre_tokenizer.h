@@ -13,12 +13,11 @@ namespace megalith {
 class PieceSink {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, PieceSink>)
-  PieceSink(F&& function)  // NOLINT: conversion from a lambda is the point
+  requires(!std::is_same_v<std::remove_cvref_t<F>, PieceSink>)
+      PieceSink(F&& function)  // NOLINT: conversion from a lambda is the point
       : object_(const_cast<void*>(static_cast<const void*>(&function))),
-        call_([](void* object, std::string_view piece) {
-          (*static_cast<std::remove_reference_t<F>*>(object))(piece);
-        }) {}
+        call_(
+            [](void* object, std::string_view piece) { (*static_cast<std::remove_reference_t<F>*>(object))(piece); }) {}
   void operator()(std::string_view piece) const { call_(object_, piece); }
 
  private:

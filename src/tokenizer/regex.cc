@@ -67,9 +67,10 @@ std::string with_unicode_classes(std::string_view pattern, std::string_view wher
           continue;
         }
       } else if (c == '[' || pattern.substr(i, 2) == "&&") {
-        throw UserError(fmt::format("{}: the regular expression \"{}\" nests or intersects character classes, which is "
-                                    "not supported",
-                                    where, pattern));
+        throw UserError(
+            fmt::format("{}: the regular expression \"{}\" nests or intersects character classes, which is "
+                        "not supported",
+                        where, pattern));
       }
     } else if (c == '[') {
       in_class = true;

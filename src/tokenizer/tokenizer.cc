@@ -55,10 +55,11 @@ class NullTokenizer final : public Tokenizer {
       const auto next = static_cast<size_t>(end - text.data());
       const bool ends_word = next == text.size() || text[next] == ' ' || (text[next] >= '\t' && text[next] <= '\r');
       if (error != std::errc{} || !ends_word || id < 0 || id > eod_) {
-        throw UserError(fmt::format("the NullTokenizer reads numbers from 0 to {} separated by blanks, but the text has "
-                                    "\"{}\"",
-                                    eod_, text.substr(i, std::min(text.find(' ', i), i + 20) - i)),
-                        "use another tokenizer_type for text");
+        throw UserError(
+            fmt::format("the NullTokenizer reads numbers from 0 to {} separated by blanks, but the text has "
+                        "\"{}\"",
+                        eod_, text.substr(i, std::min(text.find(' ', i), i + 20) - i)),
+            "use another tokenizer_type for text");
       }
       ids.push_back(id);
       i = next;
@@ -134,11 +135,16 @@ void TokenizerOptions::visit(OptionVisitor& v) {
           "DeepSeekV3Tokenizer and so on), ByteTokenizer or NullTokenizer. Default: HuggingFaceTokenizer with "
           "tokenizer_model, ByteTokenizer without.");
   v.field("tokenizer_model", tokenizer_model, "tokenizer.json, or a folder that holds one.");
+}
+
+void TokenizerOptions::visit_standalone(OptionVisitor& v) {
+  visit(v);
   v.field("vocab_size", vocab_size, "Vocabulary size without padding; the NullTokenizer has one id more.").at_least(1);
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
-  const std::string type = options.tokenizer_type.value_or(options.tokenizer_model ? "HuggingFaceTokenizer" : "ByteTokenizer");
+  const std::string type =
+      options.tokenizer_type.value_or(options.tokenizer_model ? "HuggingFaceTokenizer" : "ByteTokenizer");
   if (type == "ByteTokenizer") return make_byte_tokenizer();
   if (type == "NullTokenizer") {
     if (!options.vocab_size) {

@@ -66,9 +66,12 @@ class StreamingDecoder {
 struct TokenizerOptions {
   std::optional<std::string> tokenizer_type;
   std::optional<std::string> tokenizer_model;
-  std::optional<int64_t> vocab_size;
+  std::optional<int64_t> vocab_size;  // for the NullTokenizer
 
+  // Type and file; vocab_size is the model's option where there is a model.
   void visit(OptionVisitor& v);
+  // vocab_size too, for programs without a model.
+  void visit_standalone(OptionVisitor& v);
   // Whether the user chose one: training from .bin files opens no tokenizer otherwise.
   bool is_named() const { return tokenizer_type || tokenizer_model; }
 };

@@ -103,7 +103,8 @@ class JsonTokenizer final : public Tokenizer {
   std::string name() const override { return name_; }
 
  private:
-  static std::vector<AddedToken> select(const std::vector<AddedToken>& all, bool normalized, const Normalizer* normalizer) {
+  static std::vector<AddedToken> select(const std::vector<AddedToken>& all, bool normalized,
+                                        const Normalizer* normalizer) {
     std::vector<AddedToken> selected;
     for (const AddedToken& token : all) {
       if (token.normalized != normalized) continue;

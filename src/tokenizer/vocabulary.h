@@ -13,8 +13,8 @@ class Vocabulary {
   // tokens  (bytes, id), ids unique and not negative; of two tokens with equal bytes the first is found by find()
   explicit Vocabulary(const std::vector<std::pair<std::string, int32_t>>& tokens);
 
-  int32_t find(std::string_view bytes) const;  // -1 when there is no such token
-  std::string_view bytes(int32_t id) const;    // "" for ids without a token
+  int32_t find(std::string_view bytes) const;                              // -1 when there is no such token
+  std::string_view bytes(int32_t id) const;                                // "" for ids without a token
   int64_t end_id() const { return static_cast<int64_t>(starts_.size()); }  // one past the largest id
 
  private:
@@ -22,8 +22,8 @@ class Vocabulary {
     uint32_t offset = 0, length = 0;
   };
   std::string block_;
-  std::vector<Place> starts_;      // by id
-  std::vector<int32_t> slots_;     // open addressing; -1 is free
+  std::vector<Place> starts_;   // by id
+  std::vector<int32_t> slots_;  // open addressing; -1 is free
   uint64_t mask_ = 0;
 };
 

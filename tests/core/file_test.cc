@@ -146,9 +146,7 @@ TEST_F(FileTest, RemoveTreeSaysWhetherThereWasSomething) {
   EXPECT_FALSE(remove_tree(folder_ / "a"));
 }
 
-TEST_F(FileTest, FreeSpaceIsThatOfTheNearestParent) {
-  EXPECT_GT(free_disk_bytes(folder_ / "not/yet/there"), 0);
-}
+TEST_F(FileTest, FreeSpaceIsThatOfTheNearestParent) { EXPECT_GT(free_disk_bytes(folder_ / "not/yet/there"), 0); }
 
 }  // namespace
 }  // namespace megalith

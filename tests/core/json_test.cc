@@ -32,7 +32,8 @@ TEST(Json, MissingFileNamesThePath) {
 
 TEST(Json, DepthIsLimited) {
   EXPECT_NO_THROW(parse_json(std::string(512, '[') + std::string(512, ']'), "d"));
-  EXPECT_EQ(message_of([] { parse_json(std::string(100'000, '['), "d"); }), "d: nested deeper than 512 levels at byte 512");
+  EXPECT_EQ(message_of([] { parse_json(std::string(100'000, '['), "d"); }),
+            "d: nested deeper than 512 levels at byte 512");
   EXPECT_NO_THROW(parse_json("[\"" + std::string(1000, '[') + "\\\"[\"]", "d"));
 }
 

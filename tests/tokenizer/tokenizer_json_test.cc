@@ -72,7 +72,8 @@ TEST(TokenizerJson, LongPiecesAgreeWithShortOnesAndStayFast) {
   // One piece of 300000 bytes without a blank: quadratic merging would take minutes.
   const auto tokenizer = load_tokenizer_json(kData / "llama3");
   std::string text;
-  for (int i = 0; i < 100'000; ++i) text += static_cast<char>('a' + i % 26), text += static_cast<char>('a' + i * 7 % 26), text += 'q';
+  for (int i = 0; i < 100'000; ++i)
+    text += static_cast<char>('a' + i % 26), text += static_cast<char>('a' + i * 7 % 26), text += 'q';
   const std::vector<int32_t> ids = tokenizer->encode(text);
   EXPECT_GT(ids.size(), 1000u);
   EXPECT_EQ(tokenizer->decode(ids), text);
@@ -154,8 +155,8 @@ TEST_F(BadTokenizerJson, HostileValuesAreReported) {
   EXPECT_EQ(with("/model/merges/0", Json::array({"q", "☃"})),
             ": merges[0] (\"q\" and \"☃\") uses or makes a token that is not in \"vocab\"");
   EXPECT_EQ(with("/added_tokens/0/id", -5), ": the added token \"<|bos|>\" has the id -5");
-  EXPECT_TRUE(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a").starts_with(
-      ": the regular expression \"(a\" is not valid at character 2: "));
+  EXPECT_TRUE(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a")
+                  .starts_with(": the regular expression \"(a\" is not valid at character 2: "));
   EXPECT_EQ(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", "[a&&[b]]"),
             ": the regular expression \"[a&&[b]]\" nests or intersects character classes, which is not supported");
   EXPECT_EQ(with("/model", 3), " is 3, expected an object with \"merges\"");

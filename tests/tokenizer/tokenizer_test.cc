@@ -52,7 +52,10 @@ TEST(StreamingDecoder, HoldsBackUnfinishedCharacters) {
   StreamingDecoder decoder(*tokenizer, /*skip_special=*/true);
   std::vector<std::string> parts;
   for (const int32_t id : {97, 0xF0, 0x9F, 256, 0xA6, 0x99, 0xC3, 98, 0xE2}) parts.push_back(decoder.push(id));
-  EXPECT_EQ(parts, (std::vector<std::string>{"a", "", "", "", "", "🦙", "", "\xEF\xBF\xBD" "b", ""}));
+  EXPECT_EQ(parts, (std::vector<std::string>{"a", "", "", "", "", "🦙", "",
+                                             "\xEF\xBF\xBD"
+                                             "b",
+                                             ""}));
   EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
   EXPECT_EQ(decoder.finish(), "");
 }
@@ -73,7 +76,9 @@ TEST(Utf8, ReplacesWhatPythonReplaces) {
   EXPECT_EQ(replaced("\xc0\xaf\xf5\x80"), "RRRR");
   EXPECT_EQ(replaced("\xf4\x90\x80\x80"), "RRRR");
   EXPECT_EQ(replaced("\xe0\x80\x80"), "RRR");
-  EXPECT_EQ(replaced("a\x80\x80" "b"), "aRRb");
+  EXPECT_EQ(replaced("a\x80\x80"
+                     "b"),
+            "aRRb");
   EXPECT_FALSE(is_valid_utf8("\xed\xa0\x80"));
   EXPECT_TRUE(is_valid_utf8("é日\U0010FFFF"));
 }

@@ -1,0 +1,48 @@
+// Batches for one split of the data: from a place in the run to the tensors that a data-parallel rank feeds its model.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "data/batch.h"
+#include "data/sample_source.h"
+#include "data/sampler.h"
+
+namespace megalith {
+
+struct BatchOptions {
+  int64_t sequence_length = 0;
+  std::optional<int64_t> eod;  // needed by the three options below
+  int64_t pad_id = -1;         // such labels carry no loss
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+};
+
+// Fills row `row` of the batch's tensors from one sample of s + 1 tokens. What Megatron's dataset returns: padding
+// becomes token 0 with weight 0.
+void fill_batch_row(Batch& batch, int64_t row, std::span<const int64_t> sample, const BatchOptions& options);
+// Tensors of the right shapes; contents undefined.
+Batch make_batch(int64_t batch_size, const BatchOptions& options);
+
+class BatchSource {
+ public:
+  BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options);
+
+  // This rank's rows of the microbatch at `position`, on the CPU. Depends on the position alone: calls may come in any
+  // order. Not for several threads at once.
+  Batch read(const DataPosition& position);
+
+  int64_t num_samples() const { return samples_->num_samples(); }
+  int64_t sequence_length() const { return options_.sequence_length; }
+  const SampleSource& samples() const { return *samples_; }
+  std::string name() const { return samples_->name(); }
+
+ private:
+  std::unique_ptr<SampleSource> samples_;
+  Sampler sampler_;
+  BatchOptions options_;
+  std::vector<int64_t> sample_;  // reused: s + 1 tokens
+};
+
+}  // namespace megalith

@@ -1,0 +1,48 @@
+// Data options; see data_options.h.
+#include "data/data_options.h"
+
+namespace megalith {
+
+void DataOptions::visit(OptionVisitor& v) {
+  v.group("Data");
+  v.field("data_path", data_path,
+          "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …");
+  v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.");
+  v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.");
+  v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.");
+  v.field("split", split, "Weights of training, validation and test in data_path; 969, 30, 1 when not given.");
+  v.field("mock_data", mock_data, "Made-up documents that count upwards; what a run without any data path gets.");
+  v.field(
+      "data_cache_path", data_cache_path,
+      "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
+      "are then kept in memory.");
+  v.field("mid_level_dataset_surplus", mid_level_dataset_surplus,
+          "Share of samples that each data set of a blend holds ready beyond its weight.")
+      .at_least(0);
+  v.choice("dataloader_type", dataloader_type, {"single", "cyclic"},
+           "single: one pass in the data set's own order. cyclic: pass after pass, each in a new order.");
+  v.field("no_data_sharding", no_data_sharding,
+          "cyclic: draw all data-parallel ranks from one permutation, so the order does not depend on their number.");
+  v.field("reset_position_ids", reset_position_ids, "Count positions anew behind each end of a document.");
+  v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.");
+  v.field("eod_mask_loss", eod_mask_loss,
+          "Leave the prediction that follows an end-of-document token out of the loss.");
+}
+
+std::vector<UserError> check_data_options(const DataOptions& options) {
+  std::vector<UserError> errors;
+  if (!options.data_path.empty() && options.has_split_paths()) {
+    errors.emplace_back("data_path and train_data_path, valid_data_path or test_data_path are given together",
+                        "give data_path with split, or one path for each split");
+  }
+  if (options.mock_data && (!options.data_path.empty() || options.has_split_paths())) {
+    errors.emplace_back("mock_data and a data path are given together", "drop one of them");
+  }
+  if (options.split && options.has_split_paths()) {
+    errors.emplace_back("split is given together with train_data_path, valid_data_path or test_data_path",
+                        "split divides data_path; drop it");
+  }
+  return errors;
+}
+
+}  // namespace megalith

@@ -1,0 +1,37 @@
+// The options that say what data a run reads. Names, meanings and defaults are Megatron's.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/option.h"
+#include "data/sampler.h"
+
+namespace megalith {
+
+struct DataOptions {
+  std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
+  std::optional<std::string> split;
+  bool mock_data = false;
+  std::optional<std::string> data_cache_path;
+  double mid_level_dataset_surplus = 0.005;
+  DataloaderType dataloader_type = DataloaderType::kSingle;
+  bool no_data_sharding = false;
+  bool reset_position_ids = false;
+  bool reset_attention_mask = false;
+  bool eod_mask_loss = false;
+
+  void visit(OptionVisitor& v);
+  bool has_split_paths() const {
+    return !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
+  }
+  // Mock data is also what a run without any data path gets.
+  bool uses_mock_data() const { return mock_data || (data_path.empty() && !has_split_paths()); }
+};
+
+// The rules between them; empty when all hold.
+std::vector<UserError> check_data_options(const DataOptions& options);
+
+}  // namespace megalith

@@ -1,0 +1,167 @@
+// From options to batches; see data_sets.h. Source: megatron/core/datasets/blended_megatron_dataset_builder.py.
+#include "data/data_sets.h"
+
+#include <cmath>
+#include <map>
+
+#include "core/error.h"
+#include "data/blend.h"
+#include "data/gpt_dataset.h"
+#include "data/indexed_dataset.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kDefaultSplit = "969, 30, 1";
+constexpr const char* kMockSplit = "1,1,1";
+
+class Builder {
+ public:
+  Builder(const DataOptions& options, const DataSetup& setup, Logger& log)
+      : options_(options), setup_(setup), log_(log) {}
+
+  // One split of a blend; null when the split has no weight.
+  std::unique_ptr<SampleSource> build(const BlendSpec& blend, Split split, const std::string& split_text) {
+    const std::optional<int64_t> wanted = setup_.num_samples[static_cast<size_t>(split)];
+    const std::array<double, 3> shares = parse_split(split_text);
+    if (shares[static_cast<size_t>(split)] == 0) return nullptr;
+    if (blend.is_single()) return build_one(open(blend.prefixes[0]), split, split_text, wanted);
+
+    std::vector<std::unique_ptr<SampleSource>> parts;
+    std::vector<double> weights = blend.weights;
+    int64_t size = 0;
+    if (!weights.empty() && wanted) {
+      const std::vector<double> normalized = normalize_weights(weights);
+      for (size_t i = 0; i < blend.prefixes.size(); ++i) {
+        const double target = std::ceil(static_cast<double>(*wanted) * normalized[i]);
+        const auto held = static_cast<int64_t>(std::ceil(target * (1 + options_.mid_level_dataset_surplus)));
+        parts.push_back(build_one(open(blend.prefixes[i]), split, split_text, held));
+        size += static_cast<int64_t>(target);
+      }
+    } else {
+      // Without weights every data set gives one pass, mixed in proportion to its length.
+      int64_t available = 0;
+      for (const std::string& prefix : blend.prefixes) {
+        parts.push_back(build_one(open(prefix), split, split_text, std::nullopt));
+        available += parts.back()->num_samples();
+      }
+      if (weights.empty()) {
+        for (const auto& part : parts) weights.push_back(static_cast<double>(part->num_samples()));
+        size = std::min(wanted.value_or(available), available);
+      } else {
+        size = exhaustible_size(parts, normalize_weights(weights));
+      }
+    }
+    return std::make_unique<BlendedDataset>(std::move(parts), weights, size, split, blend_cache_folder(), log_);
+  }
+
+  std::unique_ptr<SampleSource> build_one(std::shared_ptr<const TokenSource> source, Split split,
+                                          const std::string& split_text, std::optional<int64_t> num_samples) {
+    const auto ranges = split_ranges(parse_split(split_text), source->num_sequences());
+    GptDatasetOptions gpt;
+    gpt.sequence_length = setup_.sequence_length;
+    gpt.num_samples = num_samples;
+    gpt.seed = setup_.seed;
+    gpt.split = split;
+    gpt.split_text = split_text;
+    gpt.vocab_size = setup_.vocab_size;
+    gpt.pad_id = setup_.pad_id;
+    gpt.tokenizer_name = setup_.tokenizer_name;
+    if (options_.data_cache_path) {
+      gpt.cache_folder = *options_.data_cache_path;
+    } else if (!options_.uses_mock_data()) {
+      gpt.cache_folder = fs::path(source->name()) / "cache" / "GPTDataset_indices";
+    }
+    return std::make_unique<GptDataset>(std::move(source), *ranges[static_cast<size_t>(split)], gpt, log_);
+  }
+
+ private:
+  // A data set that several splits use is mapped once.
+  std::shared_ptr<const TokenSource> open(const std::string& path) {
+    std::shared_ptr<const TokenSource>& source = open_[data_prefix(path)];
+    if (!source) source = std::make_shared<IndexedDataset>(path);
+    return source;
+  }
+
+  // One pass over a weighted blend ends where the first data set would run out.
+  static int64_t exhaustible_size(const std::vector<std::unique_ptr<SampleSource>>& parts,
+                                  const std::vector<double>& normalized) {
+    double size = INFINITY;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      // The greedy choice is never a whole sample ahead of its weight.
+      size = std::min(size, static_cast<double>(parts[i]->num_samples() - 1) / normalized[i]);
+    }
+    return std::max<int64_t>(1, static_cast<int64_t>(size));
+  }
+
+  std::optional<fs::path> blend_cache_folder() const {
+    return options_.data_cache_path ? std::optional<fs::path>(*options_.data_cache_path) : std::nullopt;
+  }
+
+  const DataOptions& options_;
+  const DataSetup& setup_;
+  Logger& log_;
+  std::map<std::string, std::shared_ptr<const TokenSource>> open_;
+};
+
+const std::vector<std::string>& paths_of(const DataOptions& options, Split split) {
+  return split == Split::kTrain   ? options.train_data_path
+         : split == Split::kValid ? options.valid_data_path
+                                  : options.test_data_path;
+}
+
+}  // namespace
+
+DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
+  if (auto errors = check_data_options(options); !errors.empty()) {
+    if (errors.size() == 1) throw errors[0];
+    throw UserErrors(std::move(errors));
+  }
+  MEGALITH_CHECK(setup.sequence_length > 0, "sequence length {}", setup.sequence_length);
+  if (!options.data_path.empty() && !options.split) {
+    log.note("split is not given: {} of data_path go to training, validation and test", kDefaultSplit);
+  }
+
+  Builder builder(options, setup, log);
+  std::shared_ptr<const TokenSource> mock;
+  if (options.uses_mock_data()) {
+    if (!setup.eod || setup.vocab_size == INT64_MAX) {
+      throw UserError("mock_data needs the vocabulary size and the end-of-document id",
+                      "give --vocab_size, a model preset, or --tokenizer_model");
+    }
+    if (!options.mock_data) log.note("no data path is given: training on mock data");
+    mock = make_mock_source(setup.vocab_size, *setup.eod);
+  }
+
+  DataSets sets;
+  for (const Split split : kSplits) {
+    const auto i = static_cast<size_t>(split);
+    if (setup.num_samples[i] == 0) continue;
+    std::unique_ptr<SampleSource> samples;
+    if (mock) {
+      samples = builder.build_one(mock, split, kMockSplit, setup.num_samples[i]);
+    } else if (!options.data_path.empty()) {
+      samples =
+          builder.build(parse_blend(options.data_path, "data_path"), split, options.split.value_or(kDefaultSplit));
+    } else if (const auto& paths = paths_of(options, split); !paths.empty()) {
+      constexpr const char* kWhole[] = {"1,0,0", "0,1,0", "0,0,1"};
+      samples = builder.build(parse_blend(paths, fmt::format("{}_data_path", split_name(split))), split, kWhole[i]);
+    }
+    if (!samples) continue;
+    BatchOptions batch;
+    batch.sequence_length = setup.sequence_length;
+    batch.eod = setup.eod;
+    batch.pad_id = setup.pad_id;
+    batch.reset_position_ids = options.reset_position_ids;
+    batch.reset_attention_mask = options.reset_attention_mask;
+    batch.eod_mask_loss = options.eod_mask_loss;
+    const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
+    Sampler sampler(options.dataloader_type, samples->num_samples(), !options.no_data_sharding, name);
+    auto source = std::make_unique<BatchSource>(std::move(samples), std::move(sampler), batch);
+    (split == Split::kTrain ? sets.train : split == Split::kValid ? sets.valid : sets.test) = std::move(source);
+  }
+  return sets;
+}
+
+}  // namespace megalith

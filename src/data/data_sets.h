@@ -1,0 +1,37 @@
+// From options to batches: opens the data sets a run names, splits and blends them, and gives a BatchSource a split.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "core/log.h"
+#include "data/batch_source.h"
+#include "data/data_options.h"
+#include "data/split.h"
+
+namespace megalith {
+
+// What the data depends on beyond its own options.
+struct DataSetup {
+  int64_t sequence_length = 0;
+  uint32_t seed = 1234;
+  int64_t vocab_size = INT64_MAX;  // ids at or above it are refused
+  std::optional<int64_t> eod;
+  int64_t pad_id = -1;
+  std::string tokenizer_name;
+  // Samples that the run will read of each split: 0 leaves the split out, nothing takes one pass.
+  // Megatron's: train_iters · gbs; (train_iters / eval_interval + 1) · eval_iters · gbs; eval_iters · gbs.
+  std::array<std::optional<int64_t>, 3> num_samples = {0, 0, 0};
+};
+
+struct DataSets {
+  std::unique_ptr<BatchSource> train, valid, test;  // null when the run does not read the split or it does not exist
+  BatchSource* of(Split split) const {
+    return split == Split::kTrain ? train.get() : split == Split::kValid ? valid.get() : test.get();
+  }
+};
+
+// UserError for missing or damaged files, empty splits and options that contradict each other.
+DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log);
+
+}  // namespace megalith

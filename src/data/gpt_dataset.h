@@ -1,0 +1,60 @@
+// Megatron's GPT data set: the sequences of one split, shuffled and joined epoch after epoch, cut into samples of
+// sequence_length + 1 tokens that overlap by one, and the samples shuffled. The order is Megatron's to the bit.
+//
+// Three arrays say what sample i is: the document index (which sequence comes n-th), the sample index (where the j-th
+// sample begins: a position in the document index and an offset in tokens), and the shuffle index (j for i).
+// Source: megatron/core/datasets/gpt_dataset.py and helpers.cpp.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "core/log.h"
+#include "data/index_array.h"
+#include "data/sample_source.h"
+#include "data/split.h"
+#include "data/token_source.h"
+
+namespace megalith {
+
+struct GptDatasetOptions {
+  int64_t sequence_length = 0;
+  std::optional<int64_t> num_samples;  // nothing: one epoch
+  uint32_t seed = 1234;
+  Split split = Split::kTrain;
+  std::string split_text;          // as the user wrote it, for the cache
+  bool keep_partial = false;       // keep a last sample that is shorter, padded
+  int64_t vocab_size = INT64_MAX;  // ids at or above it are errors; padded sizes are fine
+  int64_t pad_id = -1;
+  std::string tokenizer_name;  // for the cache
+  std::optional<std::filesystem::path> cache_folder;
+};
+
+struct GptIndices {
+  IndexArray document_index;  // (epochs · sequences)
+  IndexArray sample_index;    // (samples + 1, 2)
+  IndexArray shuffle_index;   // (samples)
+};
+
+// Builds the three arrays for sequences [range.begin, range.end). UserError when the range holds no token.
+GptIndices build_gpt_indices(const TokenSource& source, ElementRange range, const GptDatasetOptions& options);
+
+class GptDataset final : public SampleSource {
+ public:
+  GptDataset(std::shared_ptr<const TokenSource> source, ElementRange range, GptDatasetOptions options, Logger& log);
+
+  int64_t num_samples() const override { return indices_.shuffle_index.rows(); }
+  void read(int64_t index, std::span<int64_t> out) const override;
+  std::string name() const override { return source_->name(); }
+  const GptIndices& indices() const { return indices_; }
+
+ private:
+  void check_shapes() const;
+
+  std::shared_ptr<const TokenSource> source_;
+  GptDatasetOptions options_;
+  GptIndices indices_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,30 @@
+// The index cache: arrays that take long to build are kept on disk under a hash of what they depend on. Files are named
+// as Megatron's ({hash}-GPTDataset-train-document_index.npy); the hash is our own, since Megatron's holds Python paths.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/log.h"
+#include "data/index_array.h"
+
+namespace megalith {
+
+struct IndexCacheKey {
+  std::string class_name;  // "GPTDataset", "BlendedDataset"
+  std::string split;
+  std::string description;               // everything the arrays depend on, as JSON
+  std::vector<std::string> array_names;  // "document_index", …
+};
+
+// The arrays from the cache, or from build(), which then fills the cache. Of several processes on one node that ask at the
+// same time one builds and the others wait (a lock on the folder), and files appear whole, so jobs may share a folder.
+// Without a folder, or when it cannot be written (a note says so), the arrays stay in memory.
+std::vector<IndexArray> load_or_build_arrays(const std::optional<std::filesystem::path>& folder,
+                                             const IndexCacheKey& key,
+                                             const std::function<std::vector<IndexArray>()>& build, Logger& log);
+
+}  // namespace megalith

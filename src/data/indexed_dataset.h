@@ -1,0 +1,82 @@
+// Megatron's indexed data set: token ids in {prefix}.bin, their boundaries in {prefix}.idx.
+//
+// .bin holds the tokens of all sequences back to back. .idx holds "MMIDIDX\0\0", u64 version 1, u8 type, u64 N sequences,
+// u64 D document boundaries, i32[N] lengths in tokens, i64[N] byte offsets in .bin, i64[D] boundaries as sequence
+// numbers (first 0, last N), little-endian and unaligned. Source: megatron/core/datasets/indexed_dataset.py.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+#include "data/token_source.h"
+
+namespace megalith {
+
+// The codes of the .idx file.
+enum class TokenType : uint8_t { kUint8 = 1, kInt8, kInt16, kInt32, kInt64, kFloat64, kFloat32, kUint16 };
+
+int64_t token_bytes_of(TokenType type);
+// What Megatron's writer takes: u16 below 65500 ids, else i32.
+TokenType token_type_for(int64_t vocab_size);
+
+// "x", "x.bin" and "x.idx" name the prefix "x".
+std::string data_prefix(std::string_view path);
+
+// Memory-mapped; every boundary is checked against the size of both files when it is opened.
+class IndexedDataset final : public TokenSource {
+ public:
+  // UserError when a file is missing, cut, not of this format, or holds boundaries that cannot be.
+  explicit IndexedDataset(std::string_view path);
+
+  int64_t num_sequences() const override { return num_sequences_; }
+  int64_t sequence_length(int64_t sequence) const override;
+  void read(int64_t sequence, int64_t offset, int64_t count, int64_t* out) const override;
+  std::string name() const override { return prefix_; }
+  std::string describe(int64_t sequence) const override;
+
+  int64_t num_documents() const { return num_boundaries_ - 1; }
+  int64_t document_begin(int64_t document) const;  // its first sequence; document_begin(num_documents()) is the end
+  int64_t num_tokens() const { return num_tokens_; }
+  TokenType token_type() const { return type_; }
+
+ private:
+  void check_index();
+
+  std::string prefix_;
+  MappedFile index_, bin_;
+  TokenType type_ = TokenType::kInt32;
+  int64_t num_sequences_ = 0, num_boundaries_ = 0, num_tokens_ = 0;
+  const std::byte* lengths_ = nullptr;
+  const std::byte* offsets_ = nullptr;
+  const std::byte* boundaries_ = nullptr;
+};
+
+// Writes a data set as it comes; both files appear at finish(), and neither when it is not reached.
+class IndexedDatasetWriter {
+ public:
+  IndexedDatasetWriter(std::string_view path, TokenType type);
+
+  // UserError when an id does not fit the type or a sequence has more than 2^31-1 tokens.
+  void add_sequence(std::span<const int32_t> ids);
+  // Ends the document that the sequences since the last call form; it may be empty.
+  void end_document();
+  void finish();
+
+  int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_documents() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
+
+ private:
+  std::string prefix_;
+  TokenType type_;
+  AtomicFile bin_;
+  std::vector<int32_t> lengths_;
+  std::vector<int64_t> boundaries_ = {0};
+  std::vector<uint16_t> narrow_;  // reused
+  int64_t num_tokens_ = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,46 @@
+// Mock data; see token_source.h. Source: megatron/core/datasets/gpt_dataset.py (MockGPTLowLevelDataset).
+#include <vector>
+
+#include "core/error.h"
+#include "data/numpy_random.h"
+#include "data/token_source.h"
+
+namespace megalith {
+namespace {
+
+constexpr int64_t kNumDocuments = 100'000;
+constexpr int64_t kMaxLength = 4096;  // exclusive
+
+class MockSource final : public TokenSource {
+ public:
+  MockSource(int64_t vocab_size, int64_t eod) : vocab_size_(vocab_size), eod_(eod), lengths_(kNumDocuments) {
+    NumpyDefaultRng rng(0);
+    for (int32_t& length : lengths_) length = static_cast<int32_t>(rng.integer(1, kMaxLength));
+  }
+
+  int64_t num_sequences() const override { return kNumDocuments; }
+  int64_t sequence_length(int64_t sequence) const override { return lengths_[static_cast<size_t>(sequence)]; }
+  void read(int64_t sequence, int64_t offset, int64_t count, int64_t* out) const override {
+    const int64_t length = sequence_length(sequence);
+    MEGALITH_CHECK(offset >= 0 && count >= 0 && offset + count <= length, "mock document {}: {} + {} of {} tokens",
+                   sequence, offset, count, length);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t position = offset + i;
+      out[i] = position == length - 1 ? eod_ : (position + 1) % vocab_size_;
+    }
+  }
+  std::string name() const override { return "mock data"; }
+  std::string describe(int64_t sequence) const override { return fmt::format("mock data, document {}", sequence); }
+
+ private:
+  int64_t vocab_size_, eod_;
+  std::vector<int32_t> lengths_;
+};
+
+}  // namespace
+
+std::unique_ptr<TokenSource> make_mock_source(int64_t vocab_size, int64_t eod) {
+  return std::make_unique<MockSource>(vocab_size, eod);
+}
+
+}  // namespace megalith

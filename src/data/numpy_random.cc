@@ -1,0 +1,115 @@
+// NumPy's generators; see numpy_random.h.
+#include "data/numpy_random.h"
+
+#include <bit>
+
+#include "core/error.h"
+
+namespace megalith {
+
+NumpyRandomState::NumpyRandomState(uint32_t seed) {
+  state_[0] = seed;
+  for (uint32_t i = 1; i < kSize; ++i) state_[i] = 1812433253u * (state_[i - 1] ^ (state_[i - 1] >> 30)) + i;
+}
+
+void NumpyRandomState::refill() {
+  constexpr size_t kShift = 397;
+  for (size_t i = 0; i < kSize; ++i) {
+    const uint32_t y = (state_[i] & 0x80000000u) | (state_[(i + 1) % kSize] & 0x7fffffffu);
+    state_[i] = state_[(i + kShift) % kSize] ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0u);
+  }
+  position_ = 0;
+}
+
+uint32_t NumpyRandomState::next_u32() {
+  if (position_ == kSize) refill();
+  uint32_t y = state_[position_++];
+  y ^= y >> 11;
+  y ^= (y << 7) & 0x9d2c5680u;
+  y ^= (y << 15) & 0xefc60000u;
+  return y ^ (y >> 18);
+}
+
+uint64_t NumpyRandomState::interval(uint64_t max) {
+  if (max == 0) return 0;
+  const uint64_t mask = ~uint64_t{0} >> std::countl_zero(max);
+  uint64_t value;
+  do {
+    if (max <= UINT32_MAX) {
+      value = next_u32() & mask;
+    } else {
+      const uint64_t high = next_u32();
+      value = (high << 32 | next_u32()) & mask;
+    }
+  } while (value > max);
+  return value;
+}
+
+NumpyDefaultRng::NumpyDefaultRng(uint64_t seed) {
+  // SeedSequence: the seed's 32-bit words stirred into a pool of four, from which eight words are drawn.
+  std::array<uint32_t, 4> pool = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), 0, 0};
+  uint32_t hash_constant = 0x43b0d7e5;
+  const auto hash = [&](uint32_t value) {
+    value ^= hash_constant;
+    hash_constant *= 0x931e8875;
+    value *= hash_constant;
+    return value ^ (value >> 16);
+  };
+  const auto mix = [](uint32_t x, uint32_t y) {
+    const uint32_t result = 0xca01f9dd * x - 0x4973f715 * y;
+    return result ^ (result >> 16);
+  };
+  for (uint32_t& word : pool) word = hash(word);
+  for (size_t source = 0; source < 4; ++source) {
+    for (size_t target = 0; target < 4; ++target) {
+      if (source != target) pool[target] = mix(pool[target], hash(pool[source]));
+    }
+  }
+  std::array<uint64_t, 4> words{};
+  uint32_t output_constant = 0x8b51f9dd;
+  for (size_t k = 0; k < 8; ++k) {
+    uint32_t value = pool[k % 4] ^ output_constant;
+    output_constant *= 0x58f38ded;
+    value *= output_constant;
+    value ^= value >> 16;
+    words[k / 2] |= static_cast<uint64_t>(value) << (k % 2 == 0 ? 0 : 32);
+  }
+  increment_ = ((static_cast<Word128>(words[2]) << 64 | words[3]) << 1) | 1;
+  step();
+  state_ += static_cast<Word128>(words[0]) << 64 | words[1];
+  step();
+}
+
+void NumpyDefaultRng::step() {
+  constexpr Word128 kMultiplier = static_cast<Word128>(0x2360ED051FC65DA4) << 64 | 0x4385DF649FCCF645;
+  state_ = state_ * kMultiplier + increment_;
+}
+
+uint64_t NumpyDefaultRng::next_u64() {
+  step();
+  const auto folded = static_cast<uint64_t>(state_ >> 64) ^ static_cast<uint64_t>(state_);
+  return std::rotr(folded, static_cast<int>(state_ >> 122));
+}
+
+uint32_t NumpyDefaultRng::next_u32() {
+  if (has_spare_) {
+    has_spare_ = false;
+    return spare_;
+  }
+  const uint64_t word = next_u64();
+  spare_ = static_cast<uint32_t>(word >> 32);
+  has_spare_ = true;
+  return static_cast<uint32_t>(word);
+}
+
+int64_t NumpyDefaultRng::integer(int64_t low, int64_t high) {
+  const int64_t width = high - low;
+  MEGALITH_CHECK(width > 0 && width <= INT64_C(0xffffffff), "integers({}, {}) is not supported", low, high);
+  const auto count = static_cast<uint32_t>(width);
+  const uint32_t threshold = (UINT32_MAX - count + 1) % count;  // 2^32 mod count
+  uint64_t product = static_cast<uint64_t>(next_u32()) * count;
+  while (static_cast<uint32_t>(product) < threshold) product = static_cast<uint64_t>(next_u32()) * count;
+  return low + static_cast<int64_t>(product >> 32);
+}
+
+}  // namespace megalith

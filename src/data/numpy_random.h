@@ -1,0 +1,57 @@
+// NumPy's generators, to the bit: Megatron's sample order hangs on them.
+//
+//   RandomState(seed)       the legacy Mersenne Twister: shuffles of document and sample indices
+//   default_rng(0)          PCG64: the document lengths of mock data
+//
+// Source: numpy/random/mtrand (MT19937, masked rejection), numpy/random/_pcg64 (SeedSequence, XSL-RR, Lemire).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace megalith {
+
+class NumpyRandomState {
+ public:
+  explicit NumpyRandomState(uint32_t seed);
+
+  uint32_t next_u32();
+  // Uniform in 0 … max, by masked rejection: 32-bit draws while max fits them, else 64-bit.
+  uint64_t interval(uint64_t max);
+
+  // RandomState.shuffle of a one-dimensional array.
+  template <typename T>
+  void shuffle(std::span<T> values) {
+    for (size_t i = values.size(); i-- > 1;) std::swap(values[i], values[interval(i)]);
+  }
+
+ private:
+  void refill();
+
+  static constexpr size_t kSize = 624;
+  std::array<uint32_t, kSize> state_;
+  size_t position_ = kSize;
+};
+
+class NumpyDefaultRng {
+ public:
+  explicit NumpyDefaultRng(uint64_t seed);
+
+  uint64_t next_u64();
+  uint32_t next_u32();  // the low, then the high half of a 64-bit draw
+  // integers(low, high) of a range below 2^32: low … high - 1, by Lemire's method.
+  int64_t integer(int64_t low, int64_t high);
+
+ private:
+  __extension__ using Word128 = unsigned __int128;
+  void step();
+
+  Word128 state_ = 0, increment_ = 0;
+  uint32_t spare_ = 0;
+  bool has_spare_ = false;
+};
+
+}  // namespace megalith

@@ -1,0 +1,58 @@
+// `megalith prepare`: JSON lines or plain text to the .bin and .idx files that training reads. Flags, output names and
+// token order are those of Megatron's tools/preprocess_data.py.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/log.h"
+#include "core/option.h"
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+
+struct PrepareOptions {
+  std::vector<std::string> input;
+  std::string output_prefix;
+  std::vector<std::string> json_keys = {"text"};
+  bool append_eod = false;
+  bool add_special_tokens = false;
+  bool plain_text = false;
+  std::optional<int64_t> workers;
+  int64_t log_interval = 1000;
+  TokenizerOptions tokenizer;
+
+  void visit(OptionVisitor& v);
+};
+
+// A place in an input that could not be used, and why.
+struct InputProblem {
+  std::string file;
+  int64_t line = 0;  // from 1
+  std::string reason;
+};
+
+struct PrepareReport {
+  struct Output {
+    std::string prefix;  // of the .bin and .idx
+    int64_t documents = 0, tokens = 0;
+  };
+  std::vector<Output> outputs;  // one a key
+  int64_t documents = 0;        // read, broken ones not counted
+  int64_t input_bytes = 0;
+  int64_t num_empty_lines = 0, num_empty_documents = 0, num_broken_lines = 0;
+  // The first hundred of each kind.
+  std::vector<InputProblem> empty_lines, empty_documents, broken_lines;
+  double elapsed_s = 0;
+};
+
+// Reads every input in order and writes {output_prefix}_{key}_document.bin and .idx for each key (plain text: key
+// "text", one document a file). Documents keep their order whatever the number of workers. The outputs appear only when
+// all inputs were read. UserError for missing inputs, unknown formats, and when no document could be read.
+PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log);
+
+// The report as text for a person, ending in a line break.
+std::string describe(const PrepareReport& report);
+
+}  // namespace megalith

@@ -1,0 +1,20 @@
+// Numbered samples of a fixed number of tokens: one data set (gpt_dataset.h) or a blend of several (blend.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace megalith {
+
+class SampleSource {
+ public:
+  virtual ~SampleSource() = default;
+  virtual int64_t num_samples() const = 0;
+  // Writes sample `index` to out: sequence_length + 1 tokens, padded at the end with the padding id when the sample is
+  // shorter. UserError for token ids outside the vocabulary and damaged index files. Safe from several threads.
+  virtual void read(int64_t index, std::span<int64_t> out) const = 0;
+  virtual std::string name() const = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,30 @@
+// Splits: which elements of a data set are for training, validation and test.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace megalith {
+
+enum class Split { kTrain, kValid, kTest };
+inline constexpr std::array<Split, 3> kSplits = {Split::kTrain, Split::kValid, Split::kTest};
+std::string_view split_name(Split split);  // "train", "valid", "test"
+
+// Elements [begin, end) of a data set.
+struct ElementRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const ElementRange&) const = default;
+};
+
+// Weights from a text such as "969, 30, 1": numbers separated by anything, normalised to the sum 1; missing ones are 0.
+// UserError when there are none, more than three, or their sum is 0.
+std::array<double, 3> parse_split(std::string_view text);
+
+// The range of each split among `num_elements`: cumulative weights times the count, rounded half to even as Python does.
+// A split of weight 0 does not exist; one of a small weight may be empty.
+std::array<std::optional<ElementRange>, 3> split_ranges(const std::array<double, 3>& weights, int64_t num_elements);
+
+}  // namespace megalith

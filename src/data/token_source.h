@@ -1,0 +1,27 @@
+// Where token ids come from: numbered sequences of tokens, read in any order. Files (indexed_dataset.h) and mock data
+// are of this kind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace megalith {
+
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+
+  virtual int64_t num_sequences() const = 0;
+  virtual int64_t sequence_length(int64_t sequence) const = 0;  // in tokens
+  // Writes tokens [offset, offset + count) of a sequence to out. InternalError outside the sequence.
+  virtual void read(int64_t sequence, int64_t offset, int64_t count, int64_t* out) const = 0;
+
+  virtual std::string name() const = 0;                      // a prefix, or "mock data"
+  virtual std::string describe(int64_t sequence) const = 0;  // "data/wiki.bin, document 17": for messages
+};
+
+// Megatron's mock data: 100000 documents of 1 … 4095 tokens that count 1, 2, 3, … (modulo vocab_size) and end in eod.
+std::unique_ptr<TokenSource> make_mock_source(int64_t vocab_size, int64_t eod);
+
+}  // namespace megalith

@@ -1,0 +1,79 @@
+// NumPy's generators against values that NumPy 2 gave.
+#include "data/numpy_random.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "data/token_source.h"
+
+namespace megalith {
+namespace {
+
+TEST(NumpyRandomState, FirstWordsOfSeed1234) {
+  NumpyRandomState rng(1234);
+  EXPECT_EQ(rng.next_u32(), 822569775u);
+  EXPECT_EQ(rng.next_u32(), 2137449171u);
+  EXPECT_EQ(rng.next_u32(), 2671936806u);
+  EXPECT_EQ(rng.next_u32(), 3512589365u);
+}
+
+TEST(NumpyRandomState, TwoShufflesOnOneStream) {
+  NumpyRandomState rng(1234);
+  std::vector<int32_t> values(10);
+  std::iota(values.begin(), values.end(), 0);
+  rng.shuffle(std::span(values));
+  EXPECT_EQ(values, (std::vector<int32_t>{7, 2, 9, 1, 0, 8, 4, 5, 6, 3}));
+  std::iota(values.begin(), values.end(), 0);
+  rng.shuffle(std::span(values));
+  EXPECT_EQ(values, (std::vector<int32_t>{7, 3, 5, 1, 4, 8, 0, 2, 6, 9}));
+}
+
+TEST(NumpyRandomState, IntervalStaysInRangeAndNeedsNoDrawForZero) {
+  NumpyRandomState a(1), b(1);
+  EXPECT_EQ(a.interval(0), 0u);
+  EXPECT_EQ(a.next_u32(), b.next_u32());
+  for (int i = 0; i < 100; ++i) EXPECT_LE(a.interval(5), 5u);
+  for (int i = 0; i < 100; ++i) EXPECT_LE(a.interval(uint64_t{1} << 40), uint64_t{1} << 40);
+}
+
+TEST(NumpyDefaultRng, FirstWordsOfSeed0) {
+  NumpyDefaultRng rng(0);
+  EXPECT_EQ(rng.next_u64(), 11749869230777074271u);
+  EXPECT_EQ(rng.next_u64(), 4976686463289251617u);
+}
+
+TEST(MockData, LengthsAreMegatrons) {
+  const auto mock = make_mock_source(32000, 2);
+  ASSERT_EQ(mock->num_sequences(), 100'000);
+  const int64_t first[] = {3484, 2609, 2094, 1105, 1261, 168, 309, 68};
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(mock->sequence_length(i), first[i]) << i;
+  int64_t thirds[3] = {}, low = INT64_MAX, high = 0;
+  for (int64_t i = 0; i < 100'000; ++i) {
+    const int64_t length = mock->sequence_length(i);
+    thirds[i < 33333 ? 0 : i < 66667 ? 1 : 2] += length;
+    low = std::min(low, length);
+    high = std::max(high, length);
+  }
+  EXPECT_EQ(thirds[0], 68190290);
+  EXPECT_EQ(thirds[1], 68159742);
+  EXPECT_EQ(thirds[2], 68287065);
+  EXPECT_EQ(low, 1);
+  EXPECT_EQ(high, 4095);
+}
+
+TEST(MockData, DocumentsCountAndEndInEod) {
+  const auto mock = make_mock_source(100, 99);
+  std::vector<int64_t> tokens(68);
+  mock->read(7, 0, 68, tokens.data());
+  for (int64_t i = 0; i < 67; ++i) EXPECT_EQ(tokens[static_cast<size_t>(i)], i + 1);
+  EXPECT_EQ(tokens[67], 99);
+  mock->read(0, 98, 3, tokens.data());
+  EXPECT_EQ(tokens[0], 99);
+  EXPECT_EQ(tokens[1], 0);  // modulo the vocabulary
+  EXPECT_EQ(tokens[2], 1);
+}
+
+}  // namespace
+}  // namespace megalith
