@@ -26,6 +26,12 @@ class Builder {
     const std::optional<int64_t> wanted = setup_.num_samples[static_cast<size_t>(split)];
     const std::array<double, 3> shares = parse_split(split_text);
     if (shares[static_cast<size_t>(split)] == 0) return nullptr;
+    if (!options_.split && split != Split::kTrain && has_empty_part(blend, split, split_text)) {
+      // Nobody asked for these shares, so a small data set simply has no such split.
+      log_.note("the data set is too small for a {} split by the default {}: there is none", split_name(split),
+                split_text);
+      return nullptr;
+    }
     if (blend.is_single()) return build_one(open(blend.prefixes[0]), split, split_text, wanted);
 
     std::vector<std::unique_ptr<SampleSource>> parts;
@@ -82,6 +88,14 @@ class Builder {
     std::shared_ptr<const TokenSource>& source = open_[data_prefix(path)];
     if (!source) source = std::make_shared<IndexedDataset>(path);
     return source;
+  }
+
+  bool has_empty_part(const BlendSpec& blend, Split split, const std::string& split_text) {
+    for (const std::string& prefix : blend.prefixes) {
+      const auto range = split_ranges(parse_split(split_text), open(prefix)->num_sequences())[static_cast<size_t>(split)];
+      if (!range || range->size() == 0) return true;
+    }
+    return false;
   }
 
   // One pass over a weighted blend ends where the first data set would run out.

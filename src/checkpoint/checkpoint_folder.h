@@ -1,0 +1,70 @@
+// A folder of checkpoints, as --save and --load name it: iter_0000100/, iter_0000200/, … and a pointer to the newest.
+//
+// A checkpoint is there when its folder has its name: it is built under a hidden one. The pointer
+// (latest_checkpointed_iteration.txt, as Megatron-LM writes it) is advice. It may be a step behind when a run is killed
+// between the two renames: each checkpoint says which one it follows, so the newest that follows the pointer's is taken. That
+// way a run which was sent back to an older checkpoint is not confused with what it had left behind.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/group.h"
+#include "core/log.h"
+
+namespace megalith {
+
+inline constexpr const char* kPointerFile = "latest_checkpointed_iteration.txt";
+
+std::string checkpoint_folder_name(int64_t iteration);  // "iter_0000100"
+std::optional<int64_t> parse_checkpoint_folder_name(std::string_view name);
+
+// Iterations whose folders exist, damaged ones included, ascending. Empty when the root does not exist.
+std::vector<int64_t> list_checkpoints(const std::filesystem::path& root);
+
+struct Pointer {
+  std::optional<int64_t> iteration;
+  std::string problem;  // why there is no iteration: "is missing", "is empty", "holds 'xyz'"
+};
+Pointer read_pointer(const std::filesystem::path& root);
+void write_pointer(const std::filesystem::path& root, int64_t iteration);
+
+// What is wrong with a checkpoint, one line a fault, each naming tensor and file; empty when every byte is as it was
+// written. The ranks share the reading and all get the same answer.
+std::vector<std::string> verify_checkpoint(const std::filesystem::path& folder, Group& world);
+
+struct FoundCheckpoint {
+  int64_t iteration = 0;
+  std::filesystem::path folder;
+};
+
+// The checkpoint to load: the newest intact one. Says which it takes when that is not what the pointer says. `root` may
+// also be the folder of one checkpoint. With `step`, that one alone.
+// Nothing when there is no checkpoint at all. UserError when there are some, but none that is asked for is intact.
+// Collective over `world`; rank 0 looks.
+std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step,
+                                               Group& world, Logger& log);
+
+// Which old checkpoints go after a new one is there.
+struct Retention {
+  std::optional<int64_t> keep_last;        // so many of the newest stay
+  std::optional<int64_t> retain_interval;  // multiples of this iteration stay always
+};
+
+// Called before each change on disk with what it will be; for tests that stop there.
+using StepHook = std::function<void(std::string_view)>;
+
+// Deletes what the policy does not keep, never the checkpoint of `iteration` nor a newer one nor a symbolic link. With a
+// retain_interval alone only `previous` is considered, as in Megatron-LM. Failures are warnings.
+void apply_retention(const std::filesystem::path& root, int64_t iteration, std::optional<int64_t> previous,
+                     const Retention& retention, Logger& log, const StepHook& before_step);
+
+// Removes what killed runs left: hidden folders of checkpoints that were being written or deleted.
+void remove_leftovers(const std::filesystem::path& root, Logger& log, const StepHook& before_step);
+
+}  // namespace megalith

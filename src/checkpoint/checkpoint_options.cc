@@ -1,0 +1,73 @@
+// The options around checkpoints; see checkpoint_options.h.
+#include "checkpoint/checkpoint_options.h"
+
+#include <fmt/format.h>
+
+#include "core/option.h"
+
+namespace megalith {
+
+void CheckpointOptions::visit(OptionVisitor& v) {
+  v.group("Checkpoints");
+  v.field("save", save, "Folder that checkpoints are written to: every save_interval, and at the end.");
+  v.field("disable_last_saving", disable_last_saving, "Write no checkpoint at the end of the run.");
+  v.field("auto_continue_train", auto_continue_train, "Load from the folder of save when it holds a checkpoint.");
+  v.field("save_interval", save_interval, "A checkpoint after every so many iterations.")
+      .unit("iterations")
+      .at_least(1);
+  v.field("keep_last", keep_last, "After each save, delete all but so many of the newest checkpoints.").at_least(1);
+  v.field("save_retain_interval", save_retain_interval,
+          "Never delete checkpoints of multiples of this iteration; without keep_last, each save deletes the previous "
+          "checkpoint unless it is such a multiple.")
+      .unit("iterations")
+      .at_least(1);
+  v.field("no_save_optim", no_save_optim, "Write the weights alone, without the optimizer's state.");
+  v.field("load", load,
+          "Folder to resume from: the newest intact checkpoint in it is taken, under any parallel layout.");
+  v.field("pretrained_checkpoint", pretrained_checkpoint,
+          "Checkpoints to take the weights from when load has none; then as with finetune.");
+  v.field("ckpt_step", ckpt_step, "Load the checkpoint of this iteration instead of the newest.")
+      .unit("iteration")
+      .at_least(0);
+  v.field("no_load_optim", no_load_optim, "Load the weights and the counters, but start with a fresh optimizer.");
+  v.field("finetune", finetune, "Load the weights alone: iteration 0, no samples consumed, a fresh optimizer.");
+  v.field("exit_on_missing_checkpoint", exit_on_missing_checkpoint,
+          "Refuse to start when load has no checkpoint, instead of starting afresh.");
+  v.field("load_hf", load_hf, "Hugging Face folder that gives the architecture and the weights.");
+  v.field("save_hf", save_hf, "Hugging Face folder that is written at the end.");
+}
+
+SaveSettings CheckpointOptions::save_settings() const {
+  return {.with_optimizer = !no_save_optim,
+          .retention = {.keep_last = keep_last, .retain_interval = save_retain_interval},
+          .before_step = {}};
+}
+
+// Presets and scripts give intervals, finetune and the like whether or not there is a folder to save to or load from: that is
+// no error.
+std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options) {
+  std::vector<UserError> errors;
+  const auto refuse = [&](std::string message, std::string remedy) {
+    errors.emplace_back(std::move(message), std::move(remedy));
+  };
+  if (options.save_retain_interval && options.save_interval &&
+      *options.save_retain_interval % *options.save_interval != 0) {
+    refuse(
+        fmt::format(
+            "save_retain_interval {} is not a multiple of save_interval {}: none of those checkpoints is ever written",
+            *options.save_retain_interval, *options.save_interval),
+        fmt::format("use a multiple of {}", *options.save_interval));
+  }
+  if (!options.load && options.ckpt_step) {
+    refuse(fmt::format("ckpt_step is {}, but load is not set", *options.ckpt_step), "give the folder with --load");
+  }
+  if (!options.load && options.exit_on_missing_checkpoint) {
+    refuse("exit_on_missing_checkpoint is set, but load is not", "give the folder with --load");
+  }
+  if (options.load_hf && options.pretrained_checkpoint) {
+    refuse("load_hf and pretrained_checkpoint both give the weights", "keep one of them");
+  }
+  return errors;
+}
+
+}  // namespace megalith

@@ -1,0 +1,45 @@
+// The options around checkpoints, in Megatron-LM's names.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_writer.h"
+#include "core/error.h"
+
+namespace megalith {
+
+class OptionVisitor;
+
+struct CheckpointOptions {
+  std::optional<std::string> save;
+  std::optional<int64_t> save_interval;
+  std::optional<int64_t> keep_last;
+  std::optional<int64_t> save_retain_interval;
+  bool no_save_optim = false;
+  bool disable_last_saving = false;
+  bool auto_continue_train = false;
+
+  std::optional<std::string> load;
+  std::optional<std::string> pretrained_checkpoint;
+  std::optional<int64_t> ckpt_step;
+  bool no_load_optim = false;
+  bool finetune = false;
+  bool exit_on_missing_checkpoint = false;
+
+  std::optional<std::string> load_hf;
+  std::optional<std::string> save_hf;
+
+  void visit(OptionVisitor& v);
+
+  // Whether the regular checkpoint is due after this iteration. The one at the end of training is the trainer's to ask for.
+  bool is_save_due(int64_t iteration) const { return save && save_interval && iteration % *save_interval == 0; }
+  SaveSettings save_settings() const;
+};
+
+// The rules between these options: one error for each that fails.
+std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options);
+
+}  // namespace megalith

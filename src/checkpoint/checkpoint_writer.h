@@ -1,0 +1,76 @@
+// Writing a checkpoint: every rank writes what it holds into files of its own, then all of it appears at once.
+//
+// Three steps, so that the middle one, which takes the time and needs no other rank, can run beside training:
+//   construction  collective: who writes what, is there space, do all ranks see the folder
+//   write()       this rank's files, a block at a time
+//   finish()      collective: checks that nothing is missing, writes checkpoint.json, renames the folder, moves the pointer,
+//                 deletes old checkpoints
+// When a rank fails, all ranks throw and no checkpoint appears.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_state.h"
+#include "checkpoint/manifest.h"
+#include "comm/groups.h"
+#include "core/file.h"
+#include "core/log.h"
+
+namespace megalith {
+
+struct SaveSettings {
+  bool with_optimizer = true;  // otherwise the key "model" alone
+  Retention retention;
+  int64_t block_bytes = int64_t{64} << 20;  // memory used for assembling
+  StepHook before_step;
+};
+
+class CheckpointWriter {
+ public:
+  // Writes into root/iter_%07d. What `state` refers to stays untouched until write() returns.
+  CheckpointWriter(std::filesystem::path root, CheckpointState state, const Groups& groups, Logger& log,
+                   SaveSettings settings = {});
+  ~CheckpointWriter();
+
+  // Keeps what it fails with for finish().
+  void write() noexcept;
+  // The checkpoint's folder. Durable when it returns.
+  std::filesystem::path finish();
+
+  int64_t num_bytes() const { return num_bytes_; }  // that this rank writes
+
+ private:
+  struct RankFile {
+    std::string key, name;
+    std::vector<Chunk> chunks;
+  };
+  void plan();
+  void open();
+  void write_file(const RankFile& file);
+  void commit(const std::vector<std::string>& chunk_lists);
+  void step(std::string_view what) const;
+
+  std::filesystem::path root_;
+  CheckpointState state_;
+  const Groups& groups_;
+  Logger& log_;
+  SaveSettings settings_;
+  std::vector<RankFile> files_;
+  int64_t num_bytes_ = 0;
+  std::filesystem::path folder_;                // where files are written
+  std::unique_ptr<AtomicDirectory> directory_;  // rank 0
+  std::vector<StoredChunk> chunks_;             // written by this rank
+  std::exception_ptr failure_;
+};
+
+// All three steps.
+std::filesystem::path save_checkpoint(const std::filesystem::path& root, const CheckpointState& state,
+                                      const Groups& groups, Logger& log, const SaveSettings& settings = {});
+
+}  // namespace megalith

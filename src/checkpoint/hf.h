@@ -1,0 +1,35 @@
+// Hugging Face folders: weights in and out through Placement, under any layout, without a conversion step.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/tensor_store.h"
+#include "comm/groups.h"
+#include "models/families.h"
+#include "nn/parameter.h"
+
+namespace megalith {
+
+// Fills the parameters from DIR/model.safetensors or its shards; dtypes are converted, padding becomes zero. A tied
+// lm_head.weight may be there or not, buffers that old versions saved are passed over.
+// UserError, before anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the world.
+void load_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const Groups& groups);
+
+struct HfExport {
+  at::ScalarType dtype = at::kBFloat16;  // of the weights in the files
+  // A folder whose tokenizer files (tokenizer.json, tokenizer.model, merges.txt, …) are copied, or one such file.
+  std::optional<std::filesystem::path> tokenizer;
+  int64_t max_shard_bytes = 5'000'000'000;  // transformers' "5GB"
+  int64_t block_bytes = int64_t{64} << 20;  // memory used for converting
+};
+
+// Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, and the tokenizer. It
+// appears whole or not at all, and replaces one that was exported before. Every rank writes its own boxes into the shared
+// files. UserError when `folder` holds something that is no model. Collective over the world.
+void save_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const ModelFamily& family,
+             const ModelConfig& config, const Groups& groups, const HfExport& settings);
+
+}  // namespace megalith

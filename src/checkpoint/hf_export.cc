@@ -1,0 +1,224 @@
+// Writing Hugging Face folders; see hf.h.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "checkpoint/exchange.h"
+#include "checkpoint/hf.h"
+#include "checkpoint/replica_share.h"
+#include "checkpoint/safetensors_writer.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::array<std::string_view, 12> kTokenizerFiles = {"tokenizer.json",
+                                                              "tokenizer_config.json",
+                                                              "special_tokens_map.json",
+                                                              "added_tokens.json",
+                                                              "tokenizer.model",
+                                                              "vocab.json",
+                                                              "merges.txt",
+                                                              "vocab.txt",
+                                                              "spiece.model",
+                                                              "chat_template.jinja",
+                                                              "chat_template.json",
+                                                              "tekken.json"};
+
+struct Shard {
+  std::string file;
+  SafetensorsLayout layout;
+};
+
+// The canonical tensors of all ranks, each once, in model order: ranks of later stages come later.
+std::vector<SafetensorsEntry> gather_entries(const std::vector<Parameter*>& parameters, SafetensorsDtype dtype,
+                                             Group& world) {
+  Json mine = Json::array();
+  for (const Parameter* parameter : parameters) {
+    for (const Piece& piece : parameter->placement().pieces) mine.push_back({piece.name, piece.shape});
+  }
+  std::map<std::string, std::vector<int64_t>> shapes;
+  std::vector<SafetensorsEntry> entries;
+  for (const std::string& text : gather_texts(world, dump_json(mine), "save_hf tensors")) {
+    for (const Json& item : Json::parse(text)) {
+      const auto name = item[0].get<std::string>();
+      const auto shape = item[1].get<std::vector<int64_t>>();
+      const auto [entry, is_new] = shapes.emplace(name, shape);
+      MEGALITH_CHECK(entry->second == shape, "{} is held with two shapes", name);
+      if (is_new) entries.push_back({.name = name, .dtype = dtype, .shape = shape});
+    }
+  }
+  return entries;
+}
+
+// Filled in model order, as transformers does; a tensor larger than a shard gets one of its own.
+std::vector<Shard> make_shards(const std::vector<SafetensorsEntry>& entries, int64_t max_bytes) {
+  std::vector<std::vector<SafetensorsEntry>> groups(1);
+  int64_t bytes = 0;
+  for (const SafetensorsEntry& entry : entries) {
+    const int64_t size = safetensors_bytes(entry.dtype, entry.shape).value();
+    if (bytes + size > max_bytes && !groups.back().empty()) {
+      groups.emplace_back();
+      bytes = 0;
+    }
+    bytes += size;
+    groups.back().push_back(entry);
+  }
+  std::vector<Shard> shards;
+  for (std::vector<SafetensorsEntry>& group : groups) {
+    const std::string file = groups.size() == 1
+                                 ? "model.safetensors"
+                                 : fmt::format("model-{:05d}-of-{:05d}.safetensors", shards.size() + 1, groups.size());
+    shards.push_back({file, make_safetensors_layout(std::move(group))});
+  }
+  return shards;
+}
+
+void write_index(const fs::path& folder, const std::vector<Shard>& shards, int64_t total_bytes) {
+  if (shards.size() == 1) return;
+  Json weight_map = Json::object();
+  for (const Shard& shard : shards) {
+    for (const auto& [name, tensor] : shard.layout.tensors) weight_map[name] = shard.file;
+  }
+  const Json index = {{"metadata", {{"total_size", total_bytes}}}, {"weight_map", std::move(weight_map)}};
+  write_file_atomic(folder / "model.safetensors.index.json", dump_json_pretty(index));
+}
+
+void write_configuration(const fs::path& folder, const ModelFamily& family, const ModelConfig& config,
+                         at::ScalarType dtype) {
+  const Json json = family.to_hf(config, dtype);
+  write_file_atomic(folder / "config.json", dump_json_pretty(json));
+  Json generation = {{"_from_model_config", true}};
+  for (const char* key : {"bos_token_id", "eos_token_id", "transformers_version"}) {
+    const auto found = json.find(key);
+    if (found != json.end() && !found->is_null()) generation[key] = *found;
+  }
+  write_file_atomic(folder / "generation_config.json", dump_json_pretty(generation));
+}
+
+void copy_tokenizer(const fs::path& source, const fs::path& folder) {
+  std::vector<fs::path> files;
+  if (fs::is_directory(source)) {
+    for (const std::string_view name : kTokenizerFiles) {
+      if (fs::exists(source / name)) files.push_back(source / name);
+    }
+    if (files.empty()) {
+      throw UserError(fmt::format("{} holds no tokenizer file", source.string()),
+                      fmt::format("expected one of {}", fmt::join(kTokenizerFiles, ", ")));
+    }
+  } else {
+    files.push_back(source);
+  }
+  for (const fs::path& file : files) write_file_atomic(folder / file.filename(), MappedFile(file).bytes());
+}
+
+// An export may replace an export; anything else that has the name stays.
+void check_target(const fs::path& folder) {
+  if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
+  const bool is_export =
+      fs::is_directory(folder) && fs::exists(folder / "config.json") &&
+      (fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json"));
+  if (is_export) return;
+  throw UserError(fmt::format("{} (--save_hf) exists and is not a Hugging Face model", folder.string()),
+                  "choose another name, or remove it");
+}
+
+void write_chunk(const Chunk& chunk, at::ScalarType dtype, int64_t block_bytes, SafetensorsWriter& writer) {
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
+  for_each_block(chunk, dtype, block_bytes, [&](const Box& box, const at::Tensor& block) {
+    const std::span bytes(static_cast<const std::byte*>(block.const_data_ptr()), block.nbytes());
+    for_each_run(chunk.shape, box, [&](int64_t in_tensor, int64_t in_box, int64_t count) {
+      writer.write(
+          chunk.name, in_tensor * element_bytes,
+          bytes.subspan(static_cast<size_t>(in_box * element_bytes), static_cast<size_t>(count * element_bytes)));
+    });
+  });
+}
+
+}  // namespace
+
+void save_hf(const fs::path& folder, const std::vector<Parameter*>& parameters, const ModelFamily& family,
+             const ModelConfig& config, const Groups& groups, const HfExport& settings) {
+  Group& world = *groups.world;
+  std::vector<PieceView> views;  // of what this rank writes
+  ReplicaShare share(groups);
+  for (const Parameter* parameter : parameters) {
+    if (!share.is_mine(parameter->placement().replica_axes, static_cast<int64_t>(parameter->data().nbytes()))) continue;
+    for (PieceView& view : piece_views(parameter->placement(), parameter->data())) views.push_back(std::move(view));
+  }
+  const std::vector<Chunk> chunks = make_chunks(views);
+  const std::vector<Shard> shards =
+      make_shards(gather_entries(parameters, safetensors_dtype_of(settings.dtype), world), settings.max_shard_bytes);
+  int64_t total_bytes = 0;
+  for (const Shard& shard : shards) {
+    for (const auto& [name, tensor] : shard.layout.tensors) total_bytes += tensor.num_bytes;
+  }
+
+  // Rank 0 makes the folder and the files in their full size, the others join.
+  std::unique_ptr<AtomicDirectory> directory;
+  std::vector<std::unique_ptr<SafetensorsWriter>> writers;
+  int64_t bytes_written = 0;
+  run_on_all(world, "save_hf folder", [&] {
+    if (world.rank() != 0) return;
+    check_target(folder);
+    const int64_t needed = total_bytes + total_bytes / 100 + (int64_t{1} << 20);
+    const int64_t available = free_disk_bytes(folder);
+    if (available < needed) {
+      throw UserError(fmt::format("the model needs {} in {}, where {} are free", format_bytes(needed), folder.string(),
+                                  format_bytes(available)),
+                      "free space or choose another --save_hf");
+    }
+    if (folder.has_parent_path()) make_directories(folder.parent_path());
+    directory = std::make_unique<AtomicDirectory>(folder, /*replace=*/true);
+    for (const Shard& shard : shards) {
+      writers.push_back(std::make_unique<SafetensorsWriter>(directory->path() / shard.file, shard.layout));
+    }
+  });
+  const fs::path temporary = broadcast_text(world, directory ? directory->path().string() : "", 0, "save_hf folder");
+  run_on_all(world, "save_hf write", [&] {
+    if (world.rank() != 0) {
+      if (!fs::is_directory(temporary)) {
+        throw UserError(
+            fmt::format("{} (--save_hf) was made by rank 0, but this rank does not see it", temporary.string()),
+            "give a folder on a file system that all hosts share");
+      }
+      for (const Shard& shard : shards) {
+        writers.push_back(
+            std::make_unique<SafetensorsWriter>(temporary / shard.file, shard.layout, SafetensorsWriter::Mode::kJoin));
+      }
+    }
+    for (const Chunk& chunk : chunks) {
+      for (size_t i = 0; i < shards.size(); ++i) {
+        if (shards[i].layout.tensors.contains(chunk.name))
+          write_chunk(chunk, settings.dtype, settings.block_bytes, *writers[i]);
+      }
+    }
+    for (const auto& writer : writers) {
+      bytes_written += writer->data_bytes_written();
+      writer->finish();
+    }
+  });
+  // More is possible, since tied weights have two owners; less means that some rank's part is in no file.
+  const double all_bytes_written = world.reduced(static_cast<double>(bytes_written), ReduceOp::kSum, "save_hf bytes");
+  MEGALITH_CHECK(all_bytes_written >= static_cast<double>(total_bytes), "{} of {} bytes written", all_bytes_written,
+                 total_bytes);
+  run_on_all(world, "save_hf commit", [&] {
+    if (world.rank() != 0) return;
+    write_index(directory->path(), shards, total_bytes);
+    write_configuration(directory->path(), family, config, settings.dtype);
+    if (settings.tokenizer) copy_tokenizer(*settings.tokenizer, directory->path());
+    directory->commit();
+  });
+}
+
+}  // namespace megalith

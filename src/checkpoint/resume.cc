@@ -1,0 +1,84 @@
+// What a run starts from; see resume.h.
+#include "checkpoint/resume.h"
+
+#include <fmt/format.h>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/exchange.h"
+#include "core/error.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+bool holds_checkpoint(const fs::path& root) {
+  return fs::exists(root / kManifestFile) || !list_checkpoints(root).empty();
+}
+
+Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_optimizer, CheckpointState& state,
+                   const Groups& groups, Logger& log) {
+  const TrainState present = state.train;
+  const Manifest manifest = load_checkpoint(found.folder, state, groups, {.with_optimizer = with_optimizer});
+  if (is_finetune) state.train = present;
+  log.info("loaded {} from {}{}", with_optimizer ? "weights and optimizer" : "weights", found.folder.string(),
+           is_finetune ? ", starting at iteration 0" : fmt::format(" at iteration {}", manifest.train.iteration));
+  return {.folder = found.folder,
+          .is_finetune = is_finetune,
+          .has_optimizer = with_optimizer,
+          .differences = compare_configuration(manifest.configuration, state.configuration)};
+}
+
+}  // namespace
+
+std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
+                              Logger& log) {
+  Group& world = *groups.world;
+  if (options.load) {
+    if (const auto found = find_checkpoint(*options.load, options.ckpt_step, world, log)) {
+      const bool with_optimizer = !options.no_load_optim && !options.finetune;
+      return load_found(*found, options.finetune, with_optimizer, state, groups, log);
+    }
+    if (options.exit_on_missing_checkpoint) {
+      throw UserError(fmt::format("{} (load) holds no checkpoint", *options.load),
+                      "check the folder, or leave --exit_on_missing_checkpoint away to start afresh");
+    }
+  }
+  if (options.pretrained_checkpoint) {
+    const auto found = find_checkpoint(*options.pretrained_checkpoint, std::nullopt, world, log);
+    if (!found) {
+      throw UserError(fmt::format("{} (pretrained_checkpoint) holds no checkpoint", *options.pretrained_checkpoint),
+                      "give the folder that was given to --save");
+    }
+    return load_found(*found, /*is_finetune=*/true, /*with_optimizer=*/false, state, groups, log);
+  }
+  if (options.load) log.info("{} (load) holds no checkpoint: starting afresh", *options.load);
+  return std::nullopt;
+}
+
+bool has_checkpoint(const CheckpointOptions& options, const Groups& groups) {
+  Group& world = *groups.world;
+  std::string answer;
+  run_on_all(world, "checkpoint presence", [&] {
+    if (world.rank() != 0) return;
+    const bool found = (options.load && holds_checkpoint(*options.load)) ||
+                       (options.pretrained_checkpoint && holds_checkpoint(*options.pretrained_checkpoint));
+    answer = found ? "yes" : "no";
+  });
+  return broadcast_text(world, answer, 0, "checkpoint presence") == "yes";
+}
+
+ModelConfig read_checkpoint_model(const fs::path& root, std::optional<int64_t> step, const Groups& groups,
+                                  Logger& log) {
+  const auto found = find_checkpoint(root, step, *groups.world, log);
+  if (!found)
+    throw UserError(fmt::format("{} holds no checkpoint", root.string()), "give the folder that was given to --save");
+  ModelConfig config;
+  run_on_all(*groups.world, "checkpoint model", [&] {
+    const Manifest manifest = load_manifest(found->folder);
+    config = model_config_of(manifest.architecture, manifest.configuration);
+  });
+  return config;
+}
+
+}  // namespace megalith

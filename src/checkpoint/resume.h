@@ -1,0 +1,39 @@
+// What a run starts from: the options' way through checkpoints to the state that is loaded.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/checkpoint_options.h"
+#include "checkpoint/checkpoint_state.h"
+#include "checkpoint/configuration.h"
+#include "comm/groups.h"
+#include "core/log.h"
+
+namespace megalith {
+
+struct Resumed {
+  std::filesystem::path folder;                      // of the checkpoint
+  bool is_finetune = false;                          // weights alone: counters start at zero
+  bool has_optimizer = false;                        // optimizer states were loaded
+  std::vector<ConfigurationDifference> differences;  // between its configuration and the present one
+};
+
+// Looks where `load` says, then where `pretrained_checkpoint` says, verifies what it finds, loads it into `state` (whose
+// TrainState keeps its present values after finetune) and tells what it did.
+// Nothing when there is no checkpoint: the run starts afresh, or from load_hf, which is the caller's to load before (a
+// checkpoint in `load` wins over it). UserError with exit_on_missing_checkpoint. Collective over the world.
+std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
+                              Logger& log);
+
+// Whether a resume would find a checkpoint: then there is no need to initialise weights or to read load_hf. Looks at
+// names only. Collective over the world.
+bool has_checkpoint(const CheckpointOptions& options, const Groups& groups);
+
+// The model of the newest intact checkpoint, for commands that are given a checkpoint and nothing else. UserError when
+// there is none. Collective over the world.
+ModelConfig read_checkpoint_model(const std::filesystem::path& root, std::optional<int64_t> step, const Groups& groups,
+                                  Logger& log);
+
+}  // namespace megalith

@@ -1,0 +1,93 @@
+// The safetensors format: what a file holds, and reading it through a memory mapping.
+//
+//   u64 little-endian N | N bytes of JSON | data
+//   JSON: name -> {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, and "__metadata__": text -> text
+//
+// A file comes from outside, so nothing in it is believed: sizes are computed with overflow checks, the tensors must cover
+// the data exactly, without a hole or an overlap, and no name may appear twice. Every refusal is a UserError that names
+// the file, the tensor and the bytes. Source: huggingface/safetensors, README.md and safetensors/src/tensor.rs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/file.h"
+
+namespace megalith {
+
+// In the order of the format's own enumeration, which is the order of alignment and decides the order in a file.
+enum class SafetensorsDtype {
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBf16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+
+std::string_view name_of(SafetensorsDtype dtype);  // "BF16"
+std::optional<SafetensorsDtype> parse_safetensors_dtype(std::string_view name);
+int64_t bits_of(SafetensorsDtype dtype);
+// Nothing for the sub-byte types, which no tensor of ours can hold.
+std::optional<at::ScalarType> scalar_type_of(SafetensorsDtype dtype);
+SafetensorsDtype safetensors_dtype_of(at::ScalarType dtype);  // UserError for types the format lacks
+
+// Bytes of a tensor; nothing when the product overflows or is no whole number of bytes.
+std::optional<int64_t> safetensors_bytes(SafetensorsDtype dtype, std::span<const int64_t> shape);
+
+struct SafetensorsTensor {
+  SafetensorsDtype dtype = SafetensorsDtype::kF32;
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  // of its first byte in the file
+  int64_t num_bytes = 0;
+};
+
+// A file opened for reading. The data is mapped: opening costs the header alone, and pages come in as they are read.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_->path(); }
+  const std::map<std::string, SafetensorsTensor, std::less<>>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const SafetensorsTensor* find(std::string_view name) const;
+
+  // `tensor` is one of tensors().
+  std::span<const std::byte> bytes(const SafetensorsTensor& tensor) const;
+  // The same as a CPU tensor, to be read only: it shares the mapping and keeps it alive (a copy when the file does not
+  // align it). UserError for a dtype that no tensor of ours can hold.
+  at::Tensor view(const SafetensorsTensor& tensor) const;
+
+ private:
+  std::shared_ptr<const MappedFile> file_;
+  std::map<std::string, SafetensorsTensor, std::less<>> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace megalith

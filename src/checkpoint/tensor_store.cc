@@ -1,0 +1,209 @@
+// Canonical tensors in files; see tensor_store.h.
+#include "checkpoint/tensor_store.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+// "a, b and 3 more"
+std::string shortened(const std::vector<std::string>& items, size_t num_shown = 5) {
+  if (items.size() <= num_shown) return fmt::format("{}", fmt::join(items, ", "));
+  return fmt::format("{} and {} more",
+                     fmt::join(items.begin(), items.begin() + static_cast<ptrdiff_t>(num_shown), ", "),
+                     items.size() - num_shown);
+}
+
+void add_file(TensorStore& store, const fs::path& path, std::set<std::string>* names = nullptr) {
+  const auto file = std::make_shared<const SafetensorsFile>(path);
+  for (const auto& [name, tensor] : file->tensors()) {
+    store.add(name, tensor.shape, {.box = Box::whole(tensor.shape), .file = file, .tensor = &tensor});
+    if (names != nullptr) names->insert(name);
+  }
+}
+
+[[noreturn]] void fail_no_weights(const fs::path& folder) {
+  std::vector<std::string> pickles, others;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth")) pickles.push_back(name);
+    if (name.ends_with(".safetensors")) others.push_back(name);
+  }
+  std::sort(pickles.begin(), pickles.end());
+  std::sort(others.begin(), others.end());
+  const std::string message =
+      fmt::format("{} has neither model.safetensors nor model.safetensors.index.json", folder.string());
+  if (!pickles.empty()) {
+    throw UserError(
+        fmt::format("{}, only {}", message, shortened(pickles)),
+        "pickled weights are not read, because opening them runs code: save the model again with transformers' "
+        "save_pretrained(folder, safe_serialization=True)");
+  }
+  if (!others.empty()) {
+    throw UserError(
+        fmt::format("{}, only {}", message, shortened(others)),
+        "name a single file model.safetensors; for several the index is needed: fetch it from where they came");
+  }
+  throw UserError(message, "give the folder that holds config.json and the weights");
+}
+
+}  // namespace
+
+TensorStore TensorStore::open_file(const fs::path& path) {
+  TensorStore store;
+  add_file(store, path);
+  return store;
+}
+
+TensorStore TensorStore::open_folder(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw UserError(fmt::format("{} is not a folder", folder.string()),
+                    "give the folder that holds config.json and the weights");
+  }
+  const fs::path index_path = folder / "model.safetensors.index.json";
+  if (!fs::exists(index_path)) {
+    const fs::path single = folder / "model.safetensors";
+    if (!fs::exists(single)) fail_no_weights(folder);
+    return open_file(single);
+  }
+  const Json index = load_json(index_path);
+  const std::string where = index_path.string();
+  const Json& weight_map = get_member(index, "weight_map", where);
+  if (!weight_map.is_object()) throw UserError(fmt::format("{}: weight_map is no object", where));
+  std::map<std::string, std::vector<std::string>> names_by_file;
+  for (const auto& [name, file] : weight_map.items()) {
+    const auto file_name = json_as<std::string>(file, fmt::format("{}: weight_map.{}", where, name));
+    // The index comes from outside: it may not lead to other folders.
+    if (file_name.empty() || fs::path(file_name).filename() != file_name || file_name == "." || file_name == "..") {
+      throw UserError(fmt::format("{}: '{}' is not the name of a file in this folder", where, file_name));
+    }
+    names_by_file[file_name].push_back(name);
+  }
+  std::vector<std::string> missing_files;
+  for (const auto& [file, names] : names_by_file) {
+    if (!fs::exists(folder / file)) missing_files.push_back(file);
+  }
+  if (!missing_files.empty()) {
+    throw UserError(
+        fmt::format("{} names {} files that are not there: {}", where, missing_files.size(), shortened(missing_files)),
+        "fetch them, or point to the complete folder");
+  }
+  TensorStore store;
+  for (const auto& [file, names] : names_by_file) {
+    std::set<std::string> found;
+    add_file(store, folder / file, &found);
+    for (const std::string& name : names) {
+      if (!found.contains(name)) {
+        throw UserError(fmt::format("{}: {} is said to be in {}, which does not hold it", where, name, file),
+                        "index and files come from different versions: fetch them again");
+      }
+    }
+  }
+  return store;
+}
+
+void TensorStore::add(const std::string& name, const std::vector<int64_t>& shape, Part part) {
+  Entry& entry = entries_[name];
+  if (entry.parts.empty()) {
+    entry.shape = shape;
+    entry.dtype = part.tensor->dtype;
+  }
+  const Part* other = entry.parts.empty() ? &part : &entry.parts.front();
+  if (entry.shape != shape || entry.dtype != part.tensor->dtype) {
+    throw UserError(fmt::format("{} is {} [{}] in {}, but {} [{}] in {}", name, name_of(entry.dtype),
+                                fmt::join(entry.shape, ", "), other->file->path().string(), name_of(part.tensor->dtype),
+                                fmt::join(shape, ", "), part.file->path().string()),
+                    "the files do not belong together: fetch or save them again");
+  }
+  for (const Part& present : entry.parts) {
+    const bool is_same_empty = part.box.is_empty() && present.box == part.box;
+    if (is_same_empty || !intersect(present.box, part.box).is_empty()) {
+      throw UserError(
+          fmt::format("{} is both in {} and in {}", name, present.file->path().string(), part.file->path().string()),
+          "the files do not belong together: fetch or save them again");
+    }
+  }
+  entry.parts.push_back(std::move(part));
+}
+
+const TensorStore::Entry* TensorStore::find(std::string_view name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+std::string_view TensorStore::resolve(const Piece& piece) const {
+  if (find(piece.name) != nullptr) return piece.name;
+  for (const std::string& alias : piece.aliases) {
+    if (find(alias) != nullptr) return alias;
+  }
+  return "";
+}
+
+void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& out) const {
+  const at::NoGradGuard no_grad;
+  const Entry* entry = find(name);
+  MEGALITH_CHECK(entry != nullptr, "{} is not in the store", name);
+  int64_t num_read = 0;
+  for (const Part& part : entry->parts) {
+    const Box common = intersect(part.box, box);
+    if (common.is_empty()) continue;
+    const at::Tensor source = slice_box(part.file->view(*part.tensor), common, part.box.offset);
+    slice_box(out, common, box.offset).copy_(source);
+    num_read += common.num_elements();
+  }
+  if (num_read != box.num_elements()) {
+    throw UserError(
+        fmt::format("{} of {} elements of {} (offset [{}], extent [{}]) are in no file", box.num_elements() - num_read,
+                    box.num_elements(), name, fmt::join(box.offset, ", "), fmt::join(box.extent, ", ")),
+        "files of this checkpoint are missing: copy the whole folder");
+  }
+}
+
+StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views) {
+  StoreFit fit;
+  std::set<std::string_view> seen;
+  for (const PieceView& view : views) {
+    const Piece& piece = view.piece;
+    if (!seen.insert(piece.name).second) continue;
+    const std::string_view name = store.resolve(piece);
+    if (name.empty()) {
+      fit.missing.push_back(piece.name);
+      continue;
+    }
+    fit.used.emplace(name);
+    for (const std::string& alias : piece.aliases) {
+      if (store.find(alias) != nullptr) fit.used.insert(alias);
+    }
+    const TensorStore::Entry& entry = *store.find(name);
+    if (entry.shape != piece.shape) {
+      fit.misshaped.push_back(
+          fmt::format("{} is [{}], expected [{}]", name, fmt::join(entry.shape, ", "), fmt::join(piece.shape, ", ")));
+    } else if (!scalar_type_of(entry.dtype)) {
+      fit.misshaped.push_back(fmt::format("{} is of type {}, which cannot be read", name, name_of(entry.dtype)));
+    }
+  }
+  return fit;
+}
+
+void read_pieces(const TensorStore& store, std::span<const PieceView> views) {
+  for (const PieceView& view : views) store.read(store.resolve(view.piece), view.piece.canonical, view.tensor);
+}
+
+void read_pieces(const TensorStore& store, const Placement& placement, const at::Tensor& local,
+                 const std::optional<FlatRange>& range) {
+  const at::NoGradGuard no_grad;
+  if (placement.num_local_elements() != placement.num_canonical_elements()) at::Tensor(local).zero_();
+  read_pieces(store, piece_views(placement, local, range));
+}
+
+}  // namespace megalith

@@ -1,0 +1,70 @@
+// Canonical tensors in files, whole or in boxes, read by any box that is asked for.
+//
+// A Hugging Face folder holds each tensor whole; a native checkpoint holds the boxes that its ranks wrote. Who reads does
+// not see the difference: a read is the intersection of the wanted box with the boxes there are.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/pieces.h"
+#include "checkpoint/safetensors.h"
+
+namespace megalith {
+
+class TensorStore {
+ public:
+  struct Part {
+    Box box;  // of the canonical tensor
+    std::shared_ptr<const SafetensorsFile> file;
+    const SafetensorsTensor* tensor = nullptr;  // of the box's extents
+  };
+  struct Entry {
+    std::vector<int64_t> shape;
+    SafetensorsDtype dtype = SafetensorsDtype::kF32;
+    std::vector<Part> parts;
+  };
+
+  // model.safetensors, or all files of model.safetensors.index.json. UserError when neither is there, a shard is missing,
+  // or index and files disagree.
+  static TensorStore open_folder(const std::filesystem::path& folder);
+  static TensorStore open_file(const std::filesystem::path& path);
+
+  // UserError when another part of the tensor had a different shape or dtype, or covers the same elements.
+  void add(const std::string& name, const std::vector<int64_t>& shape, Part part);
+
+  const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
+  const Entry* find(std::string_view name) const;
+  // The piece's own name or the first of its aliases that is here; "" when none is.
+  std::string_view resolve(const Piece& piece) const;
+
+  // Copies a box of a tensor into `out`, which has the box's extents, any strides, any device and any dtype that the
+  // stored one converts to. UserError when the stored parts do not cover the box.
+  void read(std::string_view name, const Box& box, const at::Tensor& out) const;
+
+ private:
+  std::map<std::string, Entry, std::less<>> entries_;
+};
+
+// How the tensors that are wanted and those that are there differ.
+struct StoreFit {
+  std::vector<std::string> missing;    // canonical names
+  std::vector<std::string> misshaped;  // "model.norm.weight is [8], expected [16]"
+  std::set<std::string> used;          // names in the store, aliases that also are there included
+};
+StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views);
+
+// Reads every view; its names were found to fit.
+void read_pieces(const TensorStore& store, std::span<const PieceView> views);
+
+// Placement's local tensor, or the range of it; padding becomes zero.
+void read_pieces(const TensorStore& store, const Placement& placement, const at::Tensor& local,
+                 const std::optional<FlatRange>& range = std::nullopt);
+
+}  // namespace megalith

@@ -1,0 +1,34 @@
+// The table of subcommands, and what they share.
+#include "cli/command.h"
+
+#include <algorithm>
+
+namespace megalith {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"train", "pre-train or fine-tune a model", run_train},
+    {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare},
+    {"generate", "text from a checkpoint or a Hugging Face folder", run_generate},
+    {"evaluate", "loss and perplexity on a data set", run_evaluate},
+    {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},
+};
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+ConfigInputs CommandContext::config_inputs() const {
+  ConfigInputs inputs;
+  inputs.arguments = arguments;
+  inputs.config_root = config_root;
+  inputs.environment = environment;
+  return inputs;
+}
+
+bool CommandContext::wants_help() const {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
+}  // namespace megalith

@@ -1,0 +1,106 @@
+// megalith evaluate: loss and perplexity on a data set, as one JSON object on standard output.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "cli/session.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/help.h"
+#include "core/json.h"
+#include "train/setup.h"
+#include "train/step.h"
+
+#include <nlohmann/json.hpp>
+
+namespace megalith {
+namespace {
+
+struct EvaluateOptions {
+  Split eval_split = Split::kTrain;
+  bool has_split = false;
+  std::optional<std::string> split_name_text;
+  std::optional<std::string> losses_file;
+
+  void visit(OptionVisitor& v) {
+    v.group("Evaluation of a model");
+    v.field("eval_split", split_name_text, "train, valid or test; default: the first split with a weight.");
+    v.field("losses_file", losses_file, "File for the per-token losses: one JSON array a sample, in order.");
+  }
+};
+
+Split chosen_split(const EvaluateOptions& options, const DataOptions& data) {
+  if (options.split_name_text) {
+    for (const Split split : kSplits) {
+      if (split_name(split) == *options.split_name_text) return split;
+    }
+    throw UserError(fmt::format("eval_split is '{}'", *options.split_name_text), "use train, valid or test");
+  }
+  if (data.has_split_paths()) {
+    return !data.train_data_path.empty() ? Split::kTrain
+           : !data.valid_data_path.empty() ? Split::kValid
+                                           : Split::kTest;
+  }
+  const auto weights = parse_split(data.split.value_or("969, 30, 1"));
+  for (const Split split : kSplits) {
+    if (weights[static_cast<size_t>(split)] > 0) return split;
+  }
+  return Split::kTrain;
+}
+
+}  // namespace
+
+int run_evaluate(CommandContext& context) {
+  EvaluateOptions options;
+  std::unique_ptr<Resolved> resolved =
+      resolve_config(context.config_inputs(), 1, [&](OptionVisitor& visitor) { options.visit(visitor); });
+  if (resolved->wants_help) {
+    fmt::print("usage: megalith evaluate --load_hf DIR|--load DIR --data_path PREFIX [--option value ...]\n\n{}",
+               help_text(*resolved->options));
+    return kExitSuccess;
+  }
+  Session session = start_session(context, std::move(resolved));
+  const Resolved& run = *session.resolved;
+  const Derived& d = run.derived;
+  const Split split = chosen_split(options, run.config.data);
+  const int64_t num_samples = run.config.train.eval_iters * d.global_batch_size;
+  DataSetup setup = make_data_setup(run);
+  setup.num_samples = {0, 0, 0};
+  setup.num_samples[static_cast<size_t>(split)] = num_samples;
+  const DataSets data = make_data_sets(run.config.data, setup, context.log);
+  BatchSource* source = data.of(split);
+  if (source == nullptr || num_samples == 0) {
+    throw UserError(fmt::format("nothing to evaluate: split {} is empty, or eval_iters is 0", split_name(split)),
+                    "choose another eval_split, or raise eval_iters");
+  }
+  const BuiltModel built = build_model(run, session.groups, session.device);
+  load_weights(run, built, session.groups, context.log);
+
+  std::string lines;
+  EvaluationSums sums;
+  Progress progress(context.log, "evaluate", num_samples, "samples");
+  for (int64_t done = 0; done < num_samples; done += d.micro_batch_size) {
+    const Batch batch = source->read({.consumed_samples = done, .micro_batch_size = d.micro_batch_size});
+    at::Tensor losses;
+    const EvaluationSums part =
+        evaluate_batch(*built.model, batch, session.device, options.losses_file ? &losses : nullptr);
+    sums.loss_sum += part.loss_sum;
+    sums.tokens += part.tokens;
+    if (options.losses_file) {
+      losses = losses.to(at::kDouble).contiguous();
+      for (int64_t row = 0; row < losses.size(0); ++row) {
+        const double* first = losses.const_data_ptr<double>() + row * losses.size(1);
+        lines += dump_json(Json(std::vector<double>(first, first + losses.size(1)))) + "\n";
+      }
+    }
+    progress.advance(d.micro_batch_size);
+  }
+  progress.finish();
+  if (options.losses_file) write_file_atomic(*options.losses_file, lines);
+  const double loss = sums.loss_sum / std::max(sums.tokens, 1.0);
+  fmt::print("{}\n", dump_json(Json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", static_cast<int64_t>(sums.tokens)}}));
+  return kExitSuccess;
+}
+
+}  // namespace megalith

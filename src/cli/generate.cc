@@ -1,0 +1,110 @@
+// megalith generate: text from a checkpoint or a Hugging Face folder.
+#include <cstdio>
+
+#include "cli/session.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/help.h"
+#include "core/strings.h"
+#include "core/time.h"
+#include "train/generation.h"
+#include "train/setup.h"
+
+namespace megalith {
+namespace {
+
+struct GenerateOptions {
+  std::optional<std::string> prompt, prompt_file;
+  std::vector<int64_t> prompt_ids;
+  int64_t max_new_tokens = 100;
+  int64_t num_samples = 1;
+  bool ignore_eos = false;
+  bool print_ids = false;
+  SamplingOptions sampling;
+
+  void visit(OptionVisitor& v) {
+    v.group("Generation");
+    v.field("prompt", prompt, "Text to continue.");
+    v.field("prompt_file", prompt_file, "File with the text to continue.");
+    v.field("prompt_ids", prompt_ids, "Token ids to continue, instead of a text.");
+    v.field("max_new_tokens", max_new_tokens, "Longest continuation.").unit("tokens").at_least(1);
+    v.field("num_samples", num_samples, "Continuations of the same prompt.").at_least(1);
+    v.field("ignore_eos", ignore_eos, "Go on behind an end-of-text token.");
+    v.field("print_ids", print_ids, "Print the new token ids, on one line a sample, instead of text.");
+    sampling.visit(v);
+  }
+};
+
+std::vector<int64_t> prompt_of(const GenerateOptions& options, const Tokenizer* tokenizer) {
+  const int given = options.prompt.has_value() + options.prompt_file.has_value() + !options.prompt_ids.empty();
+  if (given != 1) {
+    throw UserError(given == 0 ? "no prompt given" : "several prompts given",
+                    "give one of --prompt TEXT, --prompt_file FILE, --prompt_ids 1,2,3");
+  }
+  if (!options.prompt_ids.empty()) return options.prompt_ids;
+  MEGALITH_CHECK(tokenizer != nullptr, "a text prompt without a tokenizer");
+  const std::string text = options.prompt ? *options.prompt : read_file(*options.prompt_file);
+  const std::vector<int32_t> ids = tokenizer->encode(text, /*add_special=*/true);
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace
+
+int run_generate(CommandContext& context) {
+  GenerateOptions options;
+  std::unique_ptr<Resolved> resolved =
+      resolve_config(context.config_inputs(), 1, [&](OptionVisitor& visitor) { options.visit(visitor); });
+  if (resolved->wants_help) {
+    fmt::print("usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]\n\n{}",
+               help_text(*resolved->options));
+    return kExitSuccess;
+  }
+  Session session = start_session(context, std::move(resolved));
+  const Resolved& run = *session.resolved;
+  const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
+  const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
+  const bool needs_text = options.prompt_ids.empty() || !options.print_ids;
+  if (needs_text && tokenizer == nullptr) {
+    throw UserError("text needs a tokenizer, and none was found",
+                    "name one with --tokenizer_model, or use --prompt_ids and --print_ids");
+  }
+  GenerationRequest request;
+  request.prompt_ids = prompt_of(options, tokenizer);
+  request.max_new_tokens = options.max_new_tokens;
+  request.sampling = options.sampling;
+  if (!options.ignore_eos) {
+    request.stop_ids = run.config.model.eos_token_ids;
+    if (tokenizer != nullptr && tokenizer->eod()) request.stop_ids.push_back(*tokenizer->eod());
+  }
+
+  const BuiltModel built = build_model(run, session.groups, session.device);
+  load_weights(run, built, session.groups, context.log);
+  const Stopwatch watch;
+  int64_t num_tokens = 0;
+  for (int64_t sample = 0; sample < options.num_samples; ++sample) {
+    request.sampling.sampling_seed = options.sampling.sampling_seed + sample;
+    if (options.print_ids) {
+      const std::vector<int64_t> ids = generate_tokens(*built.model, request, session.device);
+      num_tokens += static_cast<int64_t>(ids.size());
+      std::string line;
+      for (const int64_t id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+      fmt::print("{}\n", line);
+      continue;
+    }
+    StreamingDecoder decoder(*tokenizer, /*skip_special=*/true);
+    if (options.prompt) fmt::print("{}", *options.prompt);
+    const auto show = [&](int64_t id) {
+      fmt::print("{}", decoder.push(narrow<int32_t>(id)));
+      std::fflush(stdout);
+      return true;
+    };
+    num_tokens += static_cast<int64_t>(generate_tokens(*built.model, request, session.device, show).size());
+    fmt::print("{}\n", decoder.finish());
+    if (sample + 1 < options.num_samples) fmt::print("\n");
+  }
+  context.log.info("{} tokens in {}, {:.1f} tokens/s", num_tokens, format_duration(watch.elapsed_s()),
+                   static_cast<double>(num_tokens) / watch.elapsed_s());
+  return kExitSuccess;
+}
+
+}  // namespace megalith

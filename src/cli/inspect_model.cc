@@ -1,0 +1,121 @@
+// Logits and gradients of a model; see inspect_model.h.
+#include "cli/inspect_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/pieces.h"
+#include "checkpoint/safetensors_writer.h"
+#include "cli/session.h"
+#include "core/error.h"
+#include "core/help.h"
+#include "core/json.h"
+#include "train/setup.h"
+#include "train/step.h"
+
+namespace megalith {
+namespace {
+
+struct OutputOptions {
+  std::vector<int64_t> prompt_ids;
+  std::string output;
+
+  void visit(OptionVisitor& v) {
+    v.group("Inspection");
+    v.field("output", output, "The safetensors file to write.");
+    v.field("prompt_ids", prompt_ids, "Token ids of the prompt (logits).");
+  }
+};
+
+// Whole canonical tensors of this rank's gradients, in fp32 on the CPU.
+std::map<std::string, at::Tensor> canonical_gradients(const std::vector<Parameter*>& parameters) {
+  std::map<std::string, at::Tensor> result;
+  for (const Parameter* param : parameters) {
+    if (!param->is_trainable()) continue;
+    for (const PieceView& view : piece_views(param->placement(), param->grad())) {
+      at::Tensor& whole = result[view.piece.name];
+      if (!whole.defined()) whole = at::zeros(view.piece.shape, at::kFloat);
+      slice_box(whole, view.piece.canonical, std::vector<int64_t>(view.piece.shape.size(), 0))
+          .copy_(view.tensor.to(at::kCPU));
+    }
+  }
+  return result;
+}
+
+void write_safetensors(const std::string& path, const std::map<std::string, at::Tensor>& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    entries.push_back({name, safetensors_dtype_of(tensor.scalar_type()), tensor.sizes().vec()});
+  }
+  SafetensorsWriter writer(path, make_safetensors_layout(std::move(entries)));
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor bytes = tensor.contiguous();
+    writer.write(name, 0, {static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
+  }
+  writer.finish();
+}
+
+}  // namespace
+
+int inspect_logits(CommandContext& context) {
+  OutputOptions options;
+  auto resolved = resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
+  if (resolved->wants_help || options.output.empty() || options.prompt_ids.empty()) {
+    fmt::print("usage: megalith inspect logits --load_hf DIR --prompt_ids 1,2,3 --output FILE\n\n{}",
+               help_text(*resolved->options));
+    return resolved->wants_help ? kExitSuccess : kExitUserError;
+  }
+  Session session = start_session(context, std::move(resolved));
+  const BuiltModel built = build_model(*session.resolved, session.groups, session.device);
+  load_weights(*session.resolved, built, session.groups, context.log);
+  at::NoGradGuard no_grad;
+  ModelInput input;
+  input.tokens = at::tensor(at::ArrayRef<int64_t>(options.prompt_ids), at::kLong).unsqueeze(0).to(session.device);
+  input.context.b = 1;
+  input.context.s = input.tokens.size(1);
+  input.context.position_ids =
+      at::arange(input.context.s, at::TensorOptions(session.device).dtype(at::kLong)).unsqueeze(0);
+  input.context.is_training = false;
+  const ModelOutput output = built.model->forward(input, {}, HeadOutput::kLogits);
+  write_safetensors(options.output, {{"logits", output.logits[0].to(at::kCPU, at::kFloat)}});
+  return kExitSuccess;
+}
+
+int inspect_gradients(CommandContext& context) {
+  OutputOptions options;
+  auto resolved = resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
+  if (resolved->wants_help || options.output.empty()) {
+    fmt::print("usage: megalith inspect gradients --load_hf DIR --data_path PREFIX --output FILE\n\n{}",
+               help_text(*resolved->options));
+    return resolved->wants_help ? kExitSuccess : kExitUserError;
+  }
+  Session session = start_session(context, std::move(resolved));
+  const Resolved& run = *session.resolved;
+  const Derived& d = run.derived;
+  DataSetup setup = make_data_setup(run);
+  setup.num_samples = {d.global_batch_size, 0, 0};
+  const DataSets data = make_data_sets(run.config.data, setup, context.log);
+  if (data.train == nullptr) throw UserError("the training split is empty", "give it a weight in split");
+  const BuiltModel built = build_model(run, session.groups, session.device);
+  load_weights(run, built, session.groups, context.log);
+  GradBuffer gradients(built.model->parameters(), session.groups.dp_cp, {});
+  Optimizer optimizer(built.model->parameters(), session.groups, run.config.optimizer, run.config.runtime.kernels);
+  TrainStep step(*built.model, gradients, optimizer, session.groups, session.device);
+  std::vector<Batch> batches;
+  for (int64_t m = 0; m < d.num_microbatches; ++m) {
+    batches.push_back(data.train->read(
+        {.consumed_samples = m * d.micro_batch_size, .micro_batch_size = d.micro_batch_size}));
+  }
+  const StepResult result = step.compute_gradients(batches);
+  write_safetensors(options.output, canonical_gradients(built.model->parameters()));
+  Json losses = Json::object();
+  for (const NamedLoss& loss : result.losses) losses[loss.name] = loss.value;
+  fmt::print("{}\n", dump_json(losses));
+  return kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,33 @@
+// megalith prepare: text into token files.
+#include "data/prepare.h"
+
+#include <cstdio>
+
+#include "cli/command.h"
+#include "core/error.h"
+#include "core/help.h"
+
+namespace megalith {
+
+int run_prepare(CommandContext& context) {
+  PrepareOptions options;
+  OptionSet set(options);
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) {
+    fmt::print("usage: megalith prepare --input FILE ... --output_prefix PREFIX [--option value ...]\n\n{}",
+               help_text(set));
+    return kExitSuccess;
+  }
+  for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  std::vector<UserError> errors;
+  if (options.input.empty()) errors.emplace_back("no input given", "name JSON-lines or text files with --input");
+  if (options.output_prefix.empty()) {
+    errors.emplace_back("no output_prefix given", "give the path that the .bin and .idx files shall begin with");
+  }
+  throw_if_any(errors);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
+  fmt::print("{}", describe(prepare_data(options, *tokenizer, context.log)));
+  return kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,171 @@
+#include "models/hf_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/json.h"
+
+namespace megalith {
+
+namespace {
+
+// The rotary keys live in rope_parameters (version 5), or beside the others and in rope_scaling (version 4).
+void read_rope(const Json& json, ModelConfig& config) {
+  const Json* parameters = find_member(json, "rope_parameters", kHfConfigFile);
+  const Json* scaling = parameters != nullptr ? parameters : find_member(json, "rope_scaling", kHfConfigFile);
+  const std::string where =
+      fmt::format("{}: {}", kHfConfigFile, parameters != nullptr ? "rope_parameters" : "rope_scaling");
+
+  config.rotary_base = json_get_or<double>(json, "rope_theta", 10000, kHfConfigFile);
+  if (parameters != nullptr)
+    config.rotary_base = json_get_or<double>(*parameters, "rope_theta", config.rotary_base, where);
+  refuse_unless(json, "partial_rotary_factor", 1.0, "all channels of a head are rotated in this family");
+  if (scaling == nullptr) return;
+  refuse_unless(*scaling, "partial_rotary_factor", 1.0, "all channels of a head are rotated in this family");
+
+  const std::string type = json_find<std::string>(*scaling, "rope_type", where)
+                               .value_or(json_get_or<std::string>(*scaling, "type", "default", where));
+  if (type == "default") return;
+  if (type != "llama3") {
+    throw UserError(fmt::format("{}: rotary scaling of type '{}', expected 'default' or 'llama3'", where, type),
+                    "this model cannot be loaded: its positions would be rotated wrongly");
+  }
+  config.use_rope_scaling = true;
+  config.rope_scaling_factor = json_get<double>(*scaling, "factor", where);
+  config.rope_scaling_low_freq_factor = json_get<double>(*scaling, "low_freq_factor", where);
+  config.rope_scaling_high_freq_factor = json_get<double>(*scaling, "high_freq_factor", where);
+  config.rope_scaling_original_max_position_embeddings =
+      json_get<int64_t>(*scaling, "original_max_position_embeddings", where);
+}
+
+void read_special_tokens(const Json& json, ModelConfig& config) {
+  const Json* bos = find_member(json, "bos_token_id", kHfConfigFile);
+  if (bos != nullptr && !bos->is_array()) config.bos_token_id = json_as<int64_t>(*bos, "config.json: bos_token_id");
+  const Json* eos = find_member(json, "eos_token_id", kHfConfigFile);
+  if (eos == nullptr) return;
+  if (eos->is_array())
+    config.eos_token_ids = json_as<std::vector<int64_t>>(*eos, "config.json: eos_token_id");
+  else
+    config.eos_token_ids = {json_as<int64_t>(*eos, "config.json: eos_token_id")};
+}
+
+std::string_view hf_dtype(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    case at::kDouble:
+      return "float64";
+    default:
+      return "float32";
+  }
+}
+
+}  // namespace
+
+void refuse_unless(const Json& json, std::string_view key, const Json& honoured, std::string_view why) {
+  const Json* value = find_member(json, key, kHfConfigFile);
+  if (value == nullptr || *value == honoured) return;
+  throw UserError(fmt::format("{}: {} is {}, and only {} can be honoured", kHfConfigFile, key, dump_json(*value),
+                              dump_json(honoured)),
+                  std::string(why));
+}
+
+ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
+  ModelConfig config;
+  const auto integer = [&](std::string_view key) { return json_get<int64_t>(json, key, kHfConfigFile); };
+  config.num_layers = integer("num_hidden_layers");
+  config.hidden_size = integer("hidden_size");
+  config.ffn_hidden_size = integer("intermediate_size");
+  config.num_attention_heads = integer("num_attention_heads");
+  config.vocab_size = integer("vocab_size");
+  config.max_position_embeddings =
+      json_get_or<int64_t>(json, "max_position_embeddings", defaults.max_position_embeddings, kHfConfigFile);
+  const int64_t kv_heads = json_get_or<int64_t>(json, "num_key_value_heads", config.num_attention_heads, kHfConfigFile);
+  config.group_query_attention = kv_heads != config.num_attention_heads;
+  if (config.group_query_attention) config.num_query_groups = kv_heads;
+  for (const int64_t size : {config.num_layers, config.hidden_size, *config.ffn_hidden_size, config.num_attention_heads,
+                             *config.vocab_size, config.max_position_embeddings, kv_heads}) {
+    if (size < 1)
+      throw UserError(fmt::format("{}: a size is {}, expected at least 1", kHfConfigFile, size), "the file is broken");
+  }
+  const auto head_dim = json_find<int64_t>(json, "head_dim", kHfConfigFile);
+  if (head_dim && *head_dim * config.num_attention_heads != config.hidden_size) config.kv_channels = head_dim;
+
+  config.norm_epsilon = json_get_or<double>(json, "rms_norm_eps", 1e-6, kHfConfigFile);
+  config.untie_embeddings_and_output_weights = !json_get_or<bool>(json, "tie_word_embeddings", false, kHfConfigFile);
+  config.init_method_std = json_get_or<double>(json, "initializer_range", 0.02, kHfConfigFile);
+  config.attention_dropout = json_get_or<double>(json, "attention_dropout", 0, kHfConfigFile);
+  config.hidden_dropout = 0;
+  config.position_embedding_type = PositionEmbedding::kRope;
+  config.normalization = Normalization::kRmsNorm;
+  config.swiglu = true;
+  config.add_bias_linear = false;
+  read_rope(json, config);
+  read_special_tokens(json, config);
+
+  refuse_unless(json, "hidden_act", "silu", "this family's MLP has SiLU gates");
+  if (const Json* quantization = find_member(json, "quantization_config", kHfConfigFile)) {
+    const auto method = json_get_or<std::string>(*quantization, "quant_method", "an unnamed method", kHfConfigFile);
+    throw UserError(fmt::format("{}: the weights are quantised ({})", kHfConfigFile, method),
+                    "load the unquantised model that it was made from");
+  }
+  if (const Json* types = find_member(json, "layer_types", kHfConfigFile)) {
+    for (const Json& type : *types) {
+      if (type == "full_attention") continue;
+      throw UserError(fmt::format("{}: layer_types has {}, and only \"full_attention\" can be honoured", kHfConfigFile,
+                                  dump_json(type)),
+                      "this model mixes kinds of attention, which is not provided");
+    }
+  }
+  return config;
+}
+
+Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
+  if (config.rotary_interleaved || config.rotary_percent != 1) {
+    throw UserError(fmt::format("rotary_interleaved {} and rotary_percent {} have no form in {}",
+                                config.rotary_interleaved, config.rotary_percent, kHfConfigFile),
+                    "only models with rotary_interleaved false and rotary_percent 1 can be exported");
+  }
+  MEGALITH_CHECK(config.vocab_size.has_value(), "export without a vocabulary");
+  Json json = {
+      {"vocab_size", *config.vocab_size},
+      {"hidden_size", config.hidden_size},
+      {"intermediate_size", config.ffn_size()},
+      {"num_hidden_layers", config.num_layers},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_key_value_heads", config.num_kv_heads()},
+      {"head_dim", config.head_dim()},
+      {"hidden_act", "silu"},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"initializer_range", config.init_method_std},
+      {"rms_norm_eps", config.norm_epsilon},
+      {"use_cache", true},
+      {"tie_word_embeddings", !config.untie_embeddings_and_output_weights},
+      {"rope_theta", config.rotary_base},
+      {"rope_scaling", nullptr},
+      {"attention_dropout", config.attention_dropout},
+      {"bos_token_id", nullptr},
+      {"eos_token_id", nullptr},
+      {"torch_dtype", hf_dtype(dtype)},
+      {"transformers_version", "4.57.1"},
+  };
+  if (config.use_rope_scaling) {
+    json["rope_scaling"] = {
+        {"rope_type", "llama3"},
+        {"factor", config.rope_scaling_factor},
+        {"low_freq_factor", config.rope_scaling_low_freq_factor},
+        {"high_freq_factor", config.rope_scaling_high_freq_factor},
+        {"original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings},
+    };
+  }
+  if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
+  if (config.eos_token_ids.size() == 1)
+    json["eos_token_id"] = config.eos_token_ids[0];
+  else if (!config.eos_token_ids.empty())
+    json["eos_token_id"] = config.eos_token_ids;
+  return json;
+}
+
+}  // namespace megalith

@@ -1,0 +1,50 @@
+// Llama 2, 3, 3.1, 3.2 and 3.3: RMSNorm, rotary positions, grouped heads, gated MLP, no biases.
+// Source: Touvron et al. 2023, arXiv:2307.09288; Dubey et al. 2024, arXiv:2407.21783.
+#include <nlohmann/json.hpp>
+
+#include "models/families.h"
+#include "models/hf_config.h"
+#include "models/transformer.h"
+
+namespace megalith {
+
+namespace {
+
+bool provides(const ModelConfig& config) {
+  return config.normalization == Normalization::kRmsNorm && config.position_embedding() == PositionEmbedding::kRope &&
+         config.swiglu && !config.has_linear_bias() && !config.add_qkv_bias;
+}
+
+ModelConfig from_hf(const nlohmann::json& json) {
+  refuse_unless(json, "attention_bias", false,
+                "biases of q, k and v alone are Qwen2's; Llama's output bias is not provided");
+  refuse_unless(json, "mlp_bias", false, "biases in the MLP are not provided");
+  return read_hf_decoder(json, {.max_position_embeddings = 2048});
+}
+
+nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
+  nlohmann::json json = write_hf_decoder(config, dtype);
+  json["architectures"] = {"LlamaForCausalLM"};
+  json["model_type"] = "llama";
+  json["attention_bias"] = false;
+  json["mlp_bias"] = false;
+  json["pretraining_tp"] = 1;
+  return json;
+}
+
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
+  return std::make_unique<Transformer>(config, context, stage);
+}
+
+}  // namespace
+
+extern const ModelFamily kLlama;
+const ModelFamily kLlama = {.name = "llama",
+                            .hf_model_type = "llama",
+                            .hf_class = "LlamaForCausalLM",
+                            .provides = provides,
+                            .from_hf = from_hf,
+                            .to_hf = to_hf,
+                            .build = build};
+
+}  // namespace megalith

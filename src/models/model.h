@@ -1,0 +1,59 @@
+// A model chunk: the part of a model that one pipeline stage (or one of its virtual stages) holds.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "models/model_config.h"
+#include "nn/forward.h"
+#include "nn/module.h"
+
+namespace megalith {
+
+// Which layers a chunk holds.
+struct StageRange {
+  int64_t first_layer = 0;
+  int64_t num_layers = 0;
+  bool has_embedding = true;
+  bool has_head = true;
+};
+
+// One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
+struct ModelInput {
+  at::Tensor tokens;        // (b, s) int64; first stage
+  at::Tensor labels;        // (b, s) int64; last stage in training and evaluation
+  at::Tensor loss_weights;  // (b, s) fp32; last stage; undefined: all one, for kTokenLosses alone
+  ForwardContext context;
+  ObjectiveScales scales;
+};
+
+// What the last stage computes.
+enum class HeadOutput {
+  kLoss,         // loss terms, with gradients when autograd records
+  kTokenLosses,  // per-token losses, no gradients
+  kLogits,       // logits of every position
+  kLastLogits,   // logits of each sequence's last position
+};
+
+struct ModelOutput {
+  Bundle boundary;              // what the next stage gets; empty on the last
+  std::vector<LossTerm> terms;  // kLoss
+  at::Tensor token_losses;      // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses
+  at::Tensor logits;            // (b, s, v) or (b, 1, v), detached; padding columns removed
+};
+
+class Model : public Module {
+ public:
+  // boundary: from the stage before; ignored on the first.
+  virtual ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) = 0;
+  virtual const ModelConfig& config() const = 0;
+  const StageRange& stage() const { return stage_; }
+
+ protected:
+  explicit Model(StageRange stage) : stage_(stage) {}
+
+ private:
+  StageRange stage_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,50 @@
+// Qwen2.5: Llama with biases on the query, key and value projections.
+// Source: Qwen team 2024, arXiv:2412.15115.
+#include <nlohmann/json.hpp>
+
+#include "models/families.h"
+#include "models/hf_config.h"
+#include "models/transformer.h"
+
+namespace megalith {
+
+namespace {
+
+bool provides(const ModelConfig& config) {
+  return config.normalization == Normalization::kRmsNorm && config.position_embedding() == PositionEmbedding::kRope &&
+         config.swiglu && !config.has_linear_bias() && config.add_qkv_bias;
+}
+
+ModelConfig from_hf(const nlohmann::json& json) {
+  refuse_unless(json, "use_sliding_window", false, "sliding-window attention of the upper layers is not provided");
+  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768});
+  config.add_qkv_bias = true;
+  return config;
+}
+
+nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
+  nlohmann::json json = write_hf_decoder(config, dtype);
+  json["architectures"] = {"Qwen2ForCausalLM"};
+  json["model_type"] = "qwen2";
+  json["use_sliding_window"] = false;
+  json["sliding_window"] = nullptr;
+  json["max_window_layers"] = config.num_layers;
+  return json;
+}
+
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
+  return std::make_unique<Transformer>(config, context, stage);
+}
+
+}  // namespace
+
+extern const ModelFamily kQwen2;
+const ModelFamily kQwen2 = {.name = "qwen2",
+                            .hf_model_type = "qwen2",
+                            .hf_class = "Qwen2ForCausalLM",
+                            .provides = provides,
+                            .from_hf = from_hf,
+                            .to_hf = to_hf,
+                            .build = build};
+
+}  // namespace megalith

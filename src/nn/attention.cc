@@ -1,0 +1,160 @@
+// One Function spans rotation and attention, so that the fused projection need not be kept beside its rotated parts and
+// its gradient is assembled in one buffer.
+#include "nn/attention.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "core/philox.h"
+#include "nn/function.h"
+#include "ops/rotary.h"
+
+namespace megalith {
+
+namespace {
+
+int64_t heads_of_rank(int64_t heads, const LayerContext& context, std::string_view option) {
+  const int tp = context.groups->tp->size();
+  if (heads % tp != 0) {
+    throw UserError(fmt::format("tensor_model_parallel_size {} does not divide {} {}", tp, option, heads),
+                    fmt::format("set tensor_model_parallel_size to a divisor of {}", heads));
+  }
+  return heads / tp;
+}
+
+at::Tensor rotated(const at::Tensor& x, const RotaryAngles& angles, bool is_interleaved, Kernels kernels) {
+  return angles.cos.defined() ? ops::rotary(x, angles.cos, angles.sin, is_interleaved, kernels) : x.contiguous();
+}
+
+// Views of the fused projection (t, (n + 2g) d) as (b, s, heads, d).
+struct HeadViews {
+  at::Tensor q, k, v;
+};
+HeadViews split_heads(const at::Tensor& qkv, int64_t b, int64_t s, int64_t n, int64_t g) {
+  const at::Tensor heads = qkv.view({b, s, n + 2 * g, -1});
+  return {heads.narrow(2, 0, n), heads.narrow(2, n, g), heads.narrow(2, n + g, g)};
+}
+
+}  // namespace
+
+struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  struct Call {
+    const SelfAttention* layer;
+    ops::AttentionMask mask;
+    ops::AttentionDropout dropout;
+    RotaryAngles angles;
+  };
+
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, int64_t b, int64_t s,
+                            Call call) {
+    const SelfAttention& layer = *call.layer;
+    const HeadViews heads = split_heads(qkv, b, s, layer.num_heads_, layer.num_kv_heads_);
+    const at::Tensor q = rotated(heads.q, call.angles, layer.options_.is_rotary_interleaved, layer.kernels_);
+    const at::Tensor k = rotated(heads.k, call.angles, layer.options_.is_rotary_interleaved, layer.kernels_);
+    // A copy, or the view would keep the whole projection alive.
+    const at::Tensor v = heads.v.contiguous();
+    auto [out, lse] = ops::attention_forward(q, k, v, layer.scale_, call.mask, call.dropout, layer.kernels_);
+    node->save_for_backward({q, k, v, out, lse});
+    hold(node, std::move(call));
+    return out.view({b * s, -1});
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Call& call = held<Call>(node);
+    const SelfAttention& layer = *call.layer;
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
+    const auto d = ops::attention_backward(gradients[0].contiguous().view(out.sizes()), q, k, v, out, lse, layer.scale_,
+                                           call.mask, call.dropout, false, layer.kernels_);
+    const int64_t b = q.size(0), s = q.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
+    const at::Tensor dqkv = at::empty({b * s, (n + 2 * g) * q.size(3)}, q.options());
+    const HeadViews parts = split_heads(dqkv, b, s, n, g);
+    const auto unrotated = [&](const at::Tensor& dy) {
+      if (!call.angles.cos.defined()) return dy;
+      return ops::rotary_backward(dy, call.angles.cos, call.angles.sin, layer.options_.is_rotary_interleaved,
+                                  layer.kernels_);
+    };
+    parts.q.copy_(unrotated(d.dq));
+    parts.k.copy_(unrotated(d.dk));
+    parts.v.copy_(d.dv);
+    return {dqkv, {}, {}, {}};
+  }
+};
+
+SelfAttention::SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options)
+    : options_(options),
+      num_heads_(heads_of_rank(options.num_heads, context, "num_attention_heads")),
+      num_kv_heads_(heads_of_rank(options.num_kv_heads, context, "num_query_groups")),
+      scale_(1 / std::sqrt(static_cast<double>(options.head_dim))),
+      dropout_key_(make_philox_key(context.seed, "dropout." + name)),
+      head_start_(num_heads_ * context.groups->tp->rank()),
+      kernels_(context.kernels),
+      qkv_(context, name + ".qkv_proj", options.hidden,
+           {{name + ".q_proj", options.num_heads * options.head_dim},
+            {name + ".k_proj", options.num_kv_heads * options.head_dim},
+            {name + ".v_proj", options.num_kv_heads * options.head_dim}},
+           {.role = LinearRole::kColumn, .has_bias = options.has_qkv_bias, .init_std = options.init_std}),
+      output_(context, name + ".o_proj", options.num_heads * options.head_dim, options.hidden,
+              {.role = LinearRole::kRow, .has_bias = options.has_output_bias, .init_std = options.output_init_std}) {
+  div_exact(options.num_heads, options.num_kv_heads);
+  register_module(qkv_);
+  register_module(output_);
+}
+
+at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles) {
+  const at::Tensor qkv = qkv_.forward(x);
+  const int64_t b = forward.b, s = forward.s;
+  MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
+  ops::AttentionDropout dropout;
+  if (options_.dropout > 0 && forward.is_training) {
+    MEGALITH_CHECK(forward.row_ids.defined(), "dropout needs the global numbers of the tokens");
+    dropout = {options_.dropout, dropout_key_, forward.row_ids, head_start_};
+  }
+  if (is_recording({qkv})) {
+    MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
+    return output_.forward(
+        AttentionFunction::apply(qkv, b, s, AttentionFunction::Call{this, forward.mask, dropout, angles}));
+  }
+  const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
+  const at::Tensor q = rotated(heads.q, angles, options_.is_rotary_interleaved, kernels_);
+  const at::Tensor k = rotated(heads.k, angles, options_.is_rotary_interleaved, kernels_);
+  const at::Tensor out =
+      forward.cache != nullptr
+          ? attend_with_cache(q, k, heads.v, forward)
+          : std::get<0>(ops::attention_forward(q, k, heads.v, scale_, forward.mask, dropout, kernels_));
+  return output_.forward(out.view({b * s, -1}));
+}
+
+at::Tensor SelfAttention::attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                            const ForwardContext& forward) const {
+  KvCache& cache = *forward.cache;
+  const int64_t end = cache.length + forward.s;
+  MEGALITH_CHECK(end <= cache.capacity, "{} positions in a KV cache of {}", end, cache.capacity);
+  const auto number = static_cast<size_t>(options_.layer);
+  if (cache.slots.size() <= number) cache.slots.resize(number + 1);
+  KvCache::Slot& slot = cache.slots[number];
+  if (!slot.k.defined()) {
+    slot.k = at::empty({forward.b, cache.capacity, num_kv_heads_, options_.head_dim}, k.options());
+    slot.v = at::empty_like(slot.k);
+  }
+  slot.k.narrow(1, cache.length, forward.s).copy_(k);
+  slot.v.narrow(1, cache.length, forward.s).copy_(v);
+  return std::get<0>(ops::attention_forward(q, slot.k.narrow(1, 0, end), slot.v.narrow(1, 0, end), scale_, forward.mask,
+                                            {}, kernels_));
+}
+
+LayerCost SelfAttention::own_cost(const CostShape& shape) const {
+  const int64_t tokens = shape.b * shape.s, d = options_.head_dim, statistic_bytes = 4;
+  return {.forward_flops = 4 * static_cast<double>(
+                                   tokens * shape.s * num_heads_ *
+                                   d),  // q k^T and p v
+                                        // q, k, v and the log-sum-exp; the output is what the projection after it keeps
+          .kept_bytes =
+              tokens * ((num_heads_ + 2 * num_kv_heads_) * d * shape.activation_bytes + num_heads_ * statistic_bytes)};
+}
+
+}  // namespace megalith

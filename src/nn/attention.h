@@ -1,0 +1,59 @@
+// Self-attention with grouped key-value heads: fused q|k|v projection, rotary embedding, attention, output projection.
+//
+// n query heads, g kv heads, d head dim; under tensor parallelism a rank holds n/tp and g/tp of them, and its fused
+// projection gives [its query heads | its key heads | its value heads].
+// Source: Ainslie et al. 2023, arXiv:2305.13245; the parallel form is Shoeybi et al. 2019, arXiv:1909.08053.
+#pragma once
+
+#include <string>
+
+#include "nn/forward.h"
+#include "nn/linear.h"
+#include "nn/module.h"
+#include "nn/rotary_embedding.h"
+
+namespace megalith {
+
+struct AttentionOptions {
+  int64_t hidden = 0;        // h
+  int64_t num_heads = 0;     // n, of the whole
+  int64_t num_kv_heads = 0;  // g, of the whole; divides n
+  int64_t head_dim = 0;      // d
+  bool has_qkv_bias = false;
+  bool has_output_bias = false;
+  double dropout = 0;  // of the probabilities
+  bool is_rotary_interleaved = false;
+  double init_std = 0.02;
+  double output_init_std = 0.02;
+  int64_t layer = 0;  // number in the whole model: the slot of the KV cache
+};
+
+class SelfAttention : public Module {
+ public:
+  // name  canonical: "model.layers.0.self_attn", with q_proj, k_proj, v_proj and o_proj below it
+  // UserError when tp does not divide the heads or the kv heads.
+  SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options);
+
+  // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
+  // gradients) the keys and values of x are appended to it and all positions so far are attended to.
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles);
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  friend struct AttentionFunction;
+
+  at::Tensor attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                               const ForwardContext& forward) const;
+
+  AttentionOptions options_;
+  int64_t num_heads_, num_kv_heads_;  // of this rank
+  double scale_;
+  uint64_t dropout_key_;
+  int64_t head_start_;
+  Kernels kernels_;
+  Linear qkv_, output_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,62 @@
+// What travels through a forward pass beside the activations.
+//
+// Activations are (t, h), t = b * s flattened batch-first, so that sequence parallelism is a split of dim 0.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ops/attention.h"
+
+namespace megalith {
+
+// Keys and values of the positions seen so far, one slot a layer; for generation.
+struct KvCache {
+  struct Slot {
+    at::Tensor k, v;  // (b, capacity, g, d)
+  };
+  std::vector<Slot> slots;  // by layer number in the whole model; grown by the attention layers
+  int64_t length = 0;       // positions filled; advanced by the caller after each forward
+  int64_t capacity = 0;
+};
+
+struct ForwardContext {
+  int64_t b = 0, s = 0;     // of this rank's tokens
+  at::Tensor position_ids;  // (b, s) int64; undefined: counted on from the cache's length, or from 0
+  at::Tensor row_ids;       // (b, s) int64: global number of each token, keys dropout; may be undefined without dropout
+  ops::AttentionMask mask;
+  bool is_training = true;  // dropout is active
+  KvCache* cache = nullptr;
+};
+
+// Named tensors: what passes between pipeline stages.
+struct Bundle {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+
+  const at::Tensor* find(std::string_view name) const;
+  const at::Tensor& at(std::string_view name) const;  // InternalError when absent
+  void set(std::string name, at::Tensor tensor);
+};
+
+// One term of the objective.
+struct LossTerm {
+  std::string name;      // as logged: "lm loss"
+  at::Tensor sum;        // 0-d wide, detached: sum of weight * loss over this rank's part of the microbatch
+  at::Tensor weight;     // 0-d wide, detached: sum of the weights
+  at::Tensor objective;  // 0-d: sum times the factor that the caller gave. Backward starts here with gradient one.
+  bool is_per_microbatch = false;  // averaged over the step's microbatches instead of over its weight (expert balance)
+};
+
+// Factors by which terms enter the objective: known before the forward pass, because fused losses compute gradients
+// there.
+struct ObjectiveScales {
+  double per_weight = 1;      // for terms normalised by weight: loss scale / weight of the global batch
+  double per_microbatch = 1;  // for terms defined per microbatch: loss scale / microbatches of the step
+};
+
+}  // namespace megalith

@@ -1,0 +1,157 @@
+// The linear layer's Function: products from ops/, weight gradients straight into the Parameter's buffer, and the
+// collectives of its role. The sum of the input gradient over tp is under way while the weight gradient is computed.
+#include "nn/linear.h"
+
+#include <optional>
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "nn/function.h"
+#include "ops/linear.h"
+
+namespace megalith {
+
+namespace {
+
+// Which slice of a canonical tensor this rank holds along dim `dim`; dim < 0: all of it.
+Box slice_of(const std::vector<int64_t>& shape, int dim, const Group& tp) {
+  Box box = Box::whole(shape);
+  if (dim < 0) return box;
+  const auto d = static_cast<size_t>(dim);
+  box.extent[d] = div_exact(shape[d], tp.size());
+  box.offset[d] = box.extent[d] * tp.rank();
+  return box;
+}
+
+}  // namespace
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  struct Call {
+    Linear* layer;
+    bool needs_dx;
+  };
+
+  // weight and bias are there for the graph; values are read from the Parameters.
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
+                            const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx) {
+    expect_contribution(layer->weight_);
+    expect_contribution(layer->bias_);
+    // Without a weight gradient x is not needed.
+    node->save_for_backward({layer->weight_->is_trainable() ? x : at::Tensor()});
+    hold(node, Call{layer, needs_dx});
+    return compute(*layer, x);
+  }
+
+  static at::Tensor compute(Linear& layer, const at::Tensor& x) {
+    const at::Tensor weight = layer.weight_->data();
+    const at::Tensor bias = layer.bias_ == nullptr ? at::Tensor() : layer.bias_->data();
+    const std::string& label = layer.weight_->name();
+    if (layer.role_ != LinearRole::kRow || layer.tp_->size() == 1) {
+      return ops::linear_forward(gathered_input(layer, x), weight, bias, layer.kernels_);
+    }
+    at::Tensor y = ops::linear_forward(x, weight, {}, layer.kernels_);
+    if (layer.is_sequence_parallel_)
+      y = layer.tp_->reduce_scattered(y, ReduceOp::kSum, label);
+    else
+      layer.tp_->all_reduce(y, ReduceOp::kSum, label).wait();
+    return bias.defined() ? y.add_(bias) : y;  // after the reduction, or it would count tp times
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Call& call = held<Call>(node);
+    Linear& layer = *call.layer;
+    Group& tp = *layer.tp_;
+    const std::string& label = layer.weight_->name();
+    at::Tensor dy = gradients[0].contiguous();
+    if (layer.bias_ != nullptr && layer.bias_->is_trainable()) {
+      const Parameter::GradTarget target = layer.bias_->open_grad();
+      if (!target.accumulate) target.buffer.zero_();
+      ops::bias_grad_(target.buffer, dy, layer.kernels_);
+      layer.bias_->close_grad();
+    }
+    if (layer.role_ == LinearRole::kRow && layer.is_sequence_parallel_) dy = tp.gathered(dy, label);
+
+    at::Tensor dx, dx_sum;
+    Work reduction;
+    if (call.needs_dx) {
+      dx = ops::linear_dgrad(dy, layer.weight_->data(), layer.kernels_);
+      if (layer.role_ == LinearRole::kColumn) {
+        if (layer.is_sequence_parallel_) {
+          dx_sum = at::empty({div_exact(dx.size(0), tp.size()), dx.size(1)}, dx.options());
+          reduction = tp.reduce_scatter(dx_sum, dx, ReduceOp::kSum, label);
+        } else {
+          reduction = tp.all_reduce(dx, ReduceOp::kSum, label);
+        }
+      }
+    }
+    if (layer.weight_->is_trainable()) {
+      const at::Tensor x = gathered_input(layer, node->get_saved_variables()[0]);
+      const Parameter::GradTarget target = layer.weight_->open_grad();
+      ops::linear_wgrad_(target.buffer, dy, x, target.accumulate, layer.kernels_);
+      layer.weight_->close_grad();
+    }
+    reduction.wait();
+    return {dx_sum.defined() ? dx_sum : dx, {}, {}, {}, {}};
+  }
+
+  // What the product reads: a column layer under sequence parallelism needs the tokens of all ranks.
+  static at::Tensor gathered_input(const Linear& layer, const at::Tensor& x) {
+    const bool gathers = layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_;
+    return gathers ? layer.tp_->gathered(x, layer.weight_->name()) : x;
+  }
+};
+
+Linear::Linear(const LayerContext& context, std::string name, int64_t in_features, const std::vector<LinearPart>& parts,
+               const LinearOptions& options)
+    : role_(options.role),
+      tp_(context.groups->tp.get()),
+      is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      kernels_(context.kernels) {
+  const int split_dim = role_ == LinearRole::kColumn ? 0 : role_ == LinearRole::kRow ? 1 : -1;
+  Placement weight, bias;
+  int64_t local_rows = 0, local_columns = in_features;
+  for (const LinearPart& part : parts) {
+    const std::vector<int64_t> shape = {part.rows, in_features};
+    const Box box = slice_of(shape, split_dim, *tp_);
+    local_columns = box.extent[1];
+    weight.pieces.push_back({part.name + ".weight", shape, box, Box{{local_rows, 0}, box.extent}});
+    bias.pieces.push_back(
+        {part.name + ".bias", {part.rows}, Box{{box.offset[0]}, {box.extent[0]}}, Box{{local_rows}, {box.extent[0]}}});
+    local_rows += box.extent[0];
+  }
+  weight.local_shape = {local_rows, local_columns};
+  weight.replica_axes = weight.partial_axes = bias.partial_axes = bias.replica_axes = {Axis::kDp, Axis::kCp};
+  if (role_ == LinearRole::kReplicated) weight.replica_axes.insert(Axis::kTp);
+  if (role_ != LinearRole::kColumn) bias.replica_axes.insert(Axis::kTp);
+  // A row layer's bias sees the scattered tokens; so does all of a replicated layer.
+  if (is_sequence_parallel_ && role_ != LinearRole::kColumn) bias.partial_axes.insert(Axis::kTp);
+  if (is_sequence_parallel_ && role_ == LinearRole::kReplicated) weight.partial_axes.insert(Axis::kTp);
+  bias.local_shape = {local_rows};
+
+  ParameterOptions parameter{.dtype = context.dtype, .device = context.device, .init = Init::normal(options.init_std)};
+  weight_ = &register_parameter(name + ".weight", std::move(weight), parameter);
+  if (options.has_bias) {
+    parameter.init = Init::constant(0);
+    parameter.decay_mult = 0;
+    bias_ = &register_parameter(name + ".bias", std::move(bias), parameter);
+  }
+}
+
+at::Tensor Linear::forward(const at::Tensor& x) {
+  std::optional<at::Tensor> bias;
+  if (bias_ != nullptr) bias = bias_->value();
+  if (!is_recording({x, weight_->value(), bias.value_or(at::Tensor())})) return LinearFunction::compute(*this, x);
+  return LinearFunction::apply(x, weight_->value(), bias, this, x.requires_grad());
+}
+
+LayerCost Linear::own_cost(const CostShape& shape) const {
+  const auto& local = weight_->placement().local_shape;
+  const double tokens = static_cast<double>(shape.b * shape.s);
+  const int64_t kept_tokens =
+      shape.b * shape.s / (is_sequence_parallel_ && role_ == LinearRole::kColumn ? tp_->size() : 1);
+  return {.forward_flops = 2 * tokens * static_cast<double>(local[0] * local[1]),
+          .kept_bytes = weight_->is_trainable() ? kept_tokens * local[1] * shape.activation_bytes : 0};
+}
+
+}  // namespace megalith

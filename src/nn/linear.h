@@ -1,0 +1,68 @@
+// Linear layers that know their tensor-parallel role.
+//
+//   replicated  y = x W^T + b                        every rank the same
+//   column      rank i holds rows i of W and b, and gives those columns of y; dx is summed over tp
+//   row         rank i holds columns i of W and takes those columns of x; y is summed over tp, then b is added
+//
+// Under sequence parallelism the activations outside a column…row pair are this rank's t / tp tokens: column gathers
+// them before the product (and again in backward, instead of keeping them), row scatters the sum.
+// A fused layer (q|k|v, gate|up) has several parts: rows of the local weight are [part 0's slice | part 1's slice | …].
+// Source: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "nn/module.h"
+
+namespace megalith {
+
+class Group;
+
+enum class LinearRole { kReplicated, kColumn, kRow };
+
+// One canonical linear: "model.layers.0.self_attn.q_proj" with `.weight` (rows, in) and `.bias` (rows).
+struct LinearPart {
+  std::string name;
+  int64_t rows = 0;  // of the whole, not of this rank
+};
+
+struct LinearOptions {
+  LinearRole role = LinearRole::kReplicated;
+  bool has_bias = false;
+  double init_std = 0.02;  // biases start at zero
+};
+
+class Linear : public Module {
+ public:
+  // name         of the parameters, which get `.weight` and `.bias`
+  // in_features  of the whole
+  // tp divides the rows of every part (column) or in_features (row); InternalError otherwise.
+  Linear(const LayerContext& context, std::string name, int64_t in_features, const std::vector<LinearPart>& parts,
+         const LinearOptions& options);
+  // The one-part form: the canonical name is the layer's.
+  Linear(const LayerContext& context, const std::string& name, int64_t in_features, int64_t out_features,
+         const LinearOptions& options)
+      : Linear(context, name, in_features, {LinearPart{name, out_features}}, options) {}
+
+  // x (t, in_local) -> (t', out_local), differentiable; t' differs from t under sequence parallelism only.
+  at::Tensor forward(const at::Tensor& x);
+
+  Parameter& weight() { return *weight_; }
+  Parameter* bias() { return bias_; }
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  friend struct LinearFunction;
+
+  LinearRole role_;
+  Group* tp_;
+  bool is_sequence_parallel_;
+  Kernels kernels_;
+  Parameter* weight_;
+  Parameter* bias_ = nullptr;
+};
+
+}  // namespace megalith

@@ -1,0 +1,162 @@
+#include "nn/lm_head.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "nn/function.h"
+#include "ops/linear.h"
+#include "ops/linear_cross_entropy.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr int64_t kChunkRows = 1024;  // logits of so many rows are held at a time
+
+}  // namespace
+
+struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
+  // Per-token losses and, with_grad, the gradient of x (of this rank's tokens) and of the weight.
+  // row_scale (t) wide: zero where a token does not count.
+  struct Result {
+    at::Tensor losses, dx;
+  };
+  static Result compute(LmHead& head, const at::Tensor& local_x, const at::Tensor& labels, const at::Tensor& row_scale,
+                        bool with_grad) {
+    const std::string& label = head.weight_->name();
+    const at::Tensor x = head.is_sequence_parallel_ ? head.tp_->gathered(local_x, label) : local_x;
+    const at::Tensor weight = head.weight_->data();
+    at::Tensor dw;
+    if (with_grad && head.weight_->is_trainable()) {
+      const Parameter::GradTarget target = head.weight_->open_grad();
+      if (!target.accumulate) target.buffer.zero_();
+      dw = target.buffer;
+    }
+    if (head.tp_->size() == 1) {
+      auto [losses, dx] = ops::linear_cross_entropy(
+          x, weight, labels, row_scale, with_grad, dw,
+          {.valid_vocab = head.local_valid_, .chunk_rows = kChunkRows, .kernels = head.kernels_});
+      return {losses, dx};
+    }
+    Result result = vocabulary_parallel(head, x, weight, labels, row_scale, with_grad, dw);
+    if (with_grad) {
+      if (head.is_sequence_parallel_)
+        result.dx = head.tp_->reduce_scattered(result.dx, ReduceOp::kSum, label);
+      else
+        head.tp_->all_reduce(result.dx, ReduceOp::kSum, label).wait();
+    }
+    return result;
+  }
+
+  // Each rank has the logits of its part of the vocabulary; maximum, sum and the label's logit are reduced over tp.
+  static Result vocabulary_parallel(LmHead& head, const at::Tensor& x, const at::Tensor& weight,
+                                    const at::Tensor& labels, const at::Tensor& row_scale, bool with_grad,
+                                    const at::Tensor& dw) {
+    Group& tp = *head.tp_;
+    const std::string& label = head.weight_->name();
+    Result result{at::empty(labels.sizes(), row_scale.options()), with_grad ? at::empty_like(x) : at::Tensor()};
+    for (int64_t begin = 0; begin < x.size(0); begin += kChunkRows) {
+      const int64_t rows = std::min(kChunkRows, x.size(0) - begin);
+      const auto chunk = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, rows); };
+      const at::Tensor logits = ops::linear_forward(chunk(x), weight, {}, head.kernels_);
+      const ops::SoftmaxStatistics local =
+          ops::softmax_statistics(logits, chunk(labels), head.local_start_, head.local_valid_, head.kernels_);
+      const at::Tensor row_max = local.row_max.clone();
+      tp.all_reduce(row_max, ReduceOp::kMax, label).wait();
+      // A rank with nothing but padding has sum 0 and maximum -inf: exp(-inf - maximum) is 0.
+      const at::Tensor sums = at::stack({local.sum_exp * (local.row_max - row_max).exp(), local.target_logit});
+      tp.all_reduce(sums, ReduceOp::kSum, label).wait();
+      const at::Tensor lse = row_max + sums[0].log();
+      chunk(result.losses).copy_((lse - sums[1]).masked_fill(chunk(row_scale) == 0, 0));
+      if (!with_grad) continue;
+      ops::cross_entropy_gradient_(logits, lse, chunk(labels), chunk(row_scale), head.local_start_, head.local_valid_,
+                                   head.kernels_);
+      chunk(result.dx).copy_(ops::linear_dgrad(logits, weight, head.kernels_));
+      if (dw.defined()) ops::linear_wgrad_(dw, logits, chunk(x), true, head.kernels_);
+    }
+    return result;
+  }
+
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& x,
+                                                const at::Tensor& /*weight*/, LmHead* head, const at::Tensor& labels,
+                                                const at::Tensor& loss_weights, double per_weight) {
+    expect_contribution(head->weight_);
+    const Result result = compute(*head, x, labels, loss_weights * per_weight, true);
+    node->save_for_backward({result.dx});
+    hold(node, head);
+    const at::Tensor sum = (result.losses * loss_weights).sum();
+    node->mark_non_differentiable({result.losses, sum});
+    return {sum * per_weight, result.losses, sum};
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    // Read on the CPU alone: on a GPU it would make the host wait.
+    if (gradients[0].is_cpu()) {
+      MEGALITH_CHECK(gradients[0].item<double>() == 1,
+                     "the objective's gradient is {}; scale it through ObjectiveScales", gradients[0].item<double>());
+    }
+    LmHead& head = *held<LmHead*>(node);
+    if (head.weight_->is_trainable()) head.weight_->close_grad();
+    return {node->get_saved_variables()[0], {}, {}, {}, {}, {}};
+  }
+};
+
+LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied)
+    : tp_(context.groups->tp.get()),
+      is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      kernels_(context.kernels),
+      vocab_(weight.vocab),
+      local_start_(weight.local_start(*tp_)),
+      local_valid_(weight.local_valid_rows(*tp_)),
+      weight_(tied != nullptr
+                  ? tied
+                  : &register_parameter(
+                        weight.name, weight.placement(*tp_),
+                        {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)})) {}
+
+LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
+                          const ObjectiveScales& scales) {
+  MEGALITH_CHECK(scales.per_weight != 0, "an objective scaled by zero");
+  const at::Tensor weights = loss_weights.to(weight_->grad_dtype());
+  Loss result;
+  if (is_recording({x, weight_->value()})) {
+    auto outputs = LmLossFunction::apply(x, weight_->value(), this, labels, weights, scales.per_weight);
+    result.term.objective = outputs[0];
+    result.token_losses = outputs[1];
+    result.term.sum = outputs[2];
+  } else {
+    result.token_losses = LmLossFunction::compute(*this, x, labels, weights, false).losses;
+    result.term.sum = (result.token_losses * weights).sum();
+    result.term.objective = result.term.sum * scales.per_weight;
+  }
+  result.term.name = "lm loss";
+  result.term.weight = weights.sum();
+  return result;
+}
+
+at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
+  const at::NoGradGuard no_grad;
+  at::Tensor chosen = is_sequence_parallel_ ? tp_->gathered(x, weight_->name()) : x;
+  if (rows.defined()) chosen = chosen.index_select(0, rows);
+  if (tp_->size() == 1) return ops::linear_forward(chosen, weight_->data().narrow(0, 0, vocab_), {}, kernels_);
+  const at::Tensor local = ops::linear_forward(chosen, weight_->data(), {}, kernels_);
+  const at::Tensor all = tp_->gathered(local, weight_->name());  // (tp * rows, v / tp)
+  return all.view({tp_->size(), local.size(0), local.size(1)})
+      .transpose(0, 1)
+      .reshape({local.size(0), -1})
+      .narrow(1, 0, vocab_);
+}
+
+LayerCost LmHead::own_cost(const CostShape& shape) const {
+  const auto& local = weight_->placement().local_shape;
+  const int64_t tokens = shape.b * shape.s;
+  return {.forward_flops = 2 * static_cast<double>(tokens) * static_cast<double>(local[0] * local[1]),
+          .kept_bytes = tokens / (is_sequence_parallel_ ? tp_->size() : 1) * local[1] * shape.activation_bytes};
+}
+
+}  // namespace megalith

@@ -1,0 +1,51 @@
+// The language-model head: logits, or the loss without ever holding them, over a vocabulary that may be split over the
+// tensor-parallel ranks.
+//
+// The loss computes its gradients in the forward pass (ops/linear_cross_entropy.h): the weight's is summed into the
+// Parameter's buffer there, and the activations' is kept and returned in backward, which must start with a gradient of
+// one.
+#pragma once
+
+#include <string>
+
+#include "nn/embedding.h"
+#include "nn/forward.h"
+#include "nn/module.h"
+
+namespace megalith {
+
+class LmHead : public Module {
+ public:
+  // tied  the embedding's Parameter, which this head then uses; nullptr: the head owns a weight of its own.
+  LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied);
+
+  struct Loss {
+    LossTerm term;
+    at::Tensor token_losses;  // (t) wide, detached; 0 where the weight is 0
+  };
+  // x             (t, h), or this rank's (t / tp, h) under sequence parallelism
+  // labels        (t)  int64, below vocab where the weight is not 0
+  // loss_weights  (t)  fp32
+  // The objective is sum of weight * loss * scales.per_weight.
+  Loss loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
+            const ObjectiveScales& scales);
+
+  // Of the chosen rows of the gathered (t, h), or of all when undefined: (rows, vocab) without padding, detached.
+  at::Tensor logits(const at::Tensor& x, const at::Tensor& rows = {});
+
+  Parameter& weight() { return *weight_; }
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  friend struct LmLossFunction;
+
+  Group* tp_;
+  bool is_sequence_parallel_;
+  Kernels kernels_;
+  int64_t vocab_, local_start_, local_valid_;
+  Parameter* weight_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,175 @@
+// Parameter: initial values by counter, and the book-keeping of gradient contributions.
+#include "nn/parameter.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/ranges.h>
+
+#include <bit>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace megalith {
+
+namespace {
+
+template <typename T>
+T round_once(double value) {
+  return static_cast<T>(value);
+}
+
+// To a float whose last bit is set when the value is not exact ("round to odd"): rounding that to 8 or 11 significant
+// bits gives what rounding the double once would.
+float round_to_odd(double value) {
+  const float nearest = static_cast<float>(value);
+  const auto bits = std::bit_cast<uint32_t>(nearest);
+  if (static_cast<double>(nearest) == value || (bits & 1u) != 0) return nearest;
+  const bool is_farther_from_zero = std::abs(static_cast<double>(nearest)) > std::abs(value);
+  return std::bit_cast<float>(is_farther_from_zero ? bits - 1 : bits + 1);
+}
+
+template <>
+c10::BFloat16 round_once(double value) {
+  return c10::BFloat16(round_to_odd(value));
+}
+template <>
+c10::Half round_once(double value) {
+  return c10::Half(round_to_odd(value));
+}
+
+// Fills one piece of a contiguous CPU tensor. Rows (runs along the last canonical dim) are drawn independently.
+template <typename T>
+void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& piece, double std, uint64_t key) {
+  const auto strides = [](const std::vector<int64_t>& shape) {
+    std::vector<int64_t> result(shape.size(), 1);
+    for (size_t d = shape.size(); d-- > 1;) result[d - 1] = result[d] * shape[d];
+    return result;
+  };
+  const size_t dims = piece.shape.size();
+  const std::vector<int64_t> canonical_stride = strides(piece.shape);
+  std::vector<int64_t> local_stride = strides(local_shape), local_offset = piece.local.offset;
+  if (piece.is_transposed) {
+    std::swap(local_stride[0], local_stride[1]);
+    std::swap(local_offset[0], local_offset[1]);
+  }
+  const int64_t row_elements = dims == 0 ? 1 : piece.canonical.extent[dims - 1];
+  const int64_t step = dims == 0 ? 1 : local_stride[dims - 1];
+  if (row_elements == 0) return;
+  const int64_t num_rows = piece.canonical.num_elements() / row_elements;
+  constexpr int64_t kChunk = 1024;
+  at::parallel_for(0, num_rows, div_up(4 * kChunk, row_elements), [&](int64_t begin, int64_t end) {
+    double values[kChunk];
+    for (int64_t row = begin; row < end; ++row) {
+      int64_t from = dims == 0 ? 0 : piece.canonical.offset[dims - 1] * canonical_stride[dims - 1];
+      int64_t to = dims == 0 ? 0 : local_offset[dims - 1] * step;
+      int64_t rest = row;
+      for (size_t d = dims; d-- > 0;) {
+        if (d + 1 == dims) continue;
+        const int64_t index = rest % piece.canonical.extent[d];
+        rest /= piece.canonical.extent[d];
+        from += (piece.canonical.offset[d] + index) * canonical_stride[d];
+        to += (local_offset[d] + index) * local_stride[d];
+      }
+      for (int64_t first = 0; first < row_elements; first += kChunk) {
+        const int64_t count = std::min(kChunk, row_elements - first);
+        fill_normal(key, static_cast<uint64_t>(from + first), values, static_cast<uint64_t>(count));
+        T* out = local + to + first * step;
+        for (int64_t i = 0; i < count; ++i) out[i * step] = round_once<T>(std * values[i]);
+      }
+    }
+  });
+}
+
+at::Tensor box_of(at::Tensor tensor, const Box& box) {
+  for (size_t d = 0; d < box.offset.size(); ++d) {
+    tensor = tensor.narrow(static_cast<int64_t>(d), box.offset[d], box.extent[d]);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+Parameter::Parameter(std::string name, Placement placement, const ParameterOptions& options)
+    : name_(std::move(name)), placement_(std::move(placement)), options_(options) {
+  check_placement(placement_);
+  value_ = at::empty(placement_.local_shape, at::TensorOptions().dtype(options_.dtype).device(options_.device));
+  if (!value_.is_meta()) {
+    for (const Box& box : padding_boxes(placement_)) box_of(value_, box).zero_();
+  }
+  value_.set_requires_grad(options_.is_trainable);
+}
+
+void Parameter::set_trainable(bool trainable) {
+  options_.is_trainable = trainable;
+  value_.set_requires_grad(trainable);
+  if (!trainable) grad_.reset();
+}
+
+at::Tensor Parameter::data() const { return value_.variable_data(); }
+
+void Parameter::initialise(uint64_t seed) {
+  if (value_.is_meta()) return;
+  const at::Tensor target = data();
+  // Drawn on the CPU whatever the device, so that every device starts from the same bits.
+  const at::Tensor drawn = target.is_cpu() && target.is_contiguous()
+                               ? target
+                               : at::empty(placement_.local_shape, target.options().device(at::kCPU));
+  for (const Box& box : padding_boxes(placement_)) box_of(drawn, box).zero_();
+  for (const Piece& piece : placement_.pieces) {
+    if (options_.init.kind == Init::Kind::kConstant) {
+      box_of(drawn, piece.local).fill_(options_.init.value);
+      continue;
+    }
+    const uint64_t key = make_philox_key(seed, piece.name);
+    AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, drawn.scalar_type(), "initialise", [&] {
+      draw_piece(drawn.mutable_data_ptr<scalar_t>(), placement_.local_shape, piece, options_.init.value, key);
+    });
+  }
+  if (!drawn.is_same(target)) target.copy_(drawn);
+}
+
+void Parameter::attach_grad_buffer(at::Tensor buffer) {
+  MEGALITH_CHECK(is_trainable(), "{} is frozen and takes no gradient buffer", name_);
+  MEGALITH_CHECK(buffer.sizes() == value_.sizes() && buffer.scalar_type() == grad_dtype(),
+                 "{}: a gradient buffer of shape [{}] and dtype {} for a value of shape [{}]", name_,
+                 fmt::join(buffer.sizes(), ", "), c10::toString(buffer.scalar_type()), fmt::join(value_.sizes(), ", "));
+  grad_ = std::move(buffer);
+  is_grad_empty_ = true;
+}
+
+void Parameter::begin_step() {
+  is_grad_empty_ = true;
+  num_expected_ = num_arrived_ = 0;
+}
+
+Parameter::GradTarget Parameter::open_grad() {
+  MEGALITH_CHECK(grad_.defined(), "{} got a gradient but has no buffer", name_);
+  const bool accumulate = !is_grad_empty_;
+  is_grad_empty_ = false;
+  return {grad_, accumulate};
+}
+
+void Parameter::close_grad() {
+  ++num_arrived_;
+  if (is_last_microbatch_ && num_arrived_ == num_expected_ && ready_hook_) ready_hook_(*this);
+}
+
+void Parameter::add_grad(const at::Tensor& gradient) {
+  MEGALITH_CHECK(gradient.sizes() == value_.sizes(), "{}: a gradient of shape [{}] for a value of shape [{}]", name_,
+                 fmt::join(gradient.sizes(), ", "), fmt::join(value_.sizes(), ", "));
+  const GradTarget target = open_grad();
+  if (target.accumulate)
+    target.buffer.add_(gradient);
+  else
+    target.buffer.copy_(gradient);
+  close_grad();
+}
+
+void Parameter::finish_step() {
+  if (!grad_.defined() || !is_grad_empty_) return;
+  grad_.zero_();
+  is_grad_empty_ = false;
+}
+
+}  // namespace megalith

@@ -1,0 +1,97 @@
+// Parameter: a rank's tensor with its Placement, its gradient buffer, and the count of contributions it waits for.
+//
+// Every gradient goes through the Parameter into a buffer of a wider dtype (fp32; fp64 for fp64 models); autograd's own
+// .grad is not used. Autograd Functions take value() as an input, so that the graph knows the dependency, save the
+// Parameter (never its tensor), and return no gradient for it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "nn/placement.h"
+
+namespace megalith {
+
+// How initial values are drawn: by (seed, canonical name, index in the canonical tensor), so any slice comes out the
+// same on whatever rank holds it.
+struct Init {
+  enum class Kind { kNormal, kConstant } kind = Kind::kNormal;
+  double value = 0.02;  // standard deviation, or the constant
+
+  static Init normal(double std) { return {Kind::kNormal, std}; }
+  static Init constant(double value) { return {Kind::kConstant, value}; }
+};
+
+struct ParameterOptions {
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;  // kMeta: shape only, no storage
+  Init init;
+  bool is_trainable = true;
+  double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
+  double lr_mult = 1;
+};
+
+class Parameter {
+ public:
+  // name: unique in this rank's model ("model.layers.0.self_attn.qkv_proj.weight").
+  Parameter(std::string name, Placement placement, const ParameterOptions& options);
+  Parameter(const Parameter&) = delete;
+
+  const std::string& name() const { return name_; }
+  const Placement& placement() const { return placement_; }
+  const ParameterOptions& options() const { return options_; }
+  bool is_trainable() const { return options_.is_trainable; }
+  void set_trainable(bool trainable);
+
+  // The local tensor, an autograd leaf that requires a gradient when trainable.
+  const at::Tensor& value() const { return value_; }
+  // The same storage without autograd, to read into and to update.
+  at::Tensor data() const;
+
+  // Fills data() by options().init; padding becomes zero.
+  void initialise(uint64_t seed);
+
+  // ---- gradient ----
+  at::ScalarType grad_dtype() const { return value_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+  // Local shape, grad_dtype(); a view of a bucket. Not for frozen parameters.
+  void attach_grad_buffer(at::Tensor buffer);
+  bool has_grad_buffer() const { return grad_.defined(); }
+  const at::Tensor& grad() const { return grad_; }
+
+  // A new step: the buffer's content is void, the first contribution overwrites it.
+  void begin_step();
+  // A forward pass will send one gradient (called by the Functions when a graph is built, not by recomputed forwards).
+  void expect_contribution() { ++num_expected_; }
+
+  // Where a kernel sums this contribution: overwrite when !accumulate. Marks the buffer as holding a gradient.
+  struct GradTarget {
+    at::Tensor buffer;
+    bool accumulate;
+  };
+  GradTarget open_grad();
+  // The contribution is complete; calls the ready hook when it was the last expected one of the last microbatch.
+  void close_grad();
+  // open, copy or add (any floating dtype, local shape), close.
+  void add_grad(const at::Tensor& gradient);
+  // Without contributions in this step the buffer is zeroed. Called for every parameter at the end of the step.
+  void finish_step();
+
+  bool is_grad_empty() const { return is_grad_empty_; }
+  void set_last_microbatch(bool is_last) { is_last_microbatch_ = is_last; }
+  void set_ready_hook(std::function<void(Parameter&)> hook) { ready_hook_ = std::move(hook); }
+
+ private:
+  std::string name_;
+  Placement placement_;
+  ParameterOptions options_;
+  at::Tensor value_, grad_;
+  bool is_grad_empty_ = true, is_last_microbatch_ = true;
+  int64_t num_expected_ = 0, num_arrived_ = 0;
+  std::function<void(Parameter&)> ready_hook_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,39 @@
+// One pass of AdamW over many tensors: scales the gradient, updates moments and master weights, writes the model's copy.
+//
+//   g = grad_scale * grad;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+//   w -= lr * (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay * w)
+//
+// as torch.optim.AdamW computes it (decay first: w *= 1 - lr * weight_decay, then the step), in float32 whatever the
+// dtype of the states. Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/kernels.h"
+
+namespace megalith::ops {
+
+// One shard: 1-d tensors of one length (or any shape, contiguous, with the same number of elements).
+struct AdamwShard {
+  at::Tensor model;   // bf16 | fp16 | fp32 | fp64: receives the rounded result; undefined when master is the model's own
+  at::Tensor master;  // fp32 (fp64 for fp64 models)
+  at::Tensor grad;    // dtype of master
+  at::Tensor exp_avg, exp_avg_sq;  // fp32 or bf16 (fp64 for fp64 models)
+  double lr = 0;
+  double weight_decay = 0;
+};
+
+struct AdamwOptions {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  int64_t step = 1;  // t, counted from 1
+};
+
+// grad_scale  0-d tensor of fp32 or fp64 on the device of the shards: the clipping factor over the loss scale. Passed
+//             as a tensor so that a GPU need not wait for the host.
+void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
+            Kernels kernels = Kernels::kFused);
+
+}  // namespace megalith::ops

@@ -1,0 +1,71 @@
+// Scaled dot-product attention with grouped heads and one description of every mask.
+//
+//   scores = scale * q k^T + bias;   p = softmax over allowed keys (float32);   out = dropout(p) v
+//   lse    = log sum over allowed keys of exp(scores)
+//
+// A query that may see no key gives zeros, lse = -inf and no gradient.
+// Query head j reads KV head j / (n / g). Source of the fused form: Dao 2023, arXiv:2307.08691.
+//
+// q    (b, sq, n, d)   bf16 | fp16 | fp32 | fp64; any strides with d contiguous
+// k    (b, sk, g, d)   g divides n
+// v    (b, sk, g, dv)
+// out  (b, sq, n, dv)  contiguous, dtype of q
+// lse  (b, n, sq)      fp32 (fp64 for fp64)
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+#include "ops/kernels.h"
+
+namespace megalith::ops {
+
+// Which keys a query may see: all conditions that are set must hold. Undefined tensors mean "no such condition".
+struct AttentionMask {
+  bool is_causal = true;       // key position <= query position
+  int64_t window = 0;          // > 0: query position - key position < window (both sides when not causal)
+  at::Tensor query_positions;  // (sq) int64; by default sk - sq + row, so that a KV cache's queries come last
+  at::Tensor key_positions;    // (sk) int64; by default 0 … sk - 1
+  at::Tensor query_documents;  // (b, sq) int32: a query sees only keys of its own document; set both or none
+  at::Tensor key_documents;    // (b, sk) int32
+  at::Tensor key_lengths;      // (b) int64: keys from this index on are padding
+  at::Tensor bias;             // (1 or b, 1 or n, sq, sk), dtype of q or fp32: added to the scaled scores
+};
+
+// Counter-based dropout of the probabilities, as in dropout.h. The element's position is
+// (row_ids[b, query], head_start + head, key position), independent of the layout: it has word (key position mod 4) of
+// the Philox block with counter (low = (head_start + head) * 2^40 + key position / 4, high = row id).
+struct AttentionDropout {
+  double p = 0;
+  uint64_t key = 0;
+  at::Tensor row_ids;      // (b, sq) int64: global number of each query token; required when p > 0
+  int64_t head_start = 0;  // first local head's number in the whole model
+};
+
+// Differentiable in q, k, v and bias.
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
+                     const AttentionMask& mask, const AttentionDropout& dropout = {},
+                     Kernels kernels = Kernels::kFused);
+
+// returns (out, lse)
+std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                     double scale, const AttentionMask& mask,
+                                                     const AttentionDropout& dropout = {},
+                                                     Kernels kernels = Kernels::kFused);
+
+struct AttentionGradients {
+  at::Tensor dq, dk, dv;  // shapes and dtypes of q, k, v; contiguous
+  at::Tensor dbias;       // fp32, shape of bias; undefined without a bias or when not asked for
+};
+
+// out and lse are those of the whole softmax: with them one block of keys can be differentiated alone, which is what
+// ring attention needs.
+AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                      const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
+                                      const AttentionMask& mask, const AttentionDropout& dropout = {},
+                                      bool with_dbias = false, Kernels kernels = Kernels::kFused);
+
+}  // namespace megalith::ops

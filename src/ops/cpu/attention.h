@@ -1,0 +1,98 @@
+// What attention's kernels get: pointers, sizes and the mask in the form they read it. Made by cpu/attention.cc.
+//
+// Queries are taken in blocks and keys in panels of 64. A block of queries meets the keys in chunks, whose borders depend
+// on nothing but the shape: so results are the same for every number of threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "ops/cpu/capability.h"
+#include "ops/dtype.h"
+
+namespace megalith::ops::cpu {
+
+inline constexpr int64_t kQueryBlock = 64;
+inline constexpr int64_t kKeyPanel = 64;
+inline constexpr int64_t kForwardChunk = 512;   // keys; scores of a block: 128 KB, in L2
+inline constexpr int64_t kBackwardChunk = 256;  // scores and their gradients of a block: 128 KB
+
+// (b, s, heads, d) with d contiguous; strides in elements.
+struct HeadsView {
+  void* data = nullptr;
+  int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+};
+
+// Bounds over the rows of a query block or the keys of a panel.
+struct MaskExtent {
+  int32_t min_position, max_position, min_document, max_document;
+};
+
+struct AttentionCall {
+  Dtype dtype;
+  bool uses_tiles;  // bf16 through tile_product; otherwise all is widened and goes through plain_product
+  int64_t b, sq, sk, n, g, d, dv;
+  double scale;
+  HeadsView q, k, v, out;
+  void* lse;  // (b, n, sq), wide
+
+  // Positions and documents are padded to whole blocks. key_limits: keys from here on are not seen.
+  bool is_causal;
+  int32_t window;                                // 0: none
+  const int32_t *query_positions, *key_positions;
+  const int32_t *query_documents, *key_documents;  // (b, padded length); zeros when there are none
+  const int32_t* key_limits;                       // (b)
+  const MaskExtent *query_extents, *key_extents;   // (b, blocks), (b, panels)
+
+  const void* bias;  // null when there is none
+  bool is_bias_wide;
+  int64_t bias_batch_stride, bias_head_stride, bias_row_stride;  // 0 where broadcast
+
+  double dropout_p;
+  uint64_t dropout_key;
+  const int64_t* row_ids;  // (b, sq)
+  int64_t head_start;
+
+  // Backward alone.
+  HeadsView dout, dq, dk, dv_out;
+  void* dbias;  // wide, contiguous, (bias_b, bias_n, sq, sk)
+  int64_t bias_b, bias_n;
+
+  // Keys and values in the kernels' own form, shared by all threads; null when each task makes its own.
+  void* packed;
+
+  int64_t num_query_blocks() const { return (sq + kQueryBlock - 1) / kQueryBlock; }
+  int64_t num_key_panels() const { return (sk + kKeyPanel - 1) / kKeyPanel; }
+  int64_t num_backward_chunks() const { return (sk + kBackwardChunk - 1) / kBackwardChunk; }
+};
+
+// Each function takes tasks from the counter until none is left; one call a thread. What a task is:
+//   pack      (b, g, panel) forward, (b, g, chunk) backward: writes `packed`
+//   forward   (b, g) without `packed`, (b, n, query block) with it
+//   backward  (b, g): dq, dk, dv
+//   backward_keys (b, g, chunk): dk, dv; backward_queries (b, n, query block): dq; both with `packed`
+//   backward_bias (bias_b, bias_n, query block), with `packed`
+MEGALITH_DECLARE_CPU_KERNEL(attention_pack_forward, (const AttentionCall& call, std::atomic<int64_t>* next));
+MEGALITH_DECLARE_CPU_KERNEL(attention_forward, (const AttentionCall& call, std::atomic<int64_t>* next));
+MEGALITH_DECLARE_CPU_KERNEL(attention_pack_backward, (const AttentionCall& call, std::atomic<int64_t>* next));
+MEGALITH_DECLARE_CPU_KERNEL(attention_backward, (const AttentionCall& call, std::atomic<int64_t>* next));
+MEGALITH_DECLARE_CPU_KERNEL(attention_backward_keys, (const AttentionCall& call, std::atomic<int64_t>* next));
+MEGALITH_DECLARE_CPU_KERNEL(attention_backward_queries, (const AttentionCall& call, std::atomic<int64_t>* next));
+MEGALITH_DECLARE_CPU_KERNEL(attention_backward_bias, (const AttentionCall& call, std::atomic<int64_t>* next));
+
+// Bytes of `packed` for one (b, g).
+inline int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+inline int64_t element_bytes(const AttentionCall& call) {
+  return call.uses_tiles ? 2 : call.dtype == Dtype::kFloat64 ? 8 : 4;
+}
+inline int64_t packed_forward_bytes(const AttentionCall& call) {
+  return call.num_key_panels() * kKeyPanel * (padded(call.d, 32) + padded(call.dv, 32)) * element_bytes(call);
+}
+inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;  // rows of K^T; not a power of two, for the cache's sets
+inline int64_t packed_backward_bytes(const AttentionCall& call) {
+  const int64_t rows = call.num_backward_chunks() * kBackwardChunk;
+  const int64_t transposed = call.uses_tiles ? call.num_backward_chunks() * kTransposedStride * padded(call.d, 32) : 0;
+  return (rows * (padded(call.d, 32) + padded(call.dv, 32)) + transposed) * element_bytes(call);
+}
+
+}  // namespace megalith::ops::cpu

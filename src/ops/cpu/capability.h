@@ -1,0 +1,64 @@
+// Kernels compiled once for each instruction set, chosen at run time.
+//
+// A file in cpu/kernels/ is compiled three times on x86-64 (see Kernels.cmake) with CPU_CAPABILITY defined as DEFAULT, AVX2
+// or AVX512, as ATen compiles its own, so that at::vec is vectorised. It defines its kernels in the namespace
+// megalith::ops::cpu::CPU_CAPABILITY. Their header, included by the kernel and by its caller, declares them all:
+//
+//   MEGALITH_DECLARE_CPU_KERNEL(scale, (const float* x, int64_t count, float factor, float* y));
+//
+// and the caller takes the best one for this machine, that of ATen: ATEN_CPU_CAPABILITY=default|avx2 lowers it.
+//
+//   MEGALITH_CPU_KERNEL(scale)(x, count, factor, y);
+//
+// Kernel files take pointers and include little: what a header defines inline may be emitted with this file's
+// instructions, and the linker may keep that copy for everybody.
+#pragma once
+
+namespace megalith::ops::cpu {
+
+enum class Capability { kDefault, kAvx2, kAvx512 };
+
+// What ATen chose for this machine.
+Capability current_capability();
+
+#if defined(__x86_64__)
+
+#define MEGALITH_DECLARE_CPU_KERNEL(name, parameters) \
+  namespace DEFAULT {                                 \
+  void name parameters;                               \
+  }                                                   \
+  namespace AVX2 {                                    \
+  void name parameters;                               \
+  }                                                   \
+  namespace AVX512 {                                  \
+  void name parameters;                               \
+  }                                                   \
+  static_assert(true)
+
+#define MEGALITH_CPU_KERNEL(name) (::megalith::ops::cpu::choose_kernel(&DEFAULT::name, &AVX2::name, &AVX512::name))
+
+template <typename Kernel>
+Kernel* choose_kernel(Kernel* by_default, Kernel* avx2, Kernel* avx512) {
+  switch (current_capability()) {
+    case Capability::kAvx512:
+      return avx512;
+    case Capability::kAvx2:
+      return avx2;
+    default:
+      return by_default;
+  }
+}
+
+#else
+
+#define MEGALITH_DECLARE_CPU_KERNEL(name, parameters) \
+  namespace DEFAULT {                                 \
+  void name parameters;                               \
+  }                                                   \
+  static_assert(true)
+
+#define MEGALITH_CPU_KERNEL(name) (&DEFAULT::name)
+
+#endif
+
+}  // namespace megalith::ops::cpu

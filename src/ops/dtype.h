@@ -1,0 +1,8 @@
+// The element types of kernels, without torch's headers: GPU sources include this file.
+#pragma once
+
+namespace megalith::ops {
+
+enum class Dtype { kFloat32, kFloat64, kBFloat16, kFloat16 };
+
+}  // namespace megalith::ops

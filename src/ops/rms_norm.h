@@ -1,0 +1,47 @@
+// Root-mean-square normalisation over the last dim, alone and fused with the residual addition before it.
+//
+//   y = round(x / sqrt(mean(x^2) + eps)) * weight          statistics in float32, round() to the dtype of x
+//
+// The rounding before the multiplication is Hugging Face's, and matters in bf16.
+// Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+//
+// x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
+// weight   (h)     dtype of x
+// inv_rms  (t)     fp32 (fp64 for fp64 inputs): 1 / sqrt(mean(x^2) + eps), kept for backward
+// throws   UserError when weight is not (h)
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+#include "ops/kernels.h"
+
+namespace megalith::ops {
+
+// Differentiable; gradient flows to x and weight.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, Kernels kernels = Kernels::kFused);
+
+// returns (y (t, h), inv_rms (t))
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                                    Kernels kernels = Kernels::kFused);
+
+// returns (dx (t, h) dtype of x, dweight (h) fp32 (fp64 for fp64 inputs))
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                     const at::Tensor& weight, const at::Tensor& inv_rms,
+                                                     Kernels kernels = Kernels::kFused);
+
+// sum = x + residual, rounded to their dtype; y = rms_norm(sum).
+// returns (y (t, h), sum (t, h), inv_rms (t))
+std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Tensor& x, const at::Tensor& residual,
+                                                                    const at::Tensor& weight, double eps,
+                                                                    Kernels kernels = Kernels::kFused);
+
+// dsum  (t, h)  gradient that reached `sum` by other ways (the residual stream)
+// returns (dx (t, h), which is the gradient of both x and residual; dweight (h) fp32)
+std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
+                                                         const at::Tensor& sum, const at::Tensor& weight,
+                                                         const at::Tensor& inv_rms,
+                                                         Kernels kernels = Kernels::kFused);
+
+}  // namespace megalith::ops

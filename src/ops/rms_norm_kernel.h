@@ -1,0 +1,43 @@
+// What a kernel of rms_norm is given, on any device: contiguous rows behind plain pointers. Free of torch's headers.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/dtype.h"
+
+namespace megalith::ops {
+
+struct RmsNormForward {
+  Dtype dtype;  // of x, residual, weight, y and sum
+  int64_t rows, columns;
+  const void* x;
+  const void* residual;  // null: no addition, and sum is not written
+  const void* weight;
+  double eps;
+  void* y;
+  void* sum;
+  void* inv_rms;  // (rows) float, or double for kFloat64
+};
+
+// The gradient of the weight is summed over at most this many blocks of rows, each in row order, then over the blocks in
+// order: the result does not depend on how many threads there are.
+inline constexpr int64_t kRmsNormBlocks = 64;
+
+// First row of a block; that of block `blocks` is `rows`.
+constexpr int64_t first_row_of(int64_t block, int64_t blocks, int64_t rows) { return block * rows / blocks; }
+
+struct RmsNormBackward {
+  Dtype dtype;
+  int64_t rows, columns;
+  const void* dy;
+  const void* dsum;  // null: nothing reached the sum by other ways
+  const void* x;
+  const void* weight;
+  const void* inv_rms;
+  void* dx;
+  void* dweight;   // (columns) float or double
+  void* scratch;   // (blocks, columns) float or double, written before it is read
+  int64_t blocks;  // min(rows, kRmsNormBlocks)
+};
+
+}  // namespace megalith::ops

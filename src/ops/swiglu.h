@@ -1,0 +1,25 @@
+// The gated activation of Llama's MLP.
+//
+//   y = silu(gate) * up,  gate_up = [gate | up] along the last dim
+//
+// Computed in float32 with silu(gate) rounded to the dtype of the input before the product, as the unfused form does.
+// Source: Shazeer 2020, arXiv:2002.05202.
+//
+// gate_up  (t, 2f)  bf16 | fp16 | fp32 | fp64, contiguous
+// returns  (t, f)   same dtype
+// throws   UserError when the last dim is odd
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/kernels.h"
+
+namespace megalith::ops {
+
+// Differentiable.
+at::Tensor swiglu(const at::Tensor& gate_up, Kernels kernels = Kernels::kFused);
+
+// dy (t, f) -> (t, 2f)
+at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, Kernels kernels = Kernels::kFused);
+
+}  // namespace megalith::ops

@@ -1,0 +1,80 @@
+// AdamW with fp32 master weights, and what a step does around it: the global gradient norm, clipping, and the decision,
+// taken by all ranks together, whether the step may be made at all.
+//
+// State is named tensors, one set a parameter: "master" (only where the model's dtype is not already the master's),
+// "exp_avg", "exp_avg_sq". Checkpoints see them through the parameter's Placement.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/groups.h"
+#include "core/option.h"
+#include "nn/parameter.h"
+#include "ops/kernels.h"
+
+namespace megalith {
+
+struct OptimizerOptions {
+  std::string optimizer = "adam";
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
+  double clip_grad = 1.0;
+  bool check_for_nan_in_loss_and_grad = true;
+  bool log_num_zeros_in_grad = false;
+
+  void visit(OptionVisitor& v);
+};
+
+// One tensor of optimizer state, local shape of its parameter.
+struct OptimizerTensor {
+  std::string key;  // "master", "exp_avg", "exp_avg_sq"
+  Parameter* parameter;
+  at::Tensor tensor;
+};
+
+struct OptimizerStep {
+  double grad_norm = 0;      // before clipping; 0 when clip_grad is 0 and the norm was not asked for
+  double num_zeros = 0;      // elements of the gradient that are exactly zero; with log_num_zeros_in_grad
+  bool was_skipped = false;  // the gradient was not finite
+  int first_bad_rank = -1;   // world rank that held a non-finite gradient, when skipped
+  std::string bad_parameter;  // its first parameter with one, known on that rank
+};
+
+class Optimizer {
+ public:
+  // params  trainable ones with gradient buffers; they, and groups, outlive the optimizer
+  Optimizer(std::vector<Parameter*> params, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
+
+  // Gradients must be complete (GradBuffer::finish_step). loss_scale divides them.
+  OptimizerStep step(double lr, double weight_decay, double loss_scale = 1.0);
+
+  // Master weights from the model's, after its weights were loaded without optimizer state.
+  void reset_masters();
+  // Model weights from the masters, after those were loaded.
+  void write_model();
+
+  const std::vector<OptimizerTensor>& state() const { return state_; }
+  int64_t num_steps() const { return num_steps_; }
+  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+  int64_t num_bytes() const;
+
+ private:
+  struct Slot {
+    Parameter* parameter;
+    at::Tensor master, exp_avg, exp_avg_sq;
+    bool has_own_master;  // false: the model's tensor is the master
+  };
+  std::string find_bad_parameter() const;
+
+  const Groups& groups_;
+  OptimizerOptions options_;
+  Kernels kernels_;
+  std::vector<Slot> slots_;
+  std::vector<OptimizerTensor> state_;
+  int64_t num_steps_ = 0;
+};
+
+}  // namespace megalith

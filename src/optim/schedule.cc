@@ -1,0 +1,137 @@
+// Learning-rate and weight-decay schedules; see schedule.h.
+#include "optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace megalith {
+namespace {
+
+// Samples from whichever of the two spellings is given.
+std::optional<int64_t> in_samples(const std::optional<int64_t>& iters, const std::optional<int64_t>& samples,
+                                  int64_t batch, const char* name, std::vector<UserError>& errors) {
+  if (iters && samples) {
+    errors.emplace_back(fmt::format("{0}_iters and {0}_samples are both given", name), "keep one of them");
+  }
+  if (samples) return samples;
+  if (iters) return *iters * batch;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void ScheduleOptions::visit(OptionVisitor& v) {
+  v.group("Learning rate and weight decay");
+  v.field("lr", lr, "Peak learning rate.").at_least(0);
+  v.field("min_lr", min_lr, "Lowest learning rate of the decay.").at_least(0);
+  v.choice("lr_decay_style", lr_decay_style, {"constant", "linear", "cosine", "inverse-square-root", "WSD"},
+           "Shape of the decay after the warm-up.");
+  v.field("lr_decay_iters", lr_decay_iters, "Where the decay ends; default: the length of the run.")
+      .unit("optimizer steps").at_least(1);
+  v.field("lr_decay_samples", lr_decay_samples, "The same in samples.").unit("samples").at_least(1);
+  v.field("lr_warmup_iters", lr_warmup_iters, "Linear warm-up from lr_warmup_init to lr.")
+      .unit("optimizer steps").at_least(0);
+  v.field("lr_warmup_samples", lr_warmup_samples, "The same in samples.").unit("samples").at_least(0);
+  v.field("lr_warmup_fraction", lr_warmup_fraction, "Warm-up as a fraction of the decay.").at_least(0).at_most(1);
+  v.field("lr_warmup_init", lr_warmup_init, "Learning rate at the start of the warm-up.").at_least(0);
+  v.choice("lr_wsd_decay_style", lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"},
+           "Shape of the final decay of WSD.");
+  v.field("lr_wsd_decay_iters", lr_wsd_decay_iters, "Length of the final decay of WSD.")
+      .unit("optimizer steps").at_least(1);
+  v.field("lr_wsd_decay_samples", lr_wsd_decay_samples, "The same in samples.").unit("samples").at_least(1);
+  v.field("weight_decay", weight_decay, "Decoupled weight decay; norms and biases have none.").at_least(0);
+  v.field("start_weight_decay", start_weight_decay, "Weight decay at the start of its schedule.").at_least(0);
+  v.field("end_weight_decay", end_weight_decay, "Weight decay at the end of its schedule.").at_least(0);
+  v.choice("weight_decay_incr_style", weight_decay_incr_style, {"constant", "linear", "cosine"},
+           "Shape of the weight decay's schedule.");
+}
+
+Schedule::Schedule(const ScheduleOptions& options, int64_t train_samples, int64_t global_batch_size)
+    : options_(options), train_samples_(train_samples) {
+  std::vector<UserError> errors;
+  const ScheduleOptions& o = options_;
+  decay_ = in_samples(o.lr_decay_iters, o.lr_decay_samples, global_batch_size, "lr_decay", errors)
+               .value_or(train_samples);
+  const auto warmup = in_samples(o.lr_warmup_iters, o.lr_warmup_samples, global_batch_size, "lr_warmup", errors);
+  if (o.lr_warmup_fraction && warmup.value_or(0) > 0) {
+    errors.emplace_back("lr_warmup_fraction is given together with a warm-up length", "keep one of them");
+  }
+  warmup_ = o.lr_warmup_fraction ? static_cast<int64_t>(*o.lr_warmup_fraction * static_cast<double>(decay_))
+                                 : warmup.value_or(0);
+  if (o.min_lr > o.lr) {
+    errors.emplace_back(fmt::format("min_lr {} is larger than lr {}", o.min_lr, o.lr), "lower min_lr or raise lr");
+  }
+  if (o.lr_warmup_init > o.lr) {
+    errors.emplace_back(fmt::format("lr_warmup_init {} is larger than lr {}", o.lr_warmup_init, o.lr),
+                        "lower lr_warmup_init");
+  }
+  if (warmup_ >= decay_ && warmup_ > 0) {
+    errors.emplace_back(
+        fmt::format("the warm-up of {} samples is not shorter than the decay of {} samples (global batch {})", warmup_,
+                    decay_, global_batch_size),
+        "lower lr_warmup_iters, or raise lr_decay_iters or train_iters");
+  }
+  if (o.lr_decay_style == DecayStyle::kWsd) {
+    const auto wsd =
+        in_samples(o.lr_wsd_decay_iters, o.lr_wsd_decay_samples, global_batch_size, "lr_wsd_decay", errors);
+    if (!wsd) errors.emplace_back("lr_decay_style WSD needs lr_wsd_decay_iters", "give the length of its final decay");
+    wsd_decay_ = wsd.value_or(1);
+  }
+  if (o.weight_decay_incr_style == WeightDecayStyle::kConstant) {
+    if (o.start_weight_decay || o.end_weight_decay) {
+      errors.emplace_back("start_weight_decay and end_weight_decay need weight_decay_incr_style linear or cosine",
+                          "set the style, or use weight_decay alone");
+    }
+  } else if (!o.start_weight_decay || !o.end_weight_decay || *o.start_weight_decay > *o.end_weight_decay) {
+    errors.emplace_back("a weight-decay schedule needs start_weight_decay at most end_weight_decay",
+                        "give both, or use weight_decay_incr_style constant");
+  }
+  if (!errors.empty()) throw UserErrors(std::move(errors));
+}
+
+double Schedule::learning_rate(int64_t consumed_samples) const {
+  const ScheduleOptions& o = options_;
+  const double x = static_cast<double>(consumed_samples);
+  const double warmup = static_cast<double>(warmup_), decay = static_cast<double>(decay_);
+  if (warmup_ > 0 && consumed_samples <= warmup_) return o.lr_warmup_init + (o.lr - o.lr_warmup_init) * x / warmup;
+  if (o.lr_decay_style == DecayStyle::kConstant) return o.lr;
+  if (consumed_samples > decay_) return o.min_lr;
+  if (o.lr_decay_style == DecayStyle::kInverseSquareRoot) {
+    return std::max(o.min_lr, o.lr * std::sqrt(std::max(warmup, 1.0)) / std::sqrt(std::max(x, 1.0)));
+  }
+  const double r = decay_ == warmup_ ? 1.0 : (x - warmup) / (decay - warmup);
+  double c = 1;
+  switch (o.lr_decay_style) {
+    case DecayStyle::kLinear: c = 1 - r; break;
+    case DecayStyle::kCosine: c = 0.5 * (1 + std::cos(std::numbers::pi * r)); break;
+    case DecayStyle::kWsd: {
+      const int64_t start = decay_ - wsd_decay_;
+      if (consumed_samples <= start) break;
+      const double s = static_cast<double>(consumed_samples - start) / static_cast<double>(wsd_decay_);
+      switch (o.lr_wsd_decay_style) {
+        case WsdStyle::kLinear: c = 1 - s; break;
+        case WsdStyle::kCosine: c = 0.5 * (1 + std::cos(std::numbers::pi * s)); break;
+        case WsdStyle::kExponential: c = 2 * std::pow(0.5, s) - 1; break;
+        case WsdStyle::kMinusSqrt: c = 1 - std::sqrt(s); break;
+      }
+      break;
+    }
+    case DecayStyle::kConstant:
+    case DecayStyle::kInverseSquareRoot: break;
+  }
+  return o.min_lr + c * (o.lr - o.min_lr);
+}
+
+double Schedule::weight_decay(int64_t consumed_samples) const {
+  const ScheduleOptions& o = options_;
+  if (o.weight_decay_incr_style == WeightDecayStyle::kConstant) return o.weight_decay;
+  if (consumed_samples > train_samples_) return *o.end_weight_decay;
+  const double r = static_cast<double>(consumed_samples) / static_cast<double>(std::max<int64_t>(train_samples_, 1));
+  const double c = o.weight_decay_incr_style == WeightDecayStyle::kLinear
+                       ? r
+                       : 0.5 * (1 + std::cos(std::numbers::pi * (1 - r)));
+  return *o.start_weight_decay + c * (*o.end_weight_decay - *o.start_weight_decay);
+}
+
+}  // namespace megalith

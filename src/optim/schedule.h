@@ -1,0 +1,58 @@
+// Learning-rate and weight-decay schedules, as Megatron-LM defines them: functions of the samples consumed before a step.
+//
+//   warm-up  W > 0 and x <= W:  init + (lr - init) x / W
+//   constant lr;  x > D: min_lr;  with r = (x - W) / (D - W):
+//   linear   min + (1 - r)(lr - min)            cosine  min + (1 + cos pi r)/2 (lr - min)
+//   inverse-square-root  max(min, lr sqrt(max(W, 1)) / sqrt(max(x, 1)))
+//   WSD      lr until S = D - decay samples, then by its own style over the rest
+// Source: Megatron-LM megatron/core/optimizer_param_scheduler.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "core/option.h"
+
+namespace megalith {
+
+enum class DecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
+enum class WsdStyle { kExponential, kLinear, kCosine, kMinusSqrt };
+enum class WeightDecayStyle { kConstant, kLinear, kCosine };
+
+struct ScheduleOptions {
+  double lr = 1e-4;
+  double min_lr = 0;
+  DecayStyle lr_decay_style = DecayStyle::kLinear;
+  std::optional<int64_t> lr_decay_iters, lr_decay_samples;
+  std::optional<int64_t> lr_warmup_iters, lr_warmup_samples;
+  std::optional<double> lr_warmup_fraction;
+  double lr_warmup_init = 0;
+  WsdStyle lr_wsd_decay_style = WsdStyle::kExponential;
+  std::optional<int64_t> lr_wsd_decay_iters, lr_wsd_decay_samples;
+  double weight_decay = 0.01;
+  std::optional<double> start_weight_decay, end_weight_decay;
+  WeightDecayStyle weight_decay_incr_style = WeightDecayStyle::kConstant;
+
+  void visit(OptionVisitor& v);
+};
+
+// The schedule in samples, ready to ask.
+class Schedule {
+ public:
+  // train_samples: length of the whole run. Throws UserErrors with everything that does not fit.
+  Schedule(const ScheduleOptions& options, int64_t train_samples, int64_t global_batch_size);
+
+  double learning_rate(int64_t consumed_samples) const;
+  double weight_decay(int64_t consumed_samples) const;
+
+  int64_t warmup_samples() const { return warmup_; }
+  int64_t decay_samples() const { return decay_; }
+
+ private:
+  ScheduleOptions options_;
+  int64_t train_samples_, warmup_ = 0, decay_ = 0, wsd_decay_ = 0;
+};
+
+}  // namespace megalith

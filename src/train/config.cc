@@ -1,0 +1,276 @@
+// Gathering, deriving and checking a run's configuration; see config.h.
+#include "train/config.h"
+
+#include <algorithm>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/manifest.h"
+#include "core/error.h"
+#include "models/families.h"
+
+namespace megalith {
+namespace {
+
+constexpr int64_t kDefaultTrainIters = 10;
+constexpr int64_t kLongestDefaultSequence = 4096;
+
+void check_batch(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  d.global_batch_size = config.train.global_batch_size.value_or(chunk);
+  if (d.global_batch_size % chunk != 0) {
+    errors.emplace_back(fmt::format("global_batch_size {} is not a multiple of micro_batch_size {} times the "
+                                    "data-parallel size {}",
+                                    d.global_batch_size, d.micro_batch_size, d.data_parallel_size),
+                        fmt::format("use {} or {}", std::max(chunk, d.global_batch_size / chunk * chunk),
+                                    (d.global_batch_size / chunk + 1) * chunk));
+    d.global_batch_size = chunk;
+  }
+  d.num_microbatches = d.global_batch_size / chunk;
+}
+
+void check_duration(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  if (config.train.train_iters && config.train.train_samples) {
+    errors.emplace_back("train_iters and train_samples are both given", "keep one of them");
+  }
+  if (config.train.train_samples) {
+    d.train_iters = *config.train.train_samples / d.global_batch_size;
+    if (d.train_iters == 0) {
+      errors.emplace_back(fmt::format("train_samples {} is less than one global batch of {}",
+                                      *config.train.train_samples, d.global_batch_size),
+                          "raise train_samples or lower global_batch_size");
+    }
+  } else {
+    d.train_iters = config.train.train_iters.value_or(kDefaultTrainIters);
+  }
+  d.train_samples = d.train_iters * d.global_batch_size;
+}
+
+void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  const int64_t longest = config.model.max_position_embeddings;
+  d.seq_length = config.train.seq_length.value_or(
+      longest > 0 ? std::min(longest, kLongestDefaultSequence) : kLongestDefaultSequence);
+  if (longest > 0 && d.seq_length > longest) {
+    errors.emplace_back(
+        fmt::format("seq_length {} is larger than max_position_embeddings {}", d.seq_length, longest),
+        "lower seq_length or raise max_position_embeddings");
+  }
+}
+
+void check_precision(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  if (config.train.bf16 && config.train.fp32) {
+    errors.emplace_back("bf16 and fp32 are both given", "keep one of them");
+  }
+  d.dtype = config.train.bf16 ? at::kBFloat16 : at::kFloat;
+}
+
+// The vocabulary, the end-of-document id, and the tokenizer when one was named or is needed for them.
+void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
+  const Config& config = resolved.config;
+  Derived& d = resolved.derived;
+  TokenizerOptions named = config.tokenizer;
+  named.vocab_size = config.model.vocab_size;
+  try {
+    if (named.is_named()) {
+      resolved.tokenizer = make_tokenizer(named);
+    } else if (!config.model.vocab_size) {
+      resolved.tokenizer = make_byte_tokenizer();
+      resolved.notes.push_back("no vocab_size and no tokenizer given: using bytes, a vocabulary of 257");
+    }
+  } catch (const UserErrors& several) {
+    errors.insert(errors.end(), several.errors().begin(), several.errors().end());
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+  if (resolved.tokenizer == nullptr) {
+    d.vocab_size = config.model.vocab_size.value_or(0);
+    d.eod_id = config.model.eos_token_ids.empty() ? d.vocab_size - 1 : config.model.eos_token_ids.front();
+    if (config.data.uses_mock_data() && !named.is_named()) {
+      resolved.notes.push_back(fmt::format("mock data without a tokenizer: vocabulary {} and end of document {} come "
+                                           "from the model's configuration", d.vocab_size, d.eod_id));
+    }
+    return;
+  }
+  const int64_t ids = resolved.tokenizer->vocab_size();
+  const bool is_null = config.tokenizer.tokenizer_type == "NullTokenizer";
+  d.vocab_size = is_null ? ids : std::max(config.model.vocab_size.value_or(0), ids);
+  if (!is_null && config.model.vocab_size && *config.model.vocab_size < ids) {
+    errors.emplace_back(fmt::format("the tokenizer {} has {} ids, the model's vocab_size is {}",
+                                    resolved.tokenizer->name(), ids, *config.model.vocab_size),
+                        "use the model's own tokenizer, or set vocab_size to at least the tokenizer's");
+  }
+  d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
+}
+
+// Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights when
+// they are loaded.
+void apply_hf_architecture(Resolved& resolved) {
+  const std::filesystem::path folder = *resolved.config.checkpoint.load_hf;
+  HfModel hf = read_hf_config(folder);
+  OptionSet theirs(hf.config);
+  std::map<std::string, std::string> values;
+  for (const auto& option : theirs.options()) values[option->name()] = option->text();
+  apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
+}
+
+// A value as YAML has it, as plain text. Lists stay as they are.
+std::string unquoted(const std::string& value) {
+  if (value.starts_with('[')) return value;
+  const auto items = parse_list("[" + value + "]");
+  return items && items->size() == 1 ? items->front() : value;
+}
+
+// Architecture and tokenizer of the newest readable checkpoint in --load; nothing when there is none (then a run starts
+// afresh). Which checkpoint is intact is settled when its weights are loaded, and the architectures are compared there.
+void apply_checkpoint_architecture(OptionSet& options, const std::string& load) {
+  // Newest first: a damaged one is passed over here as it is when weights are loaded.
+  std::vector<std::filesystem::path> folders;
+  const std::vector<int64_t> iterations = list_checkpoints(load);
+  for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
+    folders.push_back(std::filesystem::path(load) / checkpoint_folder_name(*iteration));
+  }
+  if (std::filesystem::exists(std::filesystem::path(load) / kManifestFile)) folders.insert(folders.begin(), load);
+  for (const std::filesystem::path& folder : folders) {
+    try {
+      const Manifest manifest = load_manifest(folder);
+      ModelConfig model;
+      TokenizerOptions tokenizer;
+      OptionSet architecture(model);
+      OptionSet vocabulary(tokenizer);
+      std::map<std::string, std::string> values;
+      for (const auto& [name, value] : manifest.configuration) {
+        if (architecture.find(name) != nullptr || vocabulary.find(name) != nullptr) values[name] = unquoted(value);
+      }
+      for (const auto& [name, value] : manifest.architecture) {
+        if (architecture.find(name) != nullptr) values[name] = unquoted(value);
+      }
+      apply_values(options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
+      return;
+    } catch (const UserError&) {
+      continue;
+    }
+  }
+}
+
+}  // namespace
+
+void TrainOptions::visit(OptionVisitor& v) {
+  v.group("Batch and duration");
+  v.field("micro_batch_size", micro_batch_size, "Samples in one forward and backward pass.").unit("samples").at_least(1);
+  v.field("global_batch_size", global_batch_size,
+          "Samples of one optimizer step; default: micro_batch_size times the data-parallel size.")
+      .unit("samples").at_least(1);
+  v.field("seq_length", seq_length, "Tokens of a sample; default: the smaller of max_position_embeddings and 4096.")
+      .unit("tokens").at_least(1);
+  v.field("train_iters", train_iters, "Length of the run; default 10.").unit("optimizer steps").at_least(0);
+  v.field("train_samples", train_samples, "Length of the run in samples, instead of train_iters.")
+      .unit("samples").at_least(1);
+  v.field("exit_interval", exit_interval, "Stop, after saving, at iterations divisible by this.")
+      .unit("optimizer steps").at_least(1);
+  v.field("skip_train", skip_train, "Only evaluate.");
+  v.field("dry_run", dry_run, "Resolve and check everything, print configuration, layout and size, allocate nothing.");
+  v.field("dry_run_world_size", dry_run_world_size, "Ranks that a dry run resolves the layout for.")
+      .unit("ranks").at_least(1);
+  v.field("seed", seed, "Seed of weights, dropout and data order.").above(0);
+
+  v.group("Precision");
+  v.field("bf16", bf16, "Model and activations in bfloat16; master weights, moments and gradients in fp32.");
+  v.field("fp32", fp32, "Everything in fp32; the default when no other precision is given.");
+
+  v.group("Evaluation");
+  v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 turns it off.").at_least(0);
+  v.field("eval_interval", eval_interval, "Evaluate at iterations divisible by this.")
+      .unit("optimizer steps").at_least(1);
+}
+
+void RuntimeOptions::visit(OptionVisitor& v) {
+  v.group("Machine");
+  device.visit(v);
+  threads.visit(v);
+  v.choice("kernels", kernels, {"fused", "reference"},
+           "fused: vectorised operators; reference: the plain ones that define them, slow, to chase a number.");
+}
+
+void Config::visit(OptionVisitor& v) {
+  model.visit(v);
+  train.visit(v);
+  schedule.visit(v);
+  optimizer.visit(v);
+  data.visit(v);
+  tokenizer.visit(v);
+  checkpoint.visit(v);
+  log.visit(v);
+  parallel.visit(v);
+  runtime.visit(v);
+}
+
+Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
+  struct Extra {
+    const std::function<void(OptionVisitor&)>& declare;
+    void visit(OptionVisitor& v) {
+      if (declare) declare(v);
+    }
+  } of_command{extra};
+  options = std::make_unique<OptionSet>(of_command, config);
+}
+
+std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
+                                         const std::function<void(OptionVisitor&)>& extra) {
+  auto resolved = std::make_unique<Resolved>(extra);
+  Resolution resolution = try_resolve(*resolved->options, inputs);
+  resolved->notes = resolution.notes;
+  resolved->wants_help = resolution.wants_help;
+  resolved->header = resolution.header;
+  resolved->exports = resolution.exports;
+  if (resolution.wants_help) return resolved;
+  std::vector<UserError>& errors = resolution.errors;
+  Config& config = resolved->config;
+  Derived& d = resolved->derived;
+  CheckpointOptions& checkpoint = config.checkpoint;
+  if (checkpoint.auto_continue_train && checkpoint.save && !list_checkpoints(*checkpoint.save).empty()) {
+    apply_values(*resolved->options, {{"load", *checkpoint.save}}, {OptionLayer::kCommandLine, "auto_continue_train"});
+    resolved->notes.push_back(fmt::format("auto_continue_train: loading from {}", *checkpoint.save));
+  }
+  if (config.checkpoint.load_hf || config.checkpoint.load) {
+    try {
+      if (config.checkpoint.load_hf) apply_hf_architecture(*resolved);
+      else apply_checkpoint_architecture(*resolved->options, *config.checkpoint.load);
+    } catch (const UserErrors& several) {
+      errors.insert(errors.end(), several.errors().begin(), several.errors().end());
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  }
+  // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
+  if (errors.empty()) {
+    const auto add = [&](std::vector<UserError> found) {
+      errors.insert(errors.end(), found.begin(), found.end());
+    };
+    d.world_size = config.train.dry_run ? std::max(world_size, config.train.dry_run_world_size) : world_size;
+    const std::vector<UserError> parallel_errors = check_parallel_sizes(config.parallel, d.world_size);
+    add(parallel_errors);
+    const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
+                                config.parallel.pipeline_model_parallel_size * config.parallel.context_parallel_size;
+    d.data_parallel_size = parallel_errors.empty() ? d.world_size / model_ranks : 1;
+    d.micro_batch_size = config.train.micro_batch_size;
+    resolve_vocabulary(*resolved, errors);
+    ModelConfig architecture = config.model;
+    architecture.vocab_size = d.vocab_size;
+    add(check_model_config(architecture));
+    add(check_model_layout(architecture, config.parallel.tensor_model_parallel_size));
+    add(check_data_options(config.data));
+    add(check_checkpoint_options(config.checkpoint));
+    check_batch(config, d, errors);
+    check_duration(config, d, errors);
+    check_sequence(config, d, errors);
+    check_precision(config, d, errors);
+    try {
+      if (d.train_iters > 0) Schedule(config.schedule, d.train_samples, d.global_batch_size);
+    } catch (const UserErrors& several) {
+      add(several.errors());
+    }
+  }
+  throw_if_any(errors);
+  return resolved;
+}
+
+}  // namespace megalith

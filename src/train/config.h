@@ -1,0 +1,103 @@
+// The whole configuration of a run: every topic's options, declared where they act, gathered here once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_options.h"
+#include "comm/mesh.h"
+#include "core/option.h"
+#include "core/resolve.h"
+#include "data/data_options.h"
+#include "device/device.h"
+#include "device/threads.h"
+#include "metrics/log_options.h"
+#include "models/model_config.h"
+#include "ops/kernels.h"
+#include "optim/optimizer.h"
+#include "optim/schedule.h"
+#include "parallel/grad_buffer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+
+// Batch, duration, precision and evaluation.
+struct TrainOptions {
+  int64_t micro_batch_size = 1;
+  std::optional<int64_t> global_batch_size;  // default: micro_batch_size * data-parallel size
+  std::optional<int64_t> seq_length;         // default: min(max_position_embeddings, 4096)
+  std::optional<int64_t> train_iters;        // default 10
+  std::optional<int64_t> train_samples;
+  int64_t seed = 1234;
+  bool bf16 = false, fp32 = false;
+  int64_t eval_iters = 100, eval_interval = 1000;
+  bool skip_train = false;
+  std::optional<int64_t> exit_interval;
+  bool dry_run = false;
+  int64_t dry_run_world_size = 1;
+
+  void visit(OptionVisitor& v);
+};
+
+// How the program runs on this machine.
+struct RuntimeOptions {
+  DeviceOptions device;
+  ThreadOptions threads;
+  Kernels kernels = Kernels::kFused;
+
+  void visit(OptionVisitor& v);
+};
+
+struct Config {
+  ModelConfig model;
+  ParallelOptions parallel;
+  TrainOptions train;
+  ScheduleOptions schedule;
+  OptimizerOptions optimizer;
+  DataOptions data;
+  TokenizerOptions tokenizer;
+  CheckpointOptions checkpoint;
+  LogOptions log;
+  RuntimeOptions runtime;
+
+  void visit(OptionVisitor& v);
+};
+
+// Numbers that follow from a Config; never written back, so that a saved configuration is what the person wrote.
+struct Derived {
+  int64_t world_size = 1, data_parallel_size = 1;
+  int64_t micro_batch_size = 1, global_batch_size = 1, num_microbatches = 1;
+  int64_t seq_length = 0, train_iters = 0, train_samples = 0;
+  int64_t vocab_size = 0;
+  int64_t eod_id = 0;
+  at::ScalarType dtype = at::kFloat;
+};
+
+// A resolved run: configuration, what was derived from it, and what the person should be told once.
+struct Resolved {
+  Config config;
+  std::unique_ptr<OptionSet> options;  // bound to config
+  Derived derived;
+  std::unique_ptr<Tokenizer> tokenizer;  // null when none was named and none is needed
+  std::vector<std::string> notes;
+  std::map<std::string, std::string> header;  // exp_name and the like of a Primus file
+  std::map<std::string, std::string> exports;  // the file's env, for the process environment
+  bool wants_help = false;                    // nothing was checked then
+
+  // extra: declares options of the command itself beside those of the configuration
+  explicit Resolved(const std::function<void(OptionVisitor&)>& extra = {});
+  Resolved(const Resolved&) = delete;
+};
+
+// Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the
+// checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor.
+std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
+                                         const std::function<void(OptionVisitor&)>& extra = {});
+
+}  // namespace megalith

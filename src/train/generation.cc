@@ -1,0 +1,59 @@
+// Generation; see generation.h.
+#include "train/generation.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace megalith {
+
+std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& request, at::Device device,
+                                     const std::function<bool(int64_t)>& on_token) {
+  at::NoGradGuard no_grad;
+  const ModelConfig& config = model.config();
+  const int64_t prompt_length = static_cast<int64_t>(request.prompt_ids.size());
+  if (prompt_length == 0) throw UserError("the prompt is empty", "give at least one token to start from");
+  for (const int64_t id : request.prompt_ids) {
+    if (id < 0 || id >= *config.vocab_size) {
+      throw UserError(fmt::format("prompt id {} is outside the model's vocabulary of {}", id, *config.vocab_size),
+                      "use the tokenizer that belongs to this model");
+    }
+  }
+  const int64_t capacity = prompt_length + request.max_new_tokens;
+  if (capacity > config.max_position_embeddings) {
+    throw UserError(fmt::format("prompt ({}) and new tokens ({}) exceed max_position_embeddings {}", prompt_length,
+                                request.max_new_tokens, config.max_position_embeddings),
+                    fmt::format("lower max_new_tokens to {}",
+                                std::max<int64_t>(config.max_position_embeddings - prompt_length, 0)));
+  }
+
+  const auto long_on_device = at::TensorOptions(device).dtype(at::kLong);
+  KvCache cache;
+  cache.capacity = capacity;
+  std::vector<int64_t> new_ids;
+  at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(request.prompt_ids), at::kLong).unsqueeze(0).to(device);
+  while (static_cast<int64_t>(new_ids.size()) < request.max_new_tokens) {
+    ModelInput input;
+    const int64_t s = tokens.size(1);
+    input.tokens = tokens;
+    input.context.b = 1;
+    input.context.s = s;
+    input.context.position_ids = at::arange(cache.length, cache.length + s, long_on_device).unsqueeze(0);
+    input.context.is_training = false;
+    input.context.cache = &cache;
+    const ModelOutput output = model.forward(input, {}, HeadOutput::kLastLogits);
+    cache.length += s;
+    const at::Tensor logits = output.logits.select(1, 0).to(at::kFloat);
+    const int64_t id = sample_tokens(logits, request.sampling, static_cast<int64_t>(new_ids.size())).item<int64_t>();
+    new_ids.push_back(id);
+    if (on_token && !on_token(id)) break;
+    if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) break;
+    tokens = at::full({1, 1}, id, long_on_device);
+  }
+  return new_ids;
+}
+
+}  // namespace megalith

@@ -1,0 +1,71 @@
+// The start-up report; see report.h.
+#include "train/report.h"
+
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+std::string with_separators(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (int64_t place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3) {
+    digits.insert(static_cast<size_t>(place), 1, ',');
+  }
+  return digits;
+}
+
+}  // namespace
+
+ModelNumbers count_model(const Model& model, const Resolved& resolved) {
+  const Derived& d = resolved.derived;
+  const ModelConfig& config = resolved.config.model;
+  ModelNumbers numbers;
+  numbers.parameters_on_rank = model.num_parameters();
+  numbers.parameters = numbers.parameters_on_rank;
+  // Forward of one sequence, three times over: backward is twice the forward.
+  const LayerCost cost = model.cost({1, d.seq_length, 2});
+  const double step = 3 * cost.forward_flops * static_cast<double>(d.global_batch_size);
+  numbers.flops_per_step = step;
+  const double core = 12.0 * static_cast<double>(config.num_layers * config.num_attention_heads * config.head_dim()) *
+                      static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length) *
+                      static_cast<double>(d.global_batch_size);
+  numbers.flops_per_step_causal = step - core / 2;
+  return numbers;
+}
+
+std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,
+                           const std::string& device_text) {
+  const Derived& d = resolved.derived;
+  const Config& c = resolved.config;
+  std::string text = "options that differ from their defaults:\n";
+  for (const auto& option : resolved.options->options()) {
+    if (option->is_default()) continue;
+    text += fmt::format("  {:<44} {}  ({})\n", option->name(), option->text(), option->source().where);
+  }
+  text += fmt::format("device: {}\n", device_text);
+  text += fmt::format("layout: {} rank{}: data parallel {}, tensor parallel {}, pipeline {}, context parallel {}\n",
+                      d.world_size, d.world_size == 1 ? "" : "s", d.data_parallel_size,
+                      c.parallel.tensor_model_parallel_size, c.parallel.pipeline_model_parallel_size,
+                      c.parallel.context_parallel_size);
+  text += fmt::format("model: {} layers, hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})\n",
+                      c.model.num_layers, c.model.hidden_size, c.model.ffn_size(), c.model.num_attention_heads,
+                      c.model.head_dim(), c.model.num_kv_heads(), d.vocab_size,
+                      c.model.padded_vocab_size(c.parallel.tensor_model_parallel_size));
+  text += fmt::format("number of parameters: {}\n", with_separators(numbers.parameters));
+  text += fmt::format("batch: {} samples of {} tokens = {} microbatch{} of {} on {} data-parallel rank{}\n",
+                      d.global_batch_size, d.seq_length, d.num_microbatches, d.num_microbatches == 1 ? "" : "es",
+                      d.micro_batch_size, d.data_parallel_size, d.data_parallel_size == 1 ? "" : "s");
+  text += fmt::format("run: {} iterations, {} tokens, {} TFLOP a step (attention not halved for causality; {} halved)",
+                      d.train_iters,
+                      format_count(static_cast<double>(d.train_iters * d.global_batch_size * d.seq_length)),
+                      fmt::format("{:.3g}", numbers.flops_per_step / 1e12),
+                      fmt::format("{:.3g}", numbers.flops_per_step_causal / 1e12));
+  if (memory != nullptr) {
+    text += fmt::format("\nmemory on this rank: parameters {}, gradients {}, optimizer {}, activations about {}",
+                        format_bytes(memory->parameters), format_bytes(memory->gradients),
+                        format_bytes(memory->optimizer), format_bytes(memory->activations));
+  }
+  return text;
+}
+
+}  // namespace megalith

@@ -1,0 +1,32 @@
+// The start-up report: what a run is about to do, in the few numbers a person checks first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "models/model.h"
+#include "train/config.h"
+
+namespace megalith {
+
+// Bytes by owner on this rank.
+struct MemoryByOwner {
+  int64_t parameters = 0, gradients = 0, optimizer = 0;
+  int64_t activations = 0;  // estimated, one microbatch under way
+};
+
+struct ModelNumbers {
+  int64_t parameters = 0;             // of the whole model, padding not counted
+  int64_t parameters_on_rank = 0;
+  double flops_per_step = 0;          // of all ranks, Primus's count (attention not halved for causality)
+  double flops_per_step_causal = 0;   // attention halved
+};
+
+// model may be on the meta device.
+ModelNumbers count_model(const Model& model, const Resolved& resolved);
+
+// Several lines, without a line break at the end. memory is left out when it is null (a dry run allocates nothing).
+std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,
+                           const std::string& device_text);
+
+}  // namespace megalith

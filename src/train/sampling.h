@@ -1,0 +1,29 @@
+// Choosing the next token from logits: greedy, or at random after temperature, top-k and top-p.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "core/option.h"
+
+namespace megalith {
+
+struct SamplingOptions {
+  double temperature = 1.0;  // 0: greedy
+  int64_t top_k = 0;         // 0: no limit
+  double top_p = 1.0;
+  int64_t sampling_seed = 1234;
+
+  void visit(OptionVisitor& v);
+};
+
+// Draws one id a row. The draw depends only on (seed, row, step), so a sample repeats whatever else runs.
+//
+// logits   (b, v)
+// step     number of the token being chosen, from 0
+// returns  (b) int64. Temperature divides the logits first; top-k keeps the k largest (ties with the k-th included);
+//          top-p then keeps the smallest set of most likely tokens whose probabilities sum to at least p.
+at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& options, int64_t step);
+
+}  // namespace megalith

@@ -1,0 +1,79 @@
+// Building a run's objects; see setup.h.
+#include "train/setup.h"
+
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/hf.h"
+#include "comm/single_group.h"
+#include "core/error.h"
+
+namespace megalith {
+
+BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device) {
+  ModelConfig config = resolved.config.model;
+  config.vocab_size = resolved.derived.vocab_size;
+  LayerContext context;
+  context.groups = &groups;
+  context.dtype = resolved.derived.dtype;
+  context.device = device;
+  context.kernels = resolved.config.runtime.kernels;
+  context.seed = static_cast<uint64_t>(resolved.config.train.seed);
+  BuiltModel built;
+  built.family = &family_for(config);
+  built.model = built.family->build(config, context, StageRange{0, config.num_layers, true, true});
+  return built;
+}
+
+void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log) {
+  const CheckpointOptions& options = resolved.config.checkpoint;
+  if (options.load) {
+    const auto found = find_checkpoint(*options.load, options.ckpt_step, *groups.world, log);
+    if (!found) {
+      throw UserError(fmt::format("{} holds no checkpoint", *options.load),
+                      "give the folder that --save named, or one checkpoint of it");
+    }
+    CheckpointState state;
+    for (Parameter* param : built.model->parameters()) state.tensors.push_back(model_tensor(*param));
+    state.architecture = architecture_of(built.model->config());
+    load_checkpoint(found->folder, state, groups, {.with_optimizer = false});
+    return;
+  }
+  if (options.load_hf) {
+    load_hf(*options.load_hf, built.model->parameters(), groups);
+    return;
+  }
+  throw UserError("no weights given", "name them with --load DIR or --load_hf DIR");
+}
+
+std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved) {
+  const CheckpointOptions& options = resolved.config.checkpoint;
+  if (options.load_hf && std::filesystem::exists(std::filesystem::path(*options.load_hf) / "tokenizer.json")) {
+    TokenizerOptions tokenizer;
+    tokenizer.tokenizer_type = "HuggingFaceTokenizer";
+    tokenizer.tokenizer_model = *options.load_hf;
+    return make_tokenizer(tokenizer);
+  }
+  auto bytes = make_byte_tokenizer();
+  if (bytes->vocab_size() == resolved.derived.vocab_size) return bytes;
+  return nullptr;
+}
+
+DataSetup make_data_setup(const Resolved& resolved) {
+  const Derived& d = resolved.derived;
+  const TrainOptions& train = resolved.config.train;
+  DataSetup setup;
+  setup.sequence_length = d.seq_length;
+  setup.seed = static_cast<uint32_t>(train.seed);
+  setup.vocab_size = d.vocab_size;
+  setup.eod = d.eod_id;
+  if (resolved.tokenizer != nullptr) {
+    setup.tokenizer_name = resolved.tokenizer->name();
+    // A padding token that also ends documents must keep its loss.
+    if (resolved.tokenizer->pad() && *resolved.tokenizer->pad() != d.eod_id) setup.pad_id = *resolved.tokenizer->pad();
+  }
+  const int64_t eval_samples = train.eval_iters * d.global_batch_size;
+  setup.num_samples = {train.skip_train ? 0 : d.train_samples,
+                       (d.train_iters / train.eval_interval + 1) * eval_samples, eval_samples};
+  return setup;
+}
+
+}  // namespace megalith

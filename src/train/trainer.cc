@@ -1,0 +1,293 @@
+// The training loop; see trainer.h.
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/hf.h"
+#include "core/error.h"
+#include "core/strings.h"
+#include "core/time.h"
+#include "device/memory.h"
+
+namespace megalith {
+
+Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log,
+                 const StopRequest& stop)
+    : resolved_(resolved),
+      groups_(groups),
+      device_(device),
+      log_(log),
+      stop_(stop),
+      built_(build_model(resolved, groups, device)),
+      numbers_(count_model(*built_.model, resolved)) {
+  const Config& config = resolved_.config;
+  const bool loads_weights = config.checkpoint.load_hf.has_value();
+  std::vector<Parameter*> trainable;
+  for (Parameter* param : built_.model->parameters()) {
+    if (!loads_weights) param->initialise(static_cast<uint64_t>(config.train.seed));
+    if (param->is_trainable()) trainable.push_back(param);
+  }
+  gradients_ = std::make_unique<GradBuffer>(trainable, groups_.dp_cp, GradBufferOptions{});
+  optimizer_ = std::make_unique<Optimizer>(trainable, groups_, config.optimizer, config.runtime.kernels);
+  schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.train_samples, 1),
+                                         resolved_.derived.global_batch_size);
+  train_step_ = std::make_unique<TrainStep>(*built_.model, *gradients_, *optimizer_, groups_, device_);
+}
+
+Trainer::~Trainer() = default;
+
+std::string Trainer::model_text() const {
+  return fmt::format("{}, {} parameters", built_.family->name,
+                     format_count(static_cast<double>(numbers_.parameters)));
+}
+
+std::string Trainer::report(const std::string& device_text) const {
+  MemoryByOwner memory;
+  for (const Parameter* param : built_.model->parameters()) {
+    memory.parameters += static_cast<int64_t>(param->value().nbytes());
+  }
+  memory.gradients = gradients_->num_bytes();
+  memory.optimizer = optimizer_->num_bytes();
+  const Derived& d = resolved_.derived;
+  memory.activations = built_.model
+                           ->cost({d.micro_batch_size, d.seq_length,
+                                   static_cast<int64_t>(c10::elementSize(d.dtype))})
+                           .kept_bytes;
+  return startup_report(resolved_, numbers_, &memory, device_text);
+}
+
+CheckpointState Trainer::checkpoint_state() const {
+  CheckpointState state;
+  for (const Parameter* param : built_.model->parameters()) state.tensors.push_back(model_tensor(*param));
+  for (const OptimizerTensor& entry : optimizer_->state()) {
+    state.tensors.push_back({.key = entry.key,
+                             .placement = &entry.parameter->placement(),
+                             .local = entry.tensor,
+                             .range = std::nullopt,
+                             .replica_axes = entry.parameter->placement().replica_axes});
+  }
+  state.train.iteration = iteration_;
+  state.train.consumed_train_samples = consumed_samples_;
+  state.train.optimizer_step = optimizer_->num_steps();
+  state.train.skipped_iterations = num_skipped_;
+  state.train.seed = resolved_.config.train.seed;
+  state.architecture = architecture_of(built_.model->config());
+  state.configuration = configuration_of(*resolved_.options);
+  return state;
+}
+
+void Trainer::load_checkpoint_folder(const std::filesystem::path& folder, bool as_finetune) {
+  const CheckpointOptions& options = resolved_.config.checkpoint;
+  const bool with_optimizer = !options.no_load_optim && !as_finetune;
+  CheckpointState state = checkpoint_state();
+  const Manifest manifest = load_checkpoint(folder, state, groups_, {.with_optimizer = with_optimizer});
+  if (as_finetune) {
+    log_.info("loaded the weights of iteration {} from {}; starting at iteration 0", manifest.train.iteration,
+              folder.string());
+    return;
+  }
+  iteration_ = last_saved_iteration_ = state.train.iteration;
+  consumed_samples_ = state.train.consumed_train_samples;
+  num_skipped_ = state.train.skipped_iterations;
+  if (with_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
+  log_.info("loaded the checkpoint of iteration {} from {}", iteration_, folder.string());
+  for (const ConfigurationDifference& difference :
+       compare_configuration(manifest.configuration, configuration_of(*resolved_.options))) {
+    log_.note("{} was {} in the checkpoint and is {} now", difference.name,
+              difference.stored.empty() ? "absent" : difference.stored,
+              difference.present.empty() ? "absent" : difference.present);
+  }
+}
+
+void Trainer::load() {
+  const CheckpointOptions& options = resolved_.config.checkpoint;
+  if (options.load) {
+    if (const auto found = find_checkpoint(*options.load, options.ckpt_step, *groups_.world, log_)) {
+      load_checkpoint_folder(found->folder, options.finetune);
+      return;
+    }
+    if (options.exit_on_missing_checkpoint) {
+      throw UserError(fmt::format("{} holds no checkpoint, and exit_on_missing_checkpoint is set", *options.load),
+                      "check the folder, or leave the option out to start afresh");
+    }
+    log_.info("no checkpoint in {}: starting afresh", *options.load);
+  }
+  if (options.pretrained_checkpoint) {
+    const auto found = find_checkpoint(*options.pretrained_checkpoint, std::nullopt, *groups_.world, log_);
+    if (!found) {
+      throw UserError(fmt::format("pretrained_checkpoint {} holds no checkpoint", *options.pretrained_checkpoint),
+                      "give the folder that --save named");
+    }
+    load_checkpoint_folder(found->folder, true);
+  } else if (options.load_hf) {
+    load_hf(*options.load_hf, built_.model->parameters(), groups_);
+    log_.info("loaded the weights from {}", *options.load_hf);
+  } else {
+    return;
+  }
+  optimizer_->reset_masters();
+}
+
+StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
+  sinks_ = std::move(sinks);
+  data_ = make_data_sets(resolved_.config.data, make_data_setup(resolved_), log_);
+  StopReason reason = StopReason::kFinished;
+  if (!resolved_.config.train.skip_train) reason = train_loop();
+  if (reason != StopReason::kSignal) {
+    if (reason == StopReason::kFinished) {
+      evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
+      evaluate(Split::kTest, fmt::format("iteration {} on test set", iteration_));
+    }
+    export_hf();
+  }
+  for (const auto& sink : sinks_) sink->on_end();
+  return reason;
+}
+
+StopReason Trainer::train_loop() {
+  const Config& config = resolved_.config;
+  const Derived& d = resolved_.derived;
+  if (data_.train == nullptr && iteration_ < d.train_iters) {
+    throw UserError("the training split is empty", "give it a weight in split, or a train_data_path");
+  }
+  StopReason reason = StopReason::kFinished;
+  while (iteration_ < d.train_iters) {
+    train_iteration();
+    if (iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters) {
+      evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
+    }
+    if (config.checkpoint.is_save_due(iteration_)) save();
+    // The ranks agree, or one would save and leave while the others wait for it.
+    if (groups_.world->reduced(stop_.load(), ReduceOp::kMax, "stop request") != 0) {
+      reason = StopReason::kSignal;
+      break;
+    }
+    if (config.train.exit_interval && iteration_ % *config.train.exit_interval == 0) {
+      reason = iteration_ < d.train_iters ? StopReason::kExitInterval : StopReason::kFinished;
+      break;
+    }
+  }
+  if (!config.checkpoint.disable_last_saving || reason != StopReason::kFinished) save();
+  return reason;
+}
+
+void Trainer::train_iteration() {
+  const Config& config = resolved_.config;
+  const Derived& d = resolved_.derived;
+  const Stopwatch watch;
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  std::vector<Batch> batches;
+  for (int64_t m = 0; m < d.num_microbatches; ++m) {
+    batches.push_back(data_.train->read({.consumed_samples = consumed_samples_ + m * chunk,
+                                         .micro_batch_size = d.micro_batch_size,
+                                         .dp_rank = groups_.dp->rank(),
+                                         .dp_size = groups_.dp->size()}));
+  }
+  const double lr = schedule_->learning_rate(consumed_samples_);
+  const StepResult result = train_step_->run(batches, lr, schedule_->weight_decay(consumed_samples_));
+  if (config.optimizer.check_for_nan_in_loss_and_grad &&
+      (!result.is_loss_finite || result.optimizer.was_skipped)) {
+    stop_on_bad_numbers(result);
+  }
+  ++iteration_;
+  consumed_samples_ += d.global_batch_size;
+  if (result.optimizer.was_skipped) {
+    ++num_skipped_;
+    log_.warn("iteration {} was skipped: its gradient is not finite (first on rank {})", iteration_,
+              result.optimizer.first_bad_rank);
+  }
+  StepRecord record;
+  record.iteration = iteration_;
+  record.train_iters = d.train_iters;
+  record.consumed_samples = consumed_samples_;
+  record.global_batch_size = d.global_batch_size;
+  for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, loss.value);
+  record.learning_rate = lr;
+  record.next_learning_rate = schedule_->learning_rate(consumed_samples_);
+  record.grad_norm = result.optimizer.grad_norm;
+  record.is_skipped = result.optimizer.was_skipped;
+  record.is_nan = !result.is_loss_finite;
+  if (config.optimizer.log_num_zeros_in_grad) record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
+  record.elapsed_ms = watch.elapsed_s() * 1e3;
+  record.tokens = d.global_batch_size * d.seq_length;
+  record.num_devices = static_cast<int>(d.world_size);
+  record.flops = numbers_.flops_per_step;
+  record.causal_flops = numbers_.flops_per_step_causal;
+  const MemoryStats memory = memory_stats(device_);
+  record.memory_used_bytes = memory.used_bytes;
+  record.memory_total_bytes = memory.total_bytes;
+  record.memory_peak_bytes = memory.peak_allocated_bytes;
+  for (const auto& sink : sinks_) sink->on_step(record);
+}
+
+void Trainer::stop_on_bad_numbers(const StepResult& result) const {
+  std::string what;
+  for (const NamedLoss& loss : result.losses) what += fmt::format("{} is {}, ", loss.name, loss.value);
+  if (result.optimizer.was_skipped) {
+    what += fmt::format("the gradient norm is {} (first seen on rank {}{})", result.optimizer.grad_norm,
+                        result.optimizer.first_bad_rank,
+                        result.optimizer.bad_parameter.empty() ? ""
+                                                               : fmt::format(", in {}", result.optimizer.bad_parameter));
+  }
+  throw std::runtime_error(fmt::format(
+      "iteration {}: {}; samples {} to {} of the run\n  the model was not updated. Lower the learning rate, look at those "
+      "samples, or set --no_check_for_nan_in_loss_and_grad to skip such steps",
+      iteration_ + 1, what, consumed_samples_, consumed_samples_ + resolved_.derived.global_batch_size - 1));
+}
+
+void Trainer::evaluate(Split split, const std::string& when) {
+  const TrainOptions& options = resolved_.config.train;
+  const Derived& d = resolved_.derived;
+  BatchSource* source = data_.of(split);
+  if (options.eval_iters == 0 || source == nullptr) return;
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  const int64_t per_evaluation = options.eval_iters * d.global_batch_size;
+  // Each evaluation goes on where the one before ended, as Megatron-LM's iterator does; the test split starts anew.
+  const int64_t start = split == Split::kValid ? (iteration_ - 1) / options.eval_interval * per_evaluation : 0;
+  EvaluationSums sums;
+  for (int64_t consumed = 0; consumed < per_evaluation; consumed += chunk) {
+    const Batch batch = source->read({.consumed_samples = std::max<int64_t>(start, 0) + consumed,
+                                      .micro_batch_size = d.micro_batch_size,
+                                      .dp_rank = groups_.dp->rank(),
+                                      .dp_size = groups_.dp->size()});
+    const EvaluationSums part = evaluate_batch(*built_.model, batch, device_);
+    sums.loss_sum += part.loss_sum;
+    sums.tokens += part.tokens;
+  }
+  const double loss_sum = groups_.dp_cp->reduced(sums.loss_sum, ReduceOp::kSum, "evaluation loss");
+  const double tokens = groups_.dp_cp->reduced(sums.tokens, ReduceOp::kSum, "evaluation tokens");
+  ValidationRecord record;
+  record.iteration = iteration_;
+  record.set = split == Split::kTest ? "test" : "validation";
+  record.when = when;
+  record.losses.emplace_back("lm loss", loss_sum / std::max(tokens, 1.0));
+  for (const auto& sink : sinks_) sink->on_validation(record);
+}
+
+void Trainer::save() {
+  const CheckpointOptions& options = resolved_.config.checkpoint;
+  if (!options.save || last_saved_iteration_ == iteration_) return;
+  const Stopwatch watch;
+  const std::filesystem::path folder =
+      save_checkpoint(*options.save, checkpoint_state(), groups_, log_, options.save_settings());
+  last_saved_iteration_ = iteration_;
+  log_.info("saved the checkpoint of iteration {} to {} in {}", iteration_, folder.string(),
+            format_duration(watch.elapsed_s()));
+}
+
+void Trainer::export_hf() {
+  const CheckpointOptions& options = resolved_.config.checkpoint;
+  if (!options.save_hf) return;
+  HfExport settings;
+  settings.dtype = resolved_.derived.dtype;
+  if (options.load_hf) settings.tokenizer = *options.load_hf;
+  if (resolved_.config.tokenizer.tokenizer_model) settings.tokenizer = *resolved_.config.tokenizer.tokenizer_model;
+  save_hf(*options.save_hf, built_.model->parameters(), *built_.family, built_.model->config(), groups_, settings);
+  log_.info("exported the model to {}", *options.save_hf);
+}
+
+}  // namespace megalith

@@ -1,0 +1,74 @@
+// The training loop of one rank: everything a run stands on, built from a resolved configuration, and the steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_state.h"
+#include "comm/groups.h"
+#include "core/log.h"
+#include "metrics/step_record.h"
+#include "train/config.h"
+#include "train/report.h"
+#include "train/setup.h"
+#include "train/step.h"
+
+namespace megalith {
+
+// Raised by a signal handler, read at step boundaries: 0, or the signal's number.
+using StopRequest = std::atomic<int>;
+
+enum class StopReason { kFinished, kExitInterval, kSignal };
+
+class Trainer {
+ public:
+  // All arguments outlive the trainer.
+  Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log, const StopRequest& stop);
+  ~Trainer();
+
+  // Loads what --load, --pretrained_checkpoint or --load_hf name. UserError when that cannot be.
+  void load();
+  std::string model_text() const;  // "llama, 12.6 M parameters"
+  std::string report(const std::string& device_text) const;
+  // Trains until the end, exit_interval or a signal; evaluates and saves as configured. The sinks get this rank's records;
+  // ranks that do not report pass none.
+  StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
+
+  Model& model() { return *built_.model; }
+  int64_t iteration() const { return iteration_; }
+
+ private:
+  CheckpointState checkpoint_state() const;
+  void load_checkpoint_folder(const std::filesystem::path& folder, bool as_finetune);
+  StopReason train_loop();
+  void train_iteration();
+  [[noreturn]] void stop_on_bad_numbers(const StepResult& result) const;
+  void evaluate(Split split, const std::string& when);
+  void save();
+  void export_hf();
+
+  const Resolved& resolved_;
+  const Groups& groups_;
+  at::Device device_;
+  Logger& log_;
+  const StopRequest& stop_;
+  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+
+  BuiltModel built_;
+  ModelNumbers numbers_;
+  std::unique_ptr<GradBuffer> gradients_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<TrainStep> train_step_;
+  DataSets data_;
+
+  int64_t iteration_ = 0, consumed_samples_ = 0;
+  int64_t num_skipped_ = 0;
+  int64_t last_saved_iteration_ = -1;
+};
+
+}  // namespace megalith

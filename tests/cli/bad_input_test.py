@@ -1,0 +1,274 @@
+"""Wrong configuration, data and checkpoints: each is refused with exit code 2 and a message that names what is wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import hf_models
+import indexed_data
+import numpy as np
+import pytest
+import torch
+
+# A model that could be trained; what is added to it is wrong.
+MODEL = (
+    *("--num_layers", 2, "--hidden_size", 64, "--num_attention_heads", 4, "--vocab_size", 131, "--seq_length", 32),
+    *("--max_position_embeddings", 64, "--swiglu", "--normalization", "RMSNorm", "--position_embedding_type", "rope"),
+    *("--disable_bias_linear", "--device", "cpu"),
+)
+MOCK = (*MODEL, "--mock_data")
+
+# what is wrong, command, parts of the message in any order
+CONFIGURATION = [
+    ("unknown command", ("trian",), ["trian", "Did you mean 'train'"]),
+    ("unknown option", ("train", *MOCK, "--num-layer", 2), ["--num-layer", "num_layers"]),
+    ("not a number", ("train", *MOCK, "--train_iters", "many"), ["train_iters", "many"]),
+    ("out of range", ("train", *MOCK, "--micro_batch_size", 0), ["micro_batch_size", "0"]),
+    ("not a switch", ("train", *MOCK, "--bf16", "perhaps"), ["bf16"]),
+    ("no value", ("train", *MOCK, "--lr"), ["--lr", "needs a value"]),
+    ("unknown choice", ("train", *MOCK, "--lr_decay_style", "cosin"), ["lr_decay_style", "cosin", "cosine"]),
+    ("no shape", ("train", "--mock_data", "--vocab_size", 131), ["num_layers"]),
+    ("heads do not divide", ("train", *MOCK, "--num_attention_heads", 5), ["hidden_size", "5"]),
+    (
+        "groups do not divide",
+        ("train", *MOCK, "--group_query_attention", "--num_query_groups", 3),
+        ["num_query_groups", "3", "num_attention_heads", "4"],
+    ),
+    ("sequence too long", ("train", *MOCK, "--seq_length", 65), ["seq_length 65", "max_position_embeddings 64"]),
+    (
+        "batch does not divide",
+        ("train", *MOCK, "--micro_batch_size", 4, "--global_batch_size", 6),
+        ["global_batch_size 6", "micro_batch_size 4"],
+    ),
+    ("more ranks than there are", ("train", *MOCK, "--tensor_model_parallel_size", 2), ["tensor_model_parallel_size"]),
+    ("two precisions", ("train", *MOCK, "--bf16", "--fp32"), ["bf16", "fp32"]),
+    ("two lengths", ("train", *MOCK, "--train_iters", 3, "--train_samples", 9), ["train_iters", "train_samples"]),
+    ("lowest above highest rate", ("train", *MOCK, "--lr", "1e-4", "--min_lr", "1e-3"), ["min_lr", "lr"]),
+    ("warm-up longer than the run", ("train", *MOCK, "--train_iters", 5, "--lr_warmup_iters", 9), ["warm-up", "lr_warmup_iters"]),
+    ("no such configuration", ("train", "--config", "nowhere.yaml"), ["nowhere.yaml"]),
+    ("no such data", ("train", *MODEL, "--data_path", "nowhere/data"), ["nowhere/data"]),
+    ("two sources of data", ("train", *MOCK, "--data_path", "nowhere/data"), ["mock_data", "data_path"]),
+    ("bad split", ("train", *MODEL, "--data_path", "x", "--split", "none"), ["split", "none"]),
+    ("no checkpoint", ("train", *MOCK, "--load", "nowhere", "--exit_on_missing_checkpoint"), ["nowhere", "exit_on_missing_checkpoint"]),
+    ("nothing to save to", ("train", *MOCK, "--save_interval", 5), ["save_interval", "--save"]),
+    ("no weights", ("generate", *MODEL, "--prompt_ids", "1,2", "--print_ids"), ["--load"]),
+    ("no prompt", ("generate", *MODEL, "--load_hf", "nowhere"), ["nowhere"]),
+    ("no input", ("prepare", "--output_prefix", "out"), ["--input"]),
+    ("input is missing", ("prepare", "--input", "nowhere.jsonl", "--output_prefix", "out"), ["nowhere.jsonl"]),
+    ("unknown tokenizer", ("prepare", "--input", "a.txt", "--output_prefix", "out", "--tokenizer_type", "Nonesuch"), ["Nonesuch"]),
+    ("no such folder", ("evaluate", "--load_hf", "nowhere", "--mock_data"), ["nowhere"]),
+    ("no such topic", ("inspect", "engine"), ["engine"]),
+]
+
+
+def refused(program, words, parts, cwd):
+    _, output, errors = program.run(*words, expected=2, timeout=60, cwd=cwd)
+    # Names are shown as they were written, with dashes or underscores.
+    for part in parts:
+        assert part in errors or part.replace("_", "-") in errors, f"{program.line(words)}\n{part!r} is not in:\n{errors}"
+    assert errors.startswith("error: ") or "\nerror: " in errors, errors
+    for forbidden in ("internal error", "terminate called", "Exception raised from", "what():"):
+        assert forbidden not in errors, errors
+    return errors
+
+
+@pytest.mark.parametrize("what, words, parts", CONFIGURATION, ids=[what for what, _, _ in CONFIGURATION])
+def test_wrong_options_are_refused(what, words, parts, program, tmp_path):
+    refused(program, words, parts, tmp_path)
+    assert not list(tmp_path.iterdir()), "something was written"
+
+
+def test_all_that_is_wrong_is_told_at_once(program, tmp_path):
+    errors = refused(
+        *(program, ("train", *MOCK, "--seq_length", 65, "--micro_batch_size", 4, "--global_batch_size", 6, "--min_lr", 1)),
+        *(["seq_length 65", "global_batch_size 6", "min_lr"], tmp_path),
+    )
+    assert errors.count("error: ") >= 3
+
+
+FILES = [
+    ("unknown key", "num_layers: 2\nmicro_batchsize: 4\n", [":2", "micro_batchsize", "micro_batch_size"]),
+    ("not YAML", "num_layers: [2\nhidden_size: }\n", ["not valid YAML"]),
+    ("a list", "- num_layers\n- 2\n", ["map"]),
+    ("a map for a value", "num_layers:\n  deep: 2\n", ["num_layers"]),
+    ("extends what is not there", "extends: base.yaml\nnum_layers: 2\n", [":1", "base.yaml"]),
+    ("extends itself", "extends: [wrong.yaml]\nnum_layers: 2\n", ["wrong.yaml"]),
+    ("unset variable", "num_layers: ${MEGALITH_TEST_UNSET}\n", ["MEGALITH_TEST_UNSET"]),
+    ("not a number", "num_layers: 2\nhidden_size: wide\n", [":2", "hidden_size", "wide"]),
+]
+
+
+@pytest.mark.parametrize("what, text, parts", FILES, ids=[what for what, _, _ in FILES])
+def test_wrong_configuration_files_are_refused(what, text, parts, program, tmp_path):
+    (tmp_path / "wrong.yaml").write_text(text)
+    refused(program, ("train", "--config", "wrong.yaml", "--mock_data"), ["wrong.yaml", *parts], tmp_path)
+
+
+def cut(path, num_bytes):
+    path.write_bytes(path.read_bytes()[:-num_bytes])
+
+
+def overwrite(path, offset, raw):
+    content = bytearray(path.read_bytes())
+    content[offset : offset + len(raw)] = raw
+    path.write_bytes(content)
+
+
+def wrong_length(prefix):
+    overwrite(prefix.with_suffix(".idx"), 34, np.int32(-5).tobytes())
+
+
+def huge_count(prefix):
+    overwrite(prefix.with_suffix(".idx"), 18, np.uint64(2**62).tobytes())
+
+
+def foreign_ids(prefix):
+    indexed_data.write(prefix, [np.array([1, 2, 3, 4000] * 30)])
+
+
+DATA = [
+    (".bin is cut", lambda prefix: cut(prefix.with_suffix(".bin"), 10), ["data.bin", "10 bytes shorter"]),
+    (".idx is cut", lambda prefix: cut(prefix.with_suffix(".idx"), 9), ["data.idx"]),
+    (".idx is something else", lambda prefix: prefix.with_suffix(".idx").write_bytes(b"x" * 100), ["data.idx", "MMIDIDX"]),
+    (".idx is empty", lambda prefix: prefix.with_suffix(".idx").write_bytes(b""), ["data.idx"]),
+    (".bin is missing", lambda prefix: prefix.with_suffix(".bin").unlink(), ["data.bin"]),
+    ("unknown token type", lambda prefix: overwrite(prefix.with_suffix(".idx"), 17, b"\x2a"), ["data.idx", "42"]),
+    ("newer version", lambda prefix: overwrite(prefix.with_suffix(".idx"), 9, b"\x07"), ["data.idx", "version 7"]),
+    ("negative length", wrong_length, ["data.idx", "-5"]),
+    ("impossible count", huge_count, ["data.idx"]),
+    ("ids beyond the vocabulary", foreign_ids, ["4000", "131"]),
+]
+
+
+@pytest.mark.parametrize("what, spoil, parts", DATA, ids=[what for what, _, _ in DATA])
+def test_wrong_data_is_refused(what, spoil, parts, program, tmp_path):
+    prefix = tmp_path / "data"
+    indexed_data.write(prefix, indexed_data.random_documents(20, 131, seed=1))
+    spoil(prefix)
+    refused(program, ("train", *MODEL, "--data_path", prefix, "--split", "100,0,0", "--train_iters", 3), parts, tmp_path)
+
+
+def test_empty_split_is_refused_at_once(program, tmp_path):
+    # 20 documents at 999 to 1: the validation split gets none of them.
+    indexed_data.write(tmp_path / "data", indexed_data.random_documents(20, 131, seed=1))
+    words = ("train", *MODEL, "--data_path", "data", "--split", "999,1,0", "--train_iters", 3)
+    refused(program, words, ["valid", "empty"], tmp_path)
+
+
+def drop(key):
+    return lambda weights: weights.pop(key)
+
+
+def reshape(key):
+    def change(weights):
+        weights[key] = weights[key][:, :-1]
+
+    return change
+
+
+def keep_config(**values):
+    return lambda config: config.update(values)
+
+
+def without(key):
+    return lambda config: config.pop(key)
+
+
+KEY = "model.layers.1.self_attn.k_proj.weight"
+HF_FOLDERS = [
+    ("missing tensor", None, drop(KEY), [KEY]),
+    ("unexpected tensor", None, lambda weights: weights.update({"model.layers.9.odd": torch.ones(2)}), ["model.layers.9.odd"]),
+    ("wrong shape", None, reshape(KEY), [KEY, "63"]),
+    ("other architecture", keep_config(model_type="rwkv", architectures=["RwkvForCausalLM"]), None, ["config.json", "rwkv"]),
+    ("other rope scaling", keep_config(rope_scaling={"rope_type": "yarn", "factor": 4.0}), None, ["config.json", "yarn"]),
+    ("other activation", keep_config(hidden_act="gelu"), None, ["config.json", "hidden_act", "gelu"]),
+    ("missing size", without("hidden_size"), None, ["config.json", "hidden_size"]),
+    ("size that is a word", keep_config(hidden_size="wide"), None, ["config.json", "hidden_size"]),
+    ("sizes that do not divide", keep_config(num_key_value_heads=3), None, ["3"]),
+]
+
+
+@pytest.mark.parametrize("what, config, weights, parts", HF_FOLDERS, ids=[row[0] for row in HF_FOLDERS])
+def test_wrong_hugging_face_folders_are_refused(what, config, weights, parts, program, models, tmp_path):
+    hf_models.changed_copy(models["llama"].folder, tmp_path / "model", config, weights)
+    refused(program, ("evaluate", "--load_hf", "model", "--mock_data", "--seq_length", 16), parts, tmp_path)
+
+
+HF_FILES = [
+    ("config.json is cut", lambda folder: cut(folder / "config.json", 40), ["config.json", "JSON"]),
+    ("config.json is missing", lambda folder: (folder / "config.json").unlink(), ["config.json"]),
+    ("weights are cut", lambda folder: cut(folder / "model.safetensors", 100), ["model.safetensors"]),
+    ("weights are missing", lambda folder: (folder / "model.safetensors").unlink(), ["safetensors"]),
+    ("header is not JSON", lambda folder: overwrite(folder / "model.safetensors", 9, b"}}}}"), ["model.safetensors"]),
+    ("header is endless", lambda folder: overwrite(folder / "model.safetensors", 0, b"\xff" * 7), ["model.safetensors", "header"]),
+]
+
+
+@pytest.mark.parametrize("what, spoil, parts", HF_FILES, ids=[row[0] for row in HF_FILES])
+def test_spoilt_hugging_face_files_are_refused(what, spoil, parts, program, models, tmp_path):
+    spoil(hf_models.changed_copy(models["llama"].folder, tmp_path / "model"))
+    refused(program, ("evaluate", "--load_hf", "model", "--mock_data", "--seq_length", 16), parts, tmp_path)
+
+
+PROMPTS = [
+    ("id beyond the vocabulary", ("--prompt_ids", "1,131"), ["131"]),
+    ("negative id", ("--prompt_ids", "1,-4"), ["-4"]),
+    ("too many tokens", ("--prompt_ids", "1,2,3", "--max_new_tokens", 126), ["max_position_embeddings 128", "125"]),
+    ("no prompt at all", (), ["prompt"]),
+    ("text without a tokenizer", ("--prompt", "hello"), ["tokenizer"]),
+]
+
+
+@pytest.mark.parametrize("what, words, parts", PROMPTS, ids=[row[0] for row in PROMPTS])
+def test_wrong_prompts_are_refused(what, words, parts, program, models, tmp_path):
+    refused(program, ("generate", "--load_hf", models["llama"].folder, "--print_ids", *words), parts, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    program.run("train", *MOCK, "--train_iters", 2, "--eval_iters", 0, "--save", folder / "checkpoint", "--save_interval", 1)
+    return folder / "checkpoint"
+
+
+def copies(checkpoint, target):
+    shutil.copytree(checkpoint, target)
+    return sorted(path for path in target.iterdir() if path.is_dir())
+
+
+def resume(*more):
+    return ("train", *MOCK, "--train_iters", 3, "--eval_iters", 0, "--load", "checkpoint", *more)
+
+
+def biggest_file(folder):
+    return max(folder.rglob("*.safetensors"), key=lambda path: path.stat().st_size)
+
+
+def test_damaged_checkpoints_are_refused_when_none_is_intact(checkpoint, program, tmp_path):
+    for folder in copies(checkpoint, tmp_path / "checkpoint"):
+        file = biggest_file(folder)
+        overwrite(file, file.stat().st_size - 8, b"\x55\xaa\x55\xaa")
+    refused(program, resume(), ["no intact checkpoint"], tmp_path)
+
+
+def test_damaged_newest_checkpoint_is_passed_over_aloud(checkpoint, program, tmp_path):
+    newest = copies(checkpoint, tmp_path / "checkpoint")[-1]
+    cut(biggest_file(newest), 4)
+    _, output, errors = program.run(*resume(), cwd=tmp_path)
+    assert newest.name in errors + output
+
+
+def test_checkpoint_of_a_missing_iteration_is_refused(checkpoint, program, tmp_path):
+    copies(checkpoint, tmp_path / "checkpoint")
+    refused(program, resume("--ckpt_step", 7), ["7", "ckpt_step"], tmp_path)
+
+
+def test_checkpoint_of_another_architecture_is_refused(checkpoint, program, tmp_path):
+    copies(checkpoint, tmp_path / "checkpoint")
+    refused(program, resume("--hidden_size", 32), ["hidden_size"], tmp_path)
+
+
+def test_broken_json_lines_are_refused_when_nothing_is_left(program, tmp_path):
+    (tmp_path / "texts.jsonl").write_text('{"text": \n{"other": "x"}\n' + json.dumps({"text": 5}) + "\n")
+    refused(program, ("prepare", "--input", "texts.jsonl", "--output_prefix", "out"), ["texts.jsonl"], tmp_path)
+    assert not list(Path(tmp_path).glob("out*"))

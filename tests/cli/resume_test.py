@@ -1,0 +1,119 @@
+"""A run that was stopped, in whatever way, ends as if it had not been: same losses, same weights, bit for bit."""
+
+import random
+import signal
+import time
+
+import pytest
+from program import read_metrics
+
+STEPS = 24
+
+# Dropout, so that a generator whose state was lost would be seen; several microbatches; more than one pass over the data.
+OPTIONS = (
+    *("--num_layers", 2, "--hidden_size", 48, "--num_attention_heads", 4, "--ffn_hidden_size", 96, "--vocab_size", 131),
+    *("--group_query_attention", "--num_query_groups", 2, "--max_position_embeddings", 32, "--seq_length", 32),
+    *("--swiglu", "--normalization", "RMSNorm", "--position_embedding_type", "rope", "--disable_bias_linear"),
+    *("--untie_embeddings_and_output_weights", "--hidden_dropout", 0.1, "--attention_dropout", 0.1),
+    *("--split", "90,10,0", "--micro_batch_size", 2, "--global_batch_size", 6, "--train_iters", STEPS),
+    *("--lr", 3e-3, "--min_lr", 1e-4, "--lr_decay_style", "cosine", "--lr_warmup_iters", 4, "--eval_interval", 5),
+    *("--eval_iters", 1, "--device", "cpu"),
+)
+
+
+def train(program, data, folder, *more, **options):
+    return program.run(
+        *("train", *OPTIONS, "--data_path", data.prefix, "--data_cache_path", folder / "cache"),
+        *("--save", folder / "checkpoint", "--load", folder / "checkpoint", "--metrics_file", folder / "metrics.jsonl"),
+        *more,
+        **options,
+    )
+
+
+def losses(folder):
+    """Loss and gradient norm by iteration. An iteration that was done again must have had the same values."""
+    by_iteration = {}
+    for line in read_metrics(folder / "metrics.jsonl"):
+        values = (line["lm_loss"], line["grad_norm"], line["learning_rate"])
+        assert by_iteration.setdefault(line["iteration"], values) == values, f"iteration {line['iteration']} differs"
+    return by_iteration
+
+
+def weights(folder):
+    """Every byte of the exported model."""
+    return {file.name: file.read_bytes() for file in sorted(folder.glob("*.safetensors"))}
+
+
+@pytest.fixture(scope="module", params=["--fp32", "--bf16"])
+def straight(request, program, data, tmp_path_factory):
+    """The run in one go: its precision, losses and weights."""
+    folder = tmp_path_factory.mktemp("straight")
+    train(program, data, folder, request.param, "--save_hf", folder / "hf")
+    found = losses(folder)
+    assert sorted(found) == list(range(1, STEPS + 1))
+    assert len(set(found.values())) == STEPS
+    return request.param, found, weights(folder / "hf")
+
+
+@pytest.mark.parametrize("stop", [1, 7, 23])
+def test_resumed_run_equals_one_in_one_go(stop, straight, program, data, tmp_path):
+    precision, expected_losses, expected_weights = straight
+    train(program, data, tmp_path, precision, "--exit_interval", stop)
+    assert max(losses(tmp_path)) == stop
+    train(program, data, tmp_path, precision, "--save_hf", tmp_path / "hf")
+    assert losses(tmp_path) == expected_losses
+    assert weights(tmp_path / "hf") == expected_weights
+
+
+def test_signal_saves_and_exits_with_3(straight, program, data, tmp_path):
+    precision, expected_losses, expected_weights = straight
+    process = program.start(
+        *("train", *OPTIONS, precision, "--data_path", data.prefix, "--data_cache_path", tmp_path / "cache"),
+        *("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint"),
+        *("--metrics_file", tmp_path / "metrics.jsonl"),
+    )
+    wait_for_lines(tmp_path / "metrics.jsonl", 3, process)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode in (3, 0), errors  # 0: it had ended before the signal came
+    train(program, data, tmp_path, precision, "--save_hf", tmp_path / "hf")
+    assert losses(tmp_path) == expected_losses
+    assert weights(tmp_path / "hf") == expected_weights
+
+
+def wait_for_lines(path, count, process, timeout=120):
+    end = time.monotonic() + timeout
+    while time.monotonic() < end and process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_moments(seed, straight, program, data, tmp_path):
+    """kill -9 again and again, in the middle of steps, of saving and of starting, until the run gets through."""
+    precision, expected_losses, expected_weights = straight
+    rng = random.Random(seed)
+    print("seed", seed)
+    metrics = tmp_path / "metrics.jsonl"
+    for attempt in range(12):
+        process = program.start(
+            *("train", *OPTIONS, precision, "--data_path", data.prefix, "--data_cache_path", tmp_path / "cache"),
+            *("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--metrics_file", metrics),
+            *("--save_interval", 2, "--keep_last", 2),
+        )
+        if attempt % 4 != 3:  # the fourth is killed wherever its start-up has come to
+            lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+            wait_for_lines(metrics, lines + rng.randint(1, 4), process)
+        time.sleep(rng.uniform(0, 0.15))
+        process.kill()
+        output, errors = process.communicate()
+        assert process.returncode in (-signal.SIGKILL, 0), errors
+        if process.returncode == 0:
+            break
+    train(program, data, tmp_path, precision, "--save_interval", 2, "--keep_last", 2, "--save_hf", tmp_path / "hf")
+    assert losses(tmp_path) == expected_losses
+    assert weights(tmp_path / "hf") == expected_weights
+    # Nothing half-written is left behind, and what is there is intact.
+    program.run("inspect", "checkpoint", tmp_path / "checkpoint")
+    assert len([path for path in (tmp_path / "checkpoint").iterdir() if path.is_dir()]) <= 2

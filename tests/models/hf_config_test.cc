@@ -1,0 +1,174 @@
+// config.json of transformers 4 and 5, both ways, and what is refused.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "models/families.h"
+#include "support/temporary_folder.h"
+
+namespace megalith {
+namespace {
+
+using nlohmann::json;
+
+// As transformers 4.57 saves a Llama 3.2.
+json llama_v4() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 131072, "initializer_range": 0.02,
+    "rms_norm_eps": 1e-05, "use_cache": true, "tie_word_embeddings": true, "rope_theta": 500000.0,
+    "rope_scaling": {"factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "attention_bias": false, "attention_dropout": 0.0, "mlp_bias": false, "pretraining_tp": 1,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "torch_dtype": "bfloat16"})");
+}
+
+// The same as transformers 5 saves it.
+json llama_v5() {
+  json config = llama_v4();
+  config["rope_parameters"] = config["rope_scaling"];
+  config["rope_parameters"]["rope_theta"] = 500000.0;
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  config["dtype"] = config["torch_dtype"];
+  config.erase("torch_dtype");
+  return config;
+}
+
+json qwen_v4() {
+  return json::parse(R"({
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584,
+    "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+    "hidden_act": "silu", "max_position_embeddings": 131072, "max_window_layers": 28, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0, "sliding_window": 131072, "use_sliding_window": false, "use_mrope": false,
+    "tie_word_embeddings": false, "bos_token_id": 151643, "eos_token_id": 151643, "attention_dropout": 0.0,
+    "initializer_range": 0.02, "torch_dtype": "bfloat16", "use_cache": true})");
+}
+
+class HfConfig : public testing::Test {
+ protected:
+  HfModel read(const json& config) {
+    std::ofstream(folder_.path() / "config.json") << config.dump(2);
+    return read_hf_config(folder_.path());
+  }
+  std::string refusal(const json& config) {
+    try {
+      read(config);
+    } catch (const UserError& error) {
+      return error.message();
+    }
+    return "accepted";
+  }
+  test::TemporaryFolder folder_;
+};
+
+std::map<std::string, std::string> as_text(ModelConfig config) {
+  std::map<std::string, std::string> text;
+  const OptionSet options(config);
+  for (const auto& option : options.options()) text[option->name()] = option->text();
+  return text;
+}
+
+TEST_F(HfConfig, VersionsFourAndFiveSayTheSame) {
+  const HfModel four = read(llama_v4()), five = read(llama_v5());
+  EXPECT_EQ(four.family->name, "llama");
+  EXPECT_EQ(as_text(four.config), as_text(five.config));
+  const ModelConfig& config = four.config;
+  EXPECT_EQ(config.num_layers, 16);
+  EXPECT_EQ(config.ffn_size(), 8192);
+  EXPECT_EQ(config.num_kv_heads(), 8);
+  EXPECT_EQ(config.head_dim(), 64);
+  EXPECT_EQ(config.rotary_base, 5e5);
+  EXPECT_TRUE(config.use_rope_scaling);
+  EXPECT_EQ(config.rope_scaling_factor, 32);
+  EXPECT_EQ(config.norm_epsilon, 1e-5);
+  EXPECT_FALSE(config.untie_embeddings_and_output_weights);
+  EXPECT_EQ(config.hidden_dropout, 0);
+  EXPECT_EQ(config.bos_token_id, 128000);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{128001, 128008, 128009}));
+}
+
+TEST_F(HfConfig, QwenHasQkvBiasesAndIgnoresAnUnusedWindow) {
+  const HfModel qwen = read(qwen_v4());
+  EXPECT_EQ(qwen.family->name, "qwen2");
+  EXPECT_TRUE(qwen.config.add_qkv_bias);
+  EXPECT_EQ(qwen.config.head_dim(), 128);
+  EXPECT_FALSE(qwen.config.use_rope_scaling);
+  EXPECT_EQ(qwen.config.eos_token_ids, std::vector<int64_t>{151643});
+}
+
+TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
+  json config = llama_v4();
+  for (const char* key : {"rope_theta", "tie_word_embeddings", "num_key_value_heads", "rms_norm_eps", "eos_token_id"})
+    config.erase(key);
+  config["rope_scaling"] = nullptr;
+  config["head_dim"] = nullptr;
+  const ModelConfig read_config = read(config).config;
+  EXPECT_EQ(read_config.rotary_base, 10000);
+  EXPECT_TRUE(read_config.untie_embeddings_and_output_weights);
+  EXPECT_EQ(read_config.num_kv_heads(), 32);
+  EXPECT_EQ(read_config.norm_epsilon, 1e-6);
+  EXPECT_TRUE(read_config.eos_token_ids.empty());
+  config["head_dim"] = 128;  // not hidden / heads
+  EXPECT_EQ(read(config).config.head_dim(), 128);
+}
+
+TEST_F(HfConfig, WhatIsWrittenReadsBackTheSame) {
+  for (const json& original : {llama_v4(), qwen_v4()}) {
+    const HfModel model = read(original);
+    const json written = model.family->to_hf(model.config, at::kBFloat16);
+    EXPECT_EQ(as_text(read(written).config), as_text(model.config));
+    for (const char* key : {"model_type", "architectures", "rope_theta", "num_key_value_heads", "tie_word_embeddings",
+                            "eos_token_id", "torch_dtype", "use_sliding_window", "attention_bias"}) {
+      if (!original.contains(key)) continue;
+      EXPECT_EQ(written.at(key), original.at(key)) << key;
+    }
+  }
+}
+
+TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
+  struct Case {
+    json base;
+    std::string key;
+    json value;
+    std::string message;
+  };
+  const Case cases[] = {
+      {llama_v4(), "attention_bias", true, "attention_bias is true"},
+      {llama_v4(), "mlp_bias", true, "mlp_bias is true"},
+      {llama_v4(), "hidden_act", "gelu", "hidden_act is \"gelu\""},
+      {llama_v4(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "'yarn'"},
+      {llama_v4(), "rope_scaling", {{"type", "linear"}, {"factor", 4}}, "'linear'"},
+      {llama_v4(), "rope_scaling", {{"rope_type", "llama3"}}, "factor"},
+      {llama_v4(), "quantization_config", {{"quant_method", "fp8"}}, "quantised (fp8)"},
+      {llama_v4(), "partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
+      {llama_v4(), "model_type", "mamba", "model_type 'mamba' is not provided"},
+      {llama_v4(), "architectures", {"LlamaForSequenceClassification"}, "LlamaForSequenceClassification"},
+      {llama_v4(), "hidden_size", "big", "hidden_size"},
+      {llama_v4(), "hidden_size", nullptr, "hidden_size"},
+      {llama_v4(), "num_key_value_heads", 0, "at least 1"},
+      {llama_v4(), "num_key_value_heads", 5, "num_query_groups 5 does not divide"},
+      {qwen_v4(), "use_sliding_window", true, "use_sliding_window is true"},
+      {qwen_v4(), "layer_types", {"full_attention", "sliding_attention"}, "sliding_attention"},
+  };
+  for (const Case& tested : cases) {
+    json config = tested.base;
+    config[tested.key] = tested.value;
+    const std::string message = refusal(config);
+    EXPECT_NE(message.find(tested.message), std::string::npos) << tested.key << ": " << message;
+  }
+  std::filesystem::remove(folder_.path() / "config.json");
+  EXPECT_THROW(read_hf_config(folder_.path()), UserError);
+}
+
+TEST_F(HfConfig, WhatAConfigFileCannotSayIsNotExported) {
+  HfModel model = read(llama_v4());
+  model.config.rotary_interleaved = true;
+  EXPECT_THROW(model.family->to_hf(model.config, at::kFloat), UserError);
+}
+
+}  // namespace
+}  // namespace megalith

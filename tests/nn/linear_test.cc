@@ -1,0 +1,181 @@
+// Linear layers: what they compute, what they put into the gradient buffers, and what they leave out.
+#include "nn/linear.h"
+
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include "comm/groups.h"
+#include "comm/thread_world.h"
+#include "core/error.h"
+#include "support/module_tools.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+// Matrix products that ATen runs on this thread while it lives.
+class ProductCounter {
+ public:
+  ProductCounter() {
+    count() = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+          const std::string_view name = function.name();
+          if (name == "aten::mm" || name == "aten::addmm" || name == "aten::addmm_out" || name == "aten::baddbmm" ||
+              name == "aten::bmm")
+            ++count();
+          return nullptr;
+        }).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~ProductCounter() { at::removeCallback(handle_); }
+  static int& count() {
+    thread_local int value = 0;
+    return value;
+  }
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+LayerContext context_of(const Groups& groups, bool is_sequence_parallel = false) {
+  return {.groups = &groups,
+          .dtype = at::kDouble,
+          .kernels = Kernels::kReference,
+          .is_sequence_parallel = is_sequence_parallel};
+}
+
+TEST(Linear, FusedPartsAreTheSeparateLayersSideBySide) {
+  const Groups groups = Groups::single();
+  Linear fused(context_of(groups), "qkv", 5, {{"q", 4}, {"k", 3}}, {.has_bias = true});
+  const TensorMap weights = golden_weights(fused, at::kDouble);
+  load(fused, weights);
+  attach_gradients(fused);
+  const at::Tensor x = at::randn({7, 5}, at::kDouble).set_requires_grad(true);
+  const at::Tensor y = fused.forward(x);
+  const at::Tensor q = at::linear(x.detach(), weights.at("q.weight"), weights.at("q.bias"));
+  EXPECT_LT(relative_difference(y.narrow(1, 0, 4), q), 1e-14);
+  const at::Tensor dy = at::randn({7, 7}, at::kDouble);
+  y.backward(dy);
+  const TensorMap gradients = gradients_of(fused);
+  EXPECT_LT(relative_difference(gradients.at("q.weight"), dy.narrow(1, 0, 4).t().mm(x.detach())), 1e-13);
+  EXPECT_LT(relative_difference(gradients.at("k.weight"), dy.narrow(1, 4, 3).t().mm(x.detach())), 1e-13);
+  EXPECT_LT(relative_difference(gradients.at("k.bias"), dy.narrow(1, 4, 3).sum(0)), 1e-13);
+  EXPECT_LT(relative_difference(x.grad(), dy.mm(at::cat({weights.at("q.weight"), weights.at("k.weight")}))), 1e-13);
+  EXPECT_FALSE(fused.weight().value().grad().defined());  // autograd's own .grad is not used
+}
+
+TEST(Linear, MicrobatchesAccumulateAndExpandedGradientsAreTaken) {
+  const Groups groups = Groups::single();
+  Linear layer(context_of(groups), "w", 3, 2, {});
+  layer.weight().initialise(1);
+  attach_gradients(layer);
+  at::Tensor expected = at::zeros({2, 3}, at::kDouble);
+  for (int microbatch = 0; microbatch < 3; ++microbatch) {
+    const at::Tensor x = at::randn({4, 3}, at::kDouble);
+    layer.forward(x).sum().backward();  // dy is an expanded scalar
+    expected += at::ones({2, 4}, at::kDouble).mm(x);
+  }
+  EXPECT_LT(relative_difference(layer.weight().grad(), expected), 1e-14);
+}
+
+TEST(Linear, NoProductIsSpentOnGradientsThatNobodyReads) {
+  const Groups groups = Groups::single();
+  const auto products_of_backward = [&](bool is_trainable, bool needs_dx) {
+    Linear layer(context_of(groups), "w", 3, 2, {});
+    layer.weight().initialise(1);
+    layer.weight().set_trainable(is_trainable);
+    attach_gradients(layer);
+    const at::Tensor loss = layer.forward(at::randn({4, 3}, at::kDouble).set_requires_grad(needs_dx)).sum();
+    const ProductCounter counter;
+    loss.backward();
+    return ProductCounter::count();
+  };
+  const int both = products_of_backward(true, true);
+  EXPECT_EQ(both, 2);
+  EXPECT_EQ(products_of_backward(false, true), 1);
+  EXPECT_EQ(products_of_backward(true, false), 1);
+}
+
+TEST(Linear, RecordsNothingWhenNothingIsToBeDifferentiated) {
+  const Groups groups = Groups::single();
+  Linear layer(context_of(groups), "w", 3, 2, {});
+  layer.weight().initialise(1);
+  EXPECT_TRUE(layer.forward(at::randn({4, 3}, at::kDouble)).requires_grad());
+  layer.weight().set_trainable(false);
+  EXPECT_FALSE(layer.forward(at::randn({4, 3}, at::kDouble)).requires_grad());
+}
+
+TEST(Linear, TensorAndSequenceParallelPairsEqualOneRank) {
+  const int64_t tokens = 12, hidden = 6;
+  const auto make = [&](const LayerContext& context) {
+    struct Pair : Module {
+      Linear up, down;
+      explicit Pair(const LayerContext& c)
+          : up(c, "up", 6, {{"gate", 8}, {"up", 8}}, {.role = LinearRole::kColumn, .has_bias = true}),
+            down(c, "down", 16, 6, {.role = LinearRole::kRow, .has_bias = true}) {
+        register_module(up);
+        register_module(down);
+      }
+    };
+    return std::make_unique<Pair>(context);
+  };
+  // Between the two an elementwise function of gate and up that keeps the channels' order: two columns a channel, so
+  // that a rank's slice of them is a slice of the whole.
+  const auto run = [&](auto& pair, const at::Tensor& x) {
+    const at::Tensor y = pair.up.forward(x);
+    const int64_t half = y.size(1) / 2;
+    const at::Tensor product = y.narrow(1, 0, half) * y.narrow(1, half, half);
+    return pair.down.forward(
+        at::cat({product, product.sin()}, 1).view({y.size(0), 2, half}).transpose(1, 2).reshape({y.size(0), -1}));
+  };
+  const at::Tensor x = at::randn({tokens, hidden}, at::kDouble), dy = at::randn({tokens, hidden}, at::kDouble);
+
+  const Groups single = Groups::single();
+  auto one = make(context_of(single));
+  const TensorMap weights = golden_weights(*one, at::kDouble);
+  load(*one, weights);
+  attach_gradients(*one);
+  const at::Tensor x_one = x.clone().set_requires_grad(true);
+  const at::Tensor y_one = run(*one, x_one);
+  y_one.backward(dy);
+  const TensorMap expected = gradients_of(*one);
+
+  for (const bool is_sequence_parallel : {false, true}) {
+    const int tp = 2;
+    std::vector<at::Tensor> y(tp), dx(tp);
+    std::vector<TensorMap> gradients(tp);
+    ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
+      const auto rank = static_cast<size_t>(groups.tp->rank());
+      auto pair = make(context_of(groups, is_sequence_parallel));
+      load(*pair, weights);
+      attach_gradients(*pair);
+      const int64_t part = is_sequence_parallel ? tokens / tp : tokens,
+                    first = is_sequence_parallel ? part * groups.tp->rank() : 0;
+      const at::Tensor x_part = x.narrow(0, first, part).clone().set_requires_grad(true);
+      y[rank] = run(*pair, x_part);
+      y[rank].backward(dy.narrow(0, first, part));
+      dx[rank] = x_part.grad();
+      gradients[rank] = gradients_of(*pair);
+    });
+    const auto whole = [&](const std::vector<at::Tensor>& parts) {
+      return is_sequence_parallel ? at::cat(parts) : parts[1];
+    };
+    EXPECT_LT(relative_difference(whole(y).detach(), y_one.detach()), 1e-13) << is_sequence_parallel;
+    EXPECT_LT(relative_difference(whole(dx), x_one.grad()), 1e-13) << is_sequence_parallel;
+    for (const auto& [name, gradient] : expected) {
+      // Sharded tensors: each rank has its slice, NaN elsewhere. The row bias under sequence parallelism is a partial
+      // sum.
+      at::Tensor merged;
+      if (name == "down.bias")
+        merged = is_sequence_parallel ? gradients[0].at(name) + gradients[1].at(name) : gradients[1].at(name);
+      else
+        merged = at::where(gradients[0].at(name).isnan(), gradients[1].at(name), gradients[0].at(name));
+      EXPECT_LT(relative_difference(merged, gradient), 1e-13) << name << " " << is_sequence_parallel;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megalith

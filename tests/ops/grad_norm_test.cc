@@ -1,0 +1,87 @@
+// squared_norm: exact where it can be, repeatable to the bit, loud about what is not finite.
+#include "ops/grad_norm.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/error.h"
+#include "support/dtypes.h"
+#include "support/tensor_near.h"
+
+namespace megalith::ops {
+namespace {
+
+using at::Tensor;
+
+TEST(SquaredNorm, MatchesALoopInLongDouble) {
+  at::manual_seed(1);
+  for (const at::ScalarType dtype : testing::kFloatingDtypes) {
+    std::vector<Tensor> tensors;
+    for (const int64_t count : {0, 1, 7, 16, 17, 131, 70001}) tensors.push_back(at::randn({count}).to(dtype));
+    tensors.push_back(at::randn({3, 5, 7}).to(dtype));
+    long double expected = 0;
+    for (const Tensor& tensor : tensors) {
+      const Tensor wide = tensor.to(at::kDouble).flatten();
+      for (int64_t i = 0; i < wide.numel(); ++i) {
+        const long double value = wide.const_data_ptr<double>()[i];
+        expected += value * value;
+      }
+    }
+    for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+      const Tensor norm = squared_norm(tensors, kernels);
+      ASSERT_EQ(norm.scalar_type(), at::kDouble);
+      ASSERT_EQ(norm.dim(), 0);
+      // Sums of positive numbers in double: the error stays far below count * 2^-53.
+      EXPECT_NEAR(norm.item<double>(), static_cast<double>(expected), 1e-13 * static_cast<double>(expected))
+          << c10::toString(dtype);
+    }
+  }
+}
+
+TEST(SquaredNorm, RepeatsToTheBitWithAnyNumberOfThreads) {
+  at::manual_seed(2);
+  const std::vector<Tensor> tensors{at::randn({200001}), at::randn({31}), at::randn({99999}).to(at::kBFloat16)};
+  const int before = at::get_num_threads();
+  std::vector<double> results;
+  for (const int threads : {1, 2, 3, 8}) {
+    at::set_num_threads(threads);
+    results.push_back(squared_norm(tensors).item<double>());
+  }
+  at::set_num_threads(before);
+  for (const double result : results) EXPECT_EQ(result, results[0]);
+}
+
+TEST(SquaredNorm, LargeGradientsDoNotOverflow) {
+  EXPECT_DOUBLE_EQ(squared_norm({at::full({100}, 1e38, at::kFloat)}).item<double>(),
+                   100 * std::pow(static_cast<double>(1e38f), 2));
+}
+
+TEST(SquaredNorm, InfinityAndNanPassThrough) {
+  for (const at::ScalarType dtype : testing::kFloatingDtypes) {
+    for (const int64_t where : {0, 40, 99}) {
+      Tensor x = at::ones({100}, dtype);
+      x[where] = -std::numeric_limits<double>::infinity();
+      EXPECT_EQ(squared_norm({x}).item<double>(), std::numeric_limits<double>::infinity());
+      x[where] = std::numeric_limits<double>::quiet_NaN();
+      EXPECT_TRUE(std::isnan(squared_norm({x}).item<double>()));
+    }
+  }
+}
+
+TEST(SquaredNorm, NothingHasNoNorm) {
+  EXPECT_EQ(squared_norm({}).item<double>(), 0);
+  EXPECT_EQ(squared_norm({at::empty({0})}).item<double>(), 0);
+}
+
+TEST(SquaredNorm, WrongTensorsAreNamed) {
+  EXPECT_THROW(squared_norm({at::ones({3}, at::kInt)}), UserError);
+  EXPECT_THROW(squared_norm({at::ones({3, 4}).t()}), UserError);
+}
+
+}  // namespace
+}  // namespace megalith::ops

@@ -1,0 +1,195 @@
+// linear and embedding: products, weight gradients summed in fp32, and their gradients.
+#include "ops/linear.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/gradients.h"
+#include "support/tensor_near.h"
+
+namespace megalith::ops {
+namespace {
+
+using at::Tensor;
+
+struct Shape {
+  int64_t t, h, o;
+};
+// One element; primes; panels of 64 and blocks of 256 with tails; more tokens than one pass takes.
+constexpr Shape kShapes[] = {{1, 1, 1}, {3, 5, 7}, {67, 130, 97}, {64, 64, 256}, {33, 192, 300}, {2051, 70, 33}};
+constexpr at::ScalarType kDtypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+constexpr Kernels kBoth[] = {Kernels::kFused, Kernels::kReference};
+
+at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+// One rounding of the result to 16 bits; sums of t or h products in fp32.
+double tolerance_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return 1.0 / 256;
+    case at::kHalf:
+      return 1.0 / 2048;
+    case at::kFloat:
+      return 2e-6;
+    default:
+      return 1e-14;
+  }
+}
+
+TEST(Linear, ForwardAndInputGradientMatchFloat64) {
+  at::manual_seed(1);
+  for (const auto& [t, h, o] : kShapes) {
+    for (const at::ScalarType dtype : kDtypes) {
+      const Tensor x = at::randn({t, h}).to(dtype), w = at::randn({o, h}).to(dtype), bias = at::randn({o}).to(dtype);
+      const Tensor dy = at::randn({t, o}).to(dtype);
+      const Tensor exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+      const Tensor dx = at::mm(dy.to(at::kDouble), w.to(at::kDouble));
+      const double near = tolerance_of(dtype);
+      for (const Kernels kernels : kBoth) {
+        const auto what = fmt::format("({}, {}, {}) {}", t, h, o, c10::toString(dtype));
+        EXPECT_TENSOR_NEAR(linear_forward(x, w, {}, kernels), exact, {.rel_to_max = near, .what = what});
+        EXPECT_TENSOR_NEAR(linear_forward(x, w, bias, kernels), exact + bias.to(at::kDouble),
+                           {.abs = near, .rel_to_max = 2 * near, .what = what + " bias"});
+        EXPECT_TENSOR_NEAR(linear_dgrad(dy, w, kernels), dx, {.rel_to_max = near, .what = what + " dx"});
+      }
+    }
+  }
+}
+
+TEST(Linear, WeightGradientIsSummedWithoutRounding) {
+  at::manual_seed(2);
+  for (const auto& [t, h, o] : kShapes) {
+    for (const at::ScalarType dtype : kDtypes) {
+      // Rows of a wider tensor: only they must be contiguous.
+      const Tensor x = at::randn({t, h + 3}).to(dtype).narrow(1, 1, h);
+      const Tensor dy = at::randn({t, o + 2}).to(dtype).narrow(1, 2, o);
+      const Tensor exact = at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
+      const Tensor before = at::randn({o, h}, wide_of(dtype));
+      for (const Kernels kernels : kBoth) {
+        const auto what = fmt::format("({}, {}, {}) {}", t, h, o, c10::toString(dtype));
+        // Products of 16-bit numbers are exact in fp32; t of them are summed in fp32, never in 16 bits.
+        const Tensor allowed = before.clone();
+        const double near = dtype == at::kDouble ? 1e-14 : 2e-6;
+        linear_wgrad_(allowed, dy, x, true, kernels);
+        EXPECT_TENSOR_NEAR(allowed, before + exact, {.abs = near, .rel_to_max = near, .what = what + " summed"});
+        const Tensor fresh = at::full({o, h}, std::nan(""), before.options());
+        linear_wgrad_(fresh, dy, x, false, kernels);
+        EXPECT_TENSOR_NEAR(fresh, exact, {.rel_to_max = near, .what = what + " fresh"});
+      }
+    }
+  }
+}
+
+TEST(Linear, WeightGradientWritesNothingBesideItsRows) {
+  at::manual_seed(3);
+  const Tensor x = at::randn({37, 70}).to(at::kBFloat16), dy = at::randn({37, 45}).to(at::kBFloat16);
+  const Tensor buffer = at::full({47, 80}, 5.0f);
+  linear_wgrad_(buffer.narrow(0, 1, 45).narrow(1, 4, 70), dy, x, false);
+  const Tensor untouched = at::full({47, 80}, 5.0f);
+  untouched.narrow(0, 1, 45).narrow(1, 4, 70).copy_(at::mm(dy.to(at::kFloat).t(), x.to(at::kFloat)));
+  EXPECT_TENSOR_NEAR(buffer, untouched, {.abs = 1e-4});
+}
+
+TEST(Linear, NoTokensGiveNoGradient) {
+  const Tensor x = at::empty({0, 4}, at::kBFloat16), dy = at::empty({0, 3}, at::kBFloat16), dw = at::ones({3, 4});
+  linear_wgrad_(dw, dy, x, true);
+  EXPECT_TENSOR_NEAR(dw, at::ones({3, 4}));
+  linear_wgrad_(dw, dy, x, false);
+  EXPECT_TENSOR_NEAR(dw, at::zeros({3, 4}));
+}
+
+TEST(Linear, GradientsDoNotDependOnTheNumberOfThreads) {
+  at::manual_seed(4);
+  const int before = at::get_num_threads();
+  const Tensor x = at::randn({300, 200}).to(at::kBFloat16), dy = at::randn({300, 500}).to(at::kBFloat16);
+  const Tensor ids = at::randint(0, 20, {300});
+  std::vector<std::vector<Tensor>> results;
+  for (const int threads : {1, 2, 3, 7}) {
+    at::set_num_threads(threads);
+    const Tensor dw = at::ones({500, 200}), db = at::ones({500}), de = at::ones({20, 200});
+    linear_wgrad_(dw, dy, x);
+    bias_grad_(db, dy);
+    embedding_wgrad_(de, ids, x);
+    results.push_back({dw, db, de});
+  }
+  at::set_num_threads(before);
+  for (const auto& result : results) {
+    for (size_t i = 0; i < result.size(); ++i) EXPECT_TRUE(at::equal(result[i], results[0][i])) << "result " << i;
+  }
+}
+
+TEST(Linear, BiasGradientMatchesFloat64) {
+  at::manual_seed(5);
+  for (const auto& [t, h, o] : kShapes) {
+    for (const at::ScalarType dtype : kDtypes) {
+      for (const Kernels kernels : kBoth) {
+        const Tensor dy = at::randn({t, o}).to(dtype), db = at::ones({o}, wide_of(dtype));
+        bias_grad_(db, dy, kernels);
+        const double near = dtype == at::kDouble ? 1e-13 : 2e-6;
+        EXPECT_TENSOR_NEAR(db, dy.to(at::kDouble).sum(0) + 1,
+                           {.abs = 10 * near, .rel_to_max = near, .what = fmt::format("({}, {}) {}", t, o, c10::toString(dtype))});
+      }
+    }
+  }
+}
+
+TEST(Linear, GradientsMatchDifferences) {
+  at::manual_seed(6);
+  for (const Kernels kernels : kBoth) {
+    testing::expect_gradients_match_differences(
+        [&](const std::vector<Tensor>& x) { return linear(x[0], x[1], x[2], kernels); },
+        {at::randn({3, 5}, at::kDouble), at::randn({4, 5}, at::kDouble), at::randn({4}, at::kDouble)}, "linear");
+    testing::expect_gradients_match_differences(
+        [&](const std::vector<Tensor>& x) { return linear(x[0], x[1], {}, kernels); },
+        {at::randn({3, 5}, at::kDouble), at::randn({4, 5}, at::kDouble)}, "linear without bias");
+  }
+}
+
+TEST(Embedding, PicksRowsAndGivesZerosForOtherRanksIds) {
+  at::manual_seed(7);
+  const Tensor ids = at::tensor({10, 9, 14, 15, 12, 10, 0}, at::kLong);
+  for (const at::ScalarType dtype : kDtypes) {
+    const Tensor table = at::randn({5, 13}).to(dtype);
+    const Tensor zero = at::zeros({13}, dtype);
+    const Tensor expected = at::stack({table[0], zero, table[4], zero, table[2], table[0], zero});
+    for (const Kernels kernels : kBoth) EXPECT_TENSOR_NEAR(embedding_forward(ids, table, 10, kernels), expected);
+  }
+}
+
+TEST(Embedding, WeightGradientAddsInTokenOrder) {
+  at::manual_seed(8);
+  const Tensor ids = at::randint(5, 40, {200});
+  for (const at::ScalarType dtype : kDtypes) {
+    const Tensor dy = at::randn({200, 19}).to(dtype), before = at::randn({30, 19}, wide_of(dtype));
+    const Tensor expected = before.clone();
+    for (int64_t i = 0; i < 200; ++i) {
+      const int64_t row = ids[i].item<int64_t>() - 7;
+      if (row >= 0 && row < 30) expected[row] += dy[i].to(wide_of(dtype));
+    }
+    for (const Kernels kernels : kBoth) {
+      const Tensor dw = before.clone();
+      embedding_wgrad_(dw, ids, dy, 7, kernels);
+      EXPECT_TRUE(at::equal(dw, expected)) << c10::toString(dtype);
+    }
+  }
+}
+
+TEST(Linear, WrongArgumentsAreNamed) {
+  const Tensor x = at::randn({3, 5}), w = at::randn({4, 6});
+  try {
+    linear_forward(x, w);
+    FAIL() << "shapes that do not fit passed";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.message(), "linear_forward: w has shape (4, 6), but must be (4, 5)");
+  }
+  try {
+    linear_wgrad_(at::zeros({4, 5}, at::kBFloat16), at::randn({3, 4}).to(at::kBFloat16), x.to(at::kBFloat16));
+    FAIL() << "a narrow gradient buffer passed";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.message(), "linear_wgrad_: dw is BFloat16, but must be Float");
+  }
+}
+
+}  // namespace
+}  // namespace megalith::ops

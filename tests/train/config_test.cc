@@ -1,0 +1,112 @@
+// Resolving a run's configuration: what follows from what, and what is refused, all of it together.
+#include "train/config.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/temporary_folder.h"
+
+namespace megalith {
+namespace {
+
+const std::vector<std::string> kTiny = {
+    "--num_layers=2", "--hidden_size=32", "--num_attention_heads=4", "--vocab_size=100", "--max_position_embeddings=64",
+    "--swiglu", "--normalization=RMSNorm", "--position_embedding_type=rope", "--disable_bias_linear"};
+
+std::unique_ptr<Resolved> resolve_with(std::vector<std::string> more, int64_t world_size = 1) {
+  ConfigInputs inputs;
+  inputs.arguments = kTiny;
+  inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
+  inputs.config_root = std::string(MEGALITH_SOURCE_DIR) + "/configs";
+  return resolve_config(inputs, world_size);
+}
+
+std::string refusal(std::vector<std::string> more, int64_t world_size = 1) {
+  try {
+    resolve_with(std::move(more), world_size);
+    return "";
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
+TEST(Config, DefaultsFollowFromTheModelAndTheBatch) {
+  const auto resolved = resolve_with({"--micro_batch_size=3"});
+  const Derived& d = resolved->derived;
+  EXPECT_EQ(d.global_batch_size, 3);
+  EXPECT_EQ(d.num_microbatches, 1);
+  EXPECT_EQ(d.seq_length, 64);
+  EXPECT_EQ(d.train_iters, 10);
+  EXPECT_EQ(d.train_samples, 30);
+  EXPECT_EQ(d.dtype, at::kFloat);
+  EXPECT_EQ(d.vocab_size, 100);
+  EXPECT_EQ(resolved->tokenizer, nullptr);
+}
+
+TEST(Config, TrainSamplesGiveWholeGlobalBatches) {
+  const auto resolved = resolve_with({"--train_samples=29", "--global_batch_size=4", "--micro_batch_size=2"});
+  EXPECT_EQ(resolved->derived.train_iters, 7);
+  EXPECT_EQ(resolved->derived.num_microbatches, 2);
+}
+
+TEST(Config, NullTokenizerHasOneIdMoreThanItsVocabulary) {
+  const auto resolved = resolve_with({"--tokenizer_type=NullTokenizer"});
+  EXPECT_EQ(resolved->derived.vocab_size, 101);
+  EXPECT_EQ(resolved->derived.eod_id, 100);
+}
+
+TEST(Config, ADryRunResolvesTheLayoutOfMoreRanks) {
+  const auto resolved =
+      resolve_with({"--dry_run", "--dry_run_world_size=8", "--tensor_model_parallel_size=2"});
+  EXPECT_EQ(resolved->derived.data_parallel_size, 4);
+}
+
+TEST(Config, EveryPresetAloneIsAConfiguration) {
+  const std::filesystem::path folder = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs" / "models";
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    ConfigInputs inputs;
+    inputs.arguments = {"--config", entry.path().string()};
+    inputs.config_root = folder.parent_path();
+    EXPECT_NO_THROW(resolve_config(inputs, 1)) << entry.path();
+    ++count;
+  }
+  EXPECT_GE(count, 18);
+}
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  std::string message;
+};
+
+TEST(Config, WhatCannotWorkIsRefusedWithTheNumbers) {
+  const Refusal refusals[] = {
+      {{"--global_batch_size=5", "--micro_batch_size=2"},
+       "global_batch_size 5 is not a multiple of micro_batch_size 2 times the data-parallel size 1\n  use 4 or 6"},
+      {{"--seq_length=65"}, "seq_length 65 is larger than max_position_embeddings 64"},
+      {{"--train_iters=1", "--train_samples=1"}, "train_iters and train_samples are both given"},
+      {{"--bf16", "--fp32"}, "bf16 and fp32 are both given"},
+      {{"--min_lr=1"}, "min_lr 1 is larger than lr"},
+      {{"--lr_warmup_iters=10"}, "the warm-up of 10 samples is not shorter than the decay of 10 samples"},
+      {{"--num_attention_heads=5"}, "5"},
+      {{"--tensor_model_parallel_size=2"}, "2"},
+      {{"--hidden_sise=3"}, "Did you mean"},
+      {{"--adam_beta1=1"}, "adam_beta1"},
+      {{"--mock_data", "--data_path", "x"}, "mock_data and a data path are given together"},
+      {{"--load_hf=/nonexistent"}, "/nonexistent"},
+  };
+  for (const Refusal& expected : refusals) {
+    EXPECT_NE(refusal(expected.arguments).find(expected.message), std::string::npos)
+        << expected.arguments[0] << " gave: " << refusal(expected.arguments);
+  }
+}
+
+TEST(Config, AllThatIsWrongIsSaidTogether) {
+  const std::string text = refusal({"--seq_length=65", "--bf16", "--fp32", "--min_lr=1"});
+  EXPECT_NE(text.find("seq_length"), std::string::npos);
+  EXPECT_NE(text.find("bf16"), std::string::npos);
+  EXPECT_NE(text.find("min_lr"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace megalith

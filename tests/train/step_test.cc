@@ -1,0 +1,118 @@
+// The training step: what is the same however a global batch is cut.
+#include "train/step.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "comm/thread_world.h"
+#include "models/tiny_models.h"
+#include "support/tensor_near.h"
+
+namespace megalith {
+namespace {
+
+using test::TensorMap;
+
+// Rows [begin, end) of a batch of six samples.
+Batch rows(const test::NaiveInput& whole, int64_t begin, int64_t end) {
+  Batch batch;
+  const auto cut = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, end - begin).contiguous(); };
+  batch.tokens = cut(whole.tokens);
+  batch.labels = cut(whole.labels);
+  batch.loss_weights = cut(whole.loss_weights).to(at::kFloat);
+  batch.position_ids = cut(whole.position_ids);
+  batch.sample_index = at::arange(begin, end, at::kLong) + 40;
+  return batch;
+}
+
+ModelConfig config_with_dropout() {
+  ModelConfig config = test::tiny_config();
+  config.hidden_dropout = config.attention_dropout = 0.2;
+  return config;
+}
+
+struct Run {
+  double loss = 0, grad_norm = 0;
+  TensorMap gradients;
+};
+
+// Six samples in microbatches of `micro`, on the ranks of groups.dp.
+Run run_step(const Groups& groups, int64_t micro) {
+  const ModelConfig config = config_with_dropout();
+  const auto model = test::build_model(config, test::tiny_context(groups));
+  test::load(*model, test::golden_weights(*model, at::kDouble));
+  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
+  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  const test::NaiveInput whole = test::tiny_batch(config, 6, 7, false);
+  std::vector<Batch> batches;
+  const int64_t chunk = micro * groups.dp->size();
+  for (int64_t begin = 0; begin < 6; begin += chunk) {
+    const int64_t first = begin + groups.dp->rank() * micro;
+    batches.push_back(rows(whole, first, first + micro));
+  }
+  const StepResult result = step.compute_gradients(batches);
+  Run run{result.losses.at(0).value, 0, test::gradients_of(*model)};
+  for (auto& [name, gradient] : run.gradients) gradient = gradient.clone();
+  run.grad_norm = optimizer.step(0, 0).grad_norm;
+  return run;
+}
+
+// Sums of float64 in another order: 1e-12 leaves room for a few hundred roundings.
+void expect_same(const Run& actual, const Run& expected, const std::string& what) {
+  EXPECT_NEAR(actual.loss, expected.loss, 1e-12 * expected.loss) << what;
+  EXPECT_NEAR(actual.grad_norm, expected.grad_norm, 1e-10 * expected.grad_norm) << what;
+  for (const auto& [name, gradient] : expected.gradients) {
+    EXPECT_LE(test::relative_difference(actual.gradients.at(name), gradient), 1e-10) << what << " " << name;
+  }
+}
+
+TEST(TrainStep, AccumulationEqualsOneBigBatchWithUnevenTokenCountsAndDropout) {
+  const Groups groups = Groups::single();
+  const Run whole = run_step(groups, 6);
+  for (const int64_t micro : {1, 2, 3}) expect_same(run_step(groups, micro), whole, fmt::format("micro batch {}", micro));
+}
+
+TEST(TrainStep, DataParallelRanksEqualOne) {
+  const Run whole = run_step(Groups::single(), 6);
+  for (const int ranks : {2, 3}) {
+    ThreadWorld(ranks).run(Mesh({.dp = ranks}), [&](Groups& groups) {
+      expect_same(run_step(groups, 1), whole, fmt::format("rank {} of {}", groups.rank, ranks));
+    });
+  }
+}
+
+TEST(TrainStep, ABatchWithoutAValidTokenHasNoLossAndNoGradient) {
+  const Groups groups = Groups::single();
+  const ModelConfig config = test::tiny_config();
+  const auto model = test::build_model(config, test::tiny_context(groups));
+  test::load(*model, test::golden_weights(*model, at::kDouble));
+  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
+  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
+  batch.loss_weights.zero_();
+  const StepResult result = step.compute_gradients({batch});
+  EXPECT_EQ(result.losses.at(0).value, 0);
+  EXPECT_TRUE(result.is_loss_finite);
+  EXPECT_EQ(optimizer.step(0, 0).grad_norm, 0);
+}
+
+TEST(TrainStep, EvaluationGivesTheLossOfTrainingWithoutDropout) {
+  const Groups groups = Groups::single();
+  const ModelConfig config = test::tiny_config();
+  const auto model = test::build_model(config, test::tiny_context(groups));
+  test::load(*model, test::golden_weights(*model, at::kDouble));
+  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
+  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 6);
+  const double training = step.compute_gradients({batch}).losses.at(0).value;
+  at::Tensor losses;
+  const EvaluationSums sums = evaluate_batch(*model, batch, at::kCPU, &losses);
+  EXPECT_NEAR(sums.loss_sum / sums.tokens, training, 1e-12 * training);
+  EXPECT_EQ(losses.sizes(), batch.tokens.sizes());
+}
+
+}  // namespace
+}  // namespace megalith
