@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/configuration.h"
 #include "checkpoint/manifest.h"
 #include "core/error.h"
 #include "models/families.h"
@@ -101,6 +102,13 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
 }
 
+// A value as YAML has it, as plain text. Lists stay as they are.
+std::string unquoted(const std::string& value) {
+  if (value.starts_with('[')) return value;
+  const auto items = parse_list("[" + value + "]");
+  return items && items->size() == 1 ? items->front() : value;
+}
+
 // Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights when
 // they are loaded.
 void apply_hf_architecture(Resolved& resolved) {
@@ -108,15 +116,8 @@ void apply_hf_architecture(Resolved& resolved) {
   HfModel hf = read_hf_config(folder);
   OptionSet theirs(hf.config);
   std::map<std::string, std::string> values;
-  for (const auto& option : theirs.options()) values[option->name()] = option->text();
+  for (const auto& option : theirs.options()) values[option->name()] = unquoted(option->text());
   apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
-}
-
-// A value as YAML has it, as plain text. Lists stay as they are.
-std::string unquoted(const std::string& value) {
-  if (value.starts_with('[')) return value;
-  const auto items = parse_list("[" + value + "]");
-  return items && items->size() == 1 ? items->front() : value;
 }
 
 // Architecture and tokenizer of the newest readable checkpoint in --load; nothing when there is none (then a run starts
@@ -132,16 +133,15 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
   for (const std::filesystem::path& folder : folders) {
     try {
       const Manifest manifest = load_manifest(folder);
-      ModelConfig model;
+      ModelConfig model = model_config_of(manifest.architecture, manifest.configuration);
       TokenizerOptions tokenizer;
-      OptionSet architecture(model);
-      OptionSet vocabulary(tokenizer);
+      const OptionSet architecture(model), vocabulary(tokenizer);
       std::map<std::string, std::string> values;
+      for (const auto& option : architecture.options()) values[option->name()] = unquoted(option->text());
       for (const auto& [name, value] : manifest.configuration) {
-        if (architecture.find(name) != nullptr || vocabulary.find(name) != nullptr) values[name] = unquoted(value);
-      }
-      for (const auto& [name, value] : manifest.architecture) {
-        if (architecture.find(name) != nullptr) values[name] = unquoted(value);
+        if (vocabulary.find(name) != nullptr) values[name] = unquoted(value);
+        // As it was written: the NullTokenizer has one id more than vocab_size.
+        if (name == "vocab_size" && value != "null") values[name] = value;
       }
       apply_values(options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
       return;

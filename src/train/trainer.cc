@@ -5,9 +5,9 @@
 
 #include <cmath>
 
-#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/hf.h"
+#include "checkpoint/resume.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "core/time.h"
@@ -25,7 +25,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       built_(build_model(resolved, groups, device)),
       numbers_(count_model(*built_.model, resolved)) {
   const Config& config = resolved_.config;
-  const bool loads_weights = config.checkpoint.load_hf.has_value();
+  // Weights that are about to be replaced need not be drawn.
+  const bool loads_weights = config.checkpoint.load_hf || has_checkpoint(config.checkpoint, groups_);
   std::vector<Parameter*> trainable;
   for (Parameter* param : built_.model->parameters()) {
     if (!loads_weights) param->initialise(static_cast<uint64_t>(config.train.seed));
@@ -80,56 +81,28 @@ CheckpointState Trainer::checkpoint_state() const {
   return state;
 }
 
-void Trainer::load_checkpoint_folder(const std::filesystem::path& folder, bool as_finetune) {
-  const CheckpointOptions& options = resolved_.config.checkpoint;
-  const bool with_optimizer = !options.no_load_optim && !as_finetune;
-  CheckpointState state = checkpoint_state();
-  const Manifest manifest = load_checkpoint(folder, state, groups_, {.with_optimizer = with_optimizer});
-  if (as_finetune) {
-    log_.info("loaded the weights of iteration {} from {}; starting at iteration 0", manifest.train.iteration,
-              folder.string());
-    return;
-  }
-  iteration_ = last_saved_iteration_ = state.train.iteration;
-  consumed_samples_ = state.train.consumed_train_samples;
-  num_skipped_ = state.train.skipped_iterations;
-  if (with_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
-  log_.info("loaded the checkpoint of iteration {} from {}", iteration_, folder.string());
-  for (const ConfigurationDifference& difference :
-       compare_configuration(manifest.configuration, configuration_of(*resolved_.options))) {
-    log_.note("{} was {} in the checkpoint and is {} now", difference.name,
-              difference.stored.empty() ? "absent" : difference.stored,
-              difference.present.empty() ? "absent" : difference.present);
-  }
-}
-
 void Trainer::load() {
   const CheckpointOptions& options = resolved_.config.checkpoint;
-  if (options.load) {
-    if (const auto found = find_checkpoint(*options.load, options.ckpt_step, *groups_.world, log_)) {
-      load_checkpoint_folder(found->folder, options.finetune);
-      return;
+  CheckpointState state = checkpoint_state();
+  if (const auto resumed = resume(options, state, groups_, log_)) {
+    if (!resumed->has_optimizer) optimizer_->reset_masters();
+    if (resumed->is_finetune) return;
+    iteration_ = last_saved_iteration_ = state.train.iteration;
+    consumed_samples_ = state.train.consumed_train_samples;
+    num_skipped_ = state.train.skipped_iterations;
+    if (resumed->has_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
+    for (const ConfigurationDifference& difference : resumed->differences) {
+      log_.note("{} was {} in the checkpoint and is {} now", difference.name,
+                difference.stored.empty() ? "absent" : difference.stored,
+                difference.present.empty() ? "absent" : difference.present);
     }
-    if (options.exit_on_missing_checkpoint) {
-      throw UserError(fmt::format("{} holds no checkpoint, and exit_on_missing_checkpoint is set", *options.load),
-                      "check the folder, or leave the option out to start afresh");
-    }
-    log_.info("no checkpoint in {}: starting afresh", *options.load);
-  }
-  if (options.pretrained_checkpoint) {
-    const auto found = find_checkpoint(*options.pretrained_checkpoint, std::nullopt, *groups_.world, log_);
-    if (!found) {
-      throw UserError(fmt::format("pretrained_checkpoint {} holds no checkpoint", *options.pretrained_checkpoint),
-                      "give the folder that --save named");
-    }
-    load_checkpoint_folder(found->folder, true);
-  } else if (options.load_hf) {
-    load_hf(*options.load_hf, built_.model->parameters(), groups_);
-    log_.info("loaded the weights from {}", *options.load_hf);
-  } else {
     return;
   }
-  optimizer_->reset_masters();
+  if (options.load_hf) {
+    load_hf(*options.load_hf, built_.model->parameters(), groups_);
+    log_.info("loaded the weights from {}", *options.load_hf);
+    optimizer_->reset_masters();
+  }
 }
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {

@@ -43,7 +43,6 @@ class Trainer {
 
  private:
   CheckpointState checkpoint_state() const;
-  void load_checkpoint_folder(const std::filesystem::path& folder, bool as_finetune);
   StopReason train_loop();
   void train_iteration();
   [[noreturn]] void stop_on_bad_numbers(const StepResult& result) const;

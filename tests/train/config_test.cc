@@ -9,21 +9,23 @@
 namespace megalith {
 namespace {
 
-const std::vector<std::string> kTiny = {
+constexpr const char* kTiny[] = {
     "--num_layers=2", "--hidden_size=32", "--num_attention_heads=4", "--vocab_size=100", "--max_position_embeddings=64",
     "--swiglu", "--normalization=RMSNorm", "--position_embedding_type=rope", "--disable_bias_linear"};
 
-std::unique_ptr<Resolved> resolve_with(std::vector<std::string> more, int64_t world_size = 1) {
+using Words = std::vector<const char*>;
+
+std::unique_ptr<Resolved> resolve_with(const Words& more, int64_t world_size = 1) {
   ConfigInputs inputs;
-  inputs.arguments = kTiny;
+  inputs.arguments.assign(std::begin(kTiny), std::end(kTiny));
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
-  inputs.config_root = std::string(MEGALITH_SOURCE_DIR) + "/configs";
+  inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
   return resolve_config(inputs, world_size);
 }
 
-std::string refusal(std::vector<std::string> more, int64_t world_size = 1) {
+std::string refusal(const Words& more, int64_t world_size = 1) {
   try {
-    resolve_with(std::move(more), world_size);
+    resolve_with(more, world_size);
     return "";
   } catch (const UserError& error) {
     return error.what();
@@ -75,8 +77,8 @@ TEST(Config, EveryPresetAloneIsAConfiguration) {
 }
 
 struct Refusal {
-  std::vector<std::string> arguments;
-  std::string message;
+  Words arguments;
+  const char* message;
 };
 
 TEST(Config, WhatCannotWorkIsRefusedWithTheNumbers) {

@@ -31,13 +31,13 @@ ModelConfig config_with_dropout() {
   return config;
 }
 
-struct Run {
+struct Outcome {
   double loss = 0, grad_norm = 0;
   TensorMap gradients;
 };
 
 // Six samples in microbatches of `micro`, on the ranks of groups.dp.
-Run run_step(const Groups& groups, int64_t micro) {
+Outcome run_step(const Groups& groups, int64_t micro) {
   const ModelConfig config = config_with_dropout();
   const auto model = test::build_model(config, test::tiny_context(groups));
   test::load(*model, test::golden_weights(*model, at::kDouble));
@@ -52,14 +52,14 @@ Run run_step(const Groups& groups, int64_t micro) {
     batches.push_back(rows(whole, first, first + micro));
   }
   const StepResult result = step.compute_gradients(batches);
-  Run run{result.losses.at(0).value, 0, test::gradients_of(*model)};
+  Outcome run{result.losses.at(0).value, 0, test::gradients_of(*model)};
   for (auto& [name, gradient] : run.gradients) gradient = gradient.clone();
   run.grad_norm = optimizer.step(0, 0).grad_norm;
   return run;
 }
 
 // Sums of float64 in another order: 1e-12 leaves room for a few hundred roundings.
-void expect_same(const Run& actual, const Run& expected, const std::string& what) {
+void expect_same(const Outcome& actual, const Outcome& expected, const std::string& what) {
   EXPECT_NEAR(actual.loss, expected.loss, 1e-12 * expected.loss) << what;
   EXPECT_NEAR(actual.grad_norm, expected.grad_norm, 1e-10 * expected.grad_norm) << what;
   for (const auto& [name, gradient] : expected.gradients) {
@@ -69,12 +69,12 @@ void expect_same(const Run& actual, const Run& expected, const std::string& what
 
 TEST(TrainStep, AccumulationEqualsOneBigBatchWithUnevenTokenCountsAndDropout) {
   const Groups groups = Groups::single();
-  const Run whole = run_step(groups, 6);
+  const Outcome whole = run_step(groups, 6);
   for (const int64_t micro : {1, 2, 3}) expect_same(run_step(groups, micro), whole, fmt::format("micro batch {}", micro));
 }
 
 TEST(TrainStep, DataParallelRanksEqualOne) {
-  const Run whole = run_step(Groups::single(), 6);
+  const Outcome whole = run_step(Groups::single(), 6);
   for (const int ranks : {2, 3}) {
     ThreadWorld(ranks).run(Mesh({.dp = ranks}), [&](Groups& groups) {
       expect_same(run_step(groups, 1), whole, fmt::format("rank {} of {}", groups.rank, ranks));
