@@ -7,9 +7,16 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       "${CCACHE_PROGRAM}")
 endif()
 
+set(MEGALITH_LINKER "")
 find_program(MOLD_PROGRAM mold)
-if(MOLD_PROGRAM AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_link_options(-fuse-ld=mold)
+if(MOLD_PROGRAM)
+  # An older compiler does not know the name.
+  include(CheckLinkerFlag)
+  check_linker_flag(CXX -fuse-ld=mold MEGALITH_KNOWS_MOLD)
+  if(MEGALITH_KNOWS_MOLD)
+    add_link_options(-fuse-ld=mold)
+    set(MEGALITH_LINKER "${MOLD_PROGRAM}")
+  endif()
 endif()
 
 add_library(megalith_warnings INTERFACE)
@@ -20,6 +27,11 @@ endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-fpch-preprocess)
+endif()
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+  message(WARNING "g++ ${CMAKE_CXX_COMPILER_VERSION} is older than those Megalith is tested with (12): "
+                  "install g++-12 and set CXX=g++-12")
 endif()
 
 if(MEGALITH_SANITIZE)

@@ -215,7 +215,8 @@ class ConfigReader {
     std::error_code code;
     for (const fs::path& place : places) {
       for (const fs::path& path : {place, fs::path(place.string() + ".yaml")}) {
-        if (fs::is_regular_file(path, code)) return path.lexically_normal();
+        // An experiment may have the name of its preset: experiments/demo.yaml with model: demo.yaml.
+        if (fs::is_regular_file(path, code) && !fs::equivalent(path, file_, code)) return path.lexically_normal();
       }
     }
     const std::string nearest = root_.empty() ? "" : nearest_preset(root_ / folder, short_name.filename().string());

@@ -1,5 +1,5 @@
-// From the dispatcher's tensors to the kernels' pointers: allocates the results of rms_norm and fills its kernels' arguments,
-// for any device.
+// From the dispatcher's tensors to the kernels' pointers: allocates the results of rms_norm and fills its kernels'
+// arguments, for any device.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -19,12 +19,9 @@ struct RmsNormForward {
   void* inv_rms;  // (rows) float, or double for kFloat64
 };
 
-// The gradient of the weight is summed over at most this many blocks of rows, each in row order, then over the blocks in
-// order: the result does not depend on how many threads there are.
+// The gradient of the weight is summed over at most this many blocks of rows, each in row order, then over the blocks
+// in order: the result does not depend on how many threads there are. Block i begins with row i * rows / blocks.
 inline constexpr int64_t kRmsNormBlocks = 64;
-
-// First row of a block; that of block `blocks` is `rows`.
-constexpr int64_t first_row_of(int64_t block, int64_t blocks, int64_t rows) { return block * rows / blocks; }
 
 struct RmsNormBackward {
   Dtype dtype;

@@ -85,7 +85,7 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   if (resolved.tokenizer == nullptr) {
     d.vocab_size = config.model.vocab_size.value_or(0);
     d.eod_id = config.model.eos_token_ids.empty() ? d.vocab_size - 1 : config.model.eos_token_ids.front();
-    if (config.data.uses_mock_data() && !named.is_named()) {
+    if (config.data.mock_data) {
       resolved.notes.push_back(fmt::format("mock data without a tokenizer: vocabulary {} and end of document {} come "
                                            "from the model's configuration", d.vocab_size, d.eod_id));
     }

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "checkpoint/checkpoint_writer.h"
@@ -14,6 +15,20 @@
 #include "device/memory.h"
 
 namespace megalith {
+namespace {
+
+// Differences from the checkpoint that change what is computed. Where files go, and what was taken from the checkpoint
+// itself, is expected to differ.
+bool is_worth_saying(const OptionSet& options, const std::string& name) {
+  constexpr std::string_view kExpected[] = {"load",         "save",         "load_hf",          "save_hf",
+                                            "exit_interval", "metrics_file", "loss_plot_file",  "page_file",
+                                            "tensorboard_dir", "auto_continue_train"};
+  const Option* option = options.find(name);
+  return option != nullptr && option->source().layer != OptionLayer::kModel &&
+         std::find(std::begin(kExpected), std::end(kExpected), name) == std::end(kExpected);
+}
+
+}  // namespace
 
 Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log,
                  const StopRequest& stop)
@@ -92,6 +107,7 @@ void Trainer::load() {
     num_skipped_ = state.train.skipped_iterations;
     if (resumed->has_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
     for (const ConfigurationDifference& difference : resumed->differences) {
+      if (!is_worth_saying(*resolved_.options, difference.name)) continue;
       log_.note("{} was {} in the checkpoint and is {} now", difference.name,
                 difference.stored.empty() ? "absent" : difference.stored,
                 difference.present.empty() ? "absent" : difference.present);
@@ -257,7 +273,7 @@ void Trainer::export_hf() {
   if (!options.save_hf) return;
   HfExport settings;
   settings.dtype = resolved_.derived.dtype;
-  if (options.load_hf) settings.tokenizer = *options.load_hf;
+  if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
   if (resolved_.config.tokenizer.tokenizer_model) settings.tokenizer = *resolved_.config.tokenizer.tokenizer_model;
   save_hf(*options.save_hf, built_.model->parameters(), *built_.family, built_.model->config(), groups_, settings);
   log_.info("exported the model to {}", *options.save_hf);

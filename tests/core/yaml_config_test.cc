@@ -99,6 +99,12 @@ TEST_F(YamlConfig, PresetsBesideTheExperimentComeFirst) {
   EXPECT_EQ(settings("experiments/exp.yaml"), "num_layers=3");
 }
 
+TEST_F(YamlConfig, AnExperimentMayHaveTheNameOfItsPreset) {
+  folder.write("configs/models/tiny.yaml", "num_layers: 2\n");
+  folder.write("experiments/tiny.yaml", "modules: {pre_trainer: {model: tiny.yaml, overrides: {lr: 1}}}\n");
+  EXPECT_EQ(settings("experiments/tiny.yaml"), "num_layers=2 lr=1");
+}
+
 TEST_F(YamlConfig, ExtendsMergesDeeplyAndLaterFilesBeatEarlier) {
   folder.write("a.yaml", "modules: {pre_trainer: {overrides: {x: 1, y: 1, z: 1}}}\n");
   folder.write("sub/b.yaml", "extends: ../a.yaml\nmodules: {pre_trainer: {overrides: {y: 2, z: 2}}}\n");

@@ -33,13 +33,16 @@ TEST(RmsNorm, ForwardMatchesReferenceAndFloat64) {
       const auto what = fmt::format("({}, {}) {}", rows, columns, c10::toString(dtype));
       const Tensor exact = rms_norm(x.to(at::kDouble), weight.to(at::kDouble), 1e-5, Kernels::kReference);
       // Two roundings, of n and of the product, each half a unit; float's statistics add a few units of float.
-      const double unit = testing::unit_of(dtype);
-      EXPECT_TENSOR_NEAR(y, exact,
-                         {.abs = 1e-30, .rel = 1.1 * unit + (dtype == at::kDouble ? 8 * unit : 0x1p-20), .what = what});
+      const double unit = testing::unit_of(dtype), step = 2 * testing::smallest_step_of(dtype);  // |weight| < 3
+      EXPECT_TENSOR_NEAR(
+          y, exact,
+          {.abs = 1e-30 + step, .rel = 1.1 * unit + (dtype == at::kDouble ? 8 * unit : 0x1p-20), .what = what});
       const auto [y_ref, inv_rms_ref] = rms_norm_forward(x, weight, 1e-5, Kernels::kReference);
       // The same roundings; a statistic that differs in its last bit may push either over an edge.
-      EXPECT_TENSOR_NEAR(
-          y, y_ref, {.rel = 2.1 * unit + (dtype == at::kDouble ? 8 * unit : 0x1p-20), .what = what + " reference"});
+      EXPECT_TENSOR_NEAR(y, y_ref,
+                         {.abs = 2 * step,
+                          .rel = 2.1 * unit + (dtype == at::kDouble ? 8 * unit : 0x1p-20),
+                          .what = what + " reference"});
       EXPECT_TENSOR_NEAR(inv_rms, inv_rms_ref, {.rel = dtype == at::kDouble ? 1e-14 : 1e-6, .what = what + " inv_rms"});
       EXPECT_TENSOR_NEAR(rms_norm(x, weight, 1e-5), y, {.what = what + " without graph"});
     }

@@ -14,6 +14,7 @@ namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using testing::smallest_step_of;
 using testing::unit_of;
 
 struct Shape {
@@ -29,13 +30,12 @@ TEST(Swiglu, ForwardMatchesReferenceAndFloat64) {
       const Tensor y = swiglu(x);
       ASSERT_EQ(y.scalar_type(), dtype);
       const auto what = fmt::format("({}, {}) {}", rows, columns, c10::toString(dtype));
-      const double unit = unit_of(dtype);
+      // silu rounded to half of fp16's smallest step, times |up| < 15.
+      const double unit = unit_of(dtype), step = 1e-6 * unit + 8 * smallest_step_of(dtype);
       // Two roundings of half a unit each, plus a few units of the exponential where it is computed in the same dtype.
       const double rel = unit * (dtype == at::kFloat || dtype == at::kDouble ? 8 : 1.1);
-      EXPECT_TENSOR_NEAR(y, swiglu(x.to(at::kDouble), Kernels::kReference),
-                         {.abs = 1e-6 * unit, .rel = rel, .what = what});
-      EXPECT_TENSOR_NEAR(y, swiglu(x, Kernels::kReference),
-                         {.abs = 1e-6 * unit, .rel = 2 * rel, .what = what + " reference"});
+      EXPECT_TENSOR_NEAR(y, swiglu(x.to(at::kDouble), Kernels::kReference), {.abs = step, .rel = rel, .what = what});
+      EXPECT_TENSOR_NEAR(y, swiglu(x, Kernels::kReference), {.abs = step, .rel = 2 * rel, .what = what + " reference"});
     }
   }
 }
@@ -49,7 +49,7 @@ TEST(Swiglu, BackwardMatchesReferenceAndFloat64) {
       const auto what = fmt::format("({}, {}) {}", rows, columns, c10::toString(dtype));
       const double unit = unit_of(dtype);
       // Two roundings; near the zero of 1 + g (1 - s), at g = -1.28, terms of order one cancel in the computing dtype.
-      const double wide = dtype == at::kDouble ? 1e-14 : 2e-6;
+      const double wide = dtype == at::kDouble ? 1e-14 : 2e-6;  // 40 times fp16's smallest step
       const testing::Tolerance tolerance{.abs = wide * 20, .rel = 1.1 * unit + wide, .what = what};
       EXPECT_TENSOR_NEAR(dx, swiglu_backward(dy.to(at::kDouble), x.to(at::kDouble), Kernels::kReference), tolerance);
       EXPECT_TENSOR_NEAR(dx, swiglu_backward(dy, x, Kernels::kReference),

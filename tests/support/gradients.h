@@ -14,8 +14,8 @@ namespace megalith::testing {
 
 using TensorFunction = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-// d (f(inputs) . direction) / d inputs by central differences. inputs are float64; every element is moved by 1e-6, so the
-// result is good to about 1e-8 for functions of order one (truncation 1e-12 f''', cancellation 1e-16 / 1e-6).
+// d (f(inputs) . direction) / d inputs by central differences. inputs are float64; every element is moved by 1e-6, so
+// the result is good to about 1e-8 for functions of order one (truncation 1e-12 f''', cancellation 1e-16 / 1e-6).
 inline std::vector<at::Tensor> numerical_gradients(const TensorFunction& f, const std::vector<at::Tensor>& inputs,
                                                    const at::Tensor& direction) {
   at::NoGradGuard no_grad;
@@ -54,7 +54,8 @@ inline void expect_gradients_match_differences(const TensorFunction& f, const st
   const auto expected = numerical_gradients(f, inputs, direction);
   const auto actual = autograd_gradients(f, inputs, direction);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    EXPECT_TENSOR_NEAR(actual[i], expected[i], {.abs = 1e-7, .rel_to_max = 1e-7, .what = fmt::format("{}, gradient {}", what, i)});
+    EXPECT_TENSOR_NEAR(actual[i], expected[i],
+                       {.abs = 1e-7, .rel_to_max = 1e-7, .what = fmt::format("{}, gradient {}", what, i)});
   }
 }
 

@@ -38,12 +38,14 @@ inline void collect(const Module& module, const std::function<at::Tensor(Paramet
 }
 inline TensorMap values_of(const Module& module) {
   TensorMap map;
-  collect(module, [](Parameter& parameter) { return parameter.data(); }, map);
+  collect(
+      module, [](Parameter& parameter) { return parameter.data(); }, map);
   return map;
 }
 inline TensorMap gradients_of(const Module& module) {
   TensorMap map;
-  collect(module, [](Parameter& parameter) { return parameter.grad(); }, map);
+  collect(
+      module, [](Parameter& parameter) { return parameter.grad(); }, map);
   return map;
 }
 

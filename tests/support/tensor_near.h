@@ -1,5 +1,6 @@
 // EXPECT_TENSOR_NEAR(actual, expected, {.abs = 1e-5, .what = "rms_norm"}): equal shapes and every element close. Names
-// the first element that is not, with both values, and how many there are. Dtypes may differ: both are compared in double.
+// the first element that is not, with both values, and how many there are. Dtypes may differ: both are compared in
+// double.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -39,9 +40,9 @@ inline ::testing::AssertionResult tensor_near(const at::Tensor& actual, const at
                                          << " tensor is undefined";
   }
   if (actual.sizes() != expected.sizes()) {
-    return ::testing::AssertionFailure()
-           << what << ": shape is " << fmt::format("[{}]", fmt::join(actual.sizes(), ", ")) << ", expected "
-           << fmt::format("[{}]", fmt::join(expected.sizes(), ", "));
+    return ::testing::AssertionFailure() << what << ": shape is "
+                                         << fmt::format("[{}]", fmt::join(actual.sizes(), ", ")) << ", expected "
+                                         << fmt::format("[{}]", fmt::join(expected.sizes(), ", "));
   }
   const at::Tensor a = actual.detach().to(at::kCPU, at::kDouble).contiguous();
   const at::Tensor b = expected.detach().to(at::kCPU, at::kDouble).contiguous();

@@ -21,11 +21,11 @@ struct Settings : torch::CustomClassHolder {
 
 struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* node, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            const at::Tensor& bias, double scale, const AttentionMask& mask,
+                            const std::optional<at::Tensor>& bias, double scale, const AttentionMask& mask,
                             const AttentionDropout& dropout) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     auto [out, lse] = attention_forward(q, k, v, scale, mask, dropout);
-    node->save_for_backward({q, k, v, bias, out, lse});
+    node->save_for_backward({q, k, v, mask.bias, out, lse});
     auto settings = c10::make_intrusive<Settings>();
     settings->scale = scale;
     settings->mask = mask;
@@ -50,7 +50,8 @@ struct Attention : torch::autograd::Function<Attention> {
 
 at::Tensor attention_autograd(const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& q,
                               const at::Tensor& k, const at::Tensor& v, double scale) {
-  return Attention::apply(q, k, v, mask.bias, scale, mask, dropout);
+  const auto bias = mask.bias.defined() ? std::optional(mask.bias) : std::nullopt;
+  return Attention::apply(q, k, v, bias, scale, mask, dropout);
 }
 
 }  // namespace

@@ -15,10 +15,11 @@ using torch::autograd::variable_list;
 
 struct LinearGradient : torch::autograd::Function<LinearGradient> {
   static at::Tensor forward(AutogradContext* node, const at::Tensor& x, const at::Tensor& w,
-                            const at::Tensor& bias) {
+                            const std::optional<at::Tensor>& bias) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     node->save_for_backward({x, w});
-    return linear_forward(x, w, bias);
+    node->saved_data["has_bias"] = bias.has_value();
+    return linear_forward(x, w, bias.value_or(at::Tensor()));
   }
 
   static variable_list backward(AutogradContext* node, const variable_list& gradients) {
@@ -32,7 +33,7 @@ struct LinearGradient : torch::autograd::Function<LinearGradient> {
       linear_wgrad_(dw, dy, saved[0], /*accumulate=*/false);
       dw = dw.to(dy.scalar_type());
     }
-    if (node->needs_input_grad(2)) {
+    if (node->saved_data["has_bias"].toBool() && node->needs_input_grad(2)) {
       db = at::zeros({dy.size(1)}, wide);
       bias_grad_(db, dy);
       db = db.to(dy.scalar_type());
@@ -42,7 +43,7 @@ struct LinearGradient : torch::autograd::Function<LinearGradient> {
 };
 
 at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias) {
-  return LinearGradient::apply(x, w, bias.value_or(at::Tensor()));
+  return LinearGradient::apply(x, w, bias);
 }
 
 }  // namespace

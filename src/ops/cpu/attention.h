@@ -30,7 +30,7 @@ struct MaskExtent {
 
 struct AttentionCall {
   Dtype dtype;
-  bool uses_tiles;  // bf16 through tile_product; otherwise all is widened and goes through plain_product
+  bool uses_tiles;  // bf16 through tile_product; otherwise all is widened
   int64_t b, sq, sk, n, g, d, dv;
   double scale;
   HeadsView q, k, v, out;
@@ -81,7 +81,7 @@ MEGALITH_DECLARE_CPU_KERNEL(attention_backward_queries, (const AttentionCall& ca
 MEGALITH_DECLARE_CPU_KERNEL(attention_backward_bias, (const AttentionCall& call, std::atomic<int64_t>* next));
 
 // Bytes of `packed` for one (b, g).
-inline int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
+constexpr int64_t padded(int64_t size, int64_t multiple) { return (size + multiple - 1) / multiple * multiple; }
 inline int64_t element_bytes(const AttentionCall& call) {
   return call.uses_tiles ? 2 : call.dtype == Dtype::kFloat64 ? 8 : 4;
 }
@@ -91,7 +91,7 @@ inline int64_t packed_forward_bytes(const AttentionCall& call) {
 inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;  // rows of K^T; not a power of two, for the cache's sets
 inline int64_t packed_backward_bytes(const AttentionCall& call) {
   const int64_t rows = call.num_backward_chunks() * kBackwardChunk;
-  const int64_t transposed = call.uses_tiles ? call.num_backward_chunks() * kTransposedStride * padded(call.d, 32) : 0;
+  const int64_t transposed = call.num_backward_chunks() * kTransposedStride * padded(call.d, 32);
   return (rows * (padded(call.d, 32) + padded(call.dv, 32)) + transposed) * element_bytes(call);
 }
 

@@ -1,7 +1,5 @@
-// Products of small dense blocks for kernels, which call them from inside a parallel region: LibTorch's own BLAS and
-// oneDNN's brgemm, behind functions that keep torch's headers out of kernel files.
-//
-// All matrices are row-major; ld… is the distance of two rows in elements.
+// oneDNN's brgemm, which multiplies small blocks inside a parallel region, behind functions that keep torch's headers out
+// of kernel files. ld… is the distance of two rows in elements.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +16,5 @@ void tile_product(int64_t m, int64_t n, int64_t k, const uint16_t* a, int64_t ld
 
 // Gives the tile registers back; at the end of each thread's part of a parallel region.
 void release_tiles();
-
-// c (+)= op(a) op(b) with op(a) (m, k), op(b) (k, n); a transposed operand is stored the other way round.
-void plain_product(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
-                   const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate);
-void plain_product(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
-                   const double* b, int64_t ldb, double* c, int64_t ldc, bool accumulate);
 
 }  // namespace megalith::ops::cpu

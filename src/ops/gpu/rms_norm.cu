@@ -1,5 +1,5 @@
-// RMS normalisation on a GPU: a block of threads for each row; the weight's gradient by columns, over blocks of rows that
-// are added in order, so that it repeats to the bit.
+// RMS normalisation on a GPU: a block of threads for each row; the weight's gradient by columns, over blocks of rows
+// that are added in order, so that it repeats to the bit.
 #include "ops/gpu/rms_norm.h"
 #include "ops/gpu/vendor.h"
 
@@ -72,9 +72,9 @@ __global__ void backward_weight(int64_t rows, int64_t columns, const T* dy, cons
   using W = Wide<T>;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (column >= columns) return;
-  const int64_t block = blockIdx.y, blocks = gridDim.y, last = first_row_of(block + 1, blocks, rows);
+  const int64_t block = blockIdx.y, blocks = gridDim.y, last = (block + 1) * rows / blocks;
   W sum = 0;
-  for (int64_t row = first_row_of(block, blocks, rows); row < last; ++row) {
+  for (int64_t row = block * rows / blocks; row < last; ++row) {
     const int64_t i = row * columns + column;
     sum += widen(dy[i]) * rounded<T>(widen(x[i]) * inv_rms[row]);
   }

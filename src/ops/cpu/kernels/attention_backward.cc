@@ -91,7 +91,7 @@ class TileBackward {
   }
   // (64, d_stride)
   const float* query_gradients() {
-    at::vec::transpose_mxn<float>(dq_t_, kQueryBlock, dq_, d_, static_cast<int>(d_), static_cast<int>(kQueryBlock));
+    transpose(dq_t_, d_, kQueryBlock, dq_, d_);
     return dq_;
   }
   static void release() { release_tiles(); }
@@ -110,9 +110,12 @@ class PlainBackward {
   using Element = Wide<T>;
 
   PlainBackward(const AttentionCall& call, Scratch& scratch)
-      : d_(call.d), dv_(call.dv), rows_(call.num_backward_chunks() * kBackwardChunk) {
+      : d_(padded(call.d, 16)), dv_(padded(call.dv, 16)), rows_(call.num_backward_chunks() * kBackwardChunk) {
     queries_ = scratch.take<Element>(kQueryBlock * d_);
+    queries_t_ = scratch.take<Element>(kQueryBlock * d_);
     dout_ = scratch.take<Element>(kQueryBlock * dv_);
+    dout_t_ = scratch.take<Element>(kQueryBlock * dv_);
+    dq_t_ = scratch.take<Element>(kQueryBlock * d_);
     dq_ = scratch.take<Element>(kQueryBlock * d_);
   }
   int64_t d_stride() const { return d_; }
@@ -120,22 +123,28 @@ class PlainBackward {
 
   void pack(const AttentionCall& call, int64_t b, int64_t g, int64_t chunk, Element* packed) {
     const int64_t first = chunk * kBackwardChunk, count = rows_of(call.sk, first, kBackwardChunk);
-    copy_rows<T>(call.k, b, first, count, g, d_, kBackwardChunk, packed + first * d_, d_);
-    copy_rows<T>(call.v, b, first, count, g, dv_, kBackwardChunk, packed + rows_ * d_ + first * dv_, dv_);
+    Element* keys = packed + first * d_;
+    copy_rows<T>(call.k, b, first, count, g, call.d, kBackwardChunk, keys, d_);
+    copy_rows<T>(call.v, b, first, count, g, call.dv, kBackwardChunk, packed + rows_ * d_ + first * dv_, dv_);
+    transpose(keys, kBackwardChunk, d_, packed + rows_ * (d_ + dv_) + chunk * kTransposedStride * d_,
+              kTransposedStride);
   }
   void use(const Element* packed) {
     keys_ = packed;
     values_ = packed + rows_ * d_;
+    keys_t_ = values_ + rows_ * dv_;
   }
   void load_queries(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows) {
-    copy_rows<T>(call.q, b, q0, rows, h, d_, kQueryBlock, queries_, d_);
-    copy_rows<T>(call.dout, b, q0, rows, h, dv_, kQueryBlock, dout_, dv_);
+    copy_rows<T>(call.q, b, q0, rows, h, call.d, kQueryBlock, queries_, d_);
+    transpose(queries_, kQueryBlock, d_, queries_t_, kQueryBlock);
+    copy_rows<T>(call.dout, b, q0, rows, h, call.dv, kQueryBlock, dout_, dv_);
+    transpose(dout_, kQueryBlock, dv_, dout_t_, kQueryBlock);
   }
   void compute_scores(int64_t key, int64_t count, Element* scores, Element* gradients) {
     scores_ = scores;
     gradients_ = gradients;
-    plain_product(false, true, count, kQueryBlock, d_, keys_ + key * d_, d_, queries_, d_, scores, kQueryBlock, false);
-    plain_product(false, true, count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_, dv_, gradients, kQueryBlock,
+    plain_product(count, kQueryBlock, d_, keys_ + key * d_, d_, queries_t_, kQueryBlock, scores, kQueryBlock, false);
+    plain_product(count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_t_, kQueryBlock, gradients, kQueryBlock,
                   false);
   }
   static Lanes<T> exp(const Lanes<T>& x) { return x.exp(); }
@@ -144,20 +153,24 @@ class PlainBackward {
     ds.store(gradients_ + row * kQueryBlock + lane);
   }
   void add_keys(int64_t count, Element* dk, Element* dv) {
-    plain_product(false, false, count, dv_, kQueryBlock, scores_, kQueryBlock, dout_, dv_, dv, dv_, true);
-    plain_product(false, false, count, d_, kQueryBlock, gradients_, kQueryBlock, queries_, d_, dk, d_, true);
+    plain_product(count, dv_, kQueryBlock, scores_, kQueryBlock, dout_, dv_, dv, dv_, true);
+    plain_product(count, d_, kQueryBlock, gradients_, kQueryBlock, queries_, d_, dk, d_, true);
   }
   void add_queries(int64_t key, int64_t count, bool accumulate) {
-    plain_product(true, false, kQueryBlock, d_, count, gradients_, kQueryBlock, keys_ + key * d_, d_, dq_, d_,
+    const Element* keys = keys_t_ + key / kBackwardChunk * kTransposedStride * d_ + key % kBackwardChunk;
+    plain_product(d_, kQueryBlock, count, keys, kTransposedStride, gradients_, kQueryBlock, dq_t_, kQueryBlock,
                   accumulate);
   }
-  const Element* query_gradients() { return dq_; }
+  const Element* query_gradients() {
+    transpose(dq_t_, d_, kQueryBlock, dq_, d_);
+    return dq_;
+  }
   static void release() {}
 
  private:
   int64_t d_, dv_, rows_;
-  Element *queries_, *dout_, *dq_, *scores_ = nullptr, *gradients_ = nullptr;
-  const Element *keys_ = nullptr, *values_ = nullptr;
+  Element *queries_, *queries_t_, *dout_, *dout_t_, *dq_t_, *dq_, *scores_ = nullptr, *gradients_ = nullptr;
+  const Element *keys_ = nullptr, *values_ = nullptr, *keys_t_ = nullptr;
 };
 
 template <typename Products>

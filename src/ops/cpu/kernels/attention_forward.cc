@@ -82,14 +82,17 @@ class PlainForward {
   static constexpr int64_t kScoreStride = kForwardChunk + 16;
 
   PlainForward(const AttentionCall& call, Scratch& scratch)
-      : d_(call.d), dv_(call.dv), rows_(call.num_key_panels() * kKeyPanel) {
+      : d_(padded(call.d, 16)), dv_(padded(call.dv, 16)), rows_(call.num_key_panels() * kKeyPanel) {
+    panel_ = scratch.take<Element>(kKeyPanel * d_);
     queries_ = scratch.take<Element>(kQueryBlock * d_);
     scores_ = scratch.take<Element>(kQueryBlock * kScoreStride);
   }
+  // K^T of a panel: (d, 64). V as it is.
   void pack(const AttentionCall& call, int64_t b, int64_t g, int64_t panel, Element* packed) {
     const int64_t first = panel * kKeyPanel, count = call.sk - first < kKeyPanel ? call.sk - first : kKeyPanel;
-    copy_rows<T>(call.k, b, first, count, g, d_, kKeyPanel, packed + first * d_, d_);
-    copy_rows<T>(call.v, b, first, count, g, dv_, kKeyPanel, packed + rows_ * d_ + first * dv_, dv_);
+    copy_rows<T>(call.k, b, first, count, g, call.d, kKeyPanel, panel_, d_);
+    transpose(panel_, kKeyPanel, d_, packed + first * d_, kKeyPanel);
+    copy_rows<T>(call.v, b, first, count, g, call.dv, kKeyPanel, packed + rows_ * d_ + first * dv_, dv_);
   }
   void use(const Element* packed) {
     keys_ = packed;
@@ -97,11 +100,13 @@ class PlainForward {
   }
   void load_queries(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows) {
     m_ = rows;
-    copy_rows<T>(call.q, b, q0, rows, h, d_, rows, queries_, d_);
+    copy_rows<T>(call.q, b, q0, rows, h, call.d, rows, queries_, d_);
   }
   void compute_scores(int64_t first_panel, int64_t count) {
-    plain_product(false, true, m_, count * kKeyPanel, d_, queries_, d_, keys_ + first_panel * kKeyPanel * d_, d_,
-                  scores_, kScoreStride, false);
+    for (int64_t p = 0; p < count; ++p) {
+      plain_product(m_, kKeyPanel, d_, queries_, d_, keys_ + (first_panel + p) * kKeyPanel * d_, kKeyPanel,
+                    scores_ + p * kKeyPanel, kScoreStride, false);
+    }
   }
   Element* scores() { return scores_; }
   void set_probabilities(int64_t row, int64_t column, const Lanes<T>& p) {
@@ -110,15 +115,15 @@ class PlainForward {
   void clear_probability(int64_t row, int64_t column) { scores_[row * kScoreStride + column] = 0; }
   static Lanes<T> exp(const Lanes<T>& x) { return x.exp(); }
   void add_values(int64_t first_panel, int64_t count, Element* out, bool accumulate) {
-    plain_product(false, false, m_, dv_, count * kKeyPanel, scores_, kScoreStride,
-                  values_ + first_panel * kKeyPanel * dv_, dv_, out, dv_, accumulate);
+    plain_product(m_, dv_, count * kKeyPanel, scores_, kScoreStride, values_ + first_panel * kKeyPanel * dv_, dv_, out,
+                  dv_, accumulate);
   }
   int64_t out_stride() const { return dv_; }
   static void release() {}
 
  private:
   int64_t d_, dv_, rows_, m_ = 0;
-  Element *queries_, *scores_;
+  Element *panel_, *queries_, *scores_;
   const Element *keys_ = nullptr, *values_ = nullptr;
 };
 

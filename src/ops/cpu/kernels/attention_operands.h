@@ -1,7 +1,7 @@
 // What attention's two kernel files share. Both know two kinds of arithmetic behind one set of names:
 //
 //   Tile…   bf16 by AMX tiles through oneDNN's brgemm, sums in fp32
-//   Plain…  everything else: operands widened to fp32 (fp64 for fp64) and multiplied by BLAS
+//   Plain…  everything else: operands widened to fp32 (fp64 for fp64)
 //
 // Forward keeps rows of queries (scores S, probabilities P), backward rows of keys (S^T, P^T, dS^T): there P^T and dS^T are
 // left operands of dV and dK as they stand, and dS^T in pairs of rows is the right operand of dQ^T.
@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "ops/cpu/attention.h"
+#include "ops/cpu/kernels/plain_product.h"
 #include "ops/cpu/kernels/tiles.h"
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
@@ -17,6 +18,12 @@ namespace megalith::ops::cpu::CPU_CAPABILITY {
 template <typename T>
 inline T* head_rows(const HeadsView& view, int64_t b, int64_t row, int64_t head) {
   return static_cast<T*>(view.data) + b * view.batch_stride + row * view.row_stride + head * view.head_stride;
+}
+
+// x (rows, columns), contiguous -> (columns, rows), rows out_stride apart
+template <typename W>
+inline void transpose(const W* x, int64_t rows, int64_t columns, W* out, int64_t out_stride) {
+  at::vec::transpose_mxn<W>(x, columns, out, out_stride, static_cast<int>(rows), static_cast<int>(columns));
 }
 
 // Rows [begin, begin + count) of one head, the rest of `padded_rows` and of the stride zero.

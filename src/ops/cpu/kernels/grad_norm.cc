@@ -1,5 +1,5 @@
-// Sums of squares in double over sixteen lanes, whatever the width of a register: a square of two floats is exact in double,
-// so every processor gives the same bits for bf16, fp16 and fp32.
+// Sums of squares in double over sixteen lanes, whatever the width of a register: a square of two floats is exact in
+// double, so every processor gives the same bits for bf16, fp16 and fp32.
 #include "ops/cpu/grad_norm.h"
 
 #include <ATen/Parallel.h>

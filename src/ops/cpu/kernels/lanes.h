@@ -106,7 +106,8 @@ inline Lanes<T> rounded(const Lanes<T>& lanes) {
   }
 }
 
-// body(first, count) for each register of `size` elements; count is FullCount<T>, or the number of elements in the tail.
+// body(first, count) for each register of `size` elements; count is FullCount<T>, or the number of elements in the
+// tail.
 template <typename T, typename Body>
 inline void for_each_lanes(int64_t size, Body&& body) {
   int64_t i = 0;

@@ -63,8 +63,8 @@ void backward(const RmsNormBackward& a) {
     for (int64_t block = begin; block < end; ++block) {
       W* dweight = scratch + block * columns;
       std::fill(dweight, dweight + columns, W(0));
-      const int64_t last = first_row_of(block + 1, blocks, rows);
-      for (int64_t row = first_row_of(block, blocks, rows); row < last; ++row) {
+      const int64_t last = (block + 1) * rows / blocks;
+      for (int64_t row = block * rows / blocks; row < last; ++row) {
         const T* dy = static_cast<const T*>(a.dy) + row * columns;
         const T* x = static_cast<const T*>(a.x) + row * columns;
         T* dx = static_cast<T*>(a.dx) + row * columns;

@@ -1,0 +1,75 @@
+# The front door. `make` alone lists what it can do; every target first does what it needs.
+#
+#   BUILD        build folder                              (build)
+#   VENV         virtual environment for torch             (.venv)
+#   TORCH_DIR    folder of a LibTorch or an installed torch to build against, instead of downloading one
+#   TORCH_VERSION  version of torch to install             (2.13.0)
+#   CMAKE_ARGS   options of the build, such as -DMEGALITH_SANITIZE=address; see docs/build.md
+#   JOBS         parallel compilations                     (one a processor)
+#   LABEL        tests to run: unit, parallel, cli, oracle (all)
+#   VERBOSE=1    show the output of every command
+
+BUILD ?= build
+VENV ?= .venv
+TOOLS_VENV ?= .venv-tools
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+CMAKE_ARGS ?=
+LABEL ?=
+LOGS := $(BUILD)/logs
+export TORCH_DIR TORCH_VERSION VERBOSE
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build all demo test bench format clean packages torch configure tools
+
+help:
+	@echo "make setup    install what is missing: packages, and torch in $(VENV)"
+	@echo "make build    build the program: $(BUILD)/megalith"
+	@echo "make demo     train a small Llama on a real text on this machine (minutes), and let it write"
+	@echo "make test     build everything and run every test"
+	@echo "make bench    training speed on this machine, beside PyTorch's"
+	@echo "make format   bring the sources into their form (clang-format)"
+	@echo "make clean    remove $(BUILD)/ (the virtual environments stay)"
+	@echo
+	@echo "Settings, such as TORCH_DIR=… or CMAKE_ARGS=…, are at the top of the Makefile and in docs/build.md."
+
+setup: packages torch
+
+packages:
+	@scripts/install_packages.sh required $(LOGS)/packages.log
+
+torch: packages
+	@scripts/setup_torch.sh $(VENV) $(BUILD)/torch.env $(LOGS)/torch.log
+
+configure: torch
+	@scripts/configure.sh $(BUILD) $(VENV) $(LOGS)/configure.log $(CMAKE_ARGS)
+
+build: configure
+	@scripts/quietly.sh "build: $(BUILD)/megalith (log: $(LOGS)/build.log)" $(LOGS)/build.log \
+	  ninja -C $(BUILD) -j $(JOBS) megalith
+
+all: configure
+	@scripts/quietly.sh "build: the program and all tests (log: $(LOGS)/build.log)" $(LOGS)/build.log \
+	  ninja -C $(BUILD) -j $(JOBS)
+
+tools: torch
+	@scripts/setup_tools.sh $(TOOLS_VENV) $(BUILD)/torch.env tests/oracle/requirements.txt $(LOGS)/tools.log
+
+demo: build
+	@scripts/install_packages.sh demo $(LOGS)/packages.log
+	@examples/demo/run.sh $(BUILD)/megalith $(BUILD)/demo
+
+# The log of every test is in $(BUILD)/Testing/Temporary/LastTest.log.
+test: all tools
+	@echo "test: $(if $(LABEL),those with label $(LABEL),all)"
+	@cd $(BUILD) && MEGALITH_TOOLS_PYTHON=$(abspath $(TOOLS_VENV))/bin/python3 \
+	  ctest --output-on-failure $(if $(LABEL),-L $(LABEL))
+
+bench: build tools
+	@$(TOOLS_VENV)/bin/python3 benchmarks/training.py --program $(BUILD)/megalith
+
+format:
+	@command -v clang-format >/dev/null || { echo "error: clang-format is missing: apt-get install clang-format" >&2; exit 1; }
+	@find src tests cmake benchmarks \( -name '*.h' -o -name '*.cc' -o -name '*.cu' \) -print0 | xargs -0 clang-format -i
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,51 @@
+# GPU kernels: src/ops/gpu/*.cu, one source for nvcc and hipcc, free of torch headers. Where they are not built, the
+# reference operators run on the GPU.
+#
+# Output  MEGALITH_GPU         CUDA, HIP or empty
+#         MEGALITH_GPU_REASON  why it is empty, in words for the summary
+
+set(MEGALITH_GPU "")
+set(MEGALITH_GPU_REASON "")
+
+# megalith_try_gpu(<option> <flavour of torch> <CMake's language> <compiler>): sets MEGALITH_GPU, or adds a reason.
+macro(megalith_try_gpu option flavour language compiler)
+  set(_reason "")
+  file(GLOB _kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/ops/gpu/*.cu")
+  if(NOT MEGALITH_${option})
+    set(_reason "switched off (MEGALITH_${option}=OFF)")
+  elseif(NOT LibTorch_FLAVOUR STREQUAL "${flavour}")
+    set(_reason "this torch is the ${LibTorch_FLAVOUR} build")
+  elseif(NOT _kernels)
+    set(_reason "src/ops/gpu holds no kernels; the reference operators run on the GPU")
+  else()
+    include(CheckLanguage)
+    check_language(${language})
+    if(NOT CMAKE_${language}_COMPILER)
+      set(_reason "no ${compiler} found")
+    endif()
+  endif()
+  if(_reason STREQUAL "")
+    set(MEGALITH_GPU ${language})
+  elseif(MEGALITH_${option} STREQUAL "ON")
+    message(FATAL_ERROR "MEGALITH_${option} is ON, but ${_reason}")
+  else()
+    string(APPEND MEGALITH_GPU_REASON "${MEGALITH_GPU_SEPARATOR}${flavour}: ${_reason}")
+    set(MEGALITH_GPU_SEPARATOR "; ")
+  endif()
+endmacro()
+
+foreach(_option IN ITEMS CUDA ROCM)
+  string(TOUPPER "${MEGALITH_${_option}}" MEGALITH_${_option})
+  if(NOT MEGALITH_${_option} MATCHES "^(ON|OFF|AUTO)$")
+    message(FATAL_ERROR "MEGALITH_${_option} is '${MEGALITH_${_option}}'; use ON, OFF or AUTO")
+  endif()
+endforeach()
+
+set(MEGALITH_GPU_SEPARATOR "")
+megalith_try_gpu(CUDA CUDA CUDA nvcc)
+if(NOT MEGALITH_GPU)
+  megalith_try_gpu(ROCM ROCm HIP hipcc)
+endif()
+if(LibTorch_FLAVOUR STREQUAL "CPU" AND MEGALITH_CUDA STREQUAL "AUTO" AND MEGALITH_ROCM STREQUAL "AUTO")
+  set(MEGALITH_GPU_REASON "this torch is the CPU build")
+endif()

@@ -1,0 +1,50 @@
+#!/bin/sh
+# The demo: trains a small Llama on the King James Bible on this machine, shows how the loss falls, and lets it write.
+# `make demo` builds the program first and then calls this.
+#
+# usage: run.sh [PROGRAM] [FOLDER] [options of megalith train, such as --train_iters 100]
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+program=${1:-$root/build/megalith}
+folder=${2:-$root/build/demo}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] && shift
+program=$(cd "$(dirname "$program")" && pwd)/$(basename "$program")
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+
+step() { printf '\n== %s\n' "$1"; }
+
+step "1/5  The text: the King James Bible, a chapter a document; every twentieth chapter is held out"
+"$here/make_text.sh" "$folder/text"
+wc -l -c "$folder/text/train.jsonl" "$folder/text/valid.jsonl" | awk '{ printf "  %6d chapters %8d bytes  %s\n", $1, $2, $3 }' | head -n 2
+
+step "2/5  Text into tokens (megalith prepare): a token is a byte"
+for split in train valid; do
+  "$program" prepare --input "$folder/text/$split.jsonl" --output_prefix "$folder/data/$split" \
+    --tokenizer_type ByteTokenizer --append_eod
+done
+
+# A demo starts from the beginning; a run of yours goes on where it was with --load.
+rm -rf "$folder/checkpoint" "$folder/metrics.jsonl" "$folder/loss.svg"
+step "3/5  Training (megalith train), a few minutes. It can be stopped with Ctrl-C"
+"$program" train --config "$root/configs/experiments/demo.yaml" --tokenizer_type ByteTokenizer \
+  --train_data_path "$folder/data/train_text_document" --valid_data_path "$folder/data/valid_text_document" \
+  --save "$folder/checkpoint" --metrics_file "$folder/metrics.jsonl" --loss_plot_file "$folder/loss.svg" "$@"
+
+step "4/5  Loss on chapters that it has never seen (megalith evaluate): before, every byte is as likely, ln 257 = 5.55"
+"$program" evaluate --load "$folder/checkpoint" --tokenizer_type ByteTokenizer --eval_split valid --eval_iters 20 \
+  --valid_data_path "$folder/data/valid_text_document" --seq_length 256 --micro_batch_size 16 --bf16
+
+step "5/5  It writes (megalith generate): a new chapter"
+"$program" generate --load "$folder/checkpoint" --tokenizer_type ByteTokenizer --bf16 \
+  --prompt "In the beginning" --max_new_tokens 400 --temperature 0.8 --top_k 40
+
+step "What is there now"
+cat <<END
+  picture of the loss   $folder/loss.svg
+  numbers of each step  $folder/metrics.jsonl
+  checkpoint            $folder/checkpoint
+  more text from it     $program generate --load $folder/checkpoint --tokenizer_type ByteTokenizer --prompt "And it came to pass"
+END

@@ -1,0 +1,154 @@
+"""Holds the sources to what ARCHITECTURE.md says of them: which folder may include which, and how large a file may grow.
+
+The rows of src/CMakeLists.txt are the table; the one in ARCHITECTURE.md must agree with it. Needs Python alone.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST_LINES = 600
+MOST_COLUMNS = 120
+# clang-format's versions break some lines differently; this is the one that .clang-format was written for.
+CLANG_FORMAT_VERSION = "14"
+
+
+def layers():
+    """Folder -> (whether it may include torch, folders that it names), from src/CMakeLists.txt."""
+    table = {}
+    for row in re.finditer(r"^megalith_layer\((\w+)([^)]*)\)", (ROOT / "src/CMakeLists.txt").read_text(), re.MULTILINE):
+        before, _, uses = row[2].partition("USES")
+        named = [word for word in uses.split() if "::" not in word]
+        table[row[1]] = ("TORCH" in before.split(), named)
+    return table
+
+
+def reachable(table):
+    """Folder -> all that it may include: itself, what it names, and what those may use."""
+    result = {}
+
+    def visit(folder):
+        if folder not in result:
+            result[folder] = {folder}
+            for used in table[folder][1]:
+                result[folder] |= visit(used)
+        return result[folder]
+
+    for folder in table:
+        visit(folder)
+    return result
+
+
+def sources(*folders):
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu"):
+                yield path
+
+
+def includes(path):
+    """(line number, name, whether in quotes) of every include."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        found = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
+        if found:
+            yield number, found[2], found[1] == '"'
+
+
+class Style(unittest.TestCase):
+    def fail_with(self, problems):
+        self.assertFalse(problems, "\n" + "\n".join(problems))
+
+    def test_the_table_names_every_folder(self):
+        table = layers()
+        folders = {path.name for path in (ROOT / "src").iterdir() if path.is_dir()}
+        self.assertFalse(folders - set(table), "folders of src/ without a row in src/CMakeLists.txt")
+        for folder, (_, used) in table.items():
+            for name in used:
+                self.assertIn(name, table, f"{folder} uses {name}, which has no row")
+
+    def test_includes_point_towards_the_ground(self):
+        table = layers()
+        allowed = reachable(table)
+        problems = []
+        for path in sources("src"):
+            folder = path.relative_to(ROOT / "src").parts[0]
+            where = path.relative_to(ROOT)
+            for number, name, in_quotes in includes(path):
+                if not in_quotes:
+                    continue
+                target = name.split("/")[0]
+                if "/" not in name or target not in table:
+                    problems.append(f'{where}:{number}: "{name}" is not written from src/: "folder/file.h"')
+                elif target not in allowed[folder]:
+                    problems.append(f"{where}:{number}: {folder}/ may not include {target}/ (src/CMakeLists.txt)")
+                elif not (ROOT / "src" / name).exists():
+                    problems.append(f'{where}:{number}: "{name}" does not exist')
+        self.fail_with(problems)
+
+    def test_torch_stays_where_it_may_be(self):
+        table = layers()
+        problems = []
+        for path in sources("src"):
+            folder = path.relative_to(ROOT / "src").parts[0]
+            for number, name, _ in includes(path):
+                where = f"{path.relative_to(ROOT)}:{number}"
+                is_torch = name.split("/")[0] in ("ATen", "c10", "torch", "caffe2")
+                if name == "torch/torch.h":
+                    problems.append(f"{where}: torch/torch.h takes 17 s a file; include what is used")
+                elif is_torch and not table[folder][0]:
+                    problems.append(f"{where}: {folder}/ does not use torch (src/CMakeLists.txt)")
+                elif is_torch and path.suffix == ".cu":
+                    problems.append(f"{where}: GPU kernels are free of torch headers")
+        self.fail_with(problems)
+
+    def test_headers_are_included_once(self):
+        problems = [
+            f"{path.relative_to(ROOT)}: no #pragma once"
+            for path in sources("src", "tests")
+            if path.suffix == ".h" and "#pragma once" not in path.read_text(encoding="utf-8")
+        ]
+        self.fail_with(problems)
+
+    def test_files_are_one_idea_and_lines_fit(self):
+        problems = []
+        for path in sources("src", "tests"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            where = path.relative_to(ROOT)
+            if len(lines) > MOST_LINES:
+                problems.append(f"{where}: {len(lines)} lines; beyond {MOST_LINES} look for the seam")
+            if not lines or not lines[0].startswith("//"):
+                problems.append(f"{where}:1: begins without a comment that says what the file is for")
+            for number, line in enumerate(lines, 1):
+                if len(line) > MOST_COLUMNS:
+                    problems.append(f"{where}:{number}: {len(line)} columns, at most {MOST_COLUMNS}")
+                if line != line.rstrip() or "\t" in line:
+                    problems.append(f"{where}:{number}: a tab, or blanks at the end of the line")
+        self.fail_with(problems)
+
+    def test_architecture_page_has_the_same_table(self):
+        page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+        rows = dict(re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", page, re.MULTILINE))
+        expected = {folder: " ".join(used) or "nothing" for folder, (_, used) in layers().items()}
+        found = {folder: " ".join(re.findall(r"\w+", text)) for folder, text in rows.items()}
+        self.assertEqual(found, expected, "the table in ARCHITECTURE.md differs from src/CMakeLists.txt")
+
+    def test_clang_format_has_nothing_to_change(self):
+        program = os.environ.get("CLANG_FORMAT") or shutil.which(f"clang-format-{CLANG_FORMAT_VERSION}")
+        program = program or shutil.which("clang-format")
+        if not program:
+            self.skipTest("clang-format is not installed")
+        version = re.search(r"version (\d+)", subprocess.run([program, "--version"], capture_output=True, text=True).stdout)
+        if not version or version[1] != CLANG_FORMAT_VERSION:
+            self.skipTest(f"{program} is version {version and version[1]}; {CLANG_FORMAT_VERSION} is needed")
+        files = [str(path) for path in sources("src", "tests", "cmake")]
+        found = subprocess.run([program, "--dry-run", "--Werror", *files], capture_output=True, text=True)
+        wrong = sorted({os.path.relpath(line.split(":")[0], ROOT) for line in found.stderr.splitlines() if ": error:" in line})
+        self.assertEqual(found.returncode, 0, "\nrun 'make format'; it would change:\n" + "\n".join(wrong))
+
+
+if __name__ == "__main__":
+    unittest.main()
