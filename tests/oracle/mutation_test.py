@@ -1,0 +1,158 @@
+"""The comparison sees every part: each is dropped, swapped or bent once, for Megalith alone, and the logits differ."""
+
+import hf_models
+import pytest
+import torch
+from compare import TOLERANCE, relative_difference
+from parity_test import PROMPT, SEQUENCE, logits_of
+
+LAYER = "model.layers.1."
+
+
+def scale_weight(key, factor):
+    def change(weights):
+        weights[key] = weights[key] * factor
+
+    return change
+
+
+def set_weight(key, value):
+    def change(weights):
+        weights[key] = torch.full_like(weights[key], value)
+
+    return change
+
+
+def swap_weights(first, second):
+    def change(weights):
+        weights[first], weights[second] = weights[second], weights[first]
+
+    return change
+
+
+def swap_heads(key, heads):
+    """Exchanges the first two heads of a projection's rows."""
+
+    def change(weights):
+        weight = weights[key]
+        by_head = weight.view(heads, weight.shape[0] // heads, *weight.shape[1:])
+        order = [1, 0, *range(2, heads)]
+        weights[key] = by_head[order].reshape(weight.shape)
+
+    return change
+
+
+def interleave_channels(key, heads):
+    """Rows of a projection in the order of the other rotary convention: pairs (2i, 2i+1) instead of (i, i+d/2)."""
+
+    def change(weights):
+        weight = weights[key]
+        d = weight.shape[0] // heads
+        by_head = weight.view(heads, 2, d // 2, *weight.shape[1:])
+        weights[key] = by_head.transpose(1, 2).reshape(weight.shape)
+
+    return change
+
+
+def swap_layers(weights):
+    for key in [key for key in weights if key.startswith("model.layers.0.")]:
+        swap_weights(key, key.replace("layers.0.", "layers.1."))(weights)
+
+
+def transpose(key):
+    def change(weights):
+        weights[key] = weights[key].t()
+
+    return change
+
+
+def drop_row_pair(weights):
+    # Two rows of the embedding exchanged: a vocabulary that is off by one would look like this.
+    embedding = weights["model.embed_tokens.weight"].clone()
+    embedding[[5, 17]] = embedding[[17, 5]]
+    weights["model.embed_tokens.weight"] = embedding
+
+
+def set_config(**values):
+    def change(config):
+        assert any(config.get(key) != value for key, value in values.items()), "nothing would change"
+        config.update(values)
+
+    return change
+
+
+def set_rope_scaling(**values):
+    def change(config):
+        config["rope_scaling"] = {**config["rope_scaling"], **values}
+
+    return change
+
+
+CONFIG_CHANGES = [
+    ("llama", "no rope scaling", set_config(rope_scaling=None)),
+    ("llama", "rope scaling factor", set_rope_scaling(factor=4.0)),
+    ("llama", "low frequency factor", set_rope_scaling(low_freq_factor=2.0)),
+    ("llama", "high frequency factor", set_rope_scaling(high_freq_factor=2.0)),
+    ("llama", "original positions", set_rope_scaling(original_max_position_embeddings=64)),
+    ("llama", "rope base", set_config(rope_theta=20000.0)),
+    ("llama", "norm epsilon", set_config(rms_norm_eps=1e-5)),
+    ("qwen", "rope base", set_config(rope_theta=10000.0)),
+    ("qwen", "norm epsilon", set_config(rms_norm_eps=1e-6)),
+]
+
+WEIGHT_CHANGES = [
+    ("llama", "gate and up swapped", swap_weights(LAYER + "mlp.gate_proj.weight", LAYER + "mlp.up_proj.weight")),
+    ("llama", "no MLP", set_weight(LAYER + "mlp.down_proj.weight", 0.0)),
+    ("llama", "key heads swapped", swap_heads(LAYER + "self_attn.k_proj.weight", 2)),
+    ("llama", "value heads swapped", swap_heads(LAYER + "self_attn.v_proj.weight", 2)),
+    ("llama", "query heads swapped", swap_heads(LAYER + "self_attn.q_proj.weight", 4)),
+    ("llama", "keys and values swapped", swap_weights(LAYER + "self_attn.k_proj.weight", LAYER + "self_attn.v_proj.weight")),
+    ("llama", "query channels interleaved", interleave_channels(LAYER + "self_attn.q_proj.weight", 4)),
+    ("llama", "key channels interleaved", interleave_channels(LAYER + "self_attn.k_proj.weight", 2)),
+    ("llama", "output projection transposed", transpose(LAYER + "self_attn.o_proj.weight")),
+    ("llama", "no weight in the norm before attention", set_weight(LAYER + "input_layernorm.weight", 1.0)),
+    ("llama", "no weight in the norm before the MLP", set_weight(LAYER + "post_attention_layernorm.weight", 1.0)),
+    ("llama", "no weight in the last norm", set_weight("model.norm.weight", 1.0)),
+    ("llama", "head tied", lambda weights: weights.update({"lm_head.weight": weights["model.embed_tokens.weight"].clone()})),
+    ("llama", "embedding rows swapped", drop_row_pair),
+    ("llama", "layers swapped", swap_layers),
+    ("llama", "queries scaled", scale_weight(LAYER + "self_attn.q_proj.weight", 24**-0.5 / 16**-0.5)),
+    ("qwen", "no query bias", set_weight(LAYER + "self_attn.q_proj.bias", 0.0)),
+    ("qwen", "no key bias", set_weight(LAYER + "self_attn.k_proj.bias", 0.0)),
+    ("qwen", "no value bias", set_weight(LAYER + "self_attn.v_proj.bias", 0.0)),
+    ("qwen", "key bias heads swapped", swap_heads(LAYER + "self_attn.k_proj.bias", 2)),
+    ("qwen_tied", "embedding rows swapped", drop_row_pair),
+]
+
+
+def names(changes):
+    return [f"{model}: {what}" for model, what, _ in changes]
+
+
+# A mistake must stand out from rounding by far, or a smaller one of its kind would pass.
+VISIBLE = 10 * TOLERANCE
+
+
+def difference_after(program, model, folder, tmp_path):
+    ids = (PROMPT * 5)[:SEQUENCE]
+    with torch.no_grad():
+        expected = model.reference(torch.tensor([ids]), use_cache=False).logits[0]
+    return relative_difference(logits_of(program, folder, tmp_path / "logits.safetensors", ids), expected)
+
+
+@pytest.mark.parametrize("name, what, change", CONFIG_CHANGES, ids=names(CONFIG_CHANGES))
+def test_wrong_configuration_is_seen(name, what, change, program, models, tmp_path):
+    folder = hf_models.changed_copy(models[name].folder, tmp_path / "model", change_config=change)
+    assert difference_after(program, models[name], folder, tmp_path) > VISIBLE
+
+
+@pytest.mark.parametrize("name, what, change", WEIGHT_CHANGES, ids=names(WEIGHT_CHANGES))
+def test_wrong_weights_are_seen(name, what, change, program, models, tmp_path):
+    folder = hf_models.changed_copy(models[name].folder, tmp_path / "model", change_weights=change)
+    assert difference_after(program, models[name], folder, tmp_path) > VISIBLE
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen", "qwen_tied"])
+def test_unchanged_copy_agrees(name, program, models, tmp_path):
+    folder = hf_models.changed_copy(models[name].folder, tmp_path / "model")
+    assert difference_after(program, models[name], folder, tmp_path) <= TOLERANCE
