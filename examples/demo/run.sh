@@ -14,6 +14,13 @@ program=$(cd "$(dirname "$program")" && pwd)/$(basename "$program")
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
+# In bfloat16 where the processor computes in it, in fp32 elsewhere.
+precision=--bf16
+grep -qwE 'amx_bf16|avx512_bf16|bf16' /proc/cpuinfo || precision=--bf16=false
+
+# Threads that wait sleep: where other programs share the processor, spinning ones would slow every step several times.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+
 step() { printf '\n== %s\n' "$1"; }
 
 step "1/5  The text: the King James Bible, a chapter a document; every twentieth chapter is held out"
@@ -29,16 +36,16 @@ done
 # A demo starts from the beginning; a run of yours goes on where it was with --load.
 rm -rf "$folder/checkpoint" "$folder/metrics.jsonl" "$folder/loss.svg"
 step "3/5  Training (megalith train), a few minutes. It can be stopped with Ctrl-C"
-"$program" train --config "$root/configs/experiments/demo.yaml" --tokenizer_type ByteTokenizer \
+"$program" train --config "$root/configs/experiments/demo.yaml" $precision --tokenizer_type ByteTokenizer \
   --train_data_path "$folder/data/train_text_document" --valid_data_path "$folder/data/valid_text_document" \
   --save "$folder/checkpoint" --metrics_file "$folder/metrics.jsonl" --loss_plot_file "$folder/loss.svg" "$@"
 
 step "4/5  Loss on chapters that it has never seen (megalith evaluate): before, every byte is as likely, ln 257 = 5.55"
 "$program" evaluate --load "$folder/checkpoint" --tokenizer_type ByteTokenizer --eval_split valid --eval_iters 20 \
-  --valid_data_path "$folder/data/valid_text_document" --seq_length 256 --micro_batch_size 16 --bf16
+  --valid_data_path "$folder/data/valid_text_document" --seq_length 256 --micro_batch_size 16 $precision
 
 step "5/5  It writes (megalith generate): a new chapter"
-"$program" generate --load "$folder/checkpoint" --tokenizer_type ByteTokenizer --bf16 \
+"$program" generate --load "$folder/checkpoint" --tokenizer_type ByteTokenizer $precision \
   --prompt "In the beginning" --max_new_tokens 400 --temperature 0.8 --top_k 40
 
 step "What is there now"

@@ -2,8 +2,8 @@
 //
 // A checkpoint is there when its folder has its name: it is built under a hidden one. The pointer
 // (latest_checkpointed_iteration.txt, as Megatron-LM writes it) is advice. It may be a step behind when a run is killed
-// between the two renames: each checkpoint says which one it follows, so the newest that follows the pointer's is taken. That
-// way a run which was sent back to an older checkpoint is not confused with what it had left behind.
+// between the two renames: each checkpoint says which one it follows, so the newest that follows the pointer's is
+// taken. That way a run which was sent back to an older checkpoint is not confused with what it had left behind.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ struct Retention {
 // Called before each change on disk with what it will be; for tests that stop there.
 using StepHook = std::function<void(std::string_view)>;
 
-// Deletes what the policy does not keep, never the checkpoint of `iteration` nor a newer one nor a symbolic link. With a
-// retain_interval alone only `previous` is considered, as in Megatron-LM. Failures are warnings.
+// Deletes what the policy does not keep, never the checkpoint of `iteration` nor a newer one nor a symbolic link. With
+// a retain_interval alone only `previous` is considered, as in Megatron-LM. Failures are warnings.
 void apply_retention(const std::filesystem::path& root, int64_t iteration, std::optional<int64_t> previous,
                      const Retention& retention, Logger& log, const StepHook& before_step);
 

@@ -22,6 +22,9 @@ void CheckpointOptions::visit(OptionVisitor& v) {
       .unit("iterations")
       .at_least(1);
   v.field("no_save_optim", no_save_optim, "Write the weights alone, without the optimizer's state.");
+  v.field("async_save", async_save,
+          "Write checkpoints beside training: a step waits for the copy to host memory alone, which takes the size of "
+          "the checkpoint.");
   v.field("load", load,
           "Folder to resume from: the newest intact checkpoint in it is taken, under any parallel layout.");
   v.field("pretrained_checkpoint", pretrained_checkpoint,
@@ -43,8 +46,8 @@ SaveSettings CheckpointOptions::save_settings() const {
           .before_step = {}};
 }
 
-// Presets and scripts give intervals, finetune and the like whether or not there is a folder to save to or load from: that is
-// no error.
+// Presets and scripts give intervals, finetune and the like whether or not there is a folder to save to or load from:
+// that is no error.
 std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options) {
   std::vector<UserError> errors;
   const auto refuse = [&](std::string message, std::string remedy) {

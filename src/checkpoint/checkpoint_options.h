@@ -19,6 +19,7 @@ struct CheckpointOptions {
   std::optional<int64_t> keep_last;
   std::optional<int64_t> save_retain_interval;
   bool no_save_optim = false;
+  bool async_save = false;
   bool disable_last_saving = false;
   bool auto_continue_train = false;
 
@@ -34,7 +35,8 @@ struct CheckpointOptions {
 
   void visit(OptionVisitor& v);
 
-  // Whether the regular checkpoint is due after this iteration. The one at the end of training is the trainer's to ask for.
+  // Whether the regular checkpoint is due after this iteration. The one at the end of training is the trainer's to ask
+  // for.
   bool is_save_due(int64_t iteration) const { return save && save_interval && iteration % *save_interval == 0; }
   SaveSettings save_settings() const;
 };

@@ -23,9 +23,9 @@ std::map<std::string, TensorStore> open_checkpoint(const std::filesystem::path& 
 //
 // "model" is read from the stored "master" where that is wider than the stored model and the present dtype can use it;
 // "master" is read from "model" where the checkpoint has none. Dtypes are converted.
-// UserError, before anything is changed, when the architecture differs (each field is named), and when tensors are missing,
-// misshaped, or in the checkpoint's "model" alone (all are named). Bytes are not checked here: verify_checkpoint() does that,
-// and find_checkpoint() calls it. Collective over the world.
+// UserError, before anything is changed, when the architecture differs (each field is named), and when tensors are
+// missing, misshaped, or in the checkpoint's "model" alone (all are named). Bytes are not checked here:
+// verify_checkpoint() does that, and find_checkpoint() calls it. Collective over the world.
 Manifest load_checkpoint(const std::filesystem::path& folder, CheckpointState& state, const Groups& groups,
                          const LoadSettings& settings = {});
 

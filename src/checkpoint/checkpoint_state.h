@@ -1,4 +1,5 @@
-// What a checkpoint is made of, as the trainer hands it over: tensors with their Placements, and the numbers of the run.
+// What a checkpoint is made of, as the trainer hands it over: tensors with their Placements, and the numbers of the
+// run.
 //
 // Random numbers need no state: they are keyed by seed, name and position.
 #pragma once
@@ -18,8 +19,8 @@
 
 namespace megalith {
 
-// The keys with a meaning here. "model" is the weights as the model holds them, "master" the optimizer's wider copies; an
-// optimizer names its other states as it likes ("exp_avg", "exp_avg_sq").
+// The keys with a meaning here. "model" is the weights as the model holds them, "master" the optimizer's wider copies;
+// an optimizer names its other states as it likes ("exp_avg", "exp_avg_sq").
 inline constexpr std::string_view kModelKey = "model";
 inline constexpr std::string_view kMasterKey = "master";
 

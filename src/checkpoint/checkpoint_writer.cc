@@ -143,6 +143,17 @@ void CheckpointWriter::open() {
   });
 }
 
+void CheckpointWriter::copy_to_host(std::vector<at::Tensor>& buffers) {
+  size_t next = 0;
+  for (RankFile& file : files_) {
+    for (Chunk& chunk : file.chunks) {
+      if (next == buffers.size()) buffers.emplace_back();
+      chunk = megalith::copy_to_host(chunk, buffers[next++]);
+    }
+  }
+  buffers.resize(next);
+}
+
 void CheckpointWriter::write() noexcept {
   try {
     for (const RankFile& file : files_) write_file(file);

@@ -2,8 +2,9 @@
 //
 // Three steps, so that the middle one, which takes the time and needs no other rank, can run beside training:
 //   construction  collective: who writes what, is there space, do all ranks see the folder
-//   write()       this rank's files, a block at a time
-//   finish()      collective: checks that nothing is missing, writes checkpoint.json, renames the folder, moves the pointer,
+//   copy_to_host()  may be left out: what is to be written gets memory of its own, and training may go on beside
+//   write() write()       this rank's files, a block at a time finish()      collective: checks that nothing is
+//   missing, writes checkpoint.json, renames the folder, moves the pointer,
 //                 deletes old checkpoints
 // When a rank fails, all ranks throw and no checkpoint appears.
 #pragma once
@@ -33,17 +34,21 @@ struct SaveSettings {
 
 class CheckpointWriter {
  public:
-  // Writes into root/iter_%07d. What `state` refers to stays untouched until write() returns.
+  // Writes into root/iter_%07d. What `state` refers to stays untouched until copy_to_host() or write() returns.
   CheckpointWriter(std::filesystem::path root, CheckpointState state, const Groups& groups, Logger& log,
                    SaveSettings settings = {});
   ~CheckpointWriter();
 
-  // Keeps what it fails with for finish().
+  // buffers  of an earlier checkpoint, reused where they fit (memory that was used before takes no page faults); they
+  //          belong to this writer until write() has returned
+  void copy_to_host(std::vector<at::Tensor>& buffers);
+  // Keeps what it fails with for finish(). May run on a thread of its own.
   void write() noexcept;
   // The checkpoint's folder. Durable when it returns.
   std::filesystem::path finish();
 
-  int64_t num_bytes() const { return num_bytes_; }  // that this rank writes
+  int64_t num_bytes() const { return num_bytes_; }         // that this rank writes
+  bool has_failed() const { return failure_ != nullptr; }  // once write() has returned
 
  private:
   struct RankFile {

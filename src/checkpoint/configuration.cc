@@ -12,7 +12,8 @@
 namespace megalith {
 namespace {
 
-// Options of a model that its weights do not depend on. (Learned positions are a table of max_position_embeddings rows.)
+// Options of a model that its weights do not depend on. (Learned positions are a table of max_position_embeddings
+// rows.)
 constexpr const char* kNotOfWeights[] = {
     "max_position_embeddings", "make_vocab_size_divisible_by", "attention_dropout", "hidden_dropout",
     "init_method_std",         "embedding_init_method_std",    "bos_token_id",      "eos_token_ids"};

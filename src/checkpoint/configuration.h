@@ -15,11 +15,12 @@ using Configuration = std::vector<std::pair<std::string, std::string>>;
 
 Configuration configuration_of(const OptionSet& options);
 
-// What the shapes and the meaning of the weights depend on, defaults filled in: two models with the same architecture can
-// exchange weights. Dropouts, initialisation, padding and the like are left out.
+// What the shapes and the meaning of the weights depend on, defaults filled in: two models with the same architecture
+// can exchange weights. Dropouts, initialisation, padding and the like are left out.
 Configuration architecture_of(const ModelConfig& config);
 
-// The model of a checkpoint from what it stores: its architecture, and from its configuration what weights do not depend on.
+// The model of a checkpoint from what it stores: its architecture, and from its configuration what weights do not
+// depend on.
 ModelConfig model_config_of(const Configuration& architecture, const Configuration& configuration);
 
 struct ConfigurationDifference {
@@ -31,8 +32,8 @@ struct ConfigurationDifference {
 // In the order of the present configuration; options that only the stored one has follow.
 std::vector<ConfigurationDifference> compare_configuration(const Configuration& stored, const Configuration& present);
 
-// UserError that names every field that differs. `where` is the checkpoint's folder. Without a stored architecture there
-// is nothing to compare.
+// UserError that names every field that differs. `where` is the checkpoint's folder. Without a stored architecture
+// there is nothing to compare.
 void check_same_architecture(const Configuration& stored, const Configuration& present, const std::string& where);
 
 }  // namespace megalith

@@ -15,7 +15,8 @@ namespace megalith {
 
 // Fills the parameters from DIR/model.safetensors or its shards; dtypes are converted, padding becomes zero. A tied
 // lm_head.weight may be there or not, buffers that old versions saved are passed over.
-// UserError, before anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the world.
+// UserError, before anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the
+// world.
 void load_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const Groups& groups);
 
 struct HfExport {
@@ -26,9 +27,12 @@ struct HfExport {
   int64_t block_bytes = int64_t{64} << 20;  // memory used for converting
 };
 
+// Whether a folder holds any of the files that HfExport::tokenizer copies.
+bool has_tokenizer_files(const std::filesystem::path& folder);
+
 // Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, and the tokenizer. It
-// appears whole or not at all, and replaces one that was exported before. Every rank writes its own boxes into the shared
-// files. UserError when `folder` holds something that is no model. Collective over the world.
+// appears whole or not at all, and replaces one that was exported before. Every rank writes its own boxes into the
+// shared files. UserError when `folder` holds something that is no model. Collective over the world.
 void save_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings);
 

@@ -147,6 +147,11 @@ void write_chunk(const Chunk& chunk, at::ScalarType dtype, int64_t block_bytes, 
 
 }  // namespace
 
+bool has_tokenizer_files(const fs::path& folder) {
+  return std::any_of(kTokenizerFiles.begin(), kTokenizerFiles.end(),
+                     [&](std::string_view name) { return fs::exists(folder / name); });
+}
+
 void save_hf(const fs::path& folder, const std::vector<Parameter*>& parameters, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings) {
   Group& world = *groups.world;

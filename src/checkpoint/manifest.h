@@ -1,9 +1,9 @@
 // checkpoint.json: everything about a checkpoint but the tensors' bytes.
 //
-// A checkpoint folder holds safetensors files of one state each (model.safetensors, exp_avg.safetensors, …; with several
-// ranks one for each that has something to write: model-00003-of-00008.safetensors) and this file, which lists every box
-// of every canonical tensor with its file and checksum. A tensor that is stored whole has its canonical name in the file;
-// a box of it has a name that says which: "model.norm.weight[0:128]". The file has a checksum of itself.
+// A checkpoint folder holds safetensors files of one state each (model.safetensors, exp_avg.safetensors, …; with
+// several ranks one for each that has something to write: model-00003-of-00008.safetensors) and this file, which lists
+// every box of every canonical tensor with its file and checksum. A tensor that is stored whole has its canonical name
+// in the file; a box of it has a name that says which: "model.norm.weight[0:128]". The file has a checksum of itself.
 #pragma once
 
 #include <cstdint>

@@ -172,6 +172,21 @@ std::vector<Chunk> make_chunks(std::span<const PieceView> views) {
   return chunks;
 }
 
+Chunk copy_to_host(const Chunk& chunk, at::Tensor& buffer) {
+  const at::NoGradGuard no_grad;
+  if (!buffer.defined() || buffer.scalar_type() != chunk.dtype || buffer.sizes() != at::IntArrayRef(chunk.box.extent)) {
+    buffer = at::empty(chunk.box.extent, at::TensorOptions().dtype(chunk.dtype));
+  }
+  Piece whole{.name = chunk.name, .shape = chunk.shape, .canonical = chunk.box, .local = Box::whole(chunk.box.extent)};
+  for (const PieceView& part : chunk.parts) {
+    const Box common = intersect(part.piece.canonical, chunk.box);
+    slice_box(buffer, common, chunk.box.offset).copy_(slice_box(part.tensor, common, part.piece.canonical.offset));
+  }
+  Chunk copy{.name = chunk.name, .shape = chunk.shape, .box = chunk.box, .dtype = chunk.dtype, .parts = {}};
+  copy.parts.push_back({std::move(whole), buffer});
+  return copy;
+}
+
 void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,
                     const std::function<void(const Box&, const at::Tensor&)>& visit) {
   const at::NoGradGuard no_grad;

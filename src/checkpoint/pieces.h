@@ -48,6 +48,10 @@ struct Chunk {
 // appears twice is taken once. InternalError when views of one name differ in shape or dtype or overlap.
 std::vector<Chunk> make_chunks(std::span<const PieceView> views);
 
+// The same chunk in memory of its own on the host, which training may not change. `buffer` is reused when it fits, and
+// replaced when not. Returns once the values are copied.
+Chunk copy_to_host(const Chunk& chunk, at::Tensor& buffer);
+
 // The chunk's values in row-major order, `max_bytes` at a time at most (but at least one element): calls
 // visit(box in the canonical tensor, contiguous CPU tensor of dtype). The tensor lives until visit returns.
 void for_each_block(const Chunk& chunk, at::ScalarType dtype, int64_t max_bytes,

@@ -20,10 +20,10 @@ struct Resumed {
   std::vector<ConfigurationDifference> differences;  // between its configuration and the present one
 };
 
-// Looks where `load` says, then where `pretrained_checkpoint` says, verifies what it finds, loads it into `state` (whose
-// TrainState keeps its present values after finetune) and tells what it did.
-// Nothing when there is no checkpoint: the run starts afresh, or from load_hf, which is the caller's to load before (a
-// checkpoint in `load` wins over it). UserError with exit_on_missing_checkpoint. Collective over the world.
+// Looks where `load` says, then where `pretrained_checkpoint` says, verifies what it finds, loads it into `state`
+// (whose TrainState keeps its present values after finetune) and tells what it did. Nothing when there is no
+// checkpoint: the run starts afresh, or from load_hf, which is the caller's to load before (a checkpoint in `load` wins
+// over it). UserError with exit_on_missing_checkpoint. Collective over the world.
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
 

@@ -3,9 +3,9 @@
 //   u64 little-endian N | N bytes of JSON | data
 //   JSON: name -> {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, and "__metadata__": text -> text
 //
-// A file comes from outside, so nothing in it is believed: sizes are computed with overflow checks, the tensors must cover
-// the data exactly, without a hole or an overlap, and no name may appear twice. Every refusal is a UserError that names
-// the file, the tensor and the bytes. Source: huggingface/safetensors, README.md and safetensors/src/tensor.rs.
+// A file comes from outside, so nothing in it is believed: sizes are computed with overflow checks, the tensors must
+// cover the data exactly, without a hole or an overlap, and no name may appear twice. Every refusal is a UserError that
+// names the file, the tensor and the bytes. Source: huggingface/safetensors, README.md and safetensors/src/tensor.rs.
 #pragma once
 
 #include <ATen/core/Tensor.h>

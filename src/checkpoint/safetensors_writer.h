@@ -2,7 +2,8 @@
 // places in any order and from any number of processes that see the file.
 //
 // As the reference writer does: tensors by dtype (the widest alignment first), then by name, and a header padded to
-// a multiple of 8, so all data is aligned. "__metadata__" always says {"format": "pt"}: transformers refuses files without.
+// a multiple of 8, so all data is aligned. "__metadata__" always says {"format": "pt"}: transformers refuses files
+// without.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Canonical tensors in files, whole or in boxes, read by any box that is asked for.
 //
-// A Hugging Face folder holds each tensor whole; a native checkpoint holds the boxes that its ranks wrote. Who reads does
-// not see the difference: a read is the intersection of the wanted box with the boxes there are.
+// A Hugging Face folder holds each tensor whole; a native checkpoint holds the boxes that its ranks wrote. Who reads
+// does not see the difference: a read is the intersection of the wanted box with the boxes there are.
 #pragma once
 
 #include <filesystem>
@@ -31,8 +31,8 @@ class TensorStore {
     std::vector<Part> parts;
   };
 
-  // model.safetensors, or all files of model.safetensors.index.json. UserError when neither is there, a shard is missing,
-  // or index and files disagree.
+  // model.safetensors, or all files of model.safetensors.index.json. UserError when neither is there, a shard is
+  // missing, or index and files disagree.
   static TensorStore open_folder(const std::filesystem::path& folder);
   static TensorStore open_file(const std::filesystem::path& path);
 

@@ -22,7 +22,7 @@ inline constexpr int kExitSignal = 3;
 struct CommandContext {
   std::vector<std::string> arguments;  // behind the subcommand's name
   std::map<std::string, std::string> environment;
-  std::filesystem::path config_root;   // the folder configs/ that came with the program
+  std::filesystem::path config_root;  // the folder configs/ that came with the program
   Logger& log;
 
   // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.

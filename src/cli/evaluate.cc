@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/session.h"
 #include "core/error.h"
@@ -11,8 +12,6 @@
 #include "core/json.h"
 #include "train/setup.h"
 #include "train/step.h"
-
-#include <nlohmann/json.hpp>
 
 namespace megalith {
 namespace {
@@ -38,9 +37,7 @@ Split chosen_split(const EvaluateOptions& options, const DataOptions& data) {
     throw UserError(fmt::format("eval_split is '{}'", *options.split_name_text), "use train, valid or test");
   }
   if (data.has_split_paths()) {
-    return !data.train_data_path.empty() ? Split::kTrain
-           : !data.valid_data_path.empty() ? Split::kValid
-                                           : Split::kTest;
+    return !data.train_data_path.empty() ? Split::kTrain : !data.valid_data_path.empty() ? Split::kValid : Split::kTest;
   }
   const auto weights = parse_split(data.split.value_or("969, 30, 1"));
   for (const Split split : kSplits) {
@@ -99,7 +96,9 @@ int run_evaluate(CommandContext& context) {
   progress.finish();
   if (options.losses_file) write_file_atomic(*options.losses_file, lines);
   const double loss = sums.loss_sum / std::max(sums.tokens, 1.0);
-  fmt::print("{}\n", dump_json(Json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", static_cast<int64_t>(sums.tokens)}}));
+  fmt::print(
+      "{}\n",
+      dump_json(Json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", static_cast<int64_t>(sums.tokens)}}));
   return kExitSuccess;
 }
 

@@ -196,8 +196,8 @@ int inspect_checkpoint(CommandContext& context) {
       continue;
     }
     const Manifest manifest = load_manifest(folder);
-    fmt::print("{}: intact\n  iteration {}, {} samples consumed, torch {}\n", folder.string(),
-               manifest.train.iteration, manifest.train.consumed_train_samples, manifest.torch_version);
+    fmt::print("{}: intact\n  iteration {}, {} samples consumed, torch {}\n", folder.string(), manifest.train.iteration,
+               manifest.train.consumed_train_samples, manifest.torch_version);
     std::map<std::string, std::pair<int64_t, int64_t>> by_key;  // elements, pieces
     for (const StoredChunk& chunk : manifest.chunks) {
       by_key[chunk.key].first += chunk.box.num_elements();
@@ -241,8 +241,8 @@ int run_inspect(CommandContext& context) {
     fmt::print("{}", text);
     return kExitSuccess;
   }
-  throw UserError(context.arguments.empty() ? "no topic given" : fmt::format("unknown topic '{}'", context.arguments[0]),
-                  text);
+  throw UserError(
+      context.arguments.empty() ? "no topic given" : fmt::format("unknown topic '{}'", context.arguments[0]), text);
 }
 
 }  // namespace megalith

@@ -107,8 +107,8 @@ int inspect_gradients(CommandContext& context) {
   TrainStep step(*built.model, gradients, optimizer, session.groups, session.device);
   std::vector<Batch> batches;
   for (int64_t m = 0; m < d.num_microbatches; ++m) {
-    batches.push_back(data.train->read(
-        {.consumed_samples = m * d.micro_batch_size, .micro_batch_size = d.micro_batch_size}));
+    batches.push_back(
+        data.train->read({.consumed_samples = m * d.micro_batch_size, .micro_batch_size = d.micro_batch_size}));
   }
   const StepResult result = step.compute_gradients(batches);
   write_safetensors(options.output, canonical_gradients(built.model->parameters()));

@@ -49,7 +49,7 @@ std::string nearest_command(std::string_view name) {
   return best;
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv, Logger& log) {
   if (argc < 2) {
     std::fputs(usage().c_str(), stderr);
     return kExitUserError;
@@ -63,16 +63,15 @@ int run(int argc, char** argv) {
     fmt::print("megalith {}\n", kVersion);
     return kExitSuccess;
   }
-  Logger log;
   CommandContext context{{argv + 2, argv + argc}, environment_snapshot(), {}, log};
   context.config_root = find_config_root(context.environment);
   for (const Command& command : commands()) {
     if (command.name == name) return command.run(context);
   }
   const std::string nearest = nearest_command(name);
-  throw UserError(fmt::format("unknown command '{}'.{}", name,
-                              nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)),
-                  "run 'megalith --help' for the list");
+  throw UserError(
+      fmt::format("unknown command '{}'.{}", name, nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)),
+      "run 'megalith --help' for the list");
 }
 
 }  // namespace
@@ -81,19 +80,20 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using namespace megalith;
   tune_malloc_for_training();  // before any large allocation
+  Logger log;                  // outlives the command: with several ranks it knows who speaks
   try {
-    return run(argc, argv);
+    return run(argc, argv, log);
   } catch (const UserError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    log.error("{}", error.what());
     return kExitUserError;
   } catch (const InternalError& error) {
-    fmt::print(stderr, "internal error: {}\n  this is a fault of the program; please report it\n", error.what());
+    log.error("internal error: {}\n  this is a fault of the program; please report it", error.what());
     return kExitFailure;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error: out of memory\n");
+    log.error("out of memory");
     return kExitFailure;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    log.error("{}", error.what());
     return kExitFailure;
   }
 }

@@ -110,6 +110,10 @@ void ParallelOptions::visit(OptionVisitor& v) {
       .at_least(1);
   v.field("use_tp_pp_dp_mapping", use_tp_pp_dp_mapping,
           "Number the ranks so that pipeline stages are neighbours and data-parallel replicas far apart.");
+  v.field("distributed_timeout_minutes", distributed_timeout_minutes,
+          "Longest wait for other ranks, at the start and in every collective, before the run fails.")
+      .unit("minutes")
+      .above(0);
 }
 
 std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int64_t world_size) {

@@ -62,6 +62,7 @@ struct ParallelOptions {
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;  // unset: tensor_model_parallel_size
   bool use_tp_pp_dp_mapping = false;
+  double distributed_timeout_minutes = 10;
 
   void visit(OptionVisitor& visitor);
 };

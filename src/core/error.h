@@ -47,8 +47,8 @@ class InternalError : public std::logic_error {
 [[noreturn]] void fail_internal(const char* file, int line, const char* condition, const std::string& message);
 
 // MEGALITH_CHECK(condition, format, values…): throws InternalError with place, condition and message.
-#define MEGALITH_CHECK(condition, ...)                                                               \
-  do {                                                                                               \
+#define MEGALITH_CHECK(condition, ...)                                                                     \
+  do {                                                                                                     \
     if (!(condition)) ::megalith::fail_internal(__FILE__, __LINE__, #condition, fmt::format(__VA_ARGS__)); \
   } while (false)
 

@@ -16,7 +16,8 @@ namespace megalith {
 // The whole file as bytes.
 std::string read_file(const std::filesystem::path& path);
 
-// Replaces or creates `path`. Returns once the bytes are on disk; after a crash the file has the old or the new content.
+// Replaces or creates `path`. Returns once the bytes are on disk; after a crash the file has the old or the new
+// content.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 void write_file_atomic(const std::filesystem::path& path, std::span<const std::byte> content);
 

@@ -17,8 +17,8 @@ constexpr size_t kHelpColumn = 34;  // where descriptions begin
 std::vector<std::pair<std::string, std::vector<const Option*>>> grouped(const OptionSet& options) {
   std::vector<std::pair<std::string, std::vector<const Option*>>> groups;
   for (const std::unique_ptr<Option>& option : options.options()) {
-    auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const auto& entry) { return entry.first == option->group(); });
+    auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& entry) { return entry.first == option->group(); });
     if (group == groups.end()) group = groups.insert(group, {option->group(), {}});
     group->second.push_back(option.get());
   }
@@ -151,12 +151,18 @@ std::string explain(const Option& option) {
 
 std::string layer_name(OptionLayer layer) {
   switch (layer) {
-    case OptionLayer::kDefault: return "default";
-    case OptionLayer::kModel: return "model";
-    case OptionLayer::kPreset: return "preset";
-    case OptionLayer::kFile: return "configuration file";
-    case OptionLayer::kEnvironment: return "environment";
-    case OptionLayer::kCommandLine: return "command line";
+    case OptionLayer::kDefault:
+      return "default";
+    case OptionLayer::kModel:
+      return "model";
+    case OptionLayer::kPreset:
+      return "preset";
+    case OptionLayer::kFile:
+      return "configuration file";
+    case OptionLayer::kEnvironment:
+      return "environment";
+    case OptionLayer::kCommandLine:
+      return "command line";
   }
   return "unknown";
 }

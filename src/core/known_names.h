@@ -38,10 +38,10 @@ bool is_neutral(const KnownName& known, const WrittenValue& value);
 
 // What a written name stands for.
 struct NameMatch {
-  Option* option = nullptr;          // at most one of the two
+  Option* option = nullptr;  // at most one of the two
   const KnownName* known = nullptr;
-  bool is_negated = false;           // written no_NAME where only NAME is known, or an opposite
-  std::string name;                  // the name that matched
+  bool is_negated = false;  // written no_NAME where only NAME is known, or an opposite
+  std::string name;         // the name that matched
 
   explicit operator bool() const { return option || known; }
 };

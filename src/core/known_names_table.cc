@@ -39,8 +39,6 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "the loss is always normalised by the tokens of the whole global batch",
      "calculate_per_token_loss"},
     {Kind::kNoEffect, kSwitch, "gradients are always accumulated in fp32", "accumulate_allreduce_grads_in_fp32"},
-    {Kind::kNoEffect, kSwitch, "the dtypes of gradients, parameters and moments say it all",
-     "use_precision_aware_optimizer"},
     {Kind::kNoEffect, kSwitch, "non-finite losses and gradients are always looked for",
      "check_for_nan_in_loss_and_grad"},
     {Kind::kNoEffect, kSwitch, "weights are drawn by name and position, alike on every device",
@@ -54,7 +52,9 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
      "enable_gloo_process_groups disable_gloo_process_groups use_sharp use_ring_exchange_p2p"},
     {Kind::kNoEffect, kValue, "the launcher's environment says it", "local_rank"},
-    {Kind::kNoEffect, kSwitch, "a single rank has nothing to shard or overlap",
+    {Kind::kNoEffect, kSwitch,
+     "it changes memory and overlap, not results; each data-parallel rank holds whole parameters and optimizer state "
+     "here",
      "use_distributed_optimizer overlap_grad_reduce overlap_param_gather overlap_param_gather_with_optimizer_step "
      "sequence_parallel overlap_p2p_comm overlap_p2p_communication use_torch_fsdp2 use_megatron_fsdp use_custom_fsdp "
      "ddp_average_in_collective ddp_pad_buckets_for_high_nccl_busbw align_grad_reduce align_param_gather "
@@ -63,7 +63,9 @@ constexpr KnownNamesRow kRows[] = {
      "init_model_with_meta_device grad_reduce_in_bf16 tp_comm_overlap barrier_with_L1_time "
      "barrier_with_level_1_timing combined_1f1b standalone_embedding_stage overlap_moe_expert_parallel_comm "
      "data_parallel_random_init"},
-    {Kind::kNoEffect, kValue, "a single rank has nothing to shard or overlap",
+    {Kind::kNoEffect, kValue,
+     "it changes memory and overlap, not results; each data-parallel rank holds whole parameters and optimizer state "
+     "here",
      "data_parallel_sharding_strategy ddp_bucket_size ddp_num_buckets num_distributed_optimizer_instances "
      "wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad "
      "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad distributed_timeout_minutes "
@@ -113,11 +115,8 @@ constexpr KnownNamesRow kRows[] = {
      "fp8_wgrad fp8_param_gather fp8_param fp8_reduce_amax no_fp8_weight_transpose_cache "
      "keep_fp8_weight_transpose_cache_te keep_fp8_transpose_cache_when_using_custom_fsdp first_last_layers_bf16 "
      "moe_router_padding_for_fp8 fp4_param fp4_param_gather mxfp4_gradient_stochastic_rounding"},
-    {Kind::kUnsupported, kSwitch, "fp16 training", "fp16=false fp16_lm_cross_entropy=false"},
-    {Kind::kNoEffect, kValue, "read only with fp16",
-     "loss_scale initial_loss_scale min_loss_scale loss_scale_window hysteresis"},
-    {Kind::kUnsupported, kValue, "optimizer state in that dtype",
-     "main_grads_dtype=fp32 main_params_dtype=fp32 exp_avg_dtype=fp32 exp_avg_sq_dtype=fp32"},
+    {Kind::kUnsupported, kSwitch, "a cross entropy in fp16", "fp16_lm_cross_entropy=false"},
+    {Kind::kUnsupported, kValue, "optimizer state in that dtype", "main_grads_dtype=fp32 main_params_dtype=fp32"},
 
     // ---- Architecture ----
     {Kind::kUnsupported, kValue, "mixture of experts", "num_experts=0 moe_num_experts=0 use_rocmoe=false"},
@@ -179,16 +178,14 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by other optimizers", "sgd_momentum muon_*"},
     {Kind::kUnsupported, kValue, "a learning rate of its own for some weights",
      "head_lr_mult=1 decoupled_lr=null decoupled_min_lr=null"},
-    {Kind::kUnsupported, kValue, "training counted in samples",
-     "train_samples=0 lr_decay_samples=0 lr_warmup_samples=0 rampup_batch_size=null "
-     "decrease_batch_size_if_needed=false"},
     {Kind::kUnsupported, kValue, "weight decay that changes during training",
      "weight_decay_incr_style=constant start_weight_decay=null end_weight_decay=null"},
     {Kind::kNoEffect, kValue, "read only with lr_decay_style WSD",
      "lr_wsd_decay_style lr_wsd_decay_iters lr_wsd_decay_samples"},
     {Kind::kNoEffect, kSwitch, "what the command line and the files say wins over the checkpoint, and is printed",
      "override_opt_param_scheduler use_checkpoint_opt_param_scheduler"},
-    {Kind::kUnsupported, kValue, "stopping by time or signal", "exit_duration_in_mins=null exit_signal_handler=false"},
+    {Kind::kNoEffect, kSwitch, "SIGTERM and SIGINT always end a run at the next step, after a checkpoint",
+     "exit_signal_handler"},
     {Kind::kUnsupported, kValue, "skipping iterations", "iterations_to_skip=null"},
     {Kind::kUnsupported, kSwitch, "damping of oscillating weights", "weight_deosc=false"},
     {Kind::kNoEffect, kValue, "read only with weight_deosc", "weight_deosc_*"},
@@ -223,7 +220,6 @@ constexpr KnownNamesRow kRows[] = {
      "ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_load ckpt_assume_constant_structure "
      "use_mp_args_from_checkpoint_args ckpt_convert_update_legacy_dist_opt_format use_persistent_ckpt_worker "
      "use_tokenizer_model_from_checkpoint_args"},
-    {Kind::kNoEffect, kSwitch, "this build writes checkpoints before it goes on", "async_save"},
     {Kind::kUnsupported, kValue, "changing formats while training (see 'megalith convert')",
      "ckpt_convert_format=null ckpt_convert_save=null"},
     {Kind::kUnsupported, kValue, "this way of saving or loading",
@@ -236,23 +232,21 @@ constexpr KnownNamesRow kRows[] = {
 
     // ---- Logs, profiles, services ----
     {Kind::kNoEffect, kSwitch, "the iteration line always has it", "log_throughput"},
-    {Kind::kNoEffect, kValue, "this build writes metrics_file, and no TensorBoard events",
-     "tensorboard_dir tensorboard_log_interval tensorboard_queue_size"},
-    {Kind::kNoEffect, kSwitch, "this build writes metrics_file, and no TensorBoard events",
-     "disable_tensorboard log_timers_to_tensorboard log_batch_size_to_tensorboard log_learning_rate_to_tensorboard "
-     "log_validation_ppl_to_tensorboard log_memory_to_tensorboard log_world_size_to_tensorboard "
-     "log_loss_scale_to_tensorboard"},
+    {Kind::kNoEffect, kValue, "TensorBoard's events are on disk after each step", "tensorboard_queue_size"},
+    {Kind::kNoEffect, kSwitch, "TensorBoard's events always have it",
+     "log_batch_size_to_tensorboard log_learning_rate_to_tensorboard"},
+    {Kind::kNoEffect, kSwitch, "profile always means PyTorch's profiler", "use_pytorch_profiler"},
     {Kind::kNoEffect, kSwitch, "no such service is contacted",
      "disable_wandb disable_mlflow enable_one_logger adlr_autoresume enable_ft_package calc_ft_timeouts "
      "inprocess_restart run_workload_inspector_server disable_straggler_on_startup log_straggler one_logger_async"},
     {Kind::kNoEffect, kValue, "no such service is contacted",
      "wandb_* mlflow_* one_logger_* straggler_* adlr_autoresume_interval app_tag_run_name app_tag_run_version"},
     {Kind::kNoEffect, kSwitch, "this build does not record it",
-     "log_params_norm log_num_zeros_in_grad log_progress log_energy use_rocm_mem_info profile use_pytorch_profiler "
-     "record_memory_history disable_profiler_activity_cpu torch_profiler_record_shapes torch_profiler_with_stack "
-     "torch_profiler_use_gzip record_shapes nvtx_ranges use_nsys_profiler check_for_spiky_loss check_for_large_grads"},
+     "log_params_norm log_num_zeros_in_grad log_progress log_energy use_rocm_mem_info record_memory_history "
+     "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
+     "use_nsys_profiler check_for_spiky_loss check_for_large_grads"},
     {Kind::kNoEffect, kValue, "this build does not record it",
-     "timing_log_level timing_log_option use_rocm_mem_info_iters profile_step_start profile_step_end profile_ranks "
+     "timing_log_level timing_log_option use_rocm_mem_info_iters "
      "memory_snapshot_path profile_memory_iter wall_clock_step_timer generate_tracelens_report logging_level "
      "config_logger_dir rerun_mode error_injection_rate error_injection_type result_rejected_tracker_filename"},
     {Kind::kNoEffect, kValue, "log levels belong to Primus's launcher",

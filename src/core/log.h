@@ -101,7 +101,8 @@ struct ProgressSettings {
 //
 //   prepare: 12.4 k of 36.0 k documents (34 %), 4.1 k documents/s, ETA 6 s
 //
-// Speaks on rank 0 alone. advance() may be called from any thread, and costs an atomic addition and a look at the clock.
+// Speaks on rank 0 alone. advance() may be called from any thread, and costs an atomic addition and a look at the
+// clock.
 class Progress {
  public:
   // total  units of work; 0 when it is not known (then no percentage and no ETA)

@@ -227,10 +227,8 @@ Option::Value Option::parse_scalar(const std::string& text, const OptionSource& 
                  return static_cast<size_t>(std::find(choice.words.begin(), choice.words.end(), found) -
                                             choice.words.begin());
                },
-               [&](const bool*) -> Value { return boolean(); },
-               [&](const int64_t*) -> Value { return integer(); },
-               [&](const double*) -> Value { return number(); },
-               [&](const std::string*) -> Value { return word(); },
+               [&](const bool*) -> Value { return boolean(); }, [&](const int64_t*) -> Value { return integer(); },
+               [&](const double*) -> Value { return number(); }, [&](const std::string*) -> Value { return word(); },
                [&](const std::optional<bool>*) -> Value { return std::optional<bool>(boolean()); },
                [&](const std::optional<int64_t>*) -> Value { return std::optional<int64_t>(integer()); },
                [&](const std::optional<double>*) -> Value { return std::optional<double>(number()); },
@@ -244,13 +242,12 @@ Option::Value Option::parse_scalar(const std::string& text, const OptionSource& 
 Option::Value Option::parse(const WrittenValue& written, const OptionSource& source) const {
   using Form = WrittenValue::Form;
   const auto unset = [&] {
-    return std::visit(
-        Overload{[&](const Choice&) { return default_; },
-                 [&]<typename T>(const T*) -> Value {
-                   if constexpr (kIsOptional<T>) return T();
-                   return default_;
-                 }},
-        variable_);
+    return std::visit(Overload{[&](const Choice&) { return default_; },
+                               [&]<typename T>(const T*) -> Value {
+                                 if constexpr (kIsOptional<T>) return T();
+                                 return default_;
+                               }},
+                      variable_);
   };
   if (written.form == Form::kNull) return unset();
   const std::string text = written.text();
@@ -279,21 +276,20 @@ Option::Value Option::parse(const WrittenValue& written, const OptionSource& sou
     if (!split) refuse(text, source, "close the bracket or the quote of the list");
     items = std::move(*split);
   }
-  return std::visit(Overload{[&](const auto*) -> Value { return default_; },
-                             [&](const Choice&) -> Value { return default_; },
-                             [&]<typename T>(const std::vector<T>*) -> Value {
-                               std::vector<T> values;
-                               for (const std::string& item : items) {
-                                 values.push_back(std::get<T>(parse_scalar(item, source)));
-                               }
-                               return values;
-                             }},
-                    variable_);
+  return std::visit(
+      Overload{[&](const auto*) -> Value { return default_; }, [&](const Choice&) -> Value { return default_; },
+               [&]<typename T>(const std::vector<T>*) -> Value {
+                 std::vector<T> values;
+                 for (const std::string& item : items) {
+                   values.push_back(std::get<T>(parse_scalar(item, source)));
+                 }
+                 return values;
+               }},
+      variable_);
 }
 
 Option& OptionVisitor::add(std::string_view name, Option::Variable variable, std::string_view help) {
-  options_.push_back(
-      std::make_unique<Option>(std::string(name), group_, std::string(help), std::move(variable)));
+  options_.push_back(std::make_unique<Option>(std::string(name), group_, std::string(help), std::move(variable)));
   return *options_.back();
 }
 

@@ -152,15 +152,15 @@ class OptionSet : public OptionVisitor {
  public:
   // Visits the structs in order; their options form one set.
   template <typename... Structs>
-    requires(sizeof...(Structs) > 0 && !(std::is_base_of_v<OptionVisitor, Structs> || ...))
-  explicit OptionSet(Structs&... roots) {
+  requires(sizeof...(Structs) > 0 &&
+           !(std::is_base_of_v<OptionVisitor, Structs> || ...)) explicit OptionSet(Structs&... roots) {
     (roots.visit(*this), ...);
     index();
   }
 
-  Option* find(std::string_view name) const;              // whole name or alias, or nullptr
-  Option* find_opposite(std::string_view name) const;     // the boolean that this name switches off, or nullptr
-  std::string nearest(std::string_view name) const;       // the most similar known name, or ""
+  Option* find(std::string_view name) const;           // whole name or alias, or nullptr
+  Option* find_opposite(std::string_view name) const;  // the boolean that this name switches off, or nullptr
+  std::string nearest(std::string_view name) const;    // the most similar known name, or ""
   const std::vector<std::unique_ptr<Option>>& options() const { return options_; }
 
  private:

@@ -31,7 +31,7 @@ struct ConfigInputs {
   std::optional<std::filesystem::path> config_file;  // used when the arguments have no --config
   std::filesystem::path config_root;                 // holds models/ and modules/; may be empty
   EnvironmentMap environment;
-  bool allow_positional = false;                     // else a word without option is an error
+  bool allow_positional = false;  // else a word without option is an error
 };
 
 struct Resolution {

@@ -29,8 +29,8 @@
 namespace megalith {
 
 struct ConfigFile {
-  std::vector<Setting> settings;          // presets first, in the order to be applied
-  std::vector<Setting> header;            // work_group, user_name, exp_name, workspace: options only where declared
+  std::vector<Setting> settings;  // presets first, in the order to be applied
+  std::vector<Setting> header;    // work_group, user_name, exp_name, workspace: options only where declared
   std::map<std::string, std::string> exports;  // the experiment's `env`, $VAR and ${VAR} expanded
   std::vector<std::string> notes;
   std::vector<UserError> errors;

@@ -63,9 +63,9 @@ std::string read_text(const fs::path& file) {
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(stream.gcount()));
   if (text.size() > kMostBytes) {
-    throw UserError(fmt::format("{} is larger than {}, too large for a configuration", file.string(),
-                                format_bytes(kMostBytes)),
-                    "--config takes a YAML file of options");
+    throw UserError(
+        fmt::format("{} is larger than {}, too large for a configuration", file.string(), format_bytes(kMostBytes)),
+        "--config takes a YAML file of options");
   }
   if (text.find('\0') != std::string::npos) {
     throw UserError(fmt::format("{} is not a text file", file.string()), "--config takes a YAML file of options");
@@ -156,8 +156,7 @@ class Loader {
     return result;
   }
 
-  void add_entry(YamlNode& map, const YAML::Node& key, const YAML::Node& value, const std::string& file,
-                 size_t depth) {
+  void add_entry(YamlNode& map, const YAML::Node& key, const YAML::Node& value, const std::string& file, size_t depth) {
     const std::string where = place(file, key, map.where);
     if (!key.IsScalar()) {
       result_.errors.emplace_back(fmt::format("{}: a key must be a word", where), "write NAME: VALUE");
@@ -310,8 +309,8 @@ std::string substitute_variables(std::string_view text, const EnvironmentMap& en
     if (start == std::string_view::npos) break;
     // ${NAME} or ${NAME:default}; NAME has no ':', '{' or '}', the default no '}'.
     const size_t name_end = text.find_first_of(":{}", start + 2);
-    const size_t end = name_end == std::string_view::npos || text[name_end] == '{' ? std::string_view::npos
-                                                                                   : text.find('}', name_end);
+    const size_t end =
+        name_end == std::string_view::npos || text[name_end] == '{' ? std::string_view::npos : text.find('}', name_end);
     if (end == std::string_view::npos || name_end == start + 2) {
       result += "${";
       i = start + 2;

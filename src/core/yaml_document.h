@@ -29,8 +29,8 @@ using EnvironmentMap = std::map<std::string, std::string>;
 struct YamlNode {
   enum class Kind { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
-  std::string text;        // kScalar, variables replaced
-  bool is_quoted = false;  // kScalar
+  std::string text;                                        // kScalar, variables replaced
+  bool is_quoted = false;                                  // kScalar
   std::vector<YamlNode> items;                             // kList
   std::vector<std::pair<std::string, YamlNode>> children;  // kMap, in order, keys unique
   std::string where;                                       // "recipe.yaml:31"

@@ -13,8 +13,8 @@ struct Batch {
   // (b, s) float32: 1 where the label counts in the loss, 0 at padding and, with eod_mask_loss, where the input token
   // ends a document.
   at::Tensor loss_weights;
-  // (b, s) int64: positions for the rotary or learned embedding, 0 … s-1; with reset_position_ids they start anew behind
-  // each end of a document.
+  // (b, s) int64: positions for the rotary or learned embedding, 0 … s-1; with reset_position_ids they start anew
+  // behind each end of a document.
   at::Tensor position_ids;
   // (b, s) int32: number of the document within the row, counted from 0; a token attends only to tokens of its own
   // document. Undefined unless reset_attention_mask is set: then the row is one document.

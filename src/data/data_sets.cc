@@ -92,7 +92,8 @@ class Builder {
 
   bool has_empty_part(const BlendSpec& blend, Split split, const std::string& split_text) {
     for (const std::string& prefix : blend.prefixes) {
-      const auto range = split_ranges(parse_split(split_text), open(prefix)->num_sequences())[static_cast<size_t>(split)];
+      const auto range =
+          split_ranges(parse_split(split_text), open(prefix)->num_sequences())[static_cast<size_t>(split)];
       if (!range || range->size() == 0) return true;
     }
     return false;

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kExtra = 1;  // a sample of s tokens needs s + 1: the last label
 
-// How many epochs, how many samples, and whether the last epoch is shuffled by itself (when little of it is used, so that
-// its documents do not mix into the earlier ones).
+// How many epochs, how many samples, and whether the last epoch is shuffled by itself (when little of it is used, so
+// that its documents do not mix into the earlier ones).
 struct EpochPlan {
   int64_t num_epochs = 1;
   int64_t num_samples = 0;              // all that the epochs give

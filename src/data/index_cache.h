@@ -20,9 +20,9 @@ struct IndexCacheKey {
   std::vector<std::string> array_names;  // "document_index", …
 };
 
-// The arrays from the cache, or from build(), which then fills the cache. Of several processes on one node that ask at the
-// same time one builds and the others wait (a lock on the folder), and files appear whole, so jobs may share a folder.
-// Without a folder, or when it cannot be written (a note says so), the arrays stay in memory.
+// The arrays from the cache, or from build(), which then fills the cache. Of several processes on one node that ask at
+// the same time one builds and the others wait (a lock on the folder), and files appear whole, so jobs may share a
+// folder. Without a folder, or when it cannot be written (a note says so), the arrays stay in memory.
 std::vector<IndexArray> load_or_build_arrays(const std::optional<std::filesystem::path>& folder,
                                              const IndexCacheKey& key,
                                              const std::function<std::vector<IndexArray>()>& build, Logger& log);

@@ -1,8 +1,8 @@
 // Megatron's indexed data set: token ids in {prefix}.bin, their boundaries in {prefix}.idx.
 //
-// .bin holds the tokens of all sequences back to back. .idx holds "MMIDIDX\0\0", u64 version 1, u8 type, u64 N sequences,
-// u64 D document boundaries, i32[N] lengths in tokens, i64[N] byte offsets in .bin, i64[D] boundaries as sequence
-// numbers (first 0, last N), little-endian and unaligned. Source: megatron/core/datasets/indexed_dataset.py.
+// .bin holds the tokens of all sequences back to back. .idx holds "MMIDIDX\0\0", u64 version 1, u8 type, u64 N
+// sequences, u64 D document boundaries, i32[N] lengths in tokens, i64[N] byte offsets in .bin, i64[D] boundaries as
+// sequence numbers (first 0, last N), little-endian and unaligned. Source: megatron/core/datasets/indexed_dataset.py.
 #pragma once
 
 #include <cstdint>

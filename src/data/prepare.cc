@@ -1,7 +1,7 @@
 // `megalith prepare`; see prepare.h.
 //
-// One thread reads and writes, the workers tokenise. Lines travel in chunks; the chunks are written in the order in which
-// they were read, so the result does not depend on the number of workers, and at most a few chunks are in memory.
+// One thread reads and writes, the workers tokenise. Lines travel in chunks; the chunks are written in the order in
+// which they were read, so the result does not depend on the number of workers, and at most a few chunks are in memory.
 #include "data/prepare.h"
 
 #include <fmt/format.h>

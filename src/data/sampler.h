@@ -1,6 +1,6 @@
 // Samplers: which samples a data-parallel rank reads at a point of the run, in Megatron's order. Stateless in the run's
-// position: any position is found in constant time (cyclic: after one permutation an epoch), so resuming replays nothing.
-// Source: megatron/legacy/data/data_samplers.py.
+// position: any position is found in constant time (cyclic: after one permutation an epoch), so resuming replays
+// nothing. Source: megatron/legacy/data/data_samplers.py.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct SampleRow {
 
 class Sampler {
  public:
-  // data_sharding  cyclic only: each data-parallel rank keeps to its own part of the data (the order then depends on the
+  // data_sharding  cyclic only: each data-parallel rank keeps to its own part of the data (the order then depends on
+  // the
   //                data-parallel size); without it all ranks draw from one permutation.
   // name           of the data set, for messages
   Sampler(DataloaderType type, int64_t num_samples, bool data_sharding, std::string name);

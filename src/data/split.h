@@ -23,8 +23,8 @@ struct ElementRange {
 // UserError when there are none, more than three, or their sum is 0.
 std::array<double, 3> parse_split(std::string_view text);
 
-// The range of each split among `num_elements`: cumulative weights times the count, rounded half to even as Python does.
-// A split of weight 0 does not exist; one of a small weight may be empty.
+// The range of each split among `num_elements`: cumulative weights times the count, rounded half to even as Python
+// does. A split of weight 0 does not exist; one of a small weight may be empty.
 std::array<std::optional<ElementRange>, 3> split_ranges(const std::array<double, 3>& weights, int64_t num_elements);
 
 }  // namespace megalith

@@ -1,7 +1,6 @@
 // See jsonl.h.
 #include "metrics/jsonl.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -70,49 +69,24 @@ std::string json_line(const StepRecord& record) {
   return dump_json(line);  // writes what is not finite as null
 }
 
-JsonlSink::JsonlSink(std::filesystem::path path, Logger& log) : path_(std::move(path)), log_(log) {
-  if (path_.has_parent_path()) make_directories(path_.parent_path());
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) {
-    throw UserError(fmt::format("metrics_file {}: {}", path_.string(), system_error_text(errno)),
-                    "name a file that can be written");
-  }
+JsonlSink::JsonlSink(std::filesystem::path path, Logger& log)
+    : file_(std::move(path), "metrics_file", AppendFile::Open::kAppend, log) {
+  const int fd = file_.descriptor();
   struct stat status {};
-  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) return;  // a pipe or a terminal has nothing to mend
-  const off_t complete = complete_length(fd_, status.st_size);
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;  // a pipe or a terminal has nothing to mend
+  const off_t complete = complete_length(fd, status.st_size);
   if (complete == status.st_size) return;
-  log_.info("metrics_file {}: dropped an unfinished last line of {} bytes", path_.string(), status.st_size - complete);
-  if (::ftruncate(fd_, complete) != 0) {
-    const std::string reason = system_error_text(errno);
-    ::close(fd_);
-    throw UserError(
-        fmt::format("metrics_file {}: its last line is unfinished and cannot be dropped: {}", path_.string(), reason),
-        "remove that line, or name another file");
+  const std::string name = file_.path().string();
+  log.info("metrics_file {}: dropped an unfinished last line of {} bytes", name, status.st_size - complete);
+  if (::ftruncate(fd, complete) != 0) {
+    throw UserError(fmt::format("metrics_file {}: its last line is unfinished and cannot be dropped: {}", name,
+                                system_error_text(errno)),
+                    "remove that line, or name another file");
   }
 }
 
-JsonlSink::~JsonlSink() { ::close(fd_); }
-
 void JsonlSink::on_step(const StepRecord& record) {
-  const std::string line = json_line(record) + "\n";
-  ssize_t written = -1;
-  do {
-    written = ::write(fd_, line.data(), line.size());
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(line.size())) return;
-
-  const std::string reason = written < 0 ? system_error_text(errno) : "only a part of the line fits";
-  if (written > 0) {
-    // Takes the part back, so that the next line does not continue it.
-    struct stat status {};
-    if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(fd_, status.st_size - written) != 0) {
-      log_.debug("metrics_file {}: {}", path_.string(), system_error_text(errno));
-    }
-  }
-  if (!has_warned_)
-    log_.warn("metrics_file {}: the line of iteration {} was not written: {}", path_.string(), record.iteration,
-              reason);
-  has_warned_ = true;
+  file_.append(json_line(record) + "\n", fmt::format("the line of iteration {}", record.iteration));
 }
 
 }  // namespace megalith

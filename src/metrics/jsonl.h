@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <string>
 
+#include "metrics/append_file.h"
 #include "metrics/step_record.h"
 
 namespace megalith {
@@ -24,17 +25,11 @@ class JsonlSink : public MetricsSink {
   // Creates the file and its folder. UserError when that fails. A line that cannot be written later (a full disk) is
   // dropped whole, with one warning.
   JsonlSink(std::filesystem::path path, Logger& log);
-  ~JsonlSink() override;
-  JsonlSink(const JsonlSink&) = delete;
-  JsonlSink& operator=(const JsonlSink&) = delete;
 
   void on_step(const StepRecord& record) override;
 
  private:
-  std::filesystem::path path_;
-  Logger& log_;
-  int fd_ = -1;
-  bool has_warned_ = false;
+  AppendFile file_;
 };
 
 // The line, without its break.

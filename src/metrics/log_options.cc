@@ -18,6 +18,22 @@ void LogOptions::visit(OptionVisitor& v) {
       .at_least(1);
   v.field("metrics_file", metrics_file, "A file to append one JSON object an optimizer step to.");
   v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.");
+  v.field("page_file", page_file,
+          "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.");
+
+  v.group("TensorBoard");
+  v.field("tensorboard_dir", tensorboard_dir, "A folder to write TensorBoard's events to, under Megatron-LM's tags.");
+  v.field("disable_tensorboard", disable_tensorboard, "Write none, whatever tensorboard_dir says.");
+  v.field("tensorboard_log_interval", tensorboard_log_interval, "Steps from one event to the next.")
+      .unit("iterations")
+      .at_least(1);
+  v.field("log_timers_to_tensorboard", log_timers_to_tensorboard,
+          "Events with the time of a step and of its phases, and with the throughput.");
+  v.field("log_memory_to_tensorboard", log_memory_to_tensorboard, "Events with the memory taken.");
+  v.field("log_loss_scale_to_tensorboard", log_loss_scale_to_tensorboard, "Events with the loss scale.");
+  v.field("log_world_size_to_tensorboard", log_world_size_to_tensorboard, "Events with the number of ranks.");
+  v.field("log_validation_ppl_to_tensorboard", log_validation_ppl_to_tensorboard,
+          "Events with the perplexity beside those with the loss of an evaluation.");
 }
 
 }  // namespace megalith

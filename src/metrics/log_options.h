@@ -16,8 +16,20 @@ struct LogOptions {
   int64_t log_avg_reset_interval = 10;
   std::optional<std::string> metrics_file;
   std::optional<std::string> loss_plot_file;
+  std::optional<std::string> page_file;
+
+  std::optional<std::string> tensorboard_dir;
+  bool disable_tensorboard = false;
+  int64_t tensorboard_log_interval = 1;
+  bool log_timers_to_tensorboard = true;
+  bool log_memory_to_tensorboard = true;
+  bool log_loss_scale_to_tensorboard = true;
+  bool log_world_size_to_tensorboard = false;
+  bool log_validation_ppl_to_tensorboard = false;
 
   void visit(OptionVisitor& visitor);
+
+  bool writes_tensorboard() const { return tensorboard_dir && !disable_tensorboard; }
 };
 
 }  // namespace megalith

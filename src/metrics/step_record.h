@@ -36,7 +36,9 @@ struct StepRecord {
 
   int64_t memory_used_bytes = 0;
   int64_t memory_total_bytes = 0;
-  int64_t memory_peak_bytes = 0;  // what tensors took at most
+  int64_t memory_reserved_bytes = 0;   // what the process takes of it
+  int64_t memory_allocated_bytes = 0;  // what tensors take now, between two steps
+  int64_t memory_peak_bytes = 0;       // what tensors took at most
 
   std::vector<std::pair<std::string, double>> phases_ms;  // "forward_backward", "optimizer", …
 
@@ -55,7 +57,8 @@ struct StepRecord {
 // One evaluation.
 struct ValidationRecord {
   int64_t iteration = 0;
-  std::string set = "validation";  // "validation-1" when there are several
+  int64_t consumed_samples = 0;    // in training, until then
+  std::string set = "validation";  // "validation-1" when there are several; "test"
   // "iteration 100"; after training "iteration 100 on validation set" or "… on test set".
   std::string when;
   std::vector<std::pair<std::string, double>> losses;

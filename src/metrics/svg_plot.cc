@@ -16,15 +16,18 @@ namespace {
 
 // Distinguishable also for colour-blind readers, on white and on near-black.
 constexpr const char* kStyle = R"(
-  .paper { fill: #ffffff } .ink { fill: #1f2328 } .muted { fill: #656d76 } .grid { stroke: #e4e7eb } .axis { stroke: #9aa3ad }
+  .paper { fill: #ffffff } .ink { fill: #1f2328 } .muted { fill: #656d76 } .grid { stroke: #e4e7eb }
+  .axis { stroke: #9aa3ad }
   .s0 { stroke: #1f6feb; fill: #1f6feb } .s1 { stroke: #d9480f; fill: #d9480f } .s2 { stroke: #2b8a3e; fill: #2b8a3e }
   .s3 { stroke: #862e9c; fill: #862e9c } .s4 { stroke: #0b7285; fill: #0b7285 } .s5 { stroke: #a61e4d; fill: #a61e4d }
   text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; font-size: 12px }
   .title { font-size: 17px; font-weight: 600 }
-  .line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round } .pale { stroke-opacity: .28; stroke-width: 1.2 }
+  .line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round }
+  .pale { stroke-opacity: .28; stroke-width: 1.2 }
   .dot { stroke: none } .halo { stroke-width: 1.5 }
   @media (prefers-color-scheme: dark) {
-    .paper { fill: #0d1117 } .ink { fill: #e6edf3 } .muted { fill: #8d96a0 } .grid { stroke: #21262d } .axis { stroke: #57606a }
+    .paper { fill: #0d1117 } .ink { fill: #e6edf3 } .muted { fill: #8d96a0 } .grid { stroke: #21262d }
+    .axis { stroke: #57606a }
     .s0 { stroke: #58a6ff; fill: #58a6ff } .s1 { stroke: #ff922b; fill: #ff922b } .s2 { stroke: #51cf66; fill: #51cf66 }
     .s3 { stroke: #da77f2; fill: #da77f2 } .s4 { stroke: #3bc9db; fill: #3bc9db } .s5 { stroke: #f783ac; fill: #f783ac }
     .line { fill: none }
@@ -36,29 +39,6 @@ struct Point {
   double x, y;
 };
 
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '&':
-        result += "&amp;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
-
 // As many decimals as tell neighbouring ticks apart; thousands as "12 k".
 std::string tick_text(double value, double step) {
   if (std::fabs(value) >= 10000 && step >= 100) return format_count(value);
@@ -68,7 +48,8 @@ std::string tick_text(double value, double step) {
 
 std::string value_text(double value) {
   const double size = std::fabs(value);
-  return size != 0 && (size >= 1e5 || size < 1e-3) ? fmt::format("{:.3e}", value) : fmt::format("{:.4g}", value);
+  if (size >= 1e4 && size < 1e15) return format_count(value);
+  return size != 0 && (size >= 1e15 || size < 1e-3) ? fmt::format("{:.3e}", value) : fmt::format("{:.4g}", value);
 }
 
 // Powers of ten, and their 2- and 5-fold when there are few of them.
@@ -142,6 +123,29 @@ std::string path_of(const std::vector<Point>& pixels) {
 
 }  // namespace
 
+std::string escape_html(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '&':
+        result += "&amp;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
 std::vector<double> round_ticks(double low, double high, int count) {
   const double rough = (high - low) / count, power = std::pow(10.0, std::floor(std::log10(rough)));
   const double step = rough <= power       ? power
@@ -188,12 +192,13 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
 
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
-      "aria-label=\"{2}\">\n<style>{3}</style>\n<rect class=\"paper\" width=\"{0}\" height=\"{1}\" rx=\"8\"/>\n"
+      "aria-label=\"{2}\">\n{3}<rect class=\"paper\" width=\"{0}\" height=\"{1}\" rx=\"8\"/>\n"
       "<text class=\"ink title\" x=\"24\" y=\"34\">{2}</text>\n",
-      settings.width, settings.height, escaped(settings.title), kStyle);
+      settings.width, settings.height, escape_html(settings.title),
+      settings.has_style ? fmt::format("<style>{}</style>\n", kStyle) : "");
   const auto text = [&](double x, double y, const char* classes, const char* anchor, const std::string& content) {
     svg += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", classes, x, y,
-                       anchor, escaped(content));
+                       anchor, escape_html(content));
   };
   if (!settings.subtitle.empty()) text(24, 54, "muted", "start", settings.subtitle);
   if (drawn.empty()) {
@@ -211,18 +216,31 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
     y_low -= margin;
     y_high += margin;
   }
-  const std::vector<double> y_ticks = round_ticks(y_low, y_high, 6);
-  y_low = y_ticks.front();
-  y_high = y_ticks.back();
-  const Scale to_x(x_low, x_high, left, right, settings.has_log_x), to_y(y_low, y_high, bottom, top, false);
+  const bool has_log_y = settings.is_log_if_wide && y_low > 0 && y_high > 30 * y_low;
+  if (has_log_y) {
+    y_low *= 0.9;
+    y_high *= 1.1;
+  }
+  const std::vector<double> y_ticks =
+      has_log_y ? log_ticks(y_low, y_high) : round_ticks(y_low, y_high, settings.height < 400 ? 4 : 6);
+  if (!has_log_y) {
+    y_low = y_ticks.front();
+    y_high = y_ticks.back();
+  }
+  const Scale to_x(x_low, x_high, left, right, settings.has_log_x), to_y(y_low, y_high, bottom, top, has_log_y);
+  svg.insert(
+      svg.find(" role=\"img\""),
+      fmt::format(" data-x=\"{:.9g} {:.9g} {:.1f} {:.1f} {}\" data-y=\"{:.9g} {:.9g} {:.1f} {:.1f} {}\"", x_low, x_high,
+                  left, right, settings.has_log_x ? 1 : 0, y_low, y_high, bottom, top, has_log_y ? 1 : 0));
 
   for (const double tick : y_ticks) {
     const double y = to_y(tick);
     svg += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", left, right,
                        y, y);
-    text(left - 10, y + 4, "muted", "end", tick_text(tick, y_ticks[1] - y_ticks[0]));
+    text(left - 10, y + 4, "muted", "end", tick_text(tick, has_log_y ? tick : y_ticks[1] - y_ticks[0]));
   }
-  const std::vector<double> x_ticks = settings.has_log_x ? log_ticks(x_low, x_high) : round_ticks(x_low, x_high, 8);
+  const std::vector<double> x_ticks =
+      settings.has_log_x ? log_ticks(x_low, x_high) : round_ticks(x_low, x_high, settings.width < 700 ? 5 : 8);
   for (const double tick : x_ticks) {
     if (tick < x_low - 1e-9 * (x_high - x_low) || tick > x_high + 1e-9 * (x_high - x_low)) continue;
     const double x = to_x(tick);
@@ -253,7 +271,7 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
       for (const Point& p : run) {
         svg += fmt::format(
             "<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{} {}: {}</title></circle>\n",
-            i % kNumColours, to_x(p.x), to_y(p.y), escaped(one.name), tick_text(p.x, 1), value_text(p.y));
+            i % kNumColours, to_x(p.x), to_y(p.y), escape_html(one.name), tick_text(p.x, 1), value_text(p.y));
       }
     }
   }

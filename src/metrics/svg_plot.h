@@ -18,12 +18,19 @@ struct PlotSettings {
   std::string title;
   std::string subtitle;  // one pale line below; may be empty
   std::string x_label, y_label;
-  bool has_log_x = false;  // points with x <= 0 are left out
+  bool has_log_x = false;       // points with x <= 0 are left out
+  bool is_log_if_wide = false;  // a logarithmic y axis where all values are positive and span a factor of 30
+  bool has_style = true;        // false: the page around it brings colours for the classes of elements
   int width = 860, height = 460;
 };
 
 // Series without a single point to draw are left out; with none at all the chart says that there is nothing to show.
+// Attributes of the svg element tell a script where the axes lie: data-x and data-y have "low high from to log", the
+// values at both ends, their pixels, and 1 for a logarithmic axis.
 std::string render_svg_plot(const PlotSettings& settings, const std::vector<PlotSeries>& series);
+
+// The text with <, >, & and quotes as HTML and XML write them.
+std::string escape_html(const std::string& text);
 
 // Round numbers that cover [low, high] with about `count` steps of 1, 2 or 5 times a power of ten; at least two.
 std::vector<double> round_ticks(double low, double high, int count);

@@ -1,4 +1,5 @@
-// One pass of AdamW over many tensors: scales the gradient, updates moments and master weights, writes the model's copy.
+// One pass of AdamW over many tensors: scales the gradient, updates moments and master weights, writes the model's
+// copy.
 //
 //   g = grad_scale * grad;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr * (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay * w)
@@ -18,9 +19,9 @@ namespace megalith::ops {
 
 // One shard: 1-d tensors of one length (or any shape, contiguous, with the same number of elements).
 struct AdamwShard {
-  at::Tensor model;   // bf16 | fp16 | fp32 | fp64: receives the rounded result; undefined when master is the model's own
-  at::Tensor master;  // fp32 (fp64 for fp64 models)
-  at::Tensor grad;    // dtype of master
+  at::Tensor model;  // bf16 | fp16 | fp32 | fp64: receives the rounded result; undefined when master is the model's own
+  at::Tensor master;               // fp32 (fp64 for fp64 models)
+  at::Tensor grad;                 // dtype of master
   at::Tensor exp_avg, exp_avg_sq;  // fp32 or bf16 (fp64 for fp64 models)
   double lr = 0;
   double weight_decay = 0;

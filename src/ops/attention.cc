@@ -11,8 +11,9 @@ TORCH_LIBRARY_FRAGMENT(megalith, m) {
   m.def("attention(Tensor q, Tensor k, Tensor v, float scale, " MEGALITH_ATTENTION_MASK_SCHEMA ") -> Tensor");
   m.def("attention_forward(Tensor q, Tensor k, Tensor v, float scale, " MEGALITH_ATTENTION_MASK_SCHEMA
         ") -> (Tensor out, Tensor lse)");
-  m.def("attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale, "
-        "bool with_dbias, " MEGALITH_ATTENTION_MASK_SCHEMA ") -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)");
+  m.def(
+      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale, "
+      "bool with_dbias, " MEGALITH_ATTENTION_MASK_SCHEMA ") -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)");
 }
 
 namespace megalith::ops {
@@ -24,9 +25,9 @@ void check_heads(const char* op, const Argument& argument, const at::Tensor& q) 
   check_devices(op, {{"q", q}, argument});
   const at::Tensor& x = argument.tensor;
   if (x.stride(3) == 1 || x.size(3) <= 1 || x.numel() == 0) return;
-  throw UserError(fmt::format("{}: the last dim of {} has stride {}, but must be contiguous", op, argument.name,
-                              x.stride(3)),
-                  "call contiguous() first");
+  throw UserError(
+      fmt::format("{}: the last dim of {} has stride {}, but must be contiguous", op, argument.name, x.stride(3)),
+      "call contiguous() first");
 }
 
 void check_mask_tensor(const char* op, const Argument& argument, const at::Tensor& q, at::ScalarType dtype,

@@ -11,6 +11,9 @@
 // v    (b, sk, g, dv)
 // out  (b, sq, n, dv)  contiguous, dtype of q
 // lse  (b, n, sq)      fp32 (fp64 for fp64)
+//
+// On the CPU results do not depend on the number of threads, and no score matrix is kept: memory grows with sq + sk.
+// There positions must lie between -2^30 and 2^30.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,13 +9,13 @@
 
 namespace megalith::ops {
 
-#define MEGALITH_ATTENTION_MASK_SCHEMA                                                                    \
-  "bool is_causal=True, int window=0, Tensor? query_positions=None, Tensor? key_positions=None, "         \
-  "Tensor? query_documents=None, Tensor? key_documents=None, Tensor? key_lengths=None, Tensor? bias=None, " \
-  "float dropout_p=0., int dropout_key=0, Tensor? row_ids=None, int head_start=0"
+#define MEGALITH_ATTENTION_MASK_SCHEMA                                                            \
+  "bool is_causal=True, int window=0, Tensor? query_positions=None, Tensor? key_positions=None, " \
+  "Tensor? query_documents=None, Tensor? key_documents=None, Tensor? key_lengths=None, "          \
+  "Tensor? bias=None, float dropout_p=0., int dropout_key=0, Tensor? row_ids=None, int head_start=0"
 
-// From the type of a function that takes (mask, dropout, others…) to that of one that takes (others…, the flattened mask
-// and dropout).
+// From the type of a function that takes (mask, dropout, others…) to that of one that takes (others…, the flattened
+// mask and dropout).
 template <typename Body>
 struct FlatBody;
 
@@ -30,9 +30,8 @@ struct FlatBody<Result(const AttentionMask&, const AttentionDropout&, Others...)
   template <Body* body>
   static Result call(Others... others, bool is_causal, int64_t window, const OptionalTensor& query_positions,
                      const OptionalTensor& key_positions, const OptionalTensor& query_documents,
-                     const OptionalTensor& key_documents, const OptionalTensor& key_lengths,
-                     const OptionalTensor& bias, double dropout_p, int64_t dropout_key, const OptionalTensor& row_ids,
-                     int64_t head_start) {
+                     const OptionalTensor& key_documents, const OptionalTensor& key_lengths, const OptionalTensor& bias,
+                     double dropout_p, int64_t dropout_key, const OptionalTensor& row_ids, int64_t head_start) {
     const auto tensor = [](const OptionalTensor& t) { return t.value_or(at::Tensor()); };
     return body({.is_causal = is_causal,
                  .window = window,

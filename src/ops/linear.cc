@@ -76,8 +76,7 @@ at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w, Kernels kerne
   return op.call(dy, w);
 }
 
-void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate,
-                   Kernels kernels) {
+void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate, Kernels kernels) {
   constexpr const char* kOp = "linear_wgrad_";
   check_floating(kOp, {"dy", dy});
   check_matrix(kOp, {"dy", dy});
@@ -133,8 +132,8 @@ void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Ten
   check_shape(kOp, {"dw", dw}, {dw.size(0), dy.size(1)});
   check_devices(kOp, {{"dw", dw}, {"ids", ids}, {"dy", dy}});
   if (kernels == Kernels::kReference) return reference::embedding_wgrad_(dw, ids, dy, start);
-  static const auto op = find_op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t)>(
-      "megalith::embedding_wgrad_");
+  static const auto op =
+      find_op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t)>("megalith::embedding_wgrad_");
   op.call(dw, ids, dy, start);
 }
 

@@ -7,13 +7,16 @@
 #include "ops/reference/linear_cross_entropy.h"
 
 TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("softmax_statistics(Tensor logits, Tensor labels, int vocab_start, int local_valid_vocab) -> "
-        "(Tensor row_max, Tensor sum_exp, Tensor target_logit)");
-  m.def("cross_entropy_gradient_(Tensor(a!) logits, Tensor lse, Tensor labels, Tensor row_scale, int vocab_start, "
-        "int local_valid_vocab) -> ()");
+  m.def(
+      "softmax_statistics(Tensor logits, Tensor labels, int vocab_start, int local_valid_vocab) -> "
+      "(Tensor row_max, Tensor sum_exp, Tensor target_logit)");
+  m.def(
+      "cross_entropy_gradient_(Tensor(a!) logits, Tensor lse, Tensor labels, Tensor row_scale, int vocab_start, "
+      "int local_valid_vocab) -> ()");
   // Ends in an underscore because it adds to dw.
-  m.def("linear_cross_entropy_(Tensor x, Tensor w, Tensor labels, Tensor row_scale, bool with_grad, Tensor(a!)? dw, "
-        "int valid_vocab, int chunk_rows) -> (Tensor losses, Tensor dx)");
+  m.def(
+      "linear_cross_entropy_(Tensor x, Tensor w, Tensor labels, Tensor row_scale, bool with_grad, Tensor(a!)? dw, "
+      "int valid_vocab, int chunk_rows) -> (Tensor losses, Tensor dx)");
 }
 
 namespace megalith::ops {
@@ -83,9 +86,9 @@ SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor&
   if (kernels == Kernels::kReference) {
     return reference::softmax_statistics(logits, labels, vocab_start, local_valid_vocab);
   }
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
-                                                                                int64_t, int64_t)>(
-      "megalith::softmax_statistics");
+  static const auto op =
+      find_op<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, int64_t, int64_t)>(
+          "megalith::softmax_statistics");
   auto [row_max, sum_exp, target_logit] = op.call(logits, labels, vocab_start, local_valid_vocab);
   return {row_max, sum_exp, target_logit};
 }

@@ -7,6 +7,9 @@
 // so the caller gives the whole factor of each row's loss (its weight, divided by the global number of valid tokens,
 // times the loss scale) and must let the gradient that reaches the loss be one.
 //
+// Logits are rounded to the dtype of x by the product; softmax and loss are computed in fp32 (fp64), and the gradient
+// of the logits is rounded to that dtype once.
+//
 // t tokens, h hidden, v vocabulary (rows of w)
 // x            (t, h)  bf16 | fp16 | fp32 | fp64
 // w            (v, h)  dtype of x

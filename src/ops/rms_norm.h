@@ -41,7 +41,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Te
 // returns (dx (t, h), which is the gradient of both x and residual; dweight (h) fp32)
 std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                          const at::Tensor& sum, const at::Tensor& weight,
-                                                         const at::Tensor& inv_rms,
-                                                         Kernels kernels = Kernels::kFused);
+                                                         const at::Tensor& inv_rms, Kernels kernels = Kernels::kFused);
 
 }  // namespace megalith::ops

@@ -1,9 +1,8 @@
 // Rotary position embedding (RoPE): rotates pairs of channels by an angle that grows with the position.
 //
-// half layout (Hugging Face, Megatron):  y[i] = x[i] cos[i] - x[i + r/2] sin[i],  y[i + r/2] = x[i + r/2] cos[i] + x[i] sin[i]
-// interleaved layout (Meta):             the same with the pair (2i, 2i + 1)
-// Channels from r on pass unchanged. cos and sin are rounded to the dtype of x before use, as Hugging Face does.
-// Source: Su et al. 2021, arXiv:2104.09864.
+// half layout (Hugging Face, Megatron):  y[i] = x[i] cos[i] - x[i + r/2] sin[i],  y[i + r/2] = x[i + r/2] cos[i] + x[i]
+// sin[i] interleaved layout (Meta):             the same with the pair (2i, 2i + 1) Channels from r on pass unchanged.
+// cos and sin are rounded to the dtype of x before use, as Hugging Face does. Source: Su et al. 2021, arXiv:2104.09864.
 //
 // x         (b, s, n, d)      bf16 | fp16 | fp32 | fp64; only d must be contiguous, so a slice of a fused q|k|v is fine
 // cos, sin  (b or 1, s, r/2)  fp32 (fp64 for fp64 inputs), r even and at most d

@@ -12,8 +12,8 @@
 namespace megalith {
 namespace {
 
-// Whether this rank counts the parameter in sums over the world: one of its replicas does. Gradients are reduced by then,
-// so replicas hold the same.
+// Whether this rank counts the parameter in sums over the world: one of its replicas does. Gradients are reduced by
+// then, so replicas hold the same.
 bool counts_here(const Parameter& param, const Groups& groups) {
   for (int axis = 0; axis < kNumAxes; ++axis) {
     if (param.placement().replica_axes.contains(static_cast<Axis>(axis)) &&
@@ -36,6 +36,27 @@ void OptimizerOptions::visit(OptionVisitor& v) {
   v.field("check_for_nan_in_loss_and_grad", check_for_nan_in_loss_and_grad,
           "Stop the run when the loss or a gradient is not finite; otherwise that step is skipped and counted.");
   v.field("log_num_zeros_in_grad", log_num_zeros_in_grad, "Count the zeros in the gradient, for the record.");
+  v.field("use_precision_aware_optimizer", use_precision_aware_optimizer,
+          "Allows moments in a narrower dtype than the master weights'.");
+  v.choice("exp_avg_dtype", exp_avg_dtype, {"fp32", "bf16"},
+           "Dtype that the first moment is kept in; it is updated in fp32.");
+  v.choice("exp_avg_sq_dtype", exp_avg_sq_dtype, {"fp32", "bf16"},
+           "Dtype that the second moment is kept in; the same as the first one's.");
+}
+
+std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) {
+  std::vector<UserError> errors;
+  const auto name = [](MomentDtype dtype) { return dtype == MomentDtype::kBf16 ? "bf16" : "fp32"; };
+  if (options.exp_avg_dtype != options.exp_avg_sq_dtype) {
+    errors.emplace_back(fmt::format("exp_avg_dtype {} and exp_avg_sq_dtype {} differ", name(options.exp_avg_dtype),
+                                    name(options.exp_avg_sq_dtype)),
+                        "give both moments one dtype");
+  } else if (options.exp_avg_dtype != MomentDtype::kFp32 && !options.use_precision_aware_optimizer) {
+    errors.emplace_back(
+        fmt::format("exp_avg_dtype {} needs use_precision_aware_optimizer", name(options.exp_avg_dtype)),
+        "add --use_precision_aware_optimizer, or keep the moments in fp32");
+  }
+  return errors;
 }
 
 Optimizer::Optimizer(std::vector<Parameter*> params, const Groups& groups, const OptimizerOptions& options,
@@ -47,8 +68,11 @@ Optimizer::Optimizer(std::vector<Parameter*> params, const Groups& groups, const
     slot.has_own_master = param->value().scalar_type() != param->grad_dtype();
     const auto like = at::TensorOptions(param->value().device()).dtype(param->grad_dtype());
     slot.master = slot.has_own_master ? at::empty(param->placement().local_shape, like) : param->data();
-    slot.exp_avg = at::zeros(param->placement().local_shape, like);
-    slot.exp_avg_sq = at::zeros(param->placement().local_shape, like);
+    // An fp64 parameter is there for exactness: its moments stay fp64.
+    const bool is_narrow = options_.exp_avg_dtype == MomentDtype::kBf16 && param->grad_dtype() == at::kFloat;
+    const auto moments = is_narrow ? like.dtype(at::kBFloat16) : like;
+    slot.exp_avg = at::zeros(param->placement().local_shape, moments);
+    slot.exp_avg_sq = at::zeros(param->placement().local_shape, moments);
     if (slot.has_own_master) state_.push_back({"master", param, slot.master});
     state_.push_back({"exp_avg", param, slot.exp_avg});
     state_.push_back({"exp_avg_sq", param, slot.exp_avg_sq});
@@ -81,9 +105,9 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   if (!std::isfinite(square)) {
     const int64_t world_size = groups_.world->size();
     const bool is_bad = !std::isfinite(local_square);
-    const double first = groups_.world->reduced(is_bad ? static_cast<double>(groups_.rank)
-                                                       : static_cast<double>(world_size),
-                                                ReduceOp::kMin, "first rank with a bad gradient");
+    const double first =
+        groups_.world->reduced(is_bad ? static_cast<double>(groups_.rank) : static_cast<double>(world_size),
+                               ReduceOp::kMin, "first rank with a bad gradient");
     result.first_bad_rank = static_cast<int>(first);
     if (is_bad) result.bad_parameter = find_bad_parameter();
     result.was_skipped = true;
@@ -104,14 +128,13 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   shards.reserve(slots_.size());
   for (Slot& slot : slots_) {
     const ParameterOptions& p = slot.parameter->options();
-    shards.push_back({slot.has_own_master ? slot.parameter->data() : at::Tensor(), slot.master,
-                      slot.parameter->grad(), slot.exp_avg, slot.exp_avg_sq, lr * p.lr_mult,
-                      weight_decay * p.decay_mult});
+    shards.push_back({slot.has_own_master ? slot.parameter->data() : at::Tensor(), slot.master, slot.parameter->grad(),
+                      slot.exp_avg, slot.exp_avg_sq, lr * p.lr_mult, weight_decay * p.decay_mult});
   }
   if (!shards.empty()) {
     const at::Tensor grad_scale = at::scalar_tensor(scale, shards[0].master.options().dtype(at::kDouble));
-    ops::adamw_(shards, grad_scale,
-                {options_.adam_beta1, options_.adam_beta2, options_.adam_eps, num_steps_}, kernels_);
+    ops::adamw_(shards, grad_scale, {options_.adam_beta1, options_.adam_beta2, options_.adam_eps, num_steps_},
+                kernels_);
   }
   return result;
 }

@@ -12,11 +12,14 @@
 #include <vector>
 
 #include "comm/groups.h"
+#include "core/error.h"
 #include "core/option.h"
 #include "nn/parameter.h"
 #include "ops/kernels.h"
 
 namespace megalith {
+
+enum class MomentDtype { kFp32, kBf16 };
 
 struct OptimizerOptions {
   std::string optimizer = "adam";
@@ -24,9 +27,14 @@ struct OptimizerOptions {
   double clip_grad = 1.0;
   bool check_for_nan_in_loss_and_grad = true;
   bool log_num_zeros_in_grad = false;
+  bool use_precision_aware_optimizer = false;
+  MomentDtype exp_avg_dtype = MomentDtype::kFp32, exp_avg_sq_dtype = MomentDtype::kFp32;
 
   void visit(OptionVisitor& v);
 };
+
+// The rules between them; empty when all hold.
+std::vector<UserError> check_optimizer_options(const OptimizerOptions& options);
 
 // One tensor of optimizer state, local shape of its parameter.
 struct OptimizerTensor {
@@ -36,10 +44,10 @@ struct OptimizerTensor {
 };
 
 struct OptimizerStep {
-  double grad_norm = 0;      // before clipping; 0 when clip_grad is 0 and the norm was not asked for
-  double num_zeros = 0;      // elements of the gradient that are exactly zero; with log_num_zeros_in_grad
-  bool was_skipped = false;  // the gradient was not finite
-  int first_bad_rank = -1;   // world rank that held a non-finite gradient, when skipped
+  double grad_norm = 0;       // before clipping; 0 when clip_grad is 0 and the norm was not asked for
+  double num_zeros = 0;       // elements of the gradient that are exactly zero; with log_num_zeros_in_grad
+  bool was_skipped = false;   // the gradient was not finite
+  int first_bad_rank = -1;    // world rank that held a non-finite gradient, when skipped
   std::string bad_parameter;  // its first parameter with one, known on that rank
 };
 

@@ -28,17 +28,20 @@ void ScheduleOptions::visit(OptionVisitor& v) {
   v.choice("lr_decay_style", lr_decay_style, {"constant", "linear", "cosine", "inverse-square-root", "WSD"},
            "Shape of the decay after the warm-up.");
   v.field("lr_decay_iters", lr_decay_iters, "Where the decay ends; default: the length of the run.")
-      .unit("optimizer steps").at_least(1);
+      .unit("optimizer steps")
+      .at_least(1);
   v.field("lr_decay_samples", lr_decay_samples, "The same in samples.").unit("samples").at_least(1);
   v.field("lr_warmup_iters", lr_warmup_iters, "Linear warm-up from lr_warmup_init to lr.")
-      .unit("optimizer steps").at_least(0);
+      .unit("optimizer steps")
+      .at_least(0);
   v.field("lr_warmup_samples", lr_warmup_samples, "The same in samples.").unit("samples").at_least(0);
   v.field("lr_warmup_fraction", lr_warmup_fraction, "Warm-up as a fraction of the decay.").at_least(0).at_most(1);
   v.field("lr_warmup_init", lr_warmup_init, "Learning rate at the start of the warm-up.").at_least(0);
   v.choice("lr_wsd_decay_style", lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"},
            "Shape of the final decay of WSD.");
   v.field("lr_wsd_decay_iters", lr_wsd_decay_iters, "Length of the final decay of WSD.")
-      .unit("optimizer steps").at_least(1);
+      .unit("optimizer steps")
+      .at_least(1);
   v.field("lr_wsd_decay_samples", lr_wsd_decay_samples, "The same in samples.").unit("samples").at_least(1);
   v.field("weight_decay", weight_decay, "Decoupled weight decay; norms and biases have none.").at_least(0);
   v.field("start_weight_decay", start_weight_decay, "Weight decay at the start of its schedule.").at_least(0);
@@ -51,8 +54,8 @@ Schedule::Schedule(const ScheduleOptions& options, int64_t train_samples, int64_
     : options_(options), train_samples_(train_samples) {
   std::vector<UserError> errors;
   const ScheduleOptions& o = options_;
-  decay_ = in_samples(o.lr_decay_iters, o.lr_decay_samples, global_batch_size, "lr_decay", errors)
-               .value_or(train_samples);
+  decay_ =
+      in_samples(o.lr_decay_iters, o.lr_decay_samples, global_batch_size, "lr_decay", errors).value_or(train_samples);
   const auto warmup = in_samples(o.lr_warmup_iters, o.lr_warmup_samples, global_batch_size, "lr_warmup", errors);
   if (o.lr_warmup_fraction && warmup.value_or(0) > 0) {
     errors.emplace_back("lr_warmup_fraction is given together with a warm-up length", "keep one of them");
@@ -103,22 +106,35 @@ double Schedule::learning_rate(int64_t consumed_samples) const {
   const double r = decay_ == warmup_ ? 1.0 : (x - warmup) / (decay - warmup);
   double c = 1;
   switch (o.lr_decay_style) {
-    case DecayStyle::kLinear: c = 1 - r; break;
-    case DecayStyle::kCosine: c = 0.5 * (1 + std::cos(std::numbers::pi * r)); break;
+    case DecayStyle::kLinear:
+      c = 1 - r;
+      break;
+    case DecayStyle::kCosine:
+      c = 0.5 * (1 + std::cos(std::numbers::pi * r));
+      break;
     case DecayStyle::kWsd: {
       const int64_t start = decay_ - wsd_decay_;
       if (consumed_samples <= start) break;
       const double s = static_cast<double>(consumed_samples - start) / static_cast<double>(wsd_decay_);
       switch (o.lr_wsd_decay_style) {
-        case WsdStyle::kLinear: c = 1 - s; break;
-        case WsdStyle::kCosine: c = 0.5 * (1 + std::cos(std::numbers::pi * s)); break;
-        case WsdStyle::kExponential: c = 2 * std::pow(0.5, s) - 1; break;
-        case WsdStyle::kMinusSqrt: c = 1 - std::sqrt(s); break;
+        case WsdStyle::kLinear:
+          c = 1 - s;
+          break;
+        case WsdStyle::kCosine:
+          c = 0.5 * (1 + std::cos(std::numbers::pi * s));
+          break;
+        case WsdStyle::kExponential:
+          c = 2 * std::pow(0.5, s) - 1;
+          break;
+        case WsdStyle::kMinusSqrt:
+          c = 1 - std::sqrt(s);
+          break;
       }
       break;
     }
     case DecayStyle::kConstant:
-    case DecayStyle::kInverseSquareRoot: break;
+    case DecayStyle::kInverseSquareRoot:
+      break;
   }
   return o.min_lr + c * (o.lr - o.min_lr);
 }
@@ -128,9 +144,8 @@ double Schedule::weight_decay(int64_t consumed_samples) const {
   if (o.weight_decay_incr_style == WeightDecayStyle::kConstant) return o.weight_decay;
   if (consumed_samples > train_samples_) return *o.end_weight_decay;
   const double r = static_cast<double>(consumed_samples) / static_cast<double>(std::max<int64_t>(train_samples_, 1));
-  const double c = o.weight_decay_incr_style == WeightDecayStyle::kLinear
-                       ? r
-                       : 0.5 * (1 + std::cos(std::numbers::pi * (1 - r)));
+  const double c =
+      o.weight_decay_incr_style == WeightDecayStyle::kLinear ? r : 0.5 * (1 + std::cos(std::numbers::pi * (1 - r)));
   return *o.start_weight_decay + c * (*o.end_weight_decay - *o.start_weight_decay);
 }
 

@@ -1,4 +1,5 @@
-// Learning-rate and weight-decay schedules, as Megatron-LM defines them: functions of the samples consumed before a step.
+// Learning-rate and weight-decay schedules, as Megatron-LM defines them: functions of the samples consumed before a
+// step.
 //
 //   warm-up  W > 0 and x <= W:  init + (lr - init) x / W
 //   constant lr;  x > D: min_lr;  with r = (x - W) / (D - W):

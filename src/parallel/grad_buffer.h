@@ -41,7 +41,7 @@ class GradBuffer {
 
  private:
   struct Bucket {
-    at::Tensor tensor;               // a run of the buffer
+    at::Tensor tensor;  // a run of the buffer
     std::vector<Parameter*> params;
     int64_t num_pending = 0;
     Work work;

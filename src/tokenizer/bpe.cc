@@ -1,5 +1,5 @@
-// Byte-pair encoding over bytes: start from single bytes and merge the neighbouring pair of lowest rank, leftmost first,
-// until no pair has a rank. Source: Sennrich et al. 2016; rules as in Hugging Face's `tokenizers`.
+// Byte-pair encoding over bytes: start from single bytes and merge the neighbouring pair of lowest rank, leftmost
+// first, until no pair has a rank. Source: Sennrich et al. 2016; rules as in Hugging Face's `tokenizers`.
 //
 // Most pieces of real text are tokens themselves. Such a piece is answered by one look-up: whether merging really leads
 // to that token is worked out at its first use and remembered. Short pieces are merged by scanning, long ones with a
@@ -83,8 +83,8 @@ class ByteLevelBpe final : public TokenModel {
  private:
   enum Reach : uint8_t { kUnknown, kReached, kNotReached };
 
-  // Whether merging the token's own bytes gives the token. Every thread that asks finds the same answer, so the order of
-  // the writes does not matter.
+  // Whether merging the token's own bytes gives the token. Every thread that asks finds the same answer, so the order
+  // of the writes does not matter.
   bool is_reached(int32_t id, std::string_view bytes) const {
     std::atomic<uint8_t>& known = reach_[static_cast<size_t>(id)];
     uint8_t reach = known.load(std::memory_order_relaxed);
@@ -147,7 +147,8 @@ class ByteLevelBpe final : public TokenModel {
     ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(size));
   }
 
-  // O(n log n): symbols in a linked list, candidate merges in a queue; outdated candidates are dropped when they come up.
+  // O(n log n): symbols in a linked list, candidate merges in a queue; outdated candidates are dropped when they come
+  // up.
   void merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
     struct Symbol {
       int32_t id;

@@ -9,7 +9,8 @@
 
 namespace megalith {
 
-// The code point that spells a byte: itself where printable (33–126, 161–172, 174–255), else U+0100, U+0101, … in order.
+// The code point that spells a byte: itself where printable (33–126, 161–172, 174–255), else U+0100, U+0101, … in
+// order.
 uint32_t byte_to_symbol(uint8_t byte);
 // The bytes that a token spells; nothing when a character is not of the alphabet.
 std::optional<std::string> spelt_bytes(std::string_view token);

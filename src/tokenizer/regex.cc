@@ -20,8 +20,8 @@ std::string error_text(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// The members of a class that stands for `\s`, `\p{L}` and the like, or "" for what PCRE2 can read itself. `length` is that
-// of the escape.
+// The members of a class that stands for `\s`, `\p{L}` and the like, or "" for what PCRE2 can read itself. `length` is
+// that of the escape.
 std::string class_members(std::string_view escape, size_t& length) {
   // \s in PCRE2 also holds U+180E, which lost the White_Space property in Unicode 6.3: name the class instead.
   if (escape.starts_with("\\s") || escape.starts_with("\\S")) {

@@ -76,8 +76,8 @@ struct TokenizerOptions {
   bool is_named() const { return tokenizer_type || tokenizer_model; }
 };
 
-// The tokenizer the options name; the byte tokenizer when they name none. UserError for unknown types, missing files and
-// contents that cannot work.
+// The tokenizer the options name; the byte tokenizer when they name none. UserError for unknown types, missing files
+// and contents that cannot work.
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 
 // The 256 bytes and an end-of-document token (id 256): needs no file.

@@ -1,6 +1,6 @@
-// Hugging Face's tokenizer.json: added tokens, normalizer, pre_tokenizer, model, post_processor and decoder, read as the
-// `tokenizers` library reads them. Here: byte-level BPE (Llama 3, Qwen2.5, GPT-2, DeepSeek); a component that is not
-// supported is refused by name.
+// Hugging Face's tokenizer.json: added tokens, normalizer, pre_tokenizer, model, post_processor and decoder, read as
+// the `tokenizers` library reads them. Here: byte-level BPE (Llama 3, Qwen2.5, GPT-2, DeepSeek); a component that is
+// not supported is refused by name.
 #pragma once
 
 #include <filesystem>

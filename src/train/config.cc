@@ -16,17 +16,33 @@ constexpr int64_t kDefaultTrainIters = 10;
 constexpr int64_t kLongestDefaultSequence = 4096;
 
 void check_batch(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  const TrainOptions& train = config.train;
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
-  d.global_batch_size = config.train.global_batch_size.value_or(chunk);
-  if (d.global_batch_size % chunk != 0) {
-    errors.emplace_back(fmt::format("global_batch_size {} is not a multiple of micro_batch_size {} times the "
-                                    "data-parallel size {}",
-                                    d.global_batch_size, d.micro_batch_size, d.data_parallel_size),
-                        fmt::format("use {} or {}", std::max(chunk, d.global_batch_size / chunk * chunk),
-                                    (d.global_batch_size / chunk + 1) * chunk));
-    d.global_batch_size = chunk;
-  }
+  const size_t num_errors = errors.size();
+  d.global_batch_size = train.global_batch_size.value_or(chunk);
+  d.batches = BatchSchedule(d.global_batch_size, d.micro_batch_size, d.data_parallel_size, train.rampup_batch_size,
+                            train.decrease_batch_size_if_needed, errors);
+  if (errors.size() > num_errors) d.global_batch_size = chunk;
   d.num_microbatches = d.global_batch_size / chunk;
+  d.global_batch_size = d.num_microbatches * chunk;
+}
+
+// Steps of a ramp differ in size: what is counted in steps has no length in samples.
+void check_rampup(const Config& config, std::vector<UserError>& errors) {
+  if (config.train.rampup_batch_size.empty()) return;
+  if (!config.train.train_samples) {
+    errors.emplace_back("rampup_batch_size is given, but train_samples is not",
+                        "give the length of the run with --train_samples instead of --train_iters");
+  }
+  const ScheduleOptions& s = config.schedule;
+  const std::pair<const char*, const std::optional<int64_t>*> counted_in_steps[] = {
+      {"lr_decay", &s.lr_decay_iters}, {"lr_warmup", &s.lr_warmup_iters}, {"lr_wsd_decay", &s.lr_wsd_decay_iters}};
+  for (const auto& [name, iters] : counted_in_steps) {
+    if (iters->value_or(0) == 0) continue;
+    errors.emplace_back(
+        fmt::format("{}_iters {} counts steps, whose size changes with rampup_batch_size", name, **iters),
+        fmt::format("use {}_samples", name));
+  }
 }
 
 void check_duration(const Config& config, Derived& d, std::vector<UserError>& errors) {
@@ -34,34 +50,48 @@ void check_duration(const Config& config, Derived& d, std::vector<UserError>& er
     errors.emplace_back("train_iters and train_samples are both given", "keep one of them");
   }
   if (config.train.train_samples) {
-    d.train_iters = *config.train.train_samples / d.global_batch_size;
+    d.train_iters = d.batches.num_iterations(*config.train.train_samples);
     if (d.train_iters == 0) {
       errors.emplace_back(fmt::format("train_samples {} is less than one global batch of {}",
                                       *config.train.train_samples, d.global_batch_size),
                           "raise train_samples or lower global_batch_size");
     }
+    d.schedule_samples = *config.train.train_samples;
+    // The last step of a ramp may go beyond the samples asked for.
+    d.train_samples = std::max(d.schedule_samples, d.batches.consumed_by(d.train_iters));
   } else {
     d.train_iters = config.train.train_iters.value_or(kDefaultTrainIters);
+    d.train_samples = d.schedule_samples = d.train_iters * d.global_batch_size;
   }
-  d.train_samples = d.train_iters * d.global_batch_size;
 }
 
 void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const int64_t longest = config.model.max_position_embeddings;
-  d.seq_length = config.train.seq_length.value_or(
-      longest > 0 ? std::min(longest, kLongestDefaultSequence) : kLongestDefaultSequence);
+  d.seq_length = config.train.seq_length.value_or(longest > 0 ? std::min(longest, kLongestDefaultSequence)
+                                                              : kLongestDefaultSequence);
   if (longest > 0 && d.seq_length > longest) {
-    errors.emplace_back(
-        fmt::format("seq_length {} is larger than max_position_embeddings {}", d.seq_length, longest),
-        "lower seq_length or raise max_position_embeddings");
+    errors.emplace_back(fmt::format("seq_length {} is larger than max_position_embeddings {}", d.seq_length, longest),
+                        "lower seq_length or raise max_position_embeddings");
   }
 }
 
 void check_precision(const Config& config, Derived& d, std::vector<UserError>& errors) {
-  if (config.train.bf16 && config.train.fp32) {
-    errors.emplace_back("bf16 and fp32 are both given", "keep one of them");
+  const TrainOptions& train = config.train;
+  std::vector<std::string> given;
+  if (train.bf16) given.emplace_back("bf16");
+  if (train.fp16) given.emplace_back("fp16");
+  if (train.fp32) given.emplace_back("fp32");
+  if (given.size() > 1) {
+    errors.emplace_back(fmt::format("{} and {} are both given", given[0], given[1]), "keep one of them");
   }
-  d.dtype = config.train.bf16 ? at::kBFloat16 : at::kFloat;
+  d.dtype = train.bf16 ? at::kBFloat16 : train.fp16 ? at::kHalf : at::kFloat;
+  if (train.fp16) {
+    const std::vector<UserError> scaling = check_loss_scale_options(train.loss_scaling);
+    errors.insert(errors.end(), scaling.begin(), scaling.end());
+  } else if (train.loss_scaling.loss_scale && *train.loss_scaling.loss_scale != 1) {
+    errors.emplace_back(fmt::format("loss_scale {} is given without fp16", *train.loss_scaling.loss_scale),
+                        "add --fp16, or leave --loss_scale away: bf16 and fp32 need none");
+  }
 }
 
 // The vocabulary, the end-of-document id, and the tokenizer when one was named or is needed for them.
@@ -86,8 +116,10 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
     d.vocab_size = config.model.vocab_size.value_or(0);
     d.eod_id = config.model.eos_token_ids.empty() ? d.vocab_size - 1 : config.model.eos_token_ids.front();
     if (config.data.mock_data) {
-      resolved.notes.push_back(fmt::format("mock data without a tokenizer: vocabulary {} and end of document {} come "
-                                           "from the model's configuration", d.vocab_size, d.eod_id));
+      resolved.notes.push_back(
+          fmt::format("mock data without a tokenizer: vocabulary {} and end of document {} come "
+                      "from the model's configuration",
+                      d.vocab_size, d.eod_id));
     }
     return;
   }
@@ -109,8 +141,8 @@ std::string unquoted(const std::string& value) {
   return items && items->size() == 1 ? items->front() : value;
 }
 
-// Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights when
-// they are loaded.
+// Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights
+// when they are loaded.
 void apply_hf_architecture(Resolved& resolved) {
   const std::filesystem::path folder = *resolved.config.checkpoint.load_hf;
   HfModel hf = read_hf_config(folder);
@@ -155,31 +187,52 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
 
 void TrainOptions::visit(OptionVisitor& v) {
   v.group("Batch and duration");
-  v.field("micro_batch_size", micro_batch_size, "Samples in one forward and backward pass.").unit("samples").at_least(1);
+  v.field("micro_batch_size", micro_batch_size, "Samples in one forward and backward pass.")
+      .unit("samples")
+      .at_least(1);
   v.field("global_batch_size", global_batch_size,
           "Samples of one optimizer step; default: micro_batch_size times the data-parallel size.")
-      .unit("samples").at_least(1);
+      .unit("samples")
+      .at_least(1);
+  v.field(
+       "rampup_batch_size", rampup_batch_size,
+       "Three numbers, start, increment and samples: the global batch grows from start to global_batch_size in equal "
+       "increments over so many samples; needs train_samples.")
+      .unit("samples");
+  v.field("decrease_batch_size_if_needed", decrease_batch_size_if_needed,
+          "Round a global batch that is no multiple of micro_batch_size times the data-parallel size down to one.");
   v.field("seq_length", seq_length, "Tokens of a sample; default: the smaller of max_position_embeddings and 4096.")
-      .unit("tokens").at_least(1);
+      .unit("tokens")
+      .at_least(1);
   v.field("train_iters", train_iters, "Length of the run; default 10.").unit("optimizer steps").at_least(0);
   v.field("train_samples", train_samples, "Length of the run in samples, instead of train_iters.")
-      .unit("samples").at_least(1);
+      .unit("samples")
+      .at_least(1);
   v.field("exit_interval", exit_interval, "Stop, after saving, at iterations divisible by this.")
-      .unit("optimizer steps").at_least(1);
+      .unit("optimizer steps")
+      .at_least(1);
+  v.field("exit_duration_in_mins", exit_duration_in_mins, "Stop, after saving, once the run has taken this long.")
+      .unit("minutes")
+      .above(0);
   v.field("skip_train", skip_train, "Only evaluate.");
   v.field("dry_run", dry_run, "Resolve and check everything, print configuration, layout and size, allocate nothing.");
   v.field("dry_run_world_size", dry_run_world_size, "Ranks that a dry run resolves the layout for.")
-      .unit("ranks").at_least(1);
+      .unit("ranks")
+      .at_least(1);
   v.field("seed", seed, "Seed of weights, dropout and data order.").above(0);
 
   v.group("Precision");
   v.field("bf16", bf16, "Model and activations in bfloat16; master weights, moments and gradients in fp32.");
+  v.field("fp16", fp16,
+          "Model and activations in float16 with loss scaling; master weights, moments and gradients in fp32.");
   v.field("fp32", fp32, "Everything in fp32; the default when no other precision is given.");
+  loss_scaling.visit(v);
 
   v.group("Evaluation");
   v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 turns it off.").at_least(0);
   v.field("eval_interval", eval_interval, "Evaluate at iterations divisible by this.")
-      .unit("optimizer steps").at_least(1);
+      .unit("optimizer steps")
+      .at_least(1);
 }
 
 void RuntimeOptions::visit(OptionVisitor& v) {
@@ -199,6 +252,7 @@ void Config::visit(OptionVisitor& v) {
   tokenizer.visit(v);
   checkpoint.visit(v);
   log.visit(v);
+  profile.visit(v);
   parallel.visit(v);
   runtime.visit(v);
 }
@@ -232,8 +286,10 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   }
   if (config.checkpoint.load_hf || config.checkpoint.load) {
     try {
-      if (config.checkpoint.load_hf) apply_hf_architecture(*resolved);
-      else apply_checkpoint_architecture(*resolved->options, *config.checkpoint.load);
+      if (config.checkpoint.load_hf)
+        apply_hf_architecture(*resolved);
+      else
+        apply_checkpoint_architecture(*resolved->options, *config.checkpoint.load);
     } catch (const UserErrors& several) {
       errors.insert(errors.end(), several.errors().begin(), several.errors().end());
     } catch (const UserError& error) {
@@ -242,9 +298,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   }
   // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
   if (errors.empty()) {
-    const auto add = [&](std::vector<UserError> found) {
-      errors.insert(errors.end(), found.begin(), found.end());
-    };
+    const auto add = [&](std::vector<UserError> found) { errors.insert(errors.end(), found.begin(), found.end()); };
     d.world_size = config.train.dry_run ? std::max(world_size, config.train.dry_run_world_size) : world_size;
     const std::vector<UserError> parallel_errors = check_parallel_sizes(config.parallel, d.world_size);
     add(parallel_errors);
@@ -259,12 +313,15 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     add(check_model_layout(architecture, config.parallel.tensor_model_parallel_size));
     add(check_data_options(config.data));
     add(check_checkpoint_options(config.checkpoint));
+    add(check_profile_options(config.profile));
+    add(check_optimizer_options(config.optimizer));
     check_batch(config, d, errors);
+    check_rampup(config, errors);
     check_duration(config, d, errors);
     check_sequence(config, d, errors);
     check_precision(config, d, errors);
     try {
-      if (d.train_iters > 0) Schedule(config.schedule, d.train_samples, d.global_batch_size);
+      if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
     } catch (const UserErrors& several) {
       add(several.errors());
     }

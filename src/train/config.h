@@ -20,10 +20,13 @@
 #include "metrics/log_options.h"
 #include "models/model_config.h"
 #include "ops/kernels.h"
+#include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/grad_buffer.h"
 #include "tokenizer/tokenizer.h"
+#include "train/batch_schedule.h"
+#include "train/profile.h"
 
 namespace megalith {
 
@@ -31,14 +34,18 @@ namespace megalith {
 struct TrainOptions {
   int64_t micro_batch_size = 1;
   std::optional<int64_t> global_batch_size;  // default: micro_batch_size * data-parallel size
-  std::optional<int64_t> seq_length;         // default: min(max_position_embeddings, 4096)
-  std::optional<int64_t> train_iters;        // default 10
+  std::vector<int64_t> rampup_batch_size;    // start, increment, samples; empty: none
+  bool decrease_batch_size_if_needed = false;
+  std::optional<int64_t> seq_length;   // default: min(max_position_embeddings, 4096)
+  std::optional<int64_t> train_iters;  // default 10
   std::optional<int64_t> train_samples;
   int64_t seed = 1234;
-  bool bf16 = false, fp32 = false;
+  bool bf16 = false, fp16 = false, fp32 = false;
+  LossScaleOptions loss_scaling;
   int64_t eval_iters = 100, eval_interval = 1000;
   bool skip_train = false;
   std::optional<int64_t> exit_interval;
+  std::optional<double> exit_duration_in_mins;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;
 
@@ -64,6 +71,7 @@ struct Config {
   TokenizerOptions tokenizer;
   CheckpointOptions checkpoint;
   LogOptions log;
+  ProfileOptions profile;
   RuntimeOptions runtime;
 
   void visit(OptionVisitor& v);
@@ -72,8 +80,10 @@ struct Config {
 // Numbers that follow from a Config; never written back, so that a saved configuration is what the person wrote.
 struct Derived {
   int64_t world_size = 1, data_parallel_size = 1;
-  int64_t micro_batch_size = 1, global_batch_size = 1, num_microbatches = 1;
-  int64_t seq_length = 0, train_iters = 0, train_samples = 0;
+  int64_t micro_batch_size = 1, global_batch_size = 1, num_microbatches = 1;  // of a full step
+  BatchSchedule batches;                                                      // of every step
+  // train_samples  what the run reads; schedule_samples  what the schedules take for its length
+  int64_t seq_length = 0, train_iters = 0, train_samples = 0, schedule_samples = 0;
   int64_t vocab_size = 0;
   int64_t eod_id = 0;
   at::ScalarType dtype = at::kFloat;
@@ -86,9 +96,9 @@ struct Resolved {
   Derived derived;
   std::unique_ptr<Tokenizer> tokenizer;  // null when none was named and none is needed
   std::vector<std::string> notes;
-  std::map<std::string, std::string> header;  // exp_name and the like of a Primus file
+  std::map<std::string, std::string> header;   // exp_name and the like of a Primus file
   std::map<std::string, std::string> exports;  // the file's env, for the process environment
-  bool wants_help = false;                    // nothing was checked then
+  bool wants_help = false;                     // nothing was checked then
 
   // extra: declares options of the command itself beside those of the configuration
   explicit Resolved(const std::function<void(OptionVisitor&)>& extra = {});

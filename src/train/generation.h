@@ -12,9 +12,9 @@
 namespace megalith {
 
 struct GenerationRequest {
-  std::vector<int64_t> prompt_ids;    // at least one
+  std::vector<int64_t> prompt_ids;  // at least one
   int64_t max_new_tokens = 100;
-  std::vector<int64_t> stop_ids;      // generation ends after one of these; empty: never
+  std::vector<int64_t> stop_ids;  // generation ends after one of these; empty: never
   SamplingOptions sampling;
 };
 

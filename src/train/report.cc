@@ -55,11 +55,11 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   text += fmt::format("batch: {} samples of {} tokens = {} microbatch{} of {} on {} data-parallel rank{}\n",
                       d.global_batch_size, d.seq_length, d.num_microbatches, d.num_microbatches == 1 ? "" : "es",
                       d.micro_batch_size, d.data_parallel_size, d.data_parallel_size == 1 ? "" : "s");
-  text += fmt::format("run: {} iterations, {} tokens, {} TFLOP a step (attention not halved for causality; {} halved)",
-                      d.train_iters,
-                      format_count(static_cast<double>(d.train_iters * d.global_batch_size * d.seq_length)),
-                      fmt::format("{:.3g}", numbers.flops_per_step / 1e12),
-                      fmt::format("{:.3g}", numbers.flops_per_step_causal / 1e12));
+  text +=
+      fmt::format("run: {} iterations, {} tokens, {} TFLOP a step (attention not halved for causality; {} halved)",
+                  d.train_iters, format_count(static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length)),
+                  fmt::format("{:.3g}", numbers.flops_per_step / 1e12),
+                  fmt::format("{:.3g}", numbers.flops_per_step_causal / 1e12));
   if (memory != nullptr) {
     text += fmt::format("\nmemory on this rank: parameters {}, gradients {}, optimizer {}, activations about {}",
                         format_bytes(memory->parameters), format_bytes(memory->gradients),

@@ -16,10 +16,10 @@ struct MemoryByOwner {
 };
 
 struct ModelNumbers {
-  int64_t parameters = 0;             // of the whole model, padding not counted
+  int64_t parameters = 0;  // of the whole model, padding not counted
   int64_t parameters_on_rank = 0;
-  double flops_per_step = 0;          // of all ranks, Primus's count (attention not halved for causality)
-  double flops_per_step_causal = 0;   // attention halved
+  double flops_per_step = 0;         // of all ranks, Primus's count (attention not halved for causality)
+  double flops_per_step_causal = 0;  // attention halved
 };
 
 // model may be on the meta device.

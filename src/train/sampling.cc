@@ -15,7 +15,8 @@ void SamplingOptions::visit(OptionVisitor& v) {
   v.field("temperature", temperature, "Divides the logits; 0 always takes the most likely token.").at_least(0);
   v.field("top_k", top_k, "Sample among the k most likely tokens; 0 for no limit.").at_least(0);
   v.field("top_p", top_p, "Sample among the most likely tokens that hold this much probability together.")
-      .above(0).at_most(1);
+      .above(0)
+      .at_most(1);
   v.field("sampling_seed", sampling_seed, "Seed of the random choice; the same seed repeats a sample.").at_least(0);
 }
 

@@ -71,8 +71,8 @@ DataSetup make_data_setup(const Resolved& resolved) {
     if (resolved.tokenizer->pad() && *resolved.tokenizer->pad() != d.eod_id) setup.pad_id = *resolved.tokenizer->pad();
   }
   const int64_t eval_samples = train.eval_iters * d.global_batch_size;
-  setup.num_samples = {train.skip_train ? 0 : d.train_samples,
-                       (d.train_iters / train.eval_interval + 1) * eval_samples, eval_samples};
+  setup.num_samples = {train.skip_train ? 0 : d.train_samples, (d.train_iters / train.eval_interval + 1) * eval_samples,
+                       eval_samples};
   return setup;
 }
 

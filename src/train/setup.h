@@ -22,8 +22,8 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
 // Weights alone, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);
 
-// The tokenizer that lies in the folder of --load_hf, or the byte tokenizer when its vocabulary fits the model's; null when
-// there is neither. For commands that need text where training needs none.
+// The tokenizer that lies in the folder of --load_hf, or the byte tokenizer when its vocabulary fits the model's; null
+// when there is neither. For commands that need text where training needs none.
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved);
 
 // What evaluations read in a run of this length, as Megatron-LM counts it.

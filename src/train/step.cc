@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "train/profile.h"
 
 namespace megalith {
 
@@ -31,11 +32,10 @@ ModelInput make_model_input(const Batch& batch, at::Device device, const Objecti
   return input;
 }
 
-TrainStep::TrainStep(Model& model, GradBuffer& gradients, Optimizer& optimizer, const Groups& groups,
-                     at::Device device)
+TrainStep::TrainStep(Model& model, GradBuffer& gradients, Optimizer& optimizer, const Groups& groups, at::Device device)
     : model_(model), gradients_(gradients), optimizer_(optimizer), groups_(groups), device_(device) {}
 
-StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches) {
+StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, double loss_scale) {
   MEGALITH_CHECK(!batches.empty(), "a step without microbatches");
   StepResult result;
   double local_tokens = 0;
@@ -44,8 +44,8 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches) {
 
   ObjectiveScales scales;
   // A batch without a single valid token has no loss and no gradient; dividing by one keeps it finite.
-  scales.per_weight = 1.0 / std::max(result.valid_tokens, 1.0);
-  scales.per_microbatch = 1.0 / static_cast<double>(batches.size());
+  scales.per_weight = loss_scale / std::max(result.valid_tokens, 1.0);
+  scales.per_microbatch = loss_scale / static_cast<double>(batches.size());
 
   struct Sum {
     std::string name;
@@ -59,6 +59,7 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches) {
     const ModelInput input = make_model_input(batches[i], device_, scales);
     at::Tensor objective;
     {
+      const ProfileRange range("forward");
       at::AutoGradMode record(true);
       ModelOutput output = model_.forward(input, {}, HeadOutput::kLoss);
       for (const LossTerm& term : output.terms) {
@@ -72,9 +73,13 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches) {
         }
       }
     }
+    const ProfileRange range("backward");
     objective.backward();
   }
-  gradients_.finish_step();
+  {
+    const ProfileRange range("finish gradients");
+    gradients_.finish_step();
+  }
 
   for (const Sum& sum : sums) {
     at::Tensor pair = at::stack({sum.sum.to(at::kDouble), sum.weight.to(at::kDouble)});
@@ -87,9 +92,10 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches) {
   return result;
 }
 
-StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay) {
-  StepResult result = compute_gradients(batches);
-  result.optimizer = optimizer_.step(lr, weight_decay);
+StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale) {
+  StepResult result = compute_gradients(batches, loss_scale);
+  const ProfileRange range("optimizer");
+  result.optimizer = optimizer_.step(lr, weight_decay, loss_scale);
   return result;
 }
 

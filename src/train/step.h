@@ -1,8 +1,8 @@
 // One optimizer step: forward and backward of every microbatch, reduction, clipping, update.
 //
-// The objective is the sum of token losses over all microbatches and ranks, divided by the number of valid tokens of the
-// whole global batch, which is counted before the first forward pass. So a rank with fewer valid tokens weighs less, and
-// every layout and every micro_batch_size computes the same number.
+// The objective is the sum of token losses over all microbatches and ranks, divided by the number of valid tokens of
+// the whole global batch, which is counted before the first forward pass. So a rank with fewer valid tokens weighs
+// less, and every layout and every micro_batch_size computes the same number.
 #pragma once
 
 #include <cstdint>
@@ -37,10 +37,11 @@ class TrainStep {
   TrainStep(Model& model, GradBuffer& gradients, Optimizer& optimizer, const Groups& groups, at::Device device);
 
   // batches  this rank's microbatches, in order
-  StepResult run(const std::vector<Batch>& batches, double lr, double weight_decay);
+  // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
+  StepResult run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0);
 
-  // Forward and backward only: complete gradients of the batches are in the buffers afterwards.
-  StepResult compute_gradients(const std::vector<Batch>& batches);
+  // Forward and backward only: complete gradients of the batches, times loss_scale, are in the buffers afterwards.
+  StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
 
  private:
   Model& model_;

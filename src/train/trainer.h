@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint_saver.h"
 #include "checkpoint/checkpoint_state.h"
 #include "comm/groups.h"
 #include "core/log.h"
+#include "core/time.h"
 #include "metrics/step_record.h"
 #include "train/config.h"
+#include "train/profile.h"
 #include "train/report.h"
 #include "train/setup.h"
 #include "train/step.h"
@@ -22,7 +25,7 @@ namespace megalith {
 // Raised by a signal handler, read at step boundaries: 0, or the signal's number.
 using StopRequest = std::atomic<int>;
 
-enum class StopReason { kFinished, kExitInterval, kSignal };
+enum class StopReason { kFinished, kExitInterval, kExitDuration, kSignal };
 
 class Trainer {
  public:
@@ -34,8 +37,9 @@ class Trainer {
   void load();
   std::string model_text() const;  // "llama, 12.6 M parameters"
   std::string report(const std::string& device_text) const;
-  // Trains until the end, exit_interval or a signal; evaluates and saves as configured. The sinks get this rank's records;
-  // ranks that do not report pass none.
+  // Trains until the end, exit_interval, exit_duration_in_mins or a signal; evaluates and saves as configured. The
+  // sinks get this rank's records; ranks that do not report pass none. When a collective fails, a peer is gone: that
+  // error goes on, and nothing is saved, for no checkpoint is whole without every rank.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
 
   Model& model() { return *built_.model; }
@@ -44,10 +48,13 @@ class Trainer {
  private:
   CheckpointState checkpoint_state() const;
   StopReason train_loop();
+  StopReason agreed_stop();
   void train_iteration();
+  void finish_iteration(const StepResult& result, int64_t num_samples);
+  void report_iteration(const StepResult& result, int64_t num_samples, double lr, double elapsed_ms);
   [[noreturn]] void stop_on_bad_numbers(const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
-  void save();
+  void save(bool is_last);
   void export_hf();
 
   const Resolved& resolved_;
@@ -64,8 +71,14 @@ class Trainer {
   std::unique_ptr<Schedule> schedule_;
   std::unique_ptr<TrainStep> train_step_;
   DataSets data_;
+  Profiler profiler_;
+  std::unique_ptr<CheckpointSaver> saver_;  // null without --save
+  LossScaler loss_scaler_;
+  Stopwatch since_start_;
 
   int64_t iteration_ = 0, consumed_samples_ = 0;
+  int64_t schedule_samples_ = 0;  // consumed by steps that moved the model: where the schedules are
+  int64_t skipped_samples_ = 0;   // left out by decrease_batch_size_if_needed
   int64_t num_skipped_ = 0;
   int64_t last_saved_iteration_ = -1;
 };

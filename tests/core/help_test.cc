@@ -23,7 +23,9 @@ struct Sample {
   void visit(OptionVisitor& v) {
     v.group("Batch");
     v.field("micro_batch_size", micro_batch_size, "Samples in one forward pass.")
-        .unit("samples").at_least(1).alias("mbs");
+        .unit("samples")
+        .at_least(1)
+        .alias("mbs");
     v.group("Learning rate");
     v.field("lr", lr, "Peak learning rate, reached after the warm-up and left by the decay that lr_decay_style names.")
         .above(0);

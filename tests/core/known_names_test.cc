@@ -54,8 +54,8 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
   EXPECT_FALSE(neutral("fp8", "hybrid"));
   EXPECT_TRUE(neutral("num_experts", "0"));
   EXPECT_FALSE(neutral("num_experts", "8"));
-  EXPECT_TRUE(neutral("fp16", "off"));
-  EXPECT_FALSE(neutral("fp16", "true"));
+  EXPECT_TRUE(neutral("fp16_lm_cross_entropy", "off"));
+  EXPECT_FALSE(neutral("fp16_lm_cross_entropy", "true"));
   EXPECT_TRUE(neutral("rotary_percent", "1.0"));
   EXPECT_FALSE(neutral("rotary_percent", "0.5"));
   EXPECT_TRUE(is_neutral(*find_known_name("spec"), WrittenValue::null()));
@@ -76,7 +76,7 @@ TEST(KnownNames, LookUpTriesTheWholeNameFirst) {
   EXPECT_TRUE(look_up(set, "no-bf16").is_negated);
   EXPECT_EQ(look_up(set, "no-bf16").option, set.find("bf16"));
   EXPECT_TRUE(look_up(set, "no_rope_fusion").is_negated);
-  EXPECT_FALSE(look_up(set, "no_lr"));         // not a boolean
+  EXPECT_FALSE(look_up(set, "no_lr"));  // not a boolean
   EXPECT_FALSE(look_up(set, "no_num_layers"));
 }
 

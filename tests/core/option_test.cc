@@ -80,8 +80,8 @@ TEST_F(OptionTest, BooleansTakeAllEightWordsInAnyCase) {
 }
 
 TEST_F(OptionTest, IntegersAreExactOrRefused) {
-  const std::pair<const char*, int64_t> accepted[] = {
-      {"8", 8}, {"+8", 8}, {"1e6", 1000000}, {"1E+2", 100}, {"2.0", 2}, {"2.50e1", 25}, {"00012", 12}, {"1200e-2", 12}};
+  const std::pair<const char*, int64_t> accepted[] = {{"8", 8},   {"+8", 8},      {"1e6", 1000000}, {"1E+2", 100},
+                                                      {"2.0", 2}, {"2.50e1", 25}, {"00012", 12},    {"1200e-2", 12}};
   for (const auto& [text, value] : accepted) {
     option("count").set(text, kFile);
     EXPECT_EQ(values.count, value) << text;

@@ -66,8 +66,7 @@ TEST_F(Resolve, LaterLayersWin) {
   EXPECT_EQ(set.find("num_layers")->source().layer, OptionLayer::kPreset);
   EXPECT_EQ(set.find("seq_length")->source().where, (folder.path() / "exp.yaml").string() + ":2");
   EXPECT_EQ(set.find("lr")->history().size(), 5u);
-  EXPECT_NE(explain(*set.find("lr")).find("* command line                                        4"),
-            std::string::npos)
+  EXPECT_NE(explain(*set.find("lr")).find("* command line                                        4"), std::string::npos)
       << explain(*set.find("lr"));
 }
 
@@ -88,8 +87,7 @@ TEST_F(Resolve, EverythingWrongIsReportedTogether) {
   folder.write("recipe.yaml", "lr: fast\nmicro_batchsize: 2\nmodules_: 1\nseq_length: 0\nfp8: hybrid\n");
   inputs.config_file = folder.path() / "recipe.yaml";
   inputs.environment = {{"MEGALITH_BF16", "maybe"}};
-  inputs.arguments = {"--micro-batch-size", "two", "left", "--unknown", "x", "--batch-size", "4",
-                      "--load"};
+  inputs.arguments = {"--micro-batch-size", "two", "left", "--unknown", "x", "--batch-size", "4", "--load"};
   EXPECT_EQ(errors(),
             "recipe.yaml:1: lr is 'fast', but takes: number above 0\n"
             "recipe.yaml:2: unknown key 'micro_batchsize'. Did you mean 'micro_batch_size'?\n"
@@ -134,12 +132,14 @@ TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
 }
 
 TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
-  inputs.arguments = {"--num_experts", "null", "--tensor_model_parallel_size=1", "--fp16", "false", "--no-fp16"};
+  inputs.arguments = {"--num_experts",           "null",  "--tensor_model_parallel_size=1",
+                      "--fp16_lm_cross_entropy", "false", "--no-fp16-lm-cross-entropy"};
   EXPECT_EQ(errors(), "");
-  inputs.arguments = {"--num-experts", "8", "--fp16", "--no-initialization", "--tensor-model-parallel-size", "2"};
+  inputs.arguments = {
+      "--num-experts", "8", "--fp16_lm_cross_entropy", "--no-initialization", "--tensor-model-parallel-size", "2"};
   EXPECT_EQ(errors(),
             "--num-experts 8: this build does not support mixture of experts\n"
-            "--fp16 true: this build does not support fp16 training\n"
+            "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
             "--no-initialization true: this build does not support this initialisation\n"
             "--tensor-model-parallel-size 2: this build does not support tensor parallelism\n");
 }
@@ -161,8 +161,8 @@ TEST_F(Resolve, NegationWorksInEveryLayer) {
 }
 
 TEST_F(Resolve, DottedAndBareAssignmentsSetOptions) {
-  inputs.arguments = {"--modules.pre_trainer.overrides.lr", "1e-5", "seq_length=64", "--data_path", "0.5", "a b", "0.5",
-                      "c"};
+  inputs.arguments = {
+      "--modules.pre_trainer.overrides.lr", "1e-5", "seq_length=64", "--data_path", "0.5", "a b", "0.5", "c"};
   resolve(set, inputs);
   EXPECT_EQ(sample.lr, 1e-5);
   EXPECT_EQ(sample.seq_length, 64);

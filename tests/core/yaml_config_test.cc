@@ -118,8 +118,7 @@ TEST_F(YamlConfig, BasesRefuseKeysThatNoBaseHas) {
   folder.write("good.yaml", "bases: [base.yaml]\nlr: 2\n");
   EXPECT_EQ(settings("good.yaml"), "lr=2 clip_grad=1");
   folder.write("bad.yaml", "bases: [base.yaml]\nclip_gard: 2\n");
-  EXPECT_EQ(errors("bad.yaml"),
-            "bad.yaml:2: 'clip_gard' is in none of this file's bases. Did you mean 'clip_grad'?\n");
+  EXPECT_EQ(errors("bad.yaml"), "bad.yaml:2: 'clip_gard' is in none of this file's bases. Did you mean 'clip_grad'?\n");
 }
 
 TEST_F(YamlConfig, IncludesFillInAndTheFirstWins) {

@@ -1,3 +1,4 @@
+// Architecture options: sizes that follow from others, and what is refused.
 #include "models/model_config.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Parameters: initialisation by name and position, gradients, readiness.
 #include "nn/parameter.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Placements: boxes, flat ranges, sliced and transposed pieces, padding.
 #include "nn/placement.h"
 
 #include <gtest/gtest.h>

@@ -103,8 +103,9 @@ Exact compute_exact(const Inputs& in, const AttentionMask& mask, const Attention
   const Tensor p = at::softmax(masked, -1) * sees_any * factors_by_definition(dropout, mask, s);
   const Tensor out = at::matmul(p, spread(leaves[2])).transpose(1, 2);
   const auto gradients = torch::autograd::grad({out}, leaves, {in.dout.to(at::kDouble)});
-  Exact exact{out.detach(), at::logsumexp(scores.detach().masked_fill(~allowed, -infinity), -1), gradients[0],
-              gradients[1], gradients[2], {}};
+  Exact exact{out.detach(), at::logsumexp(scores.detach().masked_fill(~allowed, -infinity), -1),
+              gradients[0], gradients[1],
+              gradients[2], {}};
   if (mask.bias.defined()) exact.dbias = gradients[3];
   return exact;
 }
@@ -163,8 +164,9 @@ AttentionMask full() { return {.is_causal = false}; }
 TEST(Attention, EveryMaskMatchesFloat64) {
   at::manual_seed(1);
   const Shape shape{2, 97, 97, 4, 2, 16, 16};
-  const Tensor documents =
-      at::stack({at::cat({at::zeros({31}), at::ones({66})}), at::cat({at::zeros({70}), at::full({27}, 3)})}).to(at::kInt);
+  const Tensor first = at::cat({at::zeros({31}), at::ones({66})}),
+               second = at::cat({at::zeros({70}), at::full({27}, 3)});
+  const Tensor documents = at::stack({first, second}).to(at::kInt);
   const Tensor lengths = at::tensor({40, 97}, at::kLong);
 
   expect_all_match(shape, {}, "causal");
@@ -175,11 +177,13 @@ TEST(Attention, EveryMaskMatchesFloat64) {
   expect_all_match(shape, {.query_documents = documents, .key_documents = documents}, "causal documents");
   expect_all_match(shape, {.is_causal = false, .query_documents = documents, .key_documents = documents}, "documents");
   expect_all_match(shape, {.is_causal = false, .key_lengths = lengths}, "key lengths");
-  expect_all_match(shape, {.window = 30, .query_documents = documents, .key_documents = documents,
-                           .key_lengths = lengths}, "all together");
+  expect_all_match(shape,
+                   {.window = 30, .query_documents = documents, .key_documents = documents, .key_lengths = lengths},
+                   "all together");
   // The two halves that one of four ring ranks holds under balanced causal order.
   const Tensor zigzag = at::cat({at::arange(0, 48), at::arange(336, 385)});
-  expect_all_match(shape, {.query_positions = zigzag, .key_positions = at::randperm(400).narrow(0, 0, 97)}, "positions");
+  const Tensor shuffled = at::randperm(400).narrow(0, 0, 97);
+  expect_all_match(shape, {.query_positions = zigzag, .key_positions = shuffled}, "positions");
 }
 
 TEST(Attention, BiasMatchesFloat64HoweverItIsBroadcast) {
@@ -195,8 +199,8 @@ TEST(Attention, BiasMatchesFloat64HoweverItIsBroadcast) {
 
 TEST(Attention, EveryHeadSizeMatchesFloat64) {
   at::manual_seed(3);
-  for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{64, 64}, {128, 128}, {40, 40}, {80, 80}, {1, 1}, {96, 64},
-                              {33, 71}, {192, 128}}) {
+  for (const auto& [d, dv] :
+       {std::pair<int64_t, int64_t>{64, 64}, {128, 128}, {40, 40}, {80, 80}, {1, 1}, {96, 64}, {33, 71}, {192, 128}}) {
     expect_all_match({1, 70, 70, 2, 1, d, dv}, {}, "head size", {}, {at::kFloat, at::kBFloat16, at::kHalf});
   }
 }
@@ -210,8 +214,15 @@ TEST(Attention, AwkwardLengthsMatchFloat64) {
   at::manual_seed(5);
   // One token; a cache's single query; panels, chunks of backward (256) and of forward (512) and one past each; more
   // queries than keys, so that the first see nothing.
-  for (const auto& [sq, sk] : {std::pair<int64_t, int64_t>{1, 1}, {1, 67}, {7, 131}, {64, 64}, {65, 65}, {257, 257},
-                               {3, 513}, {130, 701}, {90, 50}}) {
+  for (const auto& [sq, sk] : {std::pair<int64_t, int64_t>{1, 1},
+                               {1, 67},
+                               {7, 131},
+                               {64, 64},
+                               {65, 65},
+                               {257, 257},
+                               {3, 513},
+                               {130, 701},
+                               {90, 50}}) {
     expect_all_match({1, sq, sk, 2, 1, 16, 16}, {}, "lengths", {}, {at::kFloat, at::kBFloat16});
     expect_all_match({1, sq, sk, 2, 1, 16, 16}, full(), "lengths, full", {}, {at::kBFloat16});
   }
@@ -220,8 +231,8 @@ TEST(Attention, AwkwardLengthsMatchFloat64) {
 TEST(Attention, DropoutMatchesFloat64WithTheSameElements) {
   at::manual_seed(6);
   const Shape shape{2, 70, 131, 4, 2, 16, 16};
-  const AttentionDropout dropout{.p = 0.3, .key = 0xFEDCBA9876543210, .row_ids = at::randperm(140).view({2, 70}),
-                                 .head_start = 5};
+  const AttentionDropout dropout{
+      .p = 0.3, .key = 0xFEDCBA9876543210, .row_ids = at::randperm(140).view({2, 70}), .head_start = 5};
   expect_all_match(shape, full(), "dropout", dropout);
   expect_all_match(shape, {.key_positions = at::randperm(200).narrow(0, 0, 131)}, "dropout and positions", dropout);
 }
@@ -251,8 +262,8 @@ TEST(Attention, NoKeysAtAllGiveZeros) {
   EXPECT_TENSOR_NEAR(d.dq, at::zeros({1, 3, 2, 8}));
 }
 
-// What ring attention does: each block of keys gives (out, lse); joined they are the whole, and with the whole's out and
-// lse each block can be differentiated alone.
+// What ring attention does: each block of keys gives (out, lse); joined they are the whole, and with the whole's out
+// and lse each block can be differentiated alone.
 TEST(Attention, BlocksOfKeysAddUpToTheWhole) {
   at::manual_seed(8);
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
@@ -349,7 +360,9 @@ TEST(Attention, WrongArgumentsAreNamed) {
   const Inputs good = make_inputs({1, 4, 4, 4, 2, 8, 8}, at::kFloat);
   EXPECT_EQ(message_of([&] { attention(good.q, good.k, good.v.narrow(1, 0, 3), 1, {}); }),
             "attention: v has shape (1, 3, 2, 8), but must be (1, 4, 2, 8)");
-  EXPECT_EQ(message_of([&] { attention(good.q, good.k, good.v, 1, {.query_documents = at::zeros({1, 4}, at::kInt)}); }),
+  EXPECT_EQ(message_of([&] {
+              attention(good.q, good.k, good.v, 1, {.query_documents = at::zeros({1, 4}, at::kInt)});
+            }),
             "attention: only one of query_documents and key_documents is set");
   EXPECT_EQ(message_of([&] { attention(good.q, good.k, good.v, 1, {}, {.p = 1}); }),
             "attention: dropout probability is 1, but must be in [0, 1)");

@@ -137,7 +137,8 @@ TEST(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
       std::vector<SoftmaxStatistics> parts;
       const auto valid_of = [&](int64_t r) { return std::clamp<int64_t>(kValid - r * kSlice, 0, kSlice); };
       for (int64_t r = 0; r < 4; ++r) {
-        parts.push_back(softmax_statistics(logits.narrow(1, r * kSlice, kSlice), labels, r * kSlice, valid_of(r), kernels));
+        const Tensor slice = logits.narrow(1, r * kSlice, kSlice);
+        parts.push_back(softmax_statistics(slice, labels, r * kSlice, valid_of(r), kernels));
       }
       EXPECT_TENSOR_NEAR(parts[3].row_max, at::full({kRows}, -kInfinity), {.what = "row_max without columns"});
       Tensor highest = parts[0].row_max, sum = at::zeros_like(highest), target = at::zeros_like(highest);
@@ -150,7 +151,8 @@ TEST(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
       EXPECT_TENSOR_NEAR(lse - target, exact, {.abs = 4 * near, .rel = near, .what = "loss"});
       const Tensor gradient = logits.clone();
       for (int64_t r = 0; r < 4; ++r) {
-        cross_entropy_gradient_(gradient.narrow(1, r * kSlice, kSlice), lse, labels, scale, r * kSlice, valid_of(r), kernels);
+        const Tensor slice = gradient.narrow(1, r * kSlice, kSlice);
+        cross_entropy_gradient_(slice, lse, labels, scale, r * kSlice, valid_of(r), kernels);
       }
       // Rounded once; fp16's smallest step is 2^-24.
       const double unit = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 2 * near;
@@ -166,8 +168,8 @@ TEST(LinearCrossEntropy, NonFiniteLogitsReachTheLoss) {
   for (const Kernels kernels : kBoth) {
     const Head head = make_head(3, 4, 9, 9, at::kFloat);
     head.x[1][2] = std::nan("");
-    const auto losses = std::get<0>(
-        linear_cross_entropy(head.x, head.w, head.labels, head.row_scale, false, {}, {.kernels = kernels}));
+    const auto losses =
+        std::get<0>(linear_cross_entropy(head.x, head.w, head.labels, head.row_scale, false, {}, {.kernels = kernels}));
     EXPECT_TRUE(std::isnan(losses[1].item<double>()));
     EXPECT_TRUE(std::isfinite(losses[0].item<double>()));
   }

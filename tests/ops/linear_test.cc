@@ -127,8 +127,8 @@ TEST(Linear, BiasGradientMatchesFloat64) {
         const Tensor dy = at::randn({t, o}).to(dtype), db = at::ones({o}, wide_of(dtype));
         bias_grad_(db, dy, kernels);
         const double near = dtype == at::kDouble ? 1e-13 : 2e-6;
-        EXPECT_TENSOR_NEAR(db, dy.to(at::kDouble).sum(0) + 1,
-                           {.abs = 10 * near, .rel_to_max = near, .what = fmt::format("({}, {}) {}", t, o, c10::toString(dtype))});
+        const auto what = fmt::format("({}, {}) {}", t, o, c10::toString(dtype));
+        EXPECT_TENSOR_NEAR(db, dy.to(at::kDouble).sum(0) + 1, {.abs = 10 * near, .rel_to_max = near, .what = what});
       }
     }
   }

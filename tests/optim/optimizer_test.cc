@@ -109,5 +109,45 @@ TEST(Optimizer, StateBytesAreThoseOfItsTensors) {
   EXPECT_EQ(Fixture(at::kFloat).optimizer->num_bytes(), 16 * 4 * 2);  // the model's tensor is the master
 }
 
+// A step in bf16 moments is that of fp32 ones, rounded: the first update divides m by the root of v, each off by 2^-9.
+TEST(Optimizer, MomentsInBf16TakeHalfTheBytesAndRoundTheUpdate) {
+  OptimizerOptions narrow{.use_precision_aware_optimizer = true,
+                          .exp_avg_dtype = MomentDtype::kBf16,
+                          .exp_avg_sq_dtype = MomentDtype::kBf16};
+  Fixture a(at::kFloat), b(at::kFloat, narrow);
+  EXPECT_EQ(b.optimizer->num_bytes(), 16 * 2 * 2);
+  for (const OptimizerTensor& entry : b.optimizer->state()) EXPECT_EQ(entry.tensor.scalar_type(), at::kBFloat16);
+  for (int i = 0; i < 20; ++i) {
+    a.set_gradients(1.0 + i % 3);
+    b.set_gradients(1.0 + i % 3);
+    a.optimizer->step(1e-2, 0.1);
+    b.optimizer->step(1e-2, 0.1);
+  }
+  // 20 updates of 1e-2, each within a few roundings of 2^-9.
+  EXPECT_TENSOR_NEAR(b.weight->data(), a.weight->data(), {.abs = 20 * 1e-2 / 32, .what = "bf16 moments"});
+  EXPECT_FALSE(at::equal(b.weight->data(), a.weight->data()));
+  EXPECT_EQ(Fixture(at::kDouble, narrow).optimizer->state()[0].tensor.scalar_type(), at::kDouble);
+}
+
+TEST(Optimizer, MomentDtypesThatCannotBeAreRefused) {
+  OptimizerOptions options;
+  EXPECT_TRUE(check_optimizer_options(options).empty());
+  options.exp_avg_dtype = MomentDtype::kBf16;
+  EXPECT_EQ(check_optimizer_options(options).size(), 1u);  // they differ
+  options.exp_avg_sq_dtype = MomentDtype::kBf16;
+  EXPECT_EQ(check_optimizer_options(options).size(), 1u);  // not allowed
+  options.use_precision_aware_optimizer = true;
+  EXPECT_TRUE(check_optimizer_options(options).empty());
+}
+
+TEST(Optimizer, TheLossScaleIsDividedOut) {
+  Fixture plain(at::kFloat), scaled(at::kFloat);
+  plain.set_gradients(0.5);
+  scaled.set_gradients(0.5 * 1024);
+  const double norm = plain.optimizer->step(1e-2, 0.1).grad_norm;
+  EXPECT_EQ(scaled.optimizer->step(1e-2, 0.1, /*loss_scale=*/1024).grad_norm, norm);
+  EXPECT_TENSOR_NEAR(scaled.weight->data(), plain.weight->data(), {.what = "a power of two changes no bit"});
+}
+
 }  // namespace
 }  // namespace megalith

@@ -60,7 +60,8 @@ def includes(path):
 
 class Style(unittest.TestCase):
     def fail_with(self, problems):
-        self.assertFalse(problems, "\n" + "\n".join(problems))
+        if problems:
+            self.fail("\n" + "\n".join(problems))
 
     def test_the_table_names_every_folder(self):
         table = layers()
@@ -120,10 +121,13 @@ class Style(unittest.TestCase):
             where = path.relative_to(ROOT)
             if len(lines) > MOST_LINES:
                 problems.append(f"{where}: {len(lines)} lines; beyond {MOST_LINES} look for the seam")
-            if not lines or not lines[0].startswith("//"):
+            # A source may leave the explanation to its header.
+            own_header = f'#include "{path.relative_to(ROOT / where.parts[0]).with_suffix(".h")}"'
+            if not lines or not (lines[0].startswith("//") or lines[0] == own_header):
                 problems.append(f"{where}:1: begins without a comment that says what the file is for")
             for number, line in enumerate(lines, 1):
-                if len(line) > MOST_COLUMNS:
+                # Texts are not broken.
+                if len(line) > MOST_COLUMNS and '"' not in line:
                     problems.append(f"{where}:{number}: {len(line)} columns, at most {MOST_COLUMNS}")
                 if line != line.rstrip() or "\t" in line:
                     problems.append(f"{where}:{number}: a tab, or blanks at the end of the line")
@@ -131,9 +135,9 @@ class Style(unittest.TestCase):
 
     def test_architecture_page_has_the_same_table(self):
         page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-        rows = dict(re.findall(r"^\| `(\w+)/` \|.*\| ([^|]*) \|$", page, re.MULTILINE))
-        expected = {folder: " ".join(used) or "nothing" for folder, (_, used) in layers().items()}
-        found = {folder: " ".join(re.findall(r"\w+", text)) for folder, text in rows.items()}
+        rows = re.findall(r"^\| `?(\w+)/`? \|.*\|([^|]*)\|$", page, re.MULTILINE)
+        found = {folder: re.findall(r"\w+", text) for folder, text in rows}
+        expected = {folder: used for folder, (_, used) in layers().items()}
         self.assertEqual(found, expected, "the table in ARCHITECTURE.md differs from src/CMakeLists.txt")
 
     def test_clang_format_has_nothing_to_change(self):

@@ -9,9 +9,15 @@
 namespace megalith {
 namespace {
 
-constexpr const char* kTiny[] = {
-    "--num_layers=2", "--hidden_size=32", "--num_attention_heads=4", "--vocab_size=100", "--max_position_embeddings=64",
-    "--swiglu", "--normalization=RMSNorm", "--position_embedding_type=rope", "--disable_bias_linear"};
+constexpr const char* kTiny[] = {"--num_layers=2",
+                                 "--hidden_size=32",
+                                 "--num_attention_heads=4",
+                                 "--vocab_size=100",
+                                 "--max_position_embeddings=64",
+                                 "--swiglu",
+                                 "--normalization=RMSNorm",
+                                 "--position_embedding_type=rope",
+                                 "--disable_bias_linear"};
 
 using Words = std::vector<const char*>;
 
@@ -51,6 +57,17 @@ TEST(Config, TrainSamplesGiveWholeGlobalBatches) {
   EXPECT_EQ(resolved->derived.num_microbatches, 2);
 }
 
+TEST(Config, ARampGivesTheNumberOfIterationsAndTheSamplesRead) {
+  const auto resolved =
+      resolve_with({"--train_samples=30", "--global_batch_size=4", "--rampup_batch_size", "1,1,6", "--fp16"});
+  const Derived& d = resolved->derived;
+  EXPECT_EQ(d.train_iters, d.batches.num_iterations(30));
+  EXPECT_EQ(d.schedule_samples, 30);
+  EXPECT_GE(d.train_samples, d.batches.consumed_by(d.train_iters));
+  EXPECT_GT(d.train_iters, 30 / 4);
+  EXPECT_EQ(d.dtype, at::kHalf);
+}
+
 TEST(Config, NullTokenizerHasOneIdMoreThanItsVocabulary) {
   const auto resolved = resolve_with({"--tokenizer_type=NullTokenizer"});
   EXPECT_EQ(resolved->derived.vocab_size, 101);
@@ -58,8 +75,7 @@ TEST(Config, NullTokenizerHasOneIdMoreThanItsVocabulary) {
 }
 
 TEST(Config, ADryRunResolvesTheLayoutOfMoreRanks) {
-  const auto resolved =
-      resolve_with({"--dry_run", "--dry_run_world_size=8", "--tensor_model_parallel_size=2"});
+  const auto resolved = resolve_with({"--dry_run", "--dry_run_world_size=8", "--tensor_model_parallel_size=2"});
   EXPECT_EQ(resolved->derived.data_parallel_size, 4);
 }
 
@@ -88,6 +104,18 @@ TEST(Config, WhatCannotWorkIsRefusedWithTheNumbers) {
       {{"--seq_length=65"}, "seq_length 65 is larger than max_position_embeddings 64"},
       {{"--train_iters=1", "--train_samples=1"}, "train_iters and train_samples are both given"},
       {{"--bf16", "--fp32"}, "bf16 and fp32 are both given"},
+      {{"--bf16", "--fp16"}, "bf16 and fp16 are both given"},
+      {{"--fp16", "--initial_loss_scale=1", "--min_loss_scale=2"},
+       "initial_loss_scale 1 is less than min_loss_scale 2"},
+      {{"--loss_scale=8"}, "loss_scale 8 is given without fp16"},
+      {{"--exp_avg_dtype=bf16"}, "exp_avg_dtype bf16 and exp_avg_sq_dtype fp32 differ"},
+      {{"--exp_avg_dtype=bf16", "--exp_avg_sq_dtype=bf16"}, "exp_avg_dtype bf16 needs use_precision_aware_optimizer"},
+      {{"--rampup_batch_size", "1,1,8", "--global_batch_size=4"},
+       "rampup_batch_size is given, but train_samples is not"},
+      {{"--rampup_batch_size", "1,2,8", "--global_batch_size=4", "--train_samples=9"}, "do not lead from 1 to"},
+      {{"--rampup_batch_size", "1,1,8", "--global_batch_size=4", "--train_samples=99", "--lr_warmup_iters=2"},
+       "lr_warmup_iters 2 counts steps, whose size changes with rampup_batch_size\n  use lr_warmup_samples"},
+      {{"--exit_duration_in_mins=0"}, "exit_duration_in_mins"},
       {{"--min_lr=1"}, "min_lr 1 is larger than lr"},
       {{"--lr_warmup_iters=10"}, "the warm-up of 10 samples is not shorter than the decay of 10 samples"},
       {{"--num_attention_heads=5"}, "5"},

@@ -70,7 +70,8 @@ void expect_same(const Outcome& actual, const Outcome& expected, const std::stri
 TEST(TrainStep, AccumulationEqualsOneBigBatchWithUnevenTokenCountsAndDropout) {
   const Groups groups = Groups::single();
   const Outcome whole = run_step(groups, 6);
-  for (const int64_t micro : {1, 2, 3}) expect_same(run_step(groups, micro), whole, fmt::format("micro batch {}", micro));
+  for (const int64_t micro : {1, 2, 3})
+    expect_same(run_step(groups, micro), whole, fmt::format("micro batch {}", micro));
 }
 
 TEST(TrainStep, DataParallelRanksEqualOne) {
@@ -79,6 +80,24 @@ TEST(TrainStep, DataParallelRanksEqualOne) {
     ThreadWorld(ranks).run(Mesh({.dp = ranks}), [&](Groups& groups) {
       expect_same(run_step(groups, 1), whole, fmt::format("rank {} of {}", groups.rank, ranks));
     });
+  }
+}
+
+TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
+  const Groups groups = Groups::single();
+  const ModelConfig config = test::tiny_config();
+  const auto model = test::build_model(config, test::tiny_context(groups));
+  test::load(*model, test::golden_weights(*model, at::kDouble));
+  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
+  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  const std::vector<Batch> batches = {rows(test::tiny_batch(config, 6, 7, false), 0, 6)};
+  const double loss = step.compute_gradients(batches).losses.at(0).value;
+  TensorMap plain = test::gradients_of(*model);
+  for (auto& [name, gradient] : plain) gradient = gradient.clone();
+  EXPECT_EQ(step.compute_gradients(batches, 4096).losses.at(0).value, loss);
+  for (const auto& [name, gradient] : test::gradients_of(*model)) {
+    EXPECT_LE(test::relative_difference(gradient, plain.at(name) * 4096), 1e-12) << name;
   }
 }
 

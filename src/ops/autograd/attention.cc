@@ -1,7 +1,8 @@
 // The gradient of attention, in q, k, v and the mask's bias.
+#include "ops/attention.h"
+
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "ops/attention.h"
 #include "ops/attention_schema.h"
 #include "ops/library.h"
 

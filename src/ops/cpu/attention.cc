@@ -190,10 +190,12 @@ at::Tensor zero_dbias(const AttentionMask& mask, const at::Tensor& q, bool with_
   return at::zeros(mask.bias.sizes(), q.options().dtype(wide_dtype(q.scalar_type())));
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
-    const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& dout, const at::Tensor& q,
-    const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
-    bool with_dbias) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const AttentionMask& mask,
+                                                                    const AttentionDropout& dropout,
+                                                                    const at::Tensor& dout, const at::Tensor& q,
+                                                                    const at::Tensor& k, const at::Tensor& v,
+                                                                    const at::Tensor& out, const at::Tensor& lse,
+                                                                    double scale, bool with_dbias) {
   const at::Tensor dq = empty_dense(q), dk = empty_dense(k), dv = empty_dense(v);
   const at::Tensor dbias = zero_dbias(mask, q, with_dbias), dense_lse = lse.contiguous();
   Call owner(mask, dropout, q, k, v, scale, out, dense_lse);
@@ -221,8 +223,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(
     call.dbias = dbias.data_ptr();
     call.bias_b = dbias.size(0);
     call.bias_n = dbias.size(1);
-    run_tasks(MEGALITH_CPU_KERNEL(attention_backward_bias), call,
-              call.bias_b * call.bias_n * call.num_query_blocks());
+    run_tasks(MEGALITH_CPU_KERNEL(attention_backward_bias), call, call.bias_b * call.bias_n * call.num_query_blocks());
   }
   return {dq, dk, dv, dbias};
 }
@@ -235,9 +236,11 @@ std::tuple<at::Tensor, at::Tensor> meta_forward(const AttentionMask&, const Atte
                                                 const at::Tensor&, const at::Tensor& v, double) {
   return empty_results(q, v);
 }
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> meta_backward(
-    const AttentionMask& mask, const AttentionDropout&, const at::Tensor&, const at::Tensor& q, const at::Tensor& k,
-    const at::Tensor& v, const at::Tensor&, const at::Tensor&, double, bool with_dbias) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> meta_backward(const AttentionMask& mask,
+                                                                         const AttentionDropout&, const at::Tensor&,
+                                                                         const at::Tensor& q, const at::Tensor& k,
+                                                                         const at::Tensor& v, const at::Tensor&,
+                                                                         const at::Tensor&, double, bool with_dbias) {
   return {empty_dense(q), empty_dense(k), empty_dense(v), zero_dbias(mask, q, with_dbias)};
 }
 

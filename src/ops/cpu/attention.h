@@ -1,7 +1,7 @@
 // What attention's kernels get: pointers, sizes and the mask in the form they read it. Made by cpu/attention.cc.
 //
-// Queries are taken in blocks and keys in panels of 64. A block of queries meets the keys in chunks, whose borders depend
-// on nothing but the shape: so results are the same for every number of threads.
+// Queries are taken in blocks and keys in panels of 64. A block of queries meets the keys in chunks, whose borders
+// depend on nothing but the shape: so results are the same for every number of threads.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ struct AttentionCall {
 
   // Positions and documents are padded to whole blocks. key_limits: keys from here on are not seen.
   bool is_causal;
-  int32_t window;                                // 0: none
+  int32_t window;  // 0: none
   const int32_t *query_positions, *key_positions;
   const int32_t *query_documents, *key_documents;  // (b, padded length); zeros when there are none
   const int32_t* key_limits;                       // (b)
@@ -88,7 +88,8 @@ inline int64_t element_bytes(const AttentionCall& call) {
 inline int64_t packed_forward_bytes(const AttentionCall& call) {
   return call.num_key_panels() * kKeyPanel * (padded(call.d, 32) + padded(call.dv, 32)) * element_bytes(call);
 }
-inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;  // rows of K^T; not a power of two, for the cache's sets
+// Distance of the rows of K^T; no power of two, or they would share a few sets of the cache.
+inline constexpr int64_t kTransposedStride = kBackwardChunk + 32;
 inline int64_t packed_backward_bytes(const AttentionCall& call) {
   const int64_t rows = call.num_backward_chunks() * kBackwardChunk;
   const int64_t transposed = call.num_backward_chunks() * kTransposedStride * padded(call.d, 32);

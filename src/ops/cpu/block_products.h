@@ -1,5 +1,5 @@
-// oneDNN's brgemm, which multiplies small blocks inside a parallel region, behind functions that keep torch's headers out
-// of kernel files. ld… is the distance of two rows in elements.
+// oneDNN's brgemm, which multiplies small blocks inside a parallel region, behind functions that keep torch's headers
+// out of kernel files. ld… is the distance of two rows in elements.
 #pragma once
 
 #include <cstdint>

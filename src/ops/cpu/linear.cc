@@ -1,7 +1,8 @@
 // Registers the linear layer's products and the embedding for the CPU and for the meta device.
 //
-// Forward and dgrad are LibTorch's own GEMMs. The weight gradient of bf16 is ours where there are bf16 tiles: a LibTorch
-// product would be rounded to bf16 before it is summed, and takes twice as long.
+// Forward and dgrad are LibTorch's own GEMMs. The weight gradient of bf16 is ours where there are bf16 tiles: a
+// LibTorch product would be rounded to bf16 before it is summed, and takes twice as long. That and the gradients of
+// bias and embedding repeat to the bit for any number of threads; LibTorch's GEMMs promise that for one number only.
 #include "ops/cpu/linear.h"
 
 #include <ATen/ATen.h>
@@ -129,8 +130,10 @@ at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = id[i] - start;
       char* out = to + static_cast<size_t>(i) * row_bytes;
-      if (row >= 0 && row < num_rows) std::memcpy(out, from + row * stride_bytes, row_bytes);
-      else std::memset(out, 0, row_bytes);
+      if (row >= 0 && row < num_rows)
+        std::memcpy(out, from + row * stride_bytes, row_bytes);
+      else
+        std::memset(out, 0, row_bytes);
     }
   });
   return y;

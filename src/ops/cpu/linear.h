@@ -9,8 +9,9 @@
 
 namespace megalith::ops::cpu {
 
-// dw (o, h) fp32 (+)= dy^T x for bf16 dy (t, o) and x (t, h), t at most kWgradTokens, in blocks of dw: `block_rows` rows by
-// `block_panels` panels of 64 columns. How dw is cut changes no result: an element is summed over t in one fixed order.
+// dw (o, h) fp32 (+)= dy^T x for bf16 dy (t, o) and x (t, h), t at most kWgradTokens, in blocks of dw: `block_rows`
+// rows by `block_panels` panels of 64 columns. How dw is cut changes no result: an element is summed over t in one
+// order.
 inline constexpr int64_t kWgradTokens = 2048;  // rows of dy^T: 4 KB; a block of 256 of them is half of a 2 MB L2
 inline constexpr int64_t kWgradPanel = 64;
 struct WgradCall {

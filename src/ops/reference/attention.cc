@@ -132,12 +132,13 @@ std::tuple<at::Tensor, at::Tensor> flat_forward(const AttentionMask& mask, const
                                                 double scale) {
   return reference::attention_forward(q, k, v, scale, mask, dropout);
 }
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> flat_backward(
-    const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& dout, const at::Tensor& q,
-    const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
-    bool with_dbias) {
-  AttentionGradients d =
-      reference::attention_backward(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> flat_backward(const AttentionMask& mask,
+                                                                         const AttentionDropout& dropout,
+                                                                         const at::Tensor& dout, const at::Tensor& q,
+                                                                         const at::Tensor& k, const at::Tensor& v,
+                                                                         const at::Tensor& out, const at::Tensor& lse,
+                                                                         double scale, bool with_dbias) {
+  AttentionGradients d = reference::attention_backward(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias);
   return {d.dq, d.dk, d.dv, d.dbias};
 }
 

@@ -16,8 +16,10 @@ at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w) { return at::
 void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
   // Widened before the product: a bf16 product would be rounded before it is summed.
   const at::Tensor product = at::mm(dy.to(dw.scalar_type()).t(), x.to(dw.scalar_type()));
-  if (accumulate) dw.add_(product);
-  else dw.copy_(product);
+  if (accumulate)
+    dw.add_(product);
+  else
+    dw.copy_(product);
 }
 
 void bias_grad_(const at::Tensor& db, const at::Tensor& dy) { db.add_(dy.sum(0, false, db.scalar_type())); }
@@ -45,8 +47,10 @@ void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Ten
   const LocalIds local = localise(ids, start, dw.size(0));
   const at::Tensor wide = dy.to(dw.scalar_type()).masked_fill(local.foreign, 0);
   // Both go in token order: index_add_ runs in one thread on the CPU, index_put_ sorts stably on a GPU.
-  if (dw.is_cpu()) dw.index_add_(0, local.rows, wide);
-  else dw.index_put_({local.rows}, wide, /*accumulate=*/true);
+  if (dw.is_cpu())
+    dw.index_add_(0, local.rows, wide);
+  else
+    dw.index_put_({local.rows}, wide, /*accumulate=*/true);
 }
 
 }  // namespace megalith::ops::reference

@@ -82,11 +82,11 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, con
 
 TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
   namespace reference = megalith::ops::reference;
-  m.impl("softmax_statistics", [](const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
-                                  int64_t local_valid_vocab) {
-    auto s = reference::softmax_statistics(logits, labels, vocab_start, local_valid_vocab);
-    return std::tuple(s.row_max, s.sum_exp, s.target_logit);
-  });
+  m.impl("softmax_statistics",
+         [](const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start, int64_t local_valid_vocab) {
+           auto s = reference::softmax_statistics(logits, labels, vocab_start, local_valid_vocab);
+           return std::tuple(s.row_max, s.sum_exp, s.target_logit);
+         });
   m.impl("cross_entropy_gradient_", TORCH_FN(reference::cross_entropy_gradient_));
   m.impl("linear_cross_entropy_",
          [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& labels, const at::Tensor& row_scale,

@@ -19,7 +19,9 @@ namespace {
 
 constexpr int64_t kPanelsPerChunk = kBackwardChunk / kKeyPanel;
 
-inline int64_t rows_of(int64_t total, int64_t first, int64_t block) { return total - first < block ? total - first : block; }
+inline int64_t rows_of(int64_t total, int64_t first, int64_t block) {
+  return total - first < block ? total - first : block;
+}
 
 // Operands and products of one thread. Scores and their gradients are (keys of the chunk, 64 queries).
 class TileBackward {
@@ -71,12 +73,15 @@ class TileBackward {
   }
   void compute_scores(int64_t key, int64_t count, float* scores, float* gradients) {
     tile_product(count, kQueryBlock, d_, keys_ + key * d_, d_, queries_t_, kQueryBlock, scores, kQueryBlock, false);
-    tile_product(count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_t_, kQueryBlock, gradients, kQueryBlock, false);
+    tile_product(count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_t_, kQueryBlock, gradients, kQueryBlock,
+                 false);
   }
-  static Lanes<T> exp(const Lanes<T>& x) { return x.exp_u20(); }
+  // Powers of two: the factor is merged into the scale.
+  static constexpr float kBase = kLog2E;
+  static Lanes<T> power(const Lanes<T>& x) { return exp2_lanes(x); }
   void set(int64_t row, int64_t lane, const Lanes<T>& p, const Lanes<T>& ds) {
-    store(reinterpret_cast<T*>(p_) + row * kQueryBlock + lane, p, FullCount<T>{});
-    store(reinterpret_cast<T*>(ds_) + row * kQueryBlock + lane, ds, FullCount<T>{});
+    store_bf16(p_ + row * kQueryBlock + lane, p);
+    store_bf16(ds_ + row * kQueryBlock + lane, ds);
   }
   void add_keys(int64_t count, float* dk, float* dv) {
     tile_product_panels(count, dv_, kQueryBlock, p_, kQueryBlock, dout_b_, 0, 64 * kQueryBlock, dv, dv_, true);
@@ -147,7 +152,8 @@ class PlainBackward {
     plain_product(count, kQueryBlock, dv_, values_ + key * dv_, dv_, dout_t_, kQueryBlock, gradients, kQueryBlock,
                   false);
   }
-  static Lanes<T> exp(const Lanes<T>& x) { return x.exp(); }
+  static constexpr Element kBase = 1;
+  static Lanes<T> power(const Lanes<T>& x) { return x.exp(); }
   void set(int64_t row, int64_t lane, const Lanes<T>& p, const Lanes<T>& ds) {
     p.store(scores_ + row * kQueryBlock + lane);
     ds.store(gradients_ + row * kQueryBlock + lane);
@@ -263,7 +269,8 @@ class Backward {
     const int64_t blocks = call_.num_query_blocks(), heads_per_group = call_.n / call_.g;
     for (int64_t task; (task = next->fetch_add(1)) < call_.bias_b * call_.bias_n * blocks;) {
       const int64_t i = task % blocks, bias_h = task / blocks % call_.bias_n, bias_b = task / blocks / call_.bias_n;
-      W* dbias = static_cast<W*>(call_.dbias) + ((bias_b * call_.bias_n + bias_h) * call_.sq + i * kQueryBlock) * call_.sk;
+      W* dbias = static_cast<W*>(call_.dbias);
+      dbias += ((bias_b * call_.bias_n + bias_h) * call_.sq + i * kQueryBlock) * call_.sk;
       for (int64_t b = bias_b; b < (call_.bias_b == 1 ? call_.b : bias_b + 1); ++b) {
         for (int64_t h = bias_h; h < (call_.bias_n == 1 ? call_.n : bias_h + 1); ++h) {
           products_.use(shared(b * call_.g + h / heads_per_group));
@@ -325,7 +332,8 @@ class Backward {
       const T* out = head_rows<const T>(call_.out, b, q0_ + r, h);
       const T* dout = head_rows<const T>(call_.dout, b, q0_ + r, h);
       Lanes<T> sum(0);
-      for_each_lanes<T>(call_.dv, [&](int64_t c, auto n) { sum = at::vec::fmadd(load(out + c, n), load(dout + c, n), sum); });
+      for_each_lanes<T>(call_.dv,
+                        [&](int64_t c, auto n) { sum = at::vec::fmadd(load(out + c, n), load(dout + c, n), sum); });
       delta_[r] = sum_of(sum);
     }
   }
@@ -344,16 +352,16 @@ class Backward {
       }
       if (factors_ != nullptr) fill_dropout_factors<W>(call_, b_, h_, q0_, rows_, p, factors_ + at);
     }
-    const Lanes<T> scale(call_.bias == nullptr ? static_cast<W>(call_.scale) : W(1));
+    const Lanes<T> scale((call_.bias == nullptr ? static_cast<W>(call_.scale) : W(1)) * Products::kBase);
     Lanes<T> lse[kPerRow], delta[kPerRow];
     for (int64_t x = 0; x < kPerRow; ++x) {
-      lse[x] = Lanes<T>::loadu(lse_ + x * kLanes<T>);
+      lse[x] = Lanes<T>::loadu(lse_ + x * kLanes<T>) * Lanes<T>(Products::kBase);
       delta[x] = Lanes<T>::loadu(delta_ + x * kLanes<T>);
     }
     for (int64_t row = 0; row < keys_; ++row) {
       for (int64_t x = 0; x < kPerRow; ++x) {
         const int64_t lane = x * kLanes<T>, at = row * kQueryBlock + lane;
-        const Lanes<T> p = Products::exp(Lanes<T>::loadu(scores_ + at) * scale - lse[x]);
+        const Lanes<T> p = Products::power(at::vec::fmsub(Lanes<T>::loadu(scores_ + at), scale, lse[x]));
         Lanes<T> dp = Lanes<T>::loadu(gradients_ + at), p_dropped = p;
         if (factors_ != nullptr) {
           const Lanes<T> factor = Lanes<T>::loadu(factors_ + at);

@@ -1,7 +1,7 @@
-// Attention forward: a block of 64 queries walks over the keys in chunks of up to 512, keeping a running maximum and sum.
+// Attention forward: a block of 64 queries walks over the keys in chunks of up to 512 with a running maximum and sum.
 //
-// With one chunk (a sequence of at most 512) nothing is ever rescaled. P is rounded to bf16 before P V, as in every flash
-// kernel; sums and lse are of the unrounded values.
+// With one chunk (a sequence of at most 512) nothing is ever rescaled. P is rounded to bf16 before P V, as in every
+// flash kernel; sums and lse are of the unrounded values.
 #include <cmath>
 #include <limits>
 
@@ -56,10 +56,12 @@ class TileForward {
   }
   float* scores() { return scores_; }
   void set_probabilities(int64_t row, int64_t column, const Lanes<T>& p) {
-    store(reinterpret_cast<T*>(probabilities_) + row * kProbabilityStride + column, p, FullCount<T>{});
+    store_bf16(probabilities_ + row * kProbabilityStride + column, p);
   }
   void clear_probability(int64_t row, int64_t column) { probabilities_[row * kProbabilityStride + column] = 0; }
-  static Lanes<T> exp(const Lanes<T>& x) { return x.exp_u20(); }  // 20 ulp, far below bf16's rounding
+  // Powers of two: the factor is merged into the scale.
+  static constexpr float kBase = kLog2E;
+  static Lanes<T> power(const Lanes<T>& x) { return exp2_lanes(x); }
   void add_values(int64_t first_panel, int64_t count, float* out, bool accumulate) {
     tile_product_panels(m_, dv_, count * kKeyPanel, probabilities_, kProbabilityStride, values_,
                         first_panel * kKeyPanel, 64 * rows_, out, dv_, accumulate);
@@ -113,7 +115,8 @@ class PlainForward {
     p.store(scores_ + row * kScoreStride + column);
   }
   void clear_probability(int64_t row, int64_t column) { scores_[row * kScoreStride + column] = 0; }
-  static Lanes<T> exp(const Lanes<T>& x) { return x.exp(); }
+  static constexpr Element kBase = 1;
+  static Lanes<T> power(const Lanes<T>& x) { return x.exp(); }
   void add_values(int64_t first_panel, int64_t count, Element* out, bool accumulate) {
     plain_product(m_, dv_, count * kKeyPanel, scores_, kScoreStride, values_ + first_panel * kKeyPanel * dv_, dv_, out,
                   dv_, accumulate);
@@ -219,20 +222,18 @@ class Forward {
       }
     }
     for (int64_t x = 1; x < kPerPanel; ++x) maxima[0] = at::vec::maximum(maxima[0], maxima[x]);
-    W lanes[kLanes<T>];
-    maxima[0].store(lanes);
-    W highest = max_[row];
-    for (const W lane : lanes) highest = lane > highest || lane != lane ? lane : highest;  // NaN passes on
+    const W here = max_of(maxima[0]);
+    const W highest = here > max_[row] || here != here ? here : max_[row];  // NaN passes on
 
     const bool sees_none = highest == -kInfinity;
     // exp(-inf - 0) = 0 where exp(-inf + inf) would be NaN.
-    const Lanes<T> shift(sees_none ? W(0) : highest), factor(scale);
+    const Lanes<T> shift(sees_none ? W(0) : highest * Products::kBase), factor(scale * Products::kBase);
     Lanes<T> sums[kPerPanel];
     for (auto& x : sums) x = Lanes<T>(0);
     for (int64_t c = 0; c < panels * kKeyPanel; c += kKeyPanel) {
       for (int64_t x = 0; x < kPerPanel; ++x) {
         const int64_t column = c + x * kLanes<T>;
-        const Lanes<T> p = Products::exp(Lanes<T>::loadu(s + column) * factor - shift);
+        const Lanes<T> p = Products::power(at::vec::fmsub(Lanes<T>::loadu(s + column), factor, shift));
         sums[x] = sums[x] + p;
         products_.set_probabilities(row, column, p);
       }
@@ -246,8 +247,7 @@ class Forward {
       sum_[row] = sum_[row] * shrink + sum;
       if (shrink != W(1)) {
         W* out = out_ + row * products_.out_stride();
-        for_each_lanes<W>(call_.dv,
-                          [&](int64_t c, auto n) { store(out + c, load(out + c, n) * Lanes<W>(shrink), n); });
+        for_each_lanes<W>(call_.dv, [&](int64_t c, auto n) { store(out + c, load(out + c, n) * Lanes<W>(shrink), n); });
       }
     }
     max_[row] = highest;
@@ -272,9 +272,8 @@ class Forward {
       const W* from = out_ + r * products_.out_stride();
       const bool is_empty = saw_nothing || sum_[r] == 0;
       const Lanes<T> scale(is_empty ? W(0) : static_cast<W>(1 / ((1 - call_.dropout_p) * sum_[r])));
-      for_each_lanes<T>(call_.dv, [&](int64_t c, auto n) {
-        store(to + c, is_empty ? Lanes<T>(0) : load(from + c, n) * scale, n);
-      });
+      for_each_lanes<T>(
+          call_.dv, [&](int64_t c, auto n) { store(to + c, is_empty ? Lanes<T>(0) : load(from + c, n) * scale, n); });
       lse[r] = is_empty ? -kInfinity : max_[r] + std::log(sum_[r]);
     }
   }

@@ -67,8 +67,8 @@ inline const T* bias_row(const AttentionCall& call, int64_t b, int64_t h, int64_
          query * call.bias_row_stride + key;
 }
 
-// Scores of `rows` queries from row `q0` against one panel, a row a query: adds the bias to the scaled scores (only when
-// there is one: without, they stay unscaled), and sets what the mask forbids to -inf.
+// Scores of `rows` queries from row `q0` against one panel, a row a query: adds the bias to the scaled scores (only
+// when there is one: without, they stay unscaled), and sets what the mask forbids to -inf.
 template <typename T>
 inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int64_t q0, int64_t rows, int64_t panel,
                             Wide<T>* scores, int64_t stride) {
@@ -92,8 +92,8 @@ inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int
     const int32_t document = call.query_documents[b * padded(call.sq, kQueryBlock) + q0 + r];
 #pragma omp simd
     for (int32_t j = 0; j < kKeyPanel; ++j) {
-      const bool allowed = (positions[j] >= range.low) & (positions[j] <= range.high) & (documents[j] == document) &
-                           (j < limit);
+      const bool allowed =
+          (positions[j] >= range.low) & (positions[j] <= range.high) & (documents[j] == document) & (j < limit);
       s[j] = allowed ? s[j] : -std::numeric_limits<Wide<T>>::infinity();
     }
   }

@@ -3,8 +3,8 @@
 //   Tile…   bf16 by AMX tiles through oneDNN's brgemm, sums in fp32
 //   Plain…  everything else: operands widened to fp32 (fp64 for fp64)
 //
-// Forward keeps rows of queries (scores S, probabilities P), backward rows of keys (S^T, P^T, dS^T): there P^T and dS^T are
-// left operands of dV and dK as they stand, and dS^T in pairs of rows is the right operand of dQ^T.
+// Forward keeps rows of queries (scores S, probabilities P), backward rows of keys (S^T, P^T, dS^T): there P^T and dS^T
+// are left operands of dV and dK as they stand, and dS^T in pairs of rows is the right operand of dQ^T.
 #pragma once
 
 #include <cstring>

@@ -126,6 +126,20 @@ inline T sum_of(const at::vec::Vectorized<T>& lanes) {
   return values[0];
 }
 
+// The largest lane; NaN when one is NaN.
+template <typename T>
+inline T max_of(const at::vec::Vectorized<T>& lanes) {
+  T values[at::vec::Vectorized<T>::size()];
+  lanes.store(values);
+  for (int64_t width = at::vec::Vectorized<T>::size() / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) {
+      const T a = values[i], b = values[i + width];
+      values[i] = (a > b) | (a != a) ? a : b;
+    }
+  }
+  return values[0];
+}
+
 // Calls body with a value of the C++ type that dtype names.
 template <typename Body>
 inline void with_type(Dtype dtype, Body&& body) {

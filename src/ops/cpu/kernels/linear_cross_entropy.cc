@@ -17,27 +17,27 @@ constexpr Wide<T> kInfinity = std::numeric_limits<Wide<T>>::infinity();
 // 20 ulp of float are far below the rounding of 16-bit logits.
 template <typename T>
 Lanes<T> exp_of(const Lanes<T>& x) {
-  if constexpr (sizeof(T) == 2) return x.exp_u20();
-  else return x.exp();
+  if constexpr (sizeof(T) == 2)
+    return x.exp_u20();
+  else
+    return x.exp();
 }
 
 // The first `count` elements, -inf in the other lanes.
 template <typename T, typename Count>
 Lanes<T> load_logits(const T* p, Count count) {
   const Lanes<T> x = load(p, count);
-  if constexpr (std::is_same_v<Count, FullCount<T>>) return x;
-  else return Lanes<T>::set(Lanes<T>(-kInfinity<T>), x, count);
+  if constexpr (std::is_same_v<Count, FullCount<T>>)
+    return x;
+  else
+    return Lanes<T>::set(Lanes<T>(-kInfinity<T>), x, count);
 }
 
 template <typename T>
 Wide<T> maximum_of(const T* logits, int64_t count) {
   Lanes<T> maxima(-kInfinity<T>);
   for_each_lanes<T>(count, [&](int64_t i, auto n) { maxima = at::vec::maximum(maxima, load_logits(logits + i, n)); });
-  Wide<T> lanes[kLanes<T>];
-  maxima.store(lanes);
-  Wide<T> highest = lanes[0];
-  for (const Wide<T> lane : lanes) highest = lane > highest || lane != lane ? lane : highest;  // NaN passes on
-  return highest;
+  return max_of(maxima);
 }
 
 template <typename T>
@@ -59,9 +59,8 @@ void write_gradient(T* logits, int64_t columns, int64_t valid, int64_t target, W
   }
   const Wide<T> at_target = target >= 0 ? static_cast<Wide<T>>(logits[target]) : Wide<T>(0);
   const Lanes<T> shift(lse), factor(scale);
-  for_each_lanes<T>(valid, [&](int64_t i, auto n) {
-    store(logits + i, exp_of<T>(load(logits + i, n) - shift) * factor, n);
-  });
+  for_each_lanes<T>(valid,
+                    [&](int64_t i, auto n) { store(logits + i, exp_of<T>(load(logits + i, n) - shift) * factor, n); });
   std::fill(logits + valid, logits + columns, T(0));
   // expm1 keeps the digits of a probability near 1, which the difference of two rounded numbers would lose.
   if (target >= 0) logits[target] = static_cast<T>(scale * std::expm1(at_target - lse));
@@ -77,7 +76,9 @@ int64_t target_of(const LogitRows& a, int64_t row) {
 template <typename T, typename Body>
 void for_each_row(const LogitRows& a, Body&& body) {
   at::parallel_for(0, a.rows, 1 + 16384 / (a.columns + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) body(row, static_cast<T*>(a.logits) + row * a.stride, target_of(a, row));
+    for (int64_t row = begin; row < end; ++row) {
+      body(row, static_cast<T*>(a.logits) + row * a.stride, target_of(a, row));
+    }
   });
 }
 

@@ -1,5 +1,5 @@
-// Products of small row-major blocks in fp32 or fp64 for kernel files: LibTorch exports no BLAS that could be called from
-// inside a parallel region. A tile of c stays in registers while k runs, so every element is summed in order of k.
+// Products of small row-major blocks in fp32 or fp64 for kernel files: LibTorch exports no BLAS that could be called
+// from inside a parallel region. A tile of c stays in registers while k runs, so each element is summed in order of k.
 #pragma once
 
 #include "ops/cpu/kernels/lanes.h"

@@ -1,0 +1,63 @@
+# The back ends that several processes talk over: Gloo between CPUs, NCCL or RCCL between GPUs. torch's library holds
+# them; what is looked for here are the headers that c10d's own headers name.
+#
+# Output  MEGALITH_GLOO, MEGALITH_NCCL                found or not
+#         MEGALITH_GLOO_TEXT, MEGALITH_NCCL_TEXT      for the summary
+
+set(MEGALITH_GLOO OFF)
+find_path(DEP_gloo_INCLUDE gloo/algorithm.h)
+if(DEP_gloo_INCLUDE)
+  set(MEGALITH_GLOO ON)
+  set(MEGALITH_GLOO_TEXT "torch's own, headers in ${DEP_gloo_INCLUDE}")
+else()
+  set(MEGALITH_GLOO_TEXT "off: no gloo/algorithm.h found; several processes need it: apt-get install libgloo-dev")
+endif()
+
+set(MEGALITH_NCCL OFF)
+if(LibTorch_FLAVOUR STREQUAL "CUDA")
+  file(GLOB _nccl_folders "${LibTorch_DIR}/../nvidia/nccl/include")
+  file(GLOB _cuda_folders "/usr/local/cuda/include" "/usr/local/cuda-*/include" "${LibTorch_DIR}/../nvidia/cu*/include"
+                          "${LibTorch_DIR}/../nvidia/cuda_runtime/include")
+  find_path(DEP_nccl_INCLUDE nccl.h HINTS ${_nccl_folders})
+  # cuda_runtime.h needs it, and torch's own packages do not bring it: it tells a toolkit from them.
+  find_path(DEP_cuda_INCLUDE crt/host_config.h HINTS ${_cuda_folders})
+  # torch's headers name these libraries' too; a partial toolkit leaves them to the wheels.
+  find_path(DEP_cusparse_INCLUDE cusparse.h HINTS ${_cuda_folders})
+  if(DEP_nccl_INCLUDE AND DEP_cuda_INCLUDE AND DEP_cusparse_INCLUDE)
+    set(MEGALITH_NCCL ON)
+    set(MEGALITH_NCCL_INCLUDES "${DEP_cuda_INCLUDE}" "${DEP_cusparse_INCLUDE}" "${DEP_nccl_INCLUDE}")
+    set(MEGALITH_NCCL_TEXT "torch's own, headers in ${DEP_nccl_INCLUDE}")
+  else()
+    set(MEGALITH_NCCL_TEXT "off: nccl.h, a CUDA toolkit's crt/host_config.h and cusparse.h are not all there")
+  endif()
+elseif(LibTorch_FLAVOUR STREQUAL "ROCm")
+  set(_rocm /opt/rocm/include)
+  if(DEFINED ENV{ROCM_PATH})
+    set(_rocm "$ENV{ROCM_PATH}/include")
+  endif()
+  find_path(DEP_rccl_INCLUDE rccl/rccl.h HINTS ${_rocm})
+  if(DEP_rccl_INCLUDE)
+    set(MEGALITH_NCCL ON)
+    set(MEGALITH_NCCL_INCLUDES "${DEP_rccl_INCLUDE}" "${DEP_rccl_INCLUDE}/rccl")
+    set(MEGALITH_NCCL_TEXT "RCCL, torch's own, headers in ${DEP_rccl_INCLUDE}")
+  else()
+    set(MEGALITH_NCCL_TEXT "off: no rccl/rccl.h found")
+  endif()
+else()
+  set(MEGALITH_NCCL_TEXT "off: this torch is the CPU build")
+endif()
+
+# megalith_use_c10d(<target of src/comm>)
+function(megalith_use_c10d target)
+  if(MEGALITH_GLOO)
+    target_compile_definitions(${target} PRIVATE MEGALITH_GLOO=1)
+    target_include_directories(${target} SYSTEM PRIVATE "${DEP_gloo_INCLUDE}")
+  endif()
+  if(MEGALITH_NCCL)
+    target_compile_definitions(${target} PRIVATE MEGALITH_NCCL=1)
+    if(LibTorch_FLAVOUR STREQUAL "ROCm")
+      target_compile_definitions(${target} PRIVATE USE_ROCM=1 __HIP_PLATFORM_AMD__=1)
+    endif()
+    target_include_directories(${target} SYSTEM PRIVATE ${MEGALITH_NCCL_INCLUDES})
+  endif()
+endfunction()

@@ -1,0 +1,80 @@
+// Saving during training; see checkpoint_saver.h.
+#include "checkpoint/checkpoint_saver.h"
+
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+// What ranks tell each other about the writing under way; the largest decides.
+constexpr double kWritten = 0, kWriting = 1, kFailed = 2;
+
+}  // namespace
+
+struct CheckpointSaver::Pending {
+  CheckpointWriter writer;
+  int64_t iteration = 0;
+  Stopwatch watch;
+  std::atomic<bool> is_written{false};
+  std::thread thread;
+
+  ~Pending() {
+    if (thread.joinable()) thread.join();
+  }
+};
+
+CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log)
+    : CheckpointSaver(options.save.value(), options.save_settings(), options.async_save, groups, log) {}
+
+CheckpointSaver::CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups,
+                                 Logger& log)
+    : root_(std::move(root)), settings_(std::move(settings)), is_async_(is_async), groups_(groups), log_(log) {}
+
+CheckpointSaver::~CheckpointSaver() = default;
+
+void CheckpointSaver::save(const CheckpointState& state) {
+  finish();
+  const Stopwatch watch;
+  if (!is_async_) {
+    CheckpointWriter writer(root_, state, groups_, log_, settings_);
+    writer.write();
+    commit(writer, state.train.iteration, watch);
+    return;
+  }
+  pending_.reset(new Pending{.writer{root_, state, groups_, log_, settings_},
+                             .iteration = state.train.iteration,
+                             .watch = watch,
+                             .thread = {}});
+  pending_->writer.copy_to_host(buffers_);
+  log_.info("copied the checkpoint of iteration {} in {}; writing it beside training", state.train.iteration,
+            format_duration(watch.elapsed_s()));
+  pending_->thread = std::thread([pending = pending_.get()] {
+    pending->writer.write();
+    pending->is_written.store(true, std::memory_order_release);
+  });
+}
+
+void CheckpointSaver::poll() {
+  if (!pending_) return;
+  double stage = kWriting;
+  if (pending_->is_written.load(std::memory_order_acquire)) {
+    stage = pending_->writer.has_failed() ? kFailed : kWritten;
+  }
+  // A failure anywhere ends the wait: finishing reports it on all ranks.
+  if (groups_.world->reduced(stage, ReduceOp::kMax, "checkpoint written") != kWriting) finish();
+}
+
+void CheckpointSaver::finish() {
+  if (!pending_) return;
+  const std::unique_ptr<Pending> pending = std::move(pending_);
+  pending->thread.join();
+  commit(pending->writer, pending->iteration, pending->watch);
+}
+
+void CheckpointSaver::commit(CheckpointWriter& writer, int64_t iteration, const Stopwatch& watch) {
+  const std::filesystem::path folder = writer.finish();
+  log_.info("saved the checkpoint of iteration {} to {} in {}", iteration, folder.string(),
+            format_duration(watch.elapsed_s()));
+}
+
+}  // namespace megalith

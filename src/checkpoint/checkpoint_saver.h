@@ -1,0 +1,58 @@
+// Saving during training: at once, or (async_save) beside the steps that follow.
+//
+// Asynchronously a save copies this rank's share to host memory and returns; a thread writes it; a later step boundary,
+// or finish(), commits. One checkpoint is under way at most: the next save waits for the one before. What is written is
+// what a synchronous save would have written, to the byte.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/checkpoint_options.h"
+#include "checkpoint/checkpoint_state.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "comm/groups.h"
+#include "core/log.h"
+#include "core/time.h"
+
+namespace megalith {
+
+class CheckpointSaver {
+ public:
+  // options.save is set. Both outlive the saver.
+  CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log);
+  // For tests, which watch or disturb the steps of writing.
+  CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups, Logger& log);
+  // Waits for its own thread, and for nobody else: a checkpoint that was not finished is dropped.
+  ~CheckpointSaver();
+
+  // All of these are collective over the world, and throw on all ranks when a checkpoint, perhaps the one under way,
+  // could not be written.
+
+  // When it returns, training may go on and change what `state` refers to.
+  void save(const CheckpointState& state);
+  // At a step boundary: commits the checkpoint under way when all ranks have written theirs.
+  void poll();
+  // Waits for the checkpoint under way and commits it.
+  void finish();
+
+  bool is_pending() const { return pending_ != nullptr; }
+
+ private:
+  struct Pending;
+  void commit(CheckpointWriter& writer, int64_t iteration, const Stopwatch& watch);
+
+  std::filesystem::path root_;
+  SaveSettings settings_;
+  bool is_async_;
+  const Groups& groups_;
+  Logger& log_;
+  std::vector<at::Tensor> buffers_;  // host copies, kept for the next checkpoint
+  std::unique_ptr<Pending> pending_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,14 @@
+// What the one file that names NCCL or RCCL gives to c10d_group.cc. Includes c10d: for these two files alone.
+#pragma once
+
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace megalith {
+
+// Null when the program was built without it.
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    std::chrono::milliseconds timeout);
+
+}  // namespace megalith

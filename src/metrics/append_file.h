@@ -1,0 +1,40 @@
+// A file that records are appended to, each with one write: whole, or not at all.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace megalith {
+
+class Logger;
+
+class AppendFile {
+ public:
+  enum class Open {
+    kAppend,     // creates the file, or goes on behind what it has
+    kCreateNew,  // fails when there is a file of this name
+  };
+
+  // Makes the folder, and opens. UserError that names `option` when that fails.
+  AppendFile(std::filesystem::path path, std::string option, Open open, Logger& log);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  // A record that does not fit (a full disk) is dropped: what was written of it is taken back, and the first time there
+  // is a warning, "metrics_file run.jsonl: the line of iteration 3 was not written: …".
+  void append(std::string_view record, std::string_view what);
+
+  const std::filesystem::path& path() const { return path_; }
+  int descriptor() const { return fd_; }  // open for reading and writing
+
+ private:
+  std::filesystem::path path_;
+  std::string option_;
+  Logger& log_;
+  int fd_ = -1;
+  bool has_warned_ = false;
+};
+
+}  // namespace megalith

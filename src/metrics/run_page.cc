@@ -1,0 +1,275 @@
+// See run_page.h.
+#include "metrics/run_page.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/strings.h"
+#include "metrics/run_page_assets.h"
+
+namespace megalith {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr size_t kMostPointsUnderThePointer = 1500;  // of a series; a chart is some 1100 pixels wide
+
+void add_point(PlotSeries& series, int64_t iteration, double value) {
+  series.x.push_back(static_cast<double>(iteration));
+  series.y.push_back(value);
+}
+
+PlotSeries& series_of(std::vector<PlotSeries>& all, const std::string& name) {
+  auto one = std::find_if(all.begin(), all.end(), [&](const PlotSeries& other) { return other.name == name; });
+  if (one == all.end()) one = all.insert(one, {.name = name});
+  return *one;
+}
+
+// With six digits, which are more than a pixel shows.
+Json short_number(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::stod(fmt::format("{:.6g}", value));
+}
+
+Json points_of(const PlotSeries& series) {
+  const size_t stride = (series.x.size() + kMostPointsUnderThePointer - 1) / kMostPointsUnderThePointer;
+  Json x = Json::array(), y = Json::array();
+  const auto add = [&](size_t i) {
+    x.push_back(static_cast<int64_t>(series.x[i]));
+    y.push_back(short_number(series.y[i]));
+  };
+  for (size_t i = 0; i < series.x.size(); i += stride) add(i);
+  if (stride > 1 && (series.x.size() - 1) % stride != 0) add(series.x.size() - 1);
+  return {{"name", series.name}, {"x", x}, {"y", y}};
+}
+
+std::string card(const std::string& name, const std::string& value, const std::string& unit, const std::string& more) {
+  return fmt::format(
+      "<div class=\"card\"><div class=\"name\">{}</div><div class=\"value\">{}{}</div><div "
+      "class=\"more\">{}</div></div>\n",
+      name, value, unit.empty() ? "" : fmt::format(" <small>{}</small>", unit), more);
+}
+
+std::string number(double value) {
+  if (std::isnan(value)) return "<span class=\"bad\">NaN</span>";
+  if (std::isinf(value)) return "<span class=\"bad\">infinite</span>";
+  return value != 0 && (std::fabs(value) < 1e-3 || std::fabs(value) >= 1e6) ? fmt::format("{:.3e}", value)
+                                                                            : fmt::format("{:.4g}", value);
+}
+
+double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
+
+}  // namespace
+
+RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
+    : settings_(std::move(settings)),
+      log_(log),
+      train_loss_{.name = "train", .is_noisy = true},
+      learning_rate_{.name = "learning rate"},
+      grad_norm_{.name = "norm", .is_noisy = true},
+      tokens_per_s_{.name = "tokens/s", .is_noisy = true},
+      memory_used_{.name = "in use"},
+      memory_peak_{.name = "tensors, peak"} {
+  if (settings_.path.has_parent_path()) make_directories(settings_.path.parent_path());
+  try {
+    write_file_atomic(settings_.path, render());
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("page_file: {}", error.message()), "name a file that can be written");
+  }
+}
+
+void RunPageSink::on_step(const StepRecord& record) {
+  if (num_steps_++ == 0) since_first_step_.restart();
+  num_skipped_ += record.is_skipped;
+  num_tokens_ += record.tokens;
+  averages_.add(record);
+  for (size_t i = 0; i < record.losses.size(); ++i) {
+    const auto& [name, value] = record.losses[i];
+    add_point(i == 0 ? train_loss_ : series_of(other_losses_, name), record.iteration, value);
+  }
+  add_point(learning_rate_, record.iteration, record.learning_rate);
+  if (record.grad_norm) add_point(grad_norm_, record.iteration, *record.grad_norm);
+  // The first step is slow for other reasons: memory is touched, kernels are chosen.
+  if (num_steps_ > 1) add_point(tokens_per_s_, record.iteration, record.tokens_per_s_per_device());
+  add_point(memory_used_, record.iteration, static_cast<double>(record.memory_used_bytes) / kGiB);
+  if (record.memory_peak_bytes > 0) {
+    add_point(memory_peak_, record.iteration, static_cast<double>(record.memory_peak_bytes) / kGiB);
+  }
+  last_ = record;
+  if (num_steps_ == 1 || since_saved_.elapsed_s() >= settings_.step_every_s) save();
+}
+
+void RunPageSink::on_validation(const ValidationRecord& record) {
+  if (record.losses.empty()) return;
+  evaluations_.push_back(record);
+  PlotSeries& series = series_of(validation_, record.set);
+  series.has_markers = true;
+  add_point(series, record.iteration, record.losses.front().second);
+  if (since_saved_.elapsed_s() >= settings_.evaluation_every_s) save();
+}
+
+void RunPageSink::on_end() {
+  has_ended_ = true;
+  save();
+}
+
+void RunPageSink::save() {
+  try {
+    write_file_atomic(settings_.path, render());
+  } catch (const UserError& error) {
+    if (!has_warned_) log_.warn("page_file: {}", error.message());
+    has_warned_ = true;
+  }
+  since_saved_.restart();
+}
+
+std::string RunPageSink::status() const {
+  if (has_ended_) {
+    return last_.iteration >= last_.train_iters ? "<span class=\"chip finished\">finished</span>"
+                                                : fmt::format("<span class=\"chip stopped\">stopped at {} of {}</span>",
+                                                              last_.iteration, last_.train_iters);
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("<span class=\"chip running\" data-written=\"{}\">{}</span>",
+                     std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                     num_steps_ == 0 ? "starting" : "running");
+}
+
+std::string RunPageSink::cards() const {
+  if (num_steps_ == 0) return "";
+  std::string text;
+  const double progress =
+      static_cast<double>(last_.iteration) / static_cast<double>(std::max<int64_t>(last_.train_iters, 1));
+  std::string time = "took " + format_duration(since_start_.elapsed_s());
+  const int64_t left = last_.train_iters - last_.iteration;
+  if (!has_ended_ && left > 0) {
+    const double step_s =
+        num_steps_ > 1 ? since_first_step_.elapsed_s() / static_cast<double>(num_steps_ - 1) : last_.elapsed_ms / 1e3;
+    time = format_duration(step_s * static_cast<double>(left)) + " left";
+  }
+  text += card("Iteration", fmt::format("{}", last_.iteration), fmt::format("of {}", last_.train_iters),
+               fmt::format("<div class=\"bar\"><i style=\"width:{:.1f}%\"></i></div>{}<br>{} tokens", 100 * progress,
+                           time, format_count(static_cast<double>(num_tokens_))));
+
+  std::string more = "no evaluation yet";
+  if (!validation_.empty()) {
+    const std::vector<double>& losses = validation_.front().y;
+    const double best = *std::min_element(losses.begin(), losses.end());
+    more = fmt::format("{} {}{}", escape_html(validation_.front().name), number(losses.back()),
+                       losses.size() > 1 ? "<br>best " + number(best) : "");
+  }
+  if (!last_.losses.empty()) {
+    const double loss = last_.losses.front().second;
+    text += card("Loss", number(loss), "", more);
+    const double evaluated = validation_.empty() ? loss : validation_.front().y.back();
+    text += card("Perplexity", number(perplexity(evaluated)), "",
+                 validation_.empty() ? "of the last batch" : "of the last evaluation");
+  }
+  const RunSummary mean = averages_.summary();
+  text += card("Throughput", format_count(mean.tokens_per_s_per_device), "tokens/s",
+               fmt::format("{:.3g} TFLOP/s{}<br>{:.4g} ms a step", mean.tflops_per_device,
+                           last_.num_devices > 1 ? " a device" : "", mean.elapsed_ms));
+  std::string skipped = fmt::format("learning rate<br>{}", number(last_.learning_rate));
+  if (num_skipped_ > 0) skipped = fmt::format("<span class=\"bad\">{} steps skipped</span>", num_skipped_);
+  text += card("Gradient norm", last_.grad_norm ? number(*last_.grad_norm) : "–", "", skipped);
+  text += card("Memory", format_bytes(last_.memory_used_bytes),
+               last_.memory_total_bytes > 0 ? fmt::format("{:.0f} %", 100 * last_.memory_used_fraction()) : "",
+               last_.memory_peak_bytes > 0 ? "tensors at most<br>" + format_bytes(last_.memory_peak_bytes) : "");
+  return "<section class=\"cards\">\n" + text + "</section>\n";
+}
+
+std::vector<RunPageSink::Chart> RunPageSink::charts() const {
+  const auto half = [](std::string title, std::string y_label) {
+    return PlotSettings{.title = std::move(title),
+                        .x_label = "iteration",
+                        .y_label = std::move(y_label),
+                        .has_style = false,
+                        .width = 590,
+                        .height = 330};
+  };
+  std::vector<Chart> charts;
+  PlotSettings wide = half("Loss", "nats per token");
+  wide.width = 1190;
+  wide.height = 430;
+  std::vector<PlotSeries> losses = {train_loss_};
+  losses.insert(losses.end(), validation_.begin(), validation_.end());
+  charts.push_back({"loss", wide, losses, true});
+  if (!other_losses_.empty()) {
+    wide.title = "Other losses";
+    wide.height = 330;
+    charts.push_back({"other_losses", wide, other_losses_, true});
+  }
+  charts.push_back({"learning_rate", half("Learning rate", ""), {learning_rate_}});
+  PlotSettings norm = half("Gradient norm", "before clipping");
+  norm.is_log_if_wide = true;
+  charts.push_back({"grad_norm", norm, {grad_norm_}});
+  charts.push_back({"throughput", half("Throughput", "tokens per second and device"), {tokens_per_s_}});
+  charts.push_back({"memory", half("Memory", "GiB"), {memory_used_, memory_peak_}});
+  // What has no point is not drawn, and colours go by the drawn ones.
+  for (Chart& chart : charts) std::erase_if(chart.series, [](const PlotSeries& series) { return series.x.empty(); });
+  return charts;
+}
+
+std::string RunPageSink::evaluations() const {
+  if (evaluations_.empty()) return "";
+  static constexpr size_t kMostRows = 12;
+  double best = std::numeric_limits<double>::infinity();
+  for (const ValidationRecord& one : evaluations_) {
+    if (one.set == evaluations_.front().set) best = std::min(best, one.losses.front().second);
+  }
+  std::string rows;
+  const size_t first = evaluations_.size() > kMostRows ? evaluations_.size() - kMostRows : 0;
+  for (size_t i = evaluations_.size(); i-- > first;) {  // the latest first
+    const ValidationRecord& one = evaluations_[i];
+    const double loss = one.losses.front().second;
+    const bool is_best = one.set == evaluations_.front().set && loss == best;
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td><td>{}</td></tr>\n", escape_html(one.set),
+                        one.iteration, format_count(static_cast<double>(one.consumed_samples)),
+                        is_best ? " class=\"best\"" : "", number(loss), number(perplexity(loss)));
+  }
+  return fmt::format(
+      "<section class=\"block\"><h2>Evaluations{}</h2><table><thead><tr><th>set</th><th>iteration</th>"
+      "<th>samples</th><th>loss</th><th>perplexity</th></tr></thead><tbody>\n{}</tbody></table></section>\n",
+      first > 0 ? fmt::format(" <small>(the last {} of {})</small>", kMostRows, evaluations_.size()) : "", rows);
+}
+
+std::string RunPageSink::render() const {
+  std::string drawn;
+  Json points = Json::object();
+  for (const Chart& chart : charts()) {
+    drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">{}</div>\n", chart.is_wide ? " wide" : "", chart.id,
+                         render_svg_plot(chart.plot, chart.series));
+    for (const PlotSeries& series : chart.series) points[chart.id].push_back(points_of(series));
+  }
+  const std::string title = escape_html(settings_.title);
+  std::string page = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+  if (!has_ended_) page += "<meta http-equiv=\"refresh\" content=\"15\">\n";
+  // The browser itself holds the page to its promise that it loads nothing.
+  page += fmt::format(
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<link rel=\"icon\" href=\"data:,\">\n"
+      "<title>{}{} · Megalith</title>\n<style>{}</style>\n</head>\n<body>\n<main>\n",
+      num_steps_ > 0 ? fmt::format("{}/{} · ", last_.iteration, last_.train_iters) : "", title, kRunPageStyle);
+  page += fmt::format("<header><h1>{}</h1>{}<button id=\"theme\" type=\"button\">Dark</button><p>{}</p></header>\n",
+                      title, status(), escape_html(settings_.subtitle));
+  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + evaluations();
+  if (!settings_.configuration.empty()) {
+    page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
+                        escape_html(settings_.configuration));
+  }
+  // Names of losses could hold "</script>": '<' is written as JSON's escape.
+  std::string data = dump_json(points);
+  for (size_t at = data.find('<'); at != std::string::npos; at = data.find('<', at)) data.replace(at, 1, "\\u003c");
+  page += fmt::format("<footer>Megalith, {}</footer>\n</main>\n", local_timestamp());
+  return page + "<script type=\"application/json\" id=\"points\">" + data + "</script>\n<script>" + kRunPageScript +
+         "</script>\n</body>\n</html>\n";
+}
+
+}  // namespace megalith

@@ -1,0 +1,73 @@
+// page_file: one web page on a run, to keep open in a browser while it trains and to keep afterwards. Key numbers,
+// loss, learning rate, gradient norm, throughput, memory, evaluations and configuration; light or dark as the reader's
+// system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to install.
+//
+// It tells what this process has seen: the page of a resumed run begins where it was resumed. While the run goes on the
+// page reloads itself.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/time.h"
+#include "metrics/averages.h"
+#include "metrics/step_record.h"
+#include "metrics/svg_plot.h"
+
+namespace megalith {
+
+class Logger;
+
+struct RunPageSettings {
+  std::filesystem::path path;
+  std::string title;          // "llama, 12.6 M parameters"
+  std::string subtitle;       // "global batch 32 × 256 tokens, bf16"
+  std::string configuration;  // as YAML; may be empty
+  // Seconds that lie between two pages at least: after an evaluation, and after a step.
+  double evaluation_every_s = 2, step_every_s = 10;
+};
+
+class RunPageSink : public MetricsSink {
+ public:
+  // Creates the folder and writes an empty page. UserError when that fails; later a page that cannot be written costs
+  // one warning.
+  RunPageSink(RunPageSettings settings, Logger& log);
+
+  void on_step(const StepRecord& record) override;
+  void on_validation(const ValidationRecord& record) override;
+  void on_end() override;
+
+  // The whole page as it stands.
+  std::string render() const;
+
+ private:
+  struct Chart {
+    std::string id;
+    PlotSettings plot;
+    std::vector<PlotSeries> series;
+    bool is_wide = false;
+  };
+
+  void save();
+  std::string status() const;
+  std::string cards() const;
+  std::string evaluations() const;
+  std::vector<Chart> charts() const;
+
+  RunPageSettings settings_;
+  Logger& log_;
+  bool has_ended_ = false, has_warned_ = false;
+  Stopwatch since_start_, since_saved_;
+
+  StepRecord last_;
+  RunAverages averages_;
+  int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0;
+  Stopwatch since_first_step_;  // the first step is slow: the time left is estimated without it
+  PlotSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
+  std::vector<PlotSeries> other_losses_, validation_;
+  std::vector<ValidationRecord> evaluations_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,43 @@
+// tensorboard_dir: the run as TensorBoard's scalars, under Megatron-LM's tags.
+//
+//   learning-rate, batch-size, skipped-train-samples, each loss ("lm loss"), loss-scale, world-size, grad-norm,
+//   num-zeros, params-norm            over iterations; with " vs samples" behind the tag over the samples consumed
+//   iteration-time (s), throughput (TFLOP/s/device), token_throughput(tokens/sec/gpu), NAME-time (s) of each phase
+//   mem-reserved-bytes, mem-allocated-bytes, mem-max-allocated-bytes
+//   "lm loss validation", "lm loss validation ppl", the same of "test"; both axes
+//
+// Every run writes a file of its own into the folder, events.out.tfevents.TIME.HOST.PROCESS; what it has is on disk
+// after each step. Source: Megatron-LM megatron/training/training.py, training_log (core_r0.14.0).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "metrics/append_file.h"
+#include "metrics/log_options.h"
+#include "metrics/step_record.h"
+
+namespace megalith {
+
+class TensorboardSink : public MetricsSink {
+ public:
+  // Creates the folder and the file. UserError when that fails. options.tensorboard_dir is set.
+  TensorboardSink(const LogOptions& options, Logger& log);
+
+  void on_step(const StepRecord& record) override;
+  void on_validation(const ValidationRecord& record) override;
+
+  const std::filesystem::path& path() const { return file_->path(); }
+
+ private:
+  using Scalars = std::vector<std::pair<std::string, double>>;
+  // `both` goes over iterations and samples.
+  void write(int64_t iteration, int64_t consumed_samples, const Scalars& both, const Scalars& over_iterations);
+
+  LogOptions options_;
+  std::unique_ptr<AppendFile> file_;
+};
+
+}  // namespace megalith

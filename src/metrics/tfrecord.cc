@@ -1,0 +1,90 @@
+// See tfrecord.h.
+#include "metrics/tfrecord.h"
+
+#include <array>
+#include <bit>
+
+namespace megalith {
+namespace {
+
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? 0x82f63b78u : 0u);  // reflected polynomial
+    table[byte] = crc;
+  }
+  return table;
+}
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+
+// How a field of a protocol buffer is stored.
+enum class Wire : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+void put_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>((value & 0x7f) | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+void put_key(std::string& out, uint64_t field, Wire wire) { put_varint(out, field << 3 | static_cast<uint64_t>(wire)); }
+
+template <typename T>
+void put_little_endian(std::string& out, T bits) {
+  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(bits >> (8 * i) & 0xff));
+}
+
+void put_bytes(std::string& out, uint64_t field, std::string_view bytes) {
+  put_key(out, field, Wire::kBytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+std::string event_at(double wall_time_s) {
+  std::string event;
+  put_key(event, 1, Wire::kFixed64);
+  put_little_endian(event, std::bit_cast<uint64_t>(wall_time_s));
+  return event;
+}
+
+}  // namespace
+
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t crc = 0xffffffffu;
+  for (const char c : bytes) crc = kCrcTable[(crc ^ static_cast<uint8_t>(c)) & 0xff] ^ (crc >> 8);
+  return ~crc;
+}
+
+uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
+
+std::string tfrecord(std::string_view message) {
+  std::string record;
+  put_little_endian(record, uint64_t{message.size()});
+  put_little_endian(record, masked_crc32c(record));
+  record += message;
+  put_little_endian(record, masked_crc32c(message));
+  return record;
+}
+
+std::string version_event(double wall_time_s) {
+  std::string event = event_at(wall_time_s);
+  put_bytes(event, 3, "brain.Event:2");
+  return event;
+}
+
+std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
+  std::string summary;
+  for (const auto& [tag, number] : scalars) {
+    std::string value;
+    put_bytes(value, 1, tag);
+    put_key(value, 2, Wire::kFixed32);
+    put_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(number)));
+    put_bytes(summary, 1, value);
+  }
+  std::string event = event_at(wall_time_s);
+  put_key(event, 2, Wire::kVarint);
+  put_varint(event, static_cast<uint64_t>(step));
+  put_bytes(event, 5, summary);
+  return event;
+}
+
+}  // namespace megalith

@@ -1,0 +1,34 @@
+// TensorBoard's event files from the bytes up: the few protocol-buffer messages that carry scalars, and the TFRecord
+// frame around each. LibTorch hides its protobuf library, and what is needed of it is small.
+//
+//   frame    length (8 bytes, little endian), masked CRC-32C of those 8 bytes, message, masked CRC-32C of the message
+//   Event    { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
+//   Summary  { repeated Value value = 1; }  Value { string tag = 1; float simple_value = 2; }
+//
+// Source: tensorboard/compat/proto/{event,summary}.proto, tensorflow/core/lib/io/record_writer.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megalith {
+
+// The cyclic redundancy check of Castagnoli's polynomial (RFC 3720, B.4): of "123456789" it is 0xe3069283.
+uint32_t crc32c(std::string_view bytes);
+
+// As TFRecord stores it: rotated and shifted, so that a checksum over data with checksums stays useful.
+uint32_t masked_crc32c(std::string_view bytes);
+
+// The message in its frame.
+std::string tfrecord(std::string_view message);
+
+// The Event that an event file begins with.
+std::string version_event(double wall_time_s);
+
+// An Event with scalars, which are rounded to fp32.
+std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
+
+}  // namespace megalith

@@ -1,0 +1,67 @@
+// Loss scaling; see loss_scaler.h.
+#include "optim/loss_scaler.h"
+
+#include <algorithm>
+
+namespace megalith {
+namespace {
+
+constexpr const char* kScale = "loss_scale";
+constexpr const char* kGoodSteps = "loss_scale_good_steps";
+constexpr const char* kHysteresis = "loss_scale_hysteresis";
+
+}  // namespace
+
+void LossScaleOptions::visit(OptionVisitor& v) {
+  v.field("loss_scale", loss_scale, "Fixed loss scale of fp16; without it the scale is dynamic.").above(0);
+  v.field("initial_loss_scale", initial_loss_scale, "Dynamic loss scale at the start.").above(0);
+  v.field("min_loss_scale", min_loss_scale, "Lowest dynamic loss scale.").above(0);
+  v.field("loss_scale_window", loss_scale_window, "Finite steps after which the dynamic loss scale doubles.")
+      .unit("optimizer steps")
+      .at_least(1);
+  v.field("hysteresis", hysteresis, "Overflows that are borne before the dynamic loss scale is halved.").at_least(1);
+}
+
+std::vector<UserError> check_loss_scale_options(const LossScaleOptions& options) {
+  std::vector<UserError> errors;
+  if (!options.loss_scale && options.initial_loss_scale < options.min_loss_scale) {
+    errors.emplace_back(fmt::format("initial_loss_scale {} is less than min_loss_scale {}", options.initial_loss_scale,
+                                    options.min_loss_scale),
+                        "raise initial_loss_scale or lower min_loss_scale");
+  }
+  return errors;
+}
+
+LossScaler::LossScaler(const LossScaleOptions& options, bool is_fp16)
+    : options_(options),
+      is_dynamic_(is_fp16 && !options.loss_scale),
+      scale_(is_fp16 ? options.loss_scale.value_or(options.initial_loss_scale) : 1.0),
+      hysteresis_left_(options.hysteresis) {}
+
+void LossScaler::update(bool was_finite) {
+  if (!is_dynamic_) return;
+  if (!was_finite) {
+    num_good_steps_ = 0;
+    if (--hysteresis_left_ <= 0) scale_ = std::max(scale_ * 0.5, options_.min_loss_scale);
+  } else if (++num_good_steps_ == options_.loss_scale_window) {
+    num_good_steps_ = 0;
+    hysteresis_left_ = options_.hysteresis;
+    scale_ *= 2;
+  }
+}
+
+void LossScaler::save(std::map<std::string, double>& numbers) const {
+  if (!is_dynamic_) return;
+  numbers[kScale] = scale_;
+  numbers[kGoodSteps] = static_cast<double>(num_good_steps_);
+  numbers[kHysteresis] = static_cast<double>(hysteresis_left_);
+}
+
+void LossScaler::load(const std::map<std::string, double>& numbers) {
+  if (!is_dynamic_ || !numbers.contains(kScale)) return;
+  scale_ = numbers.at(kScale);
+  if (numbers.contains(kGoodSteps)) num_good_steps_ = static_cast<int64_t>(numbers.at(kGoodSteps));
+  if (numbers.contains(kHysteresis)) hysteresis_left_ = static_cast<int64_t>(numbers.at(kHysteresis));
+}
+
+}  // namespace megalith

@@ -1,0 +1,195 @@
+"""Ranks as processes: started by torchrun or mpirun, over Gloo, they train as one; when one dies the others say so."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from program import read_metrics
+
+STEPS = 8
+GLOBAL_BATCH = 4
+
+OPTIONS = (
+    *("--num_layers", 2, "--hidden_size", 48, "--num_attention_heads", 4, "--ffn_hidden_size", 96, "--vocab_size", 131),
+    *("--group_query_attention", "--num_query_groups", 2, "--max_position_embeddings", 32, "--seq_length", 32),
+    *("--swiglu", "--normalization", "RMSNorm", "--position_embedding_type", "rope", "--disable_bias_linear"),
+    *("--untie_embeddings_and_output_weights", "--hidden_dropout", 0.1, "--attention_dropout", 0.1, "--fp32"),
+    *("--split", "90,10,0", "--micro_batch_size", 1, "--global_batch_size", GLOBAL_BATCH, "--lr", 3e-3),
+    *("--min_lr", 1e-4, "--lr_decay_style", "cosine", "--lr_warmup_iters", 2, "--eval_interval", 5, "--eval_iters", 2),
+    *("--device", "cpu", "--num_threads", 1, "--distributed_timeout_minutes", 1),
+)
+
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+PREFIXES = ("OMPI_", "SLURM_", "PMIX_", "TORCHELASTIC_")
+
+
+def clean_environment():
+    """Without what a launcher around the tests may have left."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in LAUNCHER_VARIABLES and not name.startswith(PREFIXES)
+    }
+
+
+def torchrun(num_ranks):
+    pytest.importorskip("torch")
+    return [sys.executable, "-m", "torch.distributed.run", "--no-python", "--standalone", f"--nproc-per-node={num_ranks}"]
+
+
+def mpirun(num_ranks):
+    if shutil.which("mpirun") is None:
+        pytest.skip("mpirun is not installed")
+    return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(num_ranks)]
+
+
+LAUNCHERS = {"torchrun": torchrun, "mpirun": mpirun}
+
+
+def train_words(data, folder, *more, steps=STEPS):
+    return (
+        *("train", *OPTIONS, "--train_iters", steps, "--data_path", data.prefix, "--data_cache_path", folder / "cache"),
+        *("--metrics_file", folder / "metrics.jsonl"),
+        *more,
+    )
+
+
+def run_launched(launcher, num_ranks, program, words, expected=0):
+    process = subprocess.run(
+        [*LAUNCHERS[launcher](num_ranks), *program.command(*words)],
+        env=clean_environment(),
+        text=True,
+        capture_output=True,
+        timeout=240,
+    )
+    if expected is not None:
+        assert process.returncode == expected, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    return process
+
+
+def curve(folder):
+    return {line["iteration"]: (line["lm_loss"], line["grad_norm"]) for line in read_metrics(folder / "metrics.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def alone(program, data, tmp_path_factory):
+    """The curve of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    program.run(*train_words(data, folder))
+    found = curve(folder)
+    assert sorted(found) == list(range(1, STEPS + 1))
+    assert found[STEPS][0] < found[1][0]
+    return found
+
+
+def assert_same_curve(found, expected):
+    assert sorted(found) == sorted(expected)
+    for iteration, values in expected.items():
+        # Only the order of sums differs: fp32 keeps 24 bits, and eight steps do not make 1e-5 of that.
+        assert found[iteration] == pytest.approx(values, rel=1e-5), f"iteration {iteration}"
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_processes_train_as_one(launcher, alone, program, data, tmp_path):
+    process = run_launched(launcher, 2, program, train_words(data, tmp_path))
+    assert_same_curve(curve(tmp_path), alone)
+    lines = [line for line in process.stdout.splitlines() if " iteration " in line and "consumed samples" in line]
+    assert len(lines) == STEPS, process.stdout  # one rank speaks
+
+
+def test_two_processes_save_and_one_goes_on(alone, program, data, tmp_path):
+    checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
+    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, "--exit_interval", 3))
+    program.run(*train_words(data, tmp_path, *checkpoint, "--exit_interval", 6))
+    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint))
+    assert_same_curve(curve(tmp_path), alone)
+
+
+def test_wrong_world_size_is_refused_by_every_rank(program, data, tmp_path):
+    # No port is opened and nobody is met: each rank can say it alone.
+    for rank in (0, 2):
+        environment = {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3"}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        _, _, errors = program.run(*train_words(data, tmp_path), environment=environment, expected=2, timeout=30)
+        assert errors.startswith(f"[rank {rank}] error: ") and "global_batch_size 4" in errors, errors
+
+
+def start_by_hand(program, words, num_ranks):
+    """Ranks without a launcher, which would end the others itself when one dies."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for rank in range(num_ranks):
+        environment = clean_environment() | {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": str(rank)}
+        environment |= {"LOCAL_WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        processes.append(
+            subprocess.Popen(
+                program.command(*words), env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+        )
+    return processes
+
+
+def wait_for_lines(path, count, processes):
+    end = time.monotonic() + 120
+    while time.monotonic() < end and all(process.poll() is None for process in processes):
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError([process.communicate()[1] for process in processes if process.poll() is not None])
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killing_one_rank_ends_the_other_with_a_message(victim, program, data, tmp_path):
+    words = train_words(data, tmp_path, "--save", tmp_path / "checkpoint", steps=1_000_000)
+    processes = start_by_hand(program, words, 2)
+    try:
+        wait_for_lines(tmp_path / "metrics.jsonl", 3, processes)
+        processes[victim].send_signal(signal.SIGKILL)
+        other = processes[1 - victim]
+        _, errors = other.communicate(timeout=60)
+        assert other.returncode == 1, errors
+        message = errors[errors.index(f"[rank {1 - victim} dp{1 - victim}] error: ") :]
+        assert " failed: " in message and f"rank {victim} is gone" in message, errors
+        assert not (tmp_path / "checkpoint").exists(), "a rank that lost another one must not try to save"
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_signal_to_one_rank_stops_all_after_a_checkpoint(program, data, tmp_path):
+    words = train_words(data, tmp_path, "--save", tmp_path / "checkpoint", steps=1_000_000)
+    processes = start_by_hand(program, words, 2)
+    try:
+        wait_for_lines(tmp_path / "metrics.jsonl", 3, processes)
+        processes[1].send_signal(signal.SIGTERM)
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 3, errors
+        program.run("inspect", "checkpoint", tmp_path / "checkpoint")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_an_error_that_all_ranks_find_ends_all_with_2(program, data, tmp_path):
+    words = train_words(data, tmp_path, "--load", tmp_path / "none", "--exit_on_missing_checkpoint")
+    processes = start_by_hand(program, words, 2)
+    try:
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 2, errors
+            assert "holds no checkpoint" in errors
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -1,0 +1,218 @@
+// The training loop on a tiny model: precision, ramp-up, stopping and saving, and that a resumed run is the same run.
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "comm/thread_world.h"
+#include "device/threads.h"
+#include "support/temporary_folder.h"
+
+namespace megalith {
+namespace {
+
+using test::TemporaryFolder;
+using Words = std::vector<std::string>;
+
+struct Recorded : MetricsSink {
+  explicit Recorded(std::vector<StepRecord>& records) : records(records) {}
+  void on_step(const StepRecord& record) override { records.push_back(record); }
+  std::vector<StepRecord>& records;
+};
+
+struct Ran {
+  StopReason reason = StopReason::kFinished;
+  std::vector<StepRecord> steps;
+  std::vector<at::Tensor> weights;
+  std::string log;
+  int64_t iteration = 0;
+};
+
+std::unique_ptr<Resolved> resolve_tiny(const Words& more, int64_t world_size) {
+  ConfigInputs inputs;
+  inputs.arguments = {"--num_layers=1",
+                      "--hidden_size=32",
+                      "--num_attention_heads=2",
+                      "--vocab_size=64",
+                      "--max_position_embeddings=16",
+                      "--swiglu",
+                      "--normalization=RMSNorm",
+                      "--mock_data",
+                      "--position_embedding_type=rope",
+                      "--disable_bias_linear",
+                      "--eval_iters=0",
+                      "--lr=1e-2",
+                      "--lr_decay_style=constant",
+                      "--micro_batch_size=2"};
+  inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
+  inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
+  return resolve_config(inputs, world_size);
+}
+
+Ran train(const Words& more, const Groups& groups = Groups::single(), StopRequest* stop = nullptr) {
+  const SingleThreadedScope one_thread;  // nothing here is worth waking another
+  const auto resolved = resolve_tiny(more, groups.world->size());
+  Ran ran;
+  Logger log{LoggerSettings{.write = [&](std::string_view line) { ran.log += line; }}};
+  StopRequest never{0};
+  Trainer trainer(*resolved, groups, at::kCPU, log, stop != nullptr ? *stop : never);
+  trainer.load();
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  sinks.push_back(std::make_unique<Recorded>(ran.steps));
+  ran.reason = trainer.run(std::move(sinks));
+  ran.iteration = trainer.iteration();
+  for (const Parameter* param : trainer.model().parameters()) ran.weights.push_back(param->data().clone());
+  return ran;
+}
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void expect_same_weights(const Ran& a, const Ran& b) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (size_t i = 0; i < a.weights.size(); ++i) EXPECT_TRUE(at::equal(a.weights[i], b.weights[i])) << i;
+}
+
+// Loss and gradient norm of the run's steps from `first` on are those of `straight`, bit for bit.
+void expect_continues(const Ran& resumed, const Ran& straight, size_t first) {
+  ASSERT_EQ(resumed.steps.size() + first, straight.steps.size());
+  for (size_t i = 0; i < resumed.steps.size(); ++i) {
+    const StepRecord &a = resumed.steps[i], &b = straight.steps[i + first];
+    EXPECT_EQ(a.losses, b.losses) << b.iteration;
+    EXPECT_EQ(a.grad_norm, b.grad_norm) << b.iteration;
+    EXPECT_EQ(a.consumed_samples, b.consumed_samples) << b.iteration;
+    EXPECT_EQ(a.global_batch_size, b.global_batch_size) << b.iteration;
+    EXPECT_EQ(a.loss_scale, b.loss_scale) << b.iteration;
+    EXPECT_EQ(a.learning_rate, b.learning_rate) << b.iteration;
+    EXPECT_EQ(a.skipped_samples, b.skipped_samples) << b.iteration;
+  }
+  expect_same_weights(resumed, straight);
+}
+
+TEST(Trainer, Fp16FindsItsScaleSkippingStepsAndThenFollowsFp32) {
+  const Words common = {"--train_iters=40", "--global_batch_size=4"};
+  const Ran fp16 = train(common + Words{"--fp16", "--hysteresis=1"});
+  const Ran fp32 = train(common);
+  EXPECT_TRUE(fp16.steps.front().is_skipped);  // no gradient of fp16 survives 2^32
+  int64_t num_skipped = 0;
+  for (const StepRecord& step : fp16.steps) {
+    num_skipped += step.is_skipped;
+    EXPECT_EQ(step.loss_scale, std::ldexp(1.0, static_cast<int>(32 - num_skipped))) << step.iteration;
+  }
+  EXPECT_GT(num_skipped, 8);
+  EXPECT_LT(num_skipped, 30);
+  EXPECT_FALSE(fp16.steps.back().is_skipped);
+  // Before its first update fp16 has the loss and, once unscaled, the norm of fp32: 11 bits, and a few roundings.
+  EXPECT_NEAR(fp16.steps[0].losses[0].second, fp32.steps[0].losses[0].second, 5e-3);
+  // Fewer updates, so not the same loss; but it learns.
+  EXPECT_LT(fp16.steps.back().losses[0].second, fp16.steps.front().losses[0].second - 0.05);
+}
+
+TEST(Trainer, AFixedScaleOfFp16ChangesNothingButTheScale) {
+  const Words common = {"--train_iters=5", "--global_batch_size=4", "--fp16"};
+  const Ran low = train(common + Words{"--loss_scale=128"}), high = train(common + Words{"--loss_scale=512"});
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(low.steps[i].loss_scale, 128);
+    // fp16 keeps 11 bits; what is subnormal at one scale and not at the other is far below that in the norm.
+    EXPECT_NEAR(*low.steps[i].grad_norm, *high.steps[i].grad_norm, 1e-2 * *high.steps[i].grad_norm) << i;
+  }
+}
+
+TEST(Trainer, AFixedScaleThatOverflowsStopsTheRun) {
+  EXPECT_THROW(train({"--train_iters=2", "--fp16", "--loss_scale=1e30"}), std::runtime_error);
+}
+
+TEST(Trainer, Fp16ResumesWithItsScaleAndItsPlaceInTheSchedule) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_iters=30",      "--global_batch_size=2",   "--fp16",
+                        "--loss_scale_window=3", "--lr_decay_style=linear", "--lr_warmup_iters=5"};
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string()};
+  const Ran straight = train(common);
+  const Ran first = train(common + saved + Words{"--exit_interval=23"});
+  EXPECT_EQ(first.reason, StopReason::kExitInterval);
+  expect_continues(train(common + saved), straight, 23);
+}
+
+TEST(Trainer, SkippedStepsDoNotMoveTheSchedule) {
+  const Ran ran = train({"--train_iters=3", "--fp16", "--initial_loss_scale=1e30", "--lr_decay_style=linear"});
+  for (const StepRecord& step : ran.steps) EXPECT_EQ(step.learning_rate, 1e-2);
+}
+
+TEST(Trainer, ARampedRunResumesInTheMiddleOfItsRamp) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_samples=60",     "--global_batch_size=8", "--rampup_batch_size", "2,2,18", "--bf16",
+                        "--lr_decay_style=linear"};
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string()};
+  const Ran straight = train(common);
+  std::vector<int64_t> sizes;
+  for (const StepRecord& step : straight.steps) sizes.push_back(step.global_batch_size);
+  EXPECT_EQ(sizes, (std::vector<int64_t>{2, 2, 2, 4, 4, 6, 8, 8, 8, 8, 8}));  // 6 consumed samples an increment
+  EXPECT_EQ(straight.steps.back().train_iters, 11);
+  EXPECT_EQ(train(common + saved + Words{"--exit_interval=4"}).iteration, 4);
+  expect_continues(train(common + saved), straight, 4);
+}
+
+TEST(Trainer, EachSizeOfARampLeavesACheckpoint) {
+  const TemporaryFolder folder;
+  train({"--train_samples=30", "--global_batch_size=6", "--rampup_batch_size", "2,2,12", "--save",
+         folder.path().string()});
+  EXPECT_EQ(list_checkpoints(folder.path()).front(), 3);  // sizes 2 2 2 4 4 6 6…: before the first step of 4
+}
+
+TEST(Trainer, WhatRoundingLeavesOutIsCounted) {
+  const Ran ran = train({"--train_iters=3", "--global_batch_size=5", "--decrease_batch_size_if_needed"});
+  EXPECT_EQ(ran.steps.back().global_batch_size, 4);
+  EXPECT_EQ(ran.steps.back().consumed_samples, 12);
+  EXPECT_EQ(ran.steps.back().skipped_samples, 3);
+}
+
+TEST(Trainer, ItsTimeOverItSavesAndStops) {
+  const TemporaryFolder folder;
+  const Ran ran = train({"--train_iters=1000", "--exit_duration_in_mins=1e-9", "--save", folder.path().string()});
+  EXPECT_EQ(ran.reason, StopReason::kExitDuration);
+  EXPECT_EQ(ran.iteration, 1);
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{1}));
+}
+
+TEST(Trainer, ASignalToOneRankStopsAllAtTheSameStep) {
+  const TemporaryFolder folder;
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    StopRequest stop{groups.rank == 1 ? 15 : 0};
+    const Ran ran = train({"--train_iters=1000", "--save", folder.path().string()}, groups, &stop);
+    EXPECT_EQ(ran.reason, StopReason::kSignal);
+    EXPECT_EQ(ran.iteration, 1);
+  });
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{1}));
+}
+
+TEST(Trainer, AsynchronousCheckpointsAreThoseOfTheStepTheyName) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_iters=12", "--global_batch_size=4", "--bf16"};
+  const Words saved = {"--save", folder.path().string(), "--save_interval=3", "--async_save"};
+  const Ran straight = train(common);
+  expect_same_weights(train(common + saved), straight);
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{3, 6, 9, 12}));
+  for (const size_t step : {3, 6, 9}) {
+    expect_continues(train(common + Words{"--load", folder.path().string(), "--ckpt_step", std::to_string(step)}),
+                     straight, step);
+  }
+}
+
+TEST(Trainer, Bf16MomentsTrainAndResume) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_iters=8",       "--bf16",
+                        "--exp_avg_dtype=bf16",  "--exp_avg_sq_dtype=bf16",
+                        "--global_batch_size=4", "--use_precision_aware_optimizer"};
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string()};
+  const Ran straight = train(common);
+  train(common + saved + Words{"--exit_interval=5"});
+  expect_continues(train(common + saved), straight, 5);
+}
+
+}  // namespace
+}  // namespace megalith
