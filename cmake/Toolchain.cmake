@@ -29,6 +29,18 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-fpch-preprocess)
 endif()
 
+# Most of a file's time goes into headers and into the library templates it instantiates: both are paid once a batch.
+# A file still includes what it uses and keeps its local names unique in its folder; -DMEGALITH_UNITY=OFF builds them
+# one by one.
+if(MEGALITH_UNITY)
+  set(CMAKE_UNITY_BUILD ON)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # A class of a .cc file that holds a type of its unnamed namespace: right, but no longer in the main file.
+    target_compile_options(megalith_warnings INTERFACE -Wno-subobject-linkage)
+  endif()
+endif()
+
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
   message(WARNING "g++ ${CMAKE_CXX_COMPILER_VERSION} is older than those Megalith is tested with (12): "
                   "install g++-12 and set CXX=g++-12")

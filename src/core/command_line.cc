@@ -16,9 +16,9 @@ bool starts_option(const std::string& word) { return word.starts_with("--"); }
 
 bool is_config_name(std::string_view name) { return name == "config" || name == "exp"; }
 
-class Reader {
+class ArgumentReader {
  public:
-  Reader(const std::vector<std::string>& words, const OptionSet& options) : words_(words), options_(options) {}
+  ArgumentReader(const std::vector<std::string>& words, const OptionSet& options) : words_(words), options_(options) {}
 
   CommandLine read() {
     while (next_ < words_.size()) {
@@ -122,7 +122,7 @@ class Reader {
 }  // namespace
 
 CommandLine read_command_line(const std::vector<std::string>& arguments, const OptionSet& options) {
-  return Reader(arguments, options).read();
+  return ArgumentReader(arguments, options).read();
 }
 
 }  // namespace megalith

@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-constexpr std::string_view kMagic("\x93NUMPY\x01\x00", 8);
+constexpr std::string_view kNpyMagic("\x93NUMPY\x01\x00", 8);
 constexpr size_t kAlignment = 64;
 constexpr size_t kGrowthDigits = 21;  // NumPy leaves room to rewrite the first dimension in place
 
@@ -42,11 +42,11 @@ void IndexArray::save_npy(const std::filesystem::path& path) const {
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},{}), }}", info_of(type_).code,
                                    rows, columns_ == 1 ? "" : fmt::format(" {}", columns_));
   header.append(kGrowthDigits - std::min(kGrowthDigits, rows.size()), ' ');
-  const size_t unpadded = kMagic.size() + 2 + header.size() + 1;
+  const size_t unpadded = kNpyMagic.size() + 2 + header.size() + 1;
   header.append(kAlignment - unpadded % kAlignment, ' ');
   header += '\n';
   AtomicFile file(path);
-  file.append(kMagic);
+  file.append(kNpyMagic);
   const auto length = narrow<uint16_t>(header.size());
   file.append_raw(&length, sizeof(length));
   file.append(header);
@@ -61,13 +61,13 @@ IndexArray IndexArray::load_npy(const std::filesystem::path& path) {
   IndexArray array;
   const auto file = std::make_shared<const MappedFile>(path, MappedFile::Access::kRandom);
   const std::string_view text = file->text();
-  if (text.size() < kMagic.size() + 2 || text.substr(0, kMagic.size()) != kMagic)
+  if (text.size() < kNpyMagic.size() + 2 || text.substr(0, kNpyMagic.size()) != kNpyMagic)
     fail("not an array of .npy version 1");
   uint16_t header_bytes = 0;
-  std::memcpy(&header_bytes, text.data() + kMagic.size(), sizeof(header_bytes));
-  const size_t start = kMagic.size() + 2 + header_bytes;
+  std::memcpy(&header_bytes, text.data() + kNpyMagic.size(), sizeof(header_bytes));
+  const size_t start = kNpyMagic.size() + 2 + header_bytes;
   if (start > text.size()) fail("the file is cut");
-  const std::string_view header = text.substr(kMagic.size() + 2, header_bytes);
+  const std::string_view header = text.substr(kNpyMagic.size() + 2, header_bytes);
 
   const std::string_view code = between(header, "'descr': '", "'");
   size_t type = 0;

@@ -14,7 +14,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
-constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
 constexpr size_t kHeaderBytes = 34;
 constexpr uint64_t kVersion = 1;
 
@@ -75,7 +75,7 @@ IndexedDataset::IndexedDataset(std::string_view path) : prefix_(data_prefix(path
 void IndexedDataset::check_index() {
   const std::string name = prefix_ + ".idx";
   const std::byte* data = index_.bytes().data();
-  if (index_.size() < kHeaderBytes || index_.text().substr(0, kMagic.size()) != kMagic) {
+  if (index_.size() < kHeaderBytes || index_.text().substr(0, kIndexMagic.size()) != kIndexMagic) {
     throw UserError(fmt::format("{} is not a Megatron index file (it does not begin with MMIDIDX)", name),
                     "data_path takes the prefix of a .bin and .idx pair made by 'megalith prepare' or preprocess_data");
   }
@@ -205,7 +205,7 @@ void IndexedDatasetWriter::end_document() { boundaries_.push_back(static_cast<in
 
 void IndexedDatasetWriter::finish() {
   AtomicFile index(prefix_ + ".idx");
-  index.append(kMagic);
+  index.append(kIndexMagic);
   const auto put = [&](auto value) { index.append_raw(&value, sizeof(value)); };
   put(kVersion);
   put(static_cast<uint8_t>(type_));

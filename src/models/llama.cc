@@ -8,6 +8,7 @@
 
 namespace megalith {
 
+namespace llama {
 namespace {
 
 bool provides(const ModelConfig& config) {
@@ -37,14 +38,15 @@ std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& cont
 }
 
 }  // namespace
+}  // namespace llama
 
 extern const ModelFamily kLlama;
 const ModelFamily kLlama = {.name = "llama",
                             .hf_model_type = "llama",
                             .hf_class = "LlamaForCausalLM",
-                            .provides = provides,
-                            .from_hf = from_hf,
-                            .to_hf = to_hf,
-                            .build = build};
+                            .provides = llama::provides,
+                            .from_hf = llama::from_hf,
+                            .to_hf = llama::to_hf,
+                            .build = llama::build};
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 
 namespace megalith {
 
+namespace qwen2 {
 namespace {
 
 bool provides(const ModelConfig& config) {
@@ -37,14 +38,15 @@ std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& cont
 }
 
 }  // namespace
+}  // namespace qwen2
 
 extern const ModelFamily kQwen2;
 const ModelFamily kQwen2 = {.name = "qwen2",
                             .hf_model_type = "qwen2",
                             .hf_class = "Qwen2ForCausalLM",
-                            .provides = provides,
-                            .from_hf = from_hf,
-                            .to_hf = to_hf,
-                            .build = build};
+                            .provides = qwen2::provides,
+                            .from_hf = qwen2::from_hf,
+                            .to_hf = qwen2::to_hf,
+                            .build = qwen2::build};
 
 }  // namespace megalith

@@ -15,11 +15,6 @@ namespace {
 using namespace test;  // NOLINT: the toy model's helpers
 namespace fs = std::filesystem;
 
-::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "expected: " << part << "\nfound: " << text;
-}
-
 TEST(Checkpoint, RoundTripIsBitEqual) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t block_bytes : {1, 64, 1 << 20}) {

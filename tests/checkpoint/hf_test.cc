@@ -19,11 +19,6 @@ namespace {
 using namespace test;  // NOLINT: helpers
 namespace fs = std::filesystem;
 
-::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "expected: " << part << "\nfound: " << text;
-}
-
 ModelConfig tiny_config(bool is_tied, bool has_qkv_bias = false) {
   ModelConfig config;
   config.num_layers = 2;

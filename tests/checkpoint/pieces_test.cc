@@ -171,9 +171,6 @@ TEST(TensorStore, AliasStandsInForTheCanonicalName) {
 TEST(TensorStore, RefusesFoldersThatDoNotHoldTogether) {
   const TemporaryFolder folder;
   const auto open = [&] { return message_of([&] { TensorStore::open_folder(folder.path()); }); };
-  const auto contains = [](const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << text;
-  };
   EXPECT_TRUE(contains(message_of([&] { TensorStore::open_folder(folder.path() / "absent"); }), "is not a folder"));
   EXPECT_TRUE(contains(open(), "has neither model.safetensors nor"));
   folder.write("pytorch_model.bin", "x");

@@ -22,11 +22,6 @@ namespace {
 using namespace test;  // NOLINT: the toy model's helpers
 namespace fs = std::filesystem;
 
-::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "expected: " << part << "\nfound: " << text;
-}
-
 // A run in one folder whose weights tell the iteration.
 struct Training {
   explicit Training(fs::path root) : root(std::move(root)) {}

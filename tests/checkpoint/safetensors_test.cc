@@ -26,7 +26,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-std::string message_of(const std::filesystem::path& path) {
+std::string refusal_of(const std::filesystem::path& path) {
   try {
     const SafetensorsFile file(path);
   } catch (const UserError& error) {
@@ -182,11 +182,11 @@ TEST(Safetensors, RefusesWhatIsNotTrue) {
   };
   const TemporaryFolder folder;
   for (const Case& c : cases) {
-    const std::string message = message_of(folder.write("bad.safetensors", c.content));
+    const std::string message = refusal_of(folder.write("bad.safetensors", c.content));
     EXPECT_NE(message.find(c.part), std::string::npos) << "expected: " << c.part << "\nfound: " << message;
     EXPECT_NE(message.find("bad.safetensors"), std::string::npos) << message;
   }
-  EXPECT_EQ(message_of(folder.write("good.safetensors", file_of(tensor(good) + "   ", "ab"))), "accepted");
+  EXPECT_EQ(refusal_of(folder.write("good.safetensors", file_of(tensor(good) + "   ", "ab"))), "accepted");
 }
 
 TEST(Safetensors, EmptyTensorsMayShareAnOffset) {

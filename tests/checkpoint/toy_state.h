@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <deque>
 #include <map>
@@ -173,6 +174,11 @@ struct CapturedLog {
   std::string text;
   Logger log{LoggerSettings{.write = [this](std::string_view line) { text += line; }}};
 };
+
+inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "expected: " << part << "\nfound: " << text;
+}
 
 inline std::string message_of(const std::function<void()>& body) {
   try {

@@ -12,7 +12,7 @@
 namespace megalith {
 namespace {
 
-struct Sample {
+struct HelpSample {
   int64_t micro_batch_size = 1;
   double lr = 1e-4;
   bool bf16 = false;
@@ -39,7 +39,7 @@ struct Sample {
 };
 
 TEST(Help, ShowsGroupsDefaultsUnitsRangesAndAliases) {
-  Sample sample;
+  HelpSample sample;
   OptionSet set(sample);
   const std::string page = help_text(set);
   EXPECT_EQ(page.substr(0, page.find("\n\n")),
@@ -55,7 +55,7 @@ TEST(Help, ShowsGroupsDefaultsUnitsRangesAndAliases) {
 }
 
 TEST(Help, IsAMarkdownPageToo) {
-  Sample sample;
+  HelpSample sample;
   OptionSet set(sample);
   const std::string page = options_markdown(set, "Options of train");
   EXPECT_NE(page.find("# Options of train\n"), std::string::npos);
@@ -65,7 +65,7 @@ TEST(Help, IsAMarkdownPageToo) {
 }
 
 TEST(ResolvedYaml, ReadsBackToTheSameValues) {
-  Sample sample;
+  HelpSample sample;
   OptionSet set(sample);
   const OptionSource source{OptionLayer::kCommandLine, "command line"};
   set.find("micro_batch_size")->set("4", source);
@@ -78,7 +78,7 @@ TEST(ResolvedYaml, ReadsBackToTheSameValues) {
   const test::TemporaryFolder folder;
   for (const Shown shown : {Shown::kAll, Shown::kNonDefault}) {
     const auto file = folder.write("resolved.yaml", resolved_yaml(set, shown));
-    Sample again;
+    HelpSample again;
     OptionSet read(again);
     resolve(read, {.config_file = file});
     for (const auto& option : set.options()) EXPECT_EQ(read.find(option->name())->text(), option->text());
@@ -86,7 +86,7 @@ TEST(ResolvedYaml, ReadsBackToTheSameValues) {
 }
 
 TEST(ResolvedYaml, ShowsOnlyWhatDiffersAndWhere) {
-  Sample sample;
+  HelpSample sample;
   OptionSet set(sample);
   EXPECT_EQ(resolved_yaml(set, Shown::kNonDefault), "");
   set.find("lr")->set("1", {OptionLayer::kFile, "recipe.yaml:3"});
@@ -95,7 +95,7 @@ TEST(ResolvedYaml, ShowsOnlyWhatDiffersAndWhere) {
 }
 
 TEST(Explain, ListsTheLayersAndMarksTheOneInEffect) {
-  Sample sample;
+  HelpSample sample;
   OptionSet set(sample);
   Option& lr = *set.find("lr");
   lr.offer(WrittenValue::of("2"), {OptionLayer::kCommandLine, "command line"});

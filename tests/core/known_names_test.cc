@@ -11,7 +11,7 @@ namespace {
 
 using Kind = KnownName::Kind;
 
-struct Sample {
+struct NamesSample {
   int64_t num_workers = 0;
   bool bf16 = false;
   double lr = 0, lora_dim = 0;
@@ -63,14 +63,14 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
 }
 
 TEST(KnownNames, AnOptionBeatsTheTable) {
-  Sample sample;
+  NamesSample sample;
   OptionSet set(sample);
   EXPECT_NE(look_up(set, "num-workers").option, nullptr);
   EXPECT_EQ(look_up(set, "num-workers").known, nullptr);
 }
 
 TEST(KnownNames, LookUpTriesTheWholeNameFirst) {
-  Sample sample;
+  NamesSample sample;
   OptionSet set(sample);
   EXPECT_FALSE(look_up(set, "no_fp8_weight_transpose_cache").is_negated);
   EXPECT_TRUE(look_up(set, "no-bf16").is_negated);
@@ -81,7 +81,7 @@ TEST(KnownNames, LookUpTriesTheWholeNameFirst) {
 }
 
 TEST(KnownNames, DottedNamesResolveToTheirWholePathOrLastPart) {
-  Sample sample;
+  NamesSample sample;
   OptionSet set(sample);
   EXPECT_EQ(look_up(set, "modules.pre_trainer.overrides.lr").option, set.find("lr"));
   EXPECT_EQ(look_up(set, "modules.pre_trainer.lr").option, set.find("lr"));

@@ -10,7 +10,7 @@
 namespace megalith {
 namespace {
 
-struct Sample {
+struct ResolveSample {
   int64_t micro_batch_size = 1, seq_length = 4096;
   std::optional<int64_t> num_layers;
   double lr = 1e-4;
@@ -34,7 +34,7 @@ struct Sample {
 
 struct Resolve : testing::Test {
   test::TemporaryFolder folder;
-  Sample sample;
+  ResolveSample sample;
   OptionSet set{sample};
   ConfigInputs inputs;
 

@@ -39,7 +39,7 @@ class JsonlFile : public testing::Test {
   Logger log_{{.write = [this](std::string_view text) { logged_ += text; }}};
 };
 
-StepRecord step(int64_t iteration) {
+StepRecord jsonl_step(int64_t iteration) {
   StepRecord record;
   record.iteration = iteration;
   record.losses = {{"lm loss", 0.1}, {"mtp_1 loss", 2.0}};
@@ -54,8 +54,8 @@ StepRecord step(int64_t iteration) {
 TEST_F(JsonlFile, HasOneObjectAStepWithEveryDigit) {
   {
     JsonlSink sink(path(), log_);  // makes the folder
-    sink.on_step(step(1));
-    sink.on_step(step(2));
+    sink.on_step(jsonl_step(1));
+    sink.on_step(jsonl_step(2));
   }
   const auto all = lines();
   ASSERT_EQ(all.size(), 2u);
@@ -71,7 +71,7 @@ TEST_F(JsonlFile, HasOneObjectAStepWithEveryDigit) {
 }
 
 TEST_F(JsonlFile, WhatIsNoNumberIsNull) {
-  StepRecord record = step(1);
+  StepRecord record = jsonl_step(1);
   record.losses[0].second = std::numeric_limits<double>::quiet_NaN();
   record.losses[1].second = -std::numeric_limits<double>::infinity();
   record.grad_norm.reset();
@@ -84,13 +84,13 @@ TEST_F(JsonlFile, WhatIsNoNumberIsNull) {
 }
 
 TEST_F(JsonlFile, AppendsAndDropsAnUnfinishedLine) {
-  { JsonlSink(path(), log_).on_step(step(1)); }
+  { JsonlSink(path(), log_).on_step(jsonl_step(1)); }
   const std::string whole = read_file(path());
   {
     std::ofstream file(path(), std::ios::app);
     file << whole.substr(0, whole.size() / 2);  // killed while writing
   }
-  { JsonlSink(path(), log_).on_step(step(2)); }
+  { JsonlSink(path(), log_).on_step(jsonl_step(2)); }
   const auto all = lines();
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1]["iteration"], 2);
@@ -100,10 +100,10 @@ TEST_F(JsonlFile, AppendsAndDropsAnUnfinishedLine) {
 TEST_F(JsonlFile, AnUnfinishedLineMayBeLongOrTheOnlyOne) {
   std::filesystem::create_directories(path().parent_path());
   { std::ofstream(path()) << std::string(10000, 'x'); }
-  { JsonlSink(path(), log_).on_step(step(1)); }
+  { JsonlSink(path(), log_).on_step(jsonl_step(1)); }
   EXPECT_EQ(lines().size(), 1u);
   { std::ofstream(path(), std::ios::app) << std::string(9000, 'x'); }
-  { JsonlSink(path(), log_).on_step(step(2)); }
+  { JsonlSink(path(), log_).on_step(jsonl_step(2)); }
   EXPECT_EQ(lines().size(), 2u);
 }
 
@@ -120,10 +120,10 @@ TEST_F(JsonlFile, APathThatCannotBeWrittenIsAUserError) {
 TEST_F(JsonlFile, AFullDiskCostsOneWarning) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   JsonlSink sink("/dev/full", log_);
-  sink.on_step(step(1));
+  sink.on_step(jsonl_step(1));
   const std::string first = logged_;
   EXPECT_NE(first.find("the line of iteration 1 was not written"), std::string::npos) << first;
-  sink.on_step(step(2));
+  sink.on_step(jsonl_step(2));
   EXPECT_EQ(logged_, first);
 }
 

@@ -127,7 +127,7 @@ class EventFile : public testing::Test {
   LogOptions options_;
 };
 
-StepRecord step(int64_t iteration) {
+StepRecord event_step(int64_t iteration) {
   StepRecord record;
   record.iteration = iteration;
   record.consumed_samples = 320 * iteration;
@@ -171,9 +171,9 @@ TEST_F(EventFile, HasMegatronsTagsOverIterationsAndSamples) {
   EXPECT_EQ(sink.path().parent_path(), folder_ / "events");
   EXPECT_TRUE(sink.path().filename().string().starts_with("events.out.tfevents."));
   ASSERT_EQ(read_events(sink.path()).size(), 1u) << "the version is there at once";
-  sink.on_step(step(1));
+  sink.on_step(event_step(1));
   ASSERT_EQ(read_events(sink.path()).size(), 3u) << "a step is in the file when on_step returns";
-  sink.on_step(step(200));
+  sink.on_step(event_step(200));
   sink.on_validation({.iteration = 200, .consumed_samples = 64000, .when = "", .losses = {{"lm loss", 2}}});
   sink.on_validation(
       {.iteration = 200, .consumed_samples = 64000, .set = "test", .when = "", .losses = {{"lm loss", 30}}});
@@ -219,7 +219,7 @@ TEST_F(EventFile, SwitchesAndIntervalLeaveOut) {
   options_.log_timers_to_tensorboard = options_.log_memory_to_tensorboard = false;
   options_.log_loss_scale_to_tensorboard = false;
   TensorboardSink sink(options_, log_);
-  for (int64_t i = 1; i <= 20; ++i) sink.on_step(step(i));
+  for (int64_t i = 1; i <= 20; ++i) sink.on_step(event_step(i));
   const std::vector<Event> events = read_events(sink.path());
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(events[1].step, 10);
@@ -233,7 +233,7 @@ TEST_F(EventFile, SwitchesAndIntervalLeaveOut) {
 
 TEST_F(EventFile, ALossThatIsNoNumberStaysOne) {
   TensorboardSink sink(options_, log_);
-  StepRecord record = step(1);
+  StepRecord record = event_step(1);
   record.losses[0].second = std::numeric_limits<double>::quiet_NaN();
   sink.on_step(record);
   EXPECT_TRUE(std::isnan(read_events(sink.path())[1].scalars.at("lm loss")));

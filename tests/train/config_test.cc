@@ -19,7 +19,7 @@ constexpr const char* kTiny[] = {"--num_layers=2",
                                  "--position_embedding_type=rope",
                                  "--disable_bias_linear"};
 
-using Words = std::vector<const char*>;
+using Words = std::vector<std::string>;
 
 std::unique_ptr<Resolved> resolve_with(const Words& more, int64_t world_size = 1) {
   ConfigInputs inputs;

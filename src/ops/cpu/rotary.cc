@@ -9,13 +9,13 @@
 namespace megalith::ops::cpu {
 namespace {
 
-at::Tensor empty_result(const at::Tensor& x, const at::Tensor&, const at::Tensor&, bool) {
+at::Tensor empty_rotated(const at::Tensor& x, const at::Tensor&, const at::Tensor&, bool) {
   return at::empty(x.sizes(), x.options());
 }
 
 at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
                 bool turns_back) {
-  at::Tensor y = empty_result(x, cos, sin, is_interleaved);
+  at::Tensor y = empty_rotated(x, cos, sin, is_interleaved);
   MEGALITH_CPU_KERNEL(rotary)
   ({.dtype = to_dtype(x.scalar_type()),
     .batch = x.size(0),
@@ -53,6 +53,6 @@ TORCH_LIBRARY_IMPL(megalith, CPU, m) {
 }
 
 TORCH_LIBRARY_IMPL(megalith, Meta, m) {
-  m.impl("rotary", TORCH_FN(megalith::ops::cpu::empty_result));
-  m.impl("rotary_backward", TORCH_FN(megalith::ops::cpu::empty_result));
+  m.impl("rotary", TORCH_FN(megalith::ops::cpu::empty_rotated));
+  m.impl("rotary_backward", TORCH_FN(megalith::ops::cpu::empty_rotated));
 }

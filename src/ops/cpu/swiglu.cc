@@ -9,12 +9,12 @@
 namespace megalith::ops::cpu {
 namespace {
 
-at::Tensor empty_result(const at::Tensor& gate_up) {
+at::Tensor empty_product(const at::Tensor& gate_up) {
   return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  at::Tensor y = empty_result(gate_up);
+  at::Tensor y = empty_product(gate_up);
   MEGALITH_CPU_KERNEL(swiglu)
   ({.dtype = to_dtype(gate_up.scalar_type()),
     .rows = y.size(0),
@@ -45,6 +45,6 @@ TORCH_LIBRARY_IMPL(megalith, CPU, m) {
 }
 
 TORCH_LIBRARY_IMPL(megalith, Meta, m) {
-  m.impl("swiglu", TORCH_FN(megalith::ops::cpu::empty_result));
+  m.impl("swiglu", TORCH_FN(megalith::ops::cpu::empty_product));
   m.impl("swiglu_backward", [](const at::Tensor&, const at::Tensor& gate_up) { return at::empty_like(gate_up); });
 }

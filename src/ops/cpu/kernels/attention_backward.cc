@@ -410,7 +410,7 @@ class Backward {
 
 // body(Backward<…>) for the arithmetic of this call.
 template <typename Body>
-void with_products(const AttentionCall& call, Body&& body) {
+void with_backward(const AttentionCall& call, Body&& body) {
   if (call.uses_tiles) {
     Backward<TileBackward> backward(call);
     return body(backward);
@@ -424,19 +424,19 @@ void with_products(const AttentionCall& call, Body&& body) {
 }  // namespace
 
 void attention_pack_backward(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& backward) { backward.pack_all(next); });
+  with_backward(call, [&](auto& backward) { backward.pack_all(next); });
 }
 void attention_backward(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& backward) { backward.run(next); });
+  with_backward(call, [&](auto& backward) { backward.run(next); });
 }
 void attention_backward_keys(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& backward) { backward.run_keys(next); });
+  with_backward(call, [&](auto& backward) { backward.run_keys(next); });
 }
 void attention_backward_queries(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& backward) { backward.run_queries(next); });
+  with_backward(call, [&](auto& backward) { backward.run_queries(next); });
 }
 void attention_backward_bias(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& backward) { backward.run_bias(next); });
+  with_backward(call, [&](auto& backward) { backward.run_bias(next); });
 }
 
 }  // namespace megalith::ops::cpu::CPU_CAPABILITY

@@ -288,7 +288,7 @@ class Forward {
 
 // body(Forward<…>) for the arithmetic of this call.
 template <typename Body>
-void with_products(const AttentionCall& call, Body&& body) {
+void with_forward(const AttentionCall& call, Body&& body) {
   if (call.uses_tiles) {
     Forward<TileForward> forward(call);
     return body(forward);
@@ -302,11 +302,11 @@ void with_products(const AttentionCall& call, Body&& body) {
 }  // namespace
 
 void attention_pack_forward(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& forward) { forward.pack_all(next); });
+  with_forward(call, [&](auto& forward) { forward.pack_all(next); });
 }
 
 void attention_forward(const AttentionCall& call, std::atomic<int64_t>* next) {
-  with_products(call, [&](auto& forward) { forward.run(next); });
+  with_forward(call, [&](auto& forward) { forward.run(next); });
 }
 
 }  // namespace megalith::ops::cpu::CPU_CAPABILITY
