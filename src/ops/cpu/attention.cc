@@ -86,7 +86,7 @@ class Call {
       }
     }
     call = {.dtype = to_dtype(q.scalar_type()),
-            .uses_tiles = q.scalar_type() == at::kBFloat16 && has_bf16_tiles(),
+            .uses_tiles = q.scalar_type() == at::kBFloat16 && has_bf16_blocks(),
             .b = b_,
             .sq = sq_,
             .sk = sk_,

@@ -6,8 +6,8 @@
 
 namespace megalith::ops::cpu {
 
-// Whether this processor multiplies bf16 tiles (AMX), so that tile_product works.
-bool has_bf16_tiles();
+// Whether this processor multiplies pairs of bf16 (AMX tiles, AVX512_BF16 dot products), so that tile_product works.
+bool has_bf16_blocks();
 
 // c (+)= a b in fp32 for a (m, k) bf16 and b (k, n) bf16 in pairs of rows: element (i, j) lies at
 // ((i / 2) * ldb + j) * 2 + i % 2. k is even, n a multiple of 16 and at most 64.

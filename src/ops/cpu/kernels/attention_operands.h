@@ -1,6 +1,6 @@
 // What attention's two kernel files share. Both know two kinds of arithmetic behind one set of names:
 //
-//   Tile…   bf16 by AMX tiles through oneDNN's brgemm, sums in fp32
+//   Tile…   bf16 by AMX tiles or AVX512_BF16 dot products through oneDNN's brgemm, sums in fp32
 //   Plain…  everything else: operands widened to fp32 (fp64 for fp64)
 //
 // Forward keeps rows of queries (scores S, probabilities P), backward rows of keys (S^T, P^T, dS^T): there P^T and dS^T
