@@ -35,6 +35,7 @@ struct CheckpointTensor {
 
 // A parameter's values, under the key "model".
 CheckpointTensor model_tensor(const Parameter& parameter);
+std::vector<CheckpointTensor> model_tensors(const std::vector<Parameter*>& parameters);
 
 struct TrainState {
   int64_t iteration = 0;

@@ -76,6 +76,12 @@ CheckpointTensor model_tensor(const Parameter& parameter) {
           .replica_axes = parameter.placement().replica_axes};
 }
 
+std::vector<CheckpointTensor> model_tensors(const std::vector<Parameter*>& parameters) {
+  std::vector<CheckpointTensor> tensors;
+  for (const Parameter* parameter : parameters) tensors.push_back(model_tensor(*parameter));
+  return tensors;
+}
+
 CheckpointWriter::CheckpointWriter(fs::path root, CheckpointState state, const Groups& groups, Logger& log,
                                    SaveSettings settings)
     : root_(std::move(root)), state_(std::move(state)), groups_(groups), log_(log), settings_(std::move(settings)) {

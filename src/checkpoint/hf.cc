@@ -13,27 +13,26 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/exchange.h"
+#include "checkpoint/tensor_store.h"
 
 namespace megalith {
-namespace {
 
-// Buffers, not weights: what versions of transformers saved although it follows from the configuration.
 bool is_saved_buffer(std::string_view name) {
   constexpr std::array<std::string_view, 3> kEndings = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
   return std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-}  // namespace
-
-void load_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const Groups& groups) {
+void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups) {
   Group& world = *groups.world;
   std::optional<TensorStore> store;
   std::vector<PieceView> views;
   StoreFit fit;
   run_on_all(world, "load_hf open", [&] {
     store = TensorStore::open_folder(folder);
-    for (const Parameter* parameter : parameters) {
-      for (PieceView& view : piece_views(parameter->placement(), parameter->data())) views.push_back(std::move(view));
+    for (const CheckpointTensor& tensor : tensors) {
+      for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
+        views.push_back(std::move(view));
+      }
     }
     fit = compare_with_store(*store, views);
   });
@@ -57,8 +56,8 @@ void load_hf(const std::filesystem::path& folder, const std::vector<Parameter*>&
         "give the architecture of this folder's config.json (or no architecture at all: --load_hf gives it)");
   });
   run_on_all(world, "load_hf read", [&] {
-    for (const Parameter* parameter : parameters) {
-      if (!padding_boxes(parameter->placement()).empty()) parameter->data().zero_();
+    for (const CheckpointTensor& tensor : tensors) {
+      if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
     }
     read_pieces(*store, views);
   });

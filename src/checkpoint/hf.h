@@ -4,20 +4,23 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <vector>
+#include <span>
+#include <string_view>
 
-#include "checkpoint/tensor_store.h"
+#include "checkpoint/checkpoint_state.h"
 #include "comm/groups.h"
 #include "models/families.h"
-#include "nn/parameter.h"
 
 namespace megalith {
 
-// Fills the parameters from DIR/model.safetensors or its shards; dtypes are converted, padding becomes zero. A tied
-// lm_head.weight may be there or not, buffers that old versions saved are passed over.
-// UserError, before anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the
-// world.
-void load_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const Groups& groups);
+// Fills the tensors (of key "model") from DIR/model.safetensors or its shards; dtypes are converted, padding becomes
+// zero. A tied lm_head.weight may be there or not, buffers that old versions saved are passed over. UserError, before
+// anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the world.
+void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups);
+
+// Whether a stored tensor of this name is a buffer and no weight: what versions of transformers saved although it
+// follows from the configuration.
+bool is_saved_buffer(std::string_view name);
 
 struct HfExport {
   at::ScalarType dtype = at::kBFloat16;  // of the weights in the files
@@ -33,7 +36,7 @@ bool has_tokenizer_files(const std::filesystem::path& folder);
 // Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, and the tokenizer. It
 // appears whole or not at all, and replaces one that was exported before. Every rank writes its own boxes into the
 // shared files. UserError when `folder` holds something that is no model. Collective over the world.
-void save_hf(const std::filesystem::path& folder, const std::vector<Parameter*>& parameters, const ModelFamily& family,
+void save_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings);
 
 }  // namespace megalith

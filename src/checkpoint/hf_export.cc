@@ -41,11 +41,11 @@ struct Shard {
 };
 
 // The canonical tensors of all ranks, each once, in model order: ranks of later stages come later.
-std::vector<SafetensorsEntry> gather_entries(const std::vector<Parameter*>& parameters, SafetensorsDtype dtype,
+std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> tensors, SafetensorsDtype dtype,
                                              Group& world) {
   Json mine = Json::array();
-  for (const Parameter* parameter : parameters) {
-    for (const Piece& piece : parameter->placement().pieces) mine.push_back({piece.name, piece.shape});
+  for (const CheckpointTensor& tensor : tensors) {
+    for (const Piece& piece : tensor.placement->pieces) mine.push_back({piece.name, piece.shape});
   }
   std::map<std::string, std::vector<int64_t>> shapes;
   std::vector<SafetensorsEntry> entries;
@@ -152,18 +152,18 @@ bool has_tokenizer_files(const fs::path& folder) {
                      [&](std::string_view name) { return fs::exists(folder / name); });
 }
 
-void save_hf(const fs::path& folder, const std::vector<Parameter*>& parameters, const ModelFamily& family,
+void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings) {
   Group& world = *groups.world;
   std::vector<PieceView> views;  // of what this rank writes
   ReplicaShare share(groups);
-  for (const Parameter* parameter : parameters) {
-    if (!share.is_mine(parameter->placement().replica_axes, static_cast<int64_t>(parameter->data().nbytes()))) continue;
-    for (PieceView& view : piece_views(parameter->placement(), parameter->data())) views.push_back(std::move(view));
+  for (const CheckpointTensor& tensor : tensors) {
+    if (!share.is_mine(tensor.replica_axes, static_cast<int64_t>(tensor.local.nbytes()))) continue;
+    for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) views.push_back(std::move(view));
   }
   const std::vector<Chunk> chunks = make_chunks(views);
   const std::vector<Shard> shards =
-      make_shards(gather_entries(parameters, safetensors_dtype_of(settings.dtype), world), settings.max_shard_bytes);
+      make_shards(gather_entries(tensors, safetensors_dtype_of(settings.dtype), world), settings.max_shard_bytes);
   int64_t total_bytes = 0;
   for (const Shard& shard : shards) {
     for (const auto& [name, tensor] : shard.layout.tensors) total_bytes += tensor.num_bytes;

@@ -23,11 +23,6 @@ struct PieceView {
   at::Tensor tensor;  // of that box's extents; shares the local tensor's memory
 };
 
-// A run [begin, end) of the row-major flattened local tensor: a ZeRO or FSDP shard.
-struct FlatRange {
-  int64_t begin = 0, end = 0;
-};
-
 // local  of placement.local_shape; with a range, one-dimensional of end - begin elements
 // Padding is in no view. In the order of the placement's pieces.
 std::vector<PieceView> piece_views(const Placement& placement, const at::Tensor& local,

@@ -12,6 +12,8 @@ constexpr Command kCommands[] = {
     {"generate", "text from a checkpoint or a Hugging Face folder", run_generate},
     {"evaluate", "loss and perplexity on a data set", run_evaluate},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},
+    {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert},
+    {"bench", "speed of the operators and of training on this machine", run_bench},
 };
 
 }  // namespace

@@ -43,5 +43,7 @@ int run_prepare(CommandContext& context);
 int run_generate(CommandContext& context);
 int run_evaluate(CommandContext& context);
 int run_inspect(CommandContext& context);
+int run_convert(CommandContext& context);
+int run_bench(CommandContext& context);
 
 }  // namespace megalith

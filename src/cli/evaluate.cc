@@ -46,20 +46,21 @@ Split chosen_split(const EvaluateOptions& options, const DataOptions& data) {
   return Split::kTrain;
 }
 
-}  // namespace
-
-int run_evaluate(CommandContext& context) {
-  EvaluateOptions options;
-  std::unique_ptr<Resolved> resolved =
-      resolve_config(context.config_inputs(), 1, [&](OptionVisitor& visitor) { options.visit(visitor); });
-  if (resolved->wants_help) {
-    fmt::print("usage: megalith evaluate --load_hf DIR|--load DIR --data_path PREFIX [--option value ...]\n\n{}",
-               help_text(*resolved->options));
-    return kExitSuccess;
+// One line a sample: the losses of its tokens.
+std::string loss_lines(const at::Tensor& losses) {
+  const at::Tensor wide = losses.to(at::kDouble).contiguous();
+  std::string lines;
+  for (int64_t row = 0; row < wide.size(0); ++row) {
+    const double* first = wide.const_data_ptr<double>() + row * wide.size(1);
+    lines += dump_json(Json(std::vector<double>(first, first + wide.size(1)))) + "\n";
   }
-  Session session = start_session(context, std::move(resolved));
+  return lines;
+}
+
+int evaluate(CommandContext& context, const Session& session, const EvaluateOptions& options) {
   const Resolved& run = *session.resolved;
   const Derived& d = run.derived;
+  const Groups& groups = session.groups;
   const Split split = chosen_split(options, run.config.data);
   const int64_t num_samples = run.config.train.eval_iters * d.global_batch_size;
   DataSetup setup = make_data_setup(run);
@@ -71,35 +72,62 @@ int run_evaluate(CommandContext& context) {
     throw UserError(fmt::format("nothing to evaluate: split {} is empty, or eval_iters is 0", split_name(split)),
                     "choose another eval_split, or raise eval_iters");
   }
-  const BuiltModel built = build_model(run, session.groups, session.device);
-  load_weights(run, built, session.groups, context.log);
+  const BuiltModel built = build_model(run, groups, session.device);
+  load_weights(run, built, groups, context.log);
 
+  const bool is_speaker = groups.world->is_first();
+  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
   std::string lines;
   EvaluationSums sums;
   Progress progress(context.log, "evaluate", num_samples, "samples");
-  for (int64_t done = 0; done < num_samples; done += d.micro_batch_size) {
-    const Batch batch = source->read({.consumed_samples = done, .micro_batch_size = d.micro_batch_size});
+  for (int64_t done = 0; done < num_samples; done += chunk) {
+    const Batch batch = source->read({.consumed_samples = done,
+                                      .micro_batch_size = d.micro_batch_size,
+                                      .dp_rank = groups.dp->rank(),
+                                      .dp_size = groups.dp->size()});
     at::Tensor losses;
     const EvaluationSums part =
         evaluate_batch(*built.model, batch, session.device, options.losses_file ? &losses : nullptr);
     sums.loss_sum += part.loss_sum;
     sums.tokens += part.tokens;
     if (options.losses_file) {
-      losses = losses.to(at::kDouble).contiguous();
-      for (int64_t row = 0; row < losses.size(0); ++row) {
-        const double* first = losses.const_data_ptr<double>() + row * losses.size(1);
-        lines += dump_json(Json(std::vector<double>(first, first + losses.size(1)))) + "\n";
-      }
+      // In the order of the ranks, which is that of the samples.
+      losses = groups.dp->gathered(losses.contiguous().to(groups.dp->device()), "token losses").to(at::kCPU);
+      if (is_speaker) lines += loss_lines(losses);
     }
-    progress.advance(d.micro_batch_size);
+    progress.advance(chunk);
   }
   progress.finish();
+  sums.loss_sum = groups.dp_cp->reduced(sums.loss_sum, ReduceOp::kSum, "evaluation loss");
+  sums.tokens = groups.dp_cp->reduced(sums.tokens, ReduceOp::kSum, "evaluation tokens");
+  if (!is_speaker) return kExitSuccess;
   if (options.losses_file) write_file_atomic(*options.losses_file, lines);
   const double loss = sums.loss_sum / std::max(sums.tokens, 1.0);
   fmt::print(
       "{}\n",
       dump_json(Json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", static_cast<int64_t>(sums.tokens)}}));
+  std::fflush(stdout);
   return kExitSuccess;
+}
+
+}  // namespace
+
+int run_evaluate(CommandContext& context) {
+  const Launch launch = join_launch(context);
+  EvaluateOptions options;
+  std::unique_ptr<Resolved> resolved = resolve_config(context.config_inputs(), launch.world_size,
+                                                      [&](OptionVisitor& visitor) { options.visit(visitor); });
+  if (resolved->wants_help) {
+    fmt::print("usage: megalith evaluate --load_hf DIR|--load DIR --data_path PREFIX [--option value ...]\n\n{}",
+               help_text(*resolved->options));
+    return kExitSuccess;
+  }
+  Session session = start_session(context, std::move(resolved), launch);
+  return run_in_session(session, [&] {
+    const int code = evaluate(context, session, options);
+    session.finish();
+    return code;
+  });
 }
 
 }  // namespace megalith

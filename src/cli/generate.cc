@@ -20,7 +20,6 @@ struct GenerateOptions {
   int64_t num_samples = 1;
   bool ignore_eos = false;
   bool print_ids = false;
-  SamplingOptions sampling;
 
   void visit(OptionVisitor& v) {
     v.group("Generation");
@@ -31,7 +30,6 @@ struct GenerateOptions {
     v.field("num_samples", num_samples, "Continuations of the same prompt.").at_least(1);
     v.field("ignore_eos", ignore_eos, "Go on behind an end-of-text token.");
     v.field("print_ids", print_ids, "Print the new token ids, on one line a sample, instead of text.");
-    sampling.visit(v);
   }
 };
 
@@ -48,18 +46,8 @@ std::vector<int64_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return {ids.begin(), ids.end()};
 }
 
-}  // namespace
-
-int run_generate(CommandContext& context) {
-  GenerateOptions options;
-  std::unique_ptr<Resolved> resolved =
-      resolve_config(context.config_inputs(), 1, [&](OptionVisitor& visitor) { options.visit(visitor); });
-  if (resolved->wants_help) {
-    fmt::print("usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]\n\n{}",
-               help_text(*resolved->options));
-    return kExitSuccess;
-  }
-  Session session = start_session(context, std::move(resolved));
+// Every rank goes through the same tokens; the first one shows them.
+int generate(CommandContext& context, const Session& session, const GenerateOptions& options) {
   const Resolved& run = *session.resolved;
   const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
   const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
@@ -71,40 +59,74 @@ int run_generate(CommandContext& context) {
   GenerationRequest request;
   request.prompt_ids = prompt_of(options, tokenizer);
   request.max_new_tokens = options.max_new_tokens;
-  request.sampling = options.sampling;
-  if (!options.ignore_eos) {
-    request.stop_ids = run.config.model.eos_token_ids;
-    if (tokenizer != nullptr && tokenizer->eod()) request.stop_ids.push_back(*tokenizer->eod());
-  }
+  request.sampling = run.config.sampling;
+  if (!options.ignore_eos) request.stop_ids = find_stop_ids(run, tokenizer);
 
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
+  const bool is_speaker = session.groups.world->is_first();
+  const auto say = [&](std::string_view text) {
+    if (!is_speaker) return;
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  };
   const Stopwatch watch;
   int64_t num_tokens = 0;
   for (int64_t sample = 0; sample < options.num_samples; ++sample) {
-    request.sampling.sampling_seed = options.sampling.sampling_seed + sample;
+    request.sampling.sampling_seed = run.config.sampling.sampling_seed + sample;
     if (options.print_ids) {
       const std::vector<int64_t> ids = generate_tokens(*built.model, request, session.device);
       num_tokens += static_cast<int64_t>(ids.size());
       std::string line;
       for (const int64_t id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
-      fmt::print("{}\n", line);
+      say(line + "\n");
       continue;
     }
     StreamingDecoder decoder(*tokenizer, /*skip_special=*/true);
-    if (options.prompt) fmt::print("{}", *options.prompt);
+    if (options.prompt) say(*options.prompt);
     const auto show = [&](int64_t id) {
-      fmt::print("{}", decoder.push(narrow<int32_t>(id)));
-      std::fflush(stdout);
+      say(decoder.push(narrow<int32_t>(id)));
       return true;
     };
     num_tokens += static_cast<int64_t>(generate_tokens(*built.model, request, session.device, show).size());
-    fmt::print("{}\n", decoder.finish());
-    if (sample + 1 < options.num_samples) fmt::print("\n");
+    say(decoder.finish() + "\n");
+    if (sample + 1 < options.num_samples) say("\n");
   }
   context.log.info("{} tokens in {}, {:.1f} tokens/s", num_tokens, format_duration(watch.elapsed_s()),
                    static_cast<double>(num_tokens) / watch.elapsed_s());
   return kExitSuccess;
+}
+
+// Replicas of the model would all write the same text.
+void check_ranks(const Derived& derived) {
+  if (derived.data_parallel_size == 1) return;
+  const int64_t model_ranks = derived.world_size / derived.data_parallel_size;
+  throw UserError(
+      fmt::format("{} ranks were started, and the model to generate with lies on {}", derived.world_size, model_ranks),
+      fmt::format("start {} rank{}, or spread the model further with tensor_model_parallel_size", model_ranks,
+                  model_ranks == 1 ? "" : "s"));
+}
+
+}  // namespace
+
+int run_generate(CommandContext& context) {
+  const Launch launch = join_launch(context);
+  GenerateOptions options;
+  std::unique_ptr<Resolved> resolved = resolve_config(
+      context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
+      /*reads_batches=*/false);
+  if (resolved->wants_help) {
+    fmt::print("usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]\n\n{}",
+               help_text(*resolved->options));
+    return kExitSuccess;
+  }
+  check_ranks(resolved->derived);
+  Session session = start_session(context, std::move(resolved), launch);
+  return run_in_session(session, [&] {
+    const int code = generate(context, session, options);
+    session.finish();
+    return code;
+  });
 }
 
 }  // namespace megalith

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/help.h"
 #include "core/json.h"
+#include "parallel/grad_buffer.h"
 #include "train/setup.h"
 #include "train/step.h"
 
@@ -102,8 +103,8 @@ int inspect_gradients(CommandContext& context) {
   if (data.train == nullptr) throw UserError("the training split is empty", "give it a weight in split");
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
-  GradBuffer gradients(built.model->parameters(), session.groups.dp_cp, {});
-  Optimizer optimizer(built.model->parameters(), session.groups, run.config.optimizer, run.config.runtime.kernels);
+  GradBuffer gradients(built.model->parameters(), session.groups, {});
+  Optimizer optimizer(gradients, session.groups, run.config.optimizer, run.config.runtime.kernels);
   TrainStep step(*built.model, gradients, optimizer, session.groups, session.device);
   std::vector<Batch> batches;
   for (int64_t m = 0; m < d.num_microbatches; ++m) {

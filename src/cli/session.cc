@@ -10,6 +10,12 @@
 
 namespace megalith {
 
+Launch join_launch(CommandContext& context) {
+  const Launch launch = discover_launch(context.environment);
+  context.log.set_rank(launch.rank, launch.world_size);
+  return launch;
+}
+
 Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch) {
   const Mesh mesh = Mesh::from_options(resolved->config.parallel, launch.world_size);
   if (launch.world_size > 1) {

@@ -25,6 +25,9 @@ struct Session {
   void finish();
 };
 
+// Which rank of how many this process is; errors from now on come with the rank.
+Launch join_launch(CommandContext& context);
+
 // Sets threads, determinism and memory counting for this process, says what resolving had to say, and meets the other
 // ranks that were launched; resolved is for a world of launch.world_size.
 Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {});

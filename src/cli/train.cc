@@ -1,6 +1,10 @@
 // megalith train: pre-trains or fine-tunes.
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <string_view>
 
 #include "cli/session.h"
 #include "comm/fake_group.h"
@@ -15,12 +19,43 @@
 namespace megalith {
 namespace {
 
-StopRequest g_stop{0};  // a signal handler can reach nothing else
+// A run that is asked to stop does so at its next step boundary, after a checkpoint; the first boundary lies before the
+// first step. While it still waits for the other ranks nobody can be agreed with: if they do not come soon, it ends.
+constexpr unsigned kMeetingGrace_s = 5;  // launchers kill after some thirty
+
+// A signal handler can reach nothing else.
+StopRequest g_stop{0};
+std::atomic<bool> g_is_meeting{false};
 
 void on_signal(int number) {
   // A second signal ends the process the usual way.
   g_stop.store(number);
   std::signal(number, SIG_DFL);
+  if (g_is_meeting.load()) ::alarm(kMeetingGrace_s);
+}
+
+void on_alarm(int) {
+  if (!g_is_meeting.load()) return;
+  constexpr std::string_view kMessage =
+      "error: stopped by a signal while waiting for the other ranks; there was nothing to save\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  ::_exit(kExitFailure);
+}
+
+void catch_signals() {
+  std::signal(SIGALRM, on_alarm);
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGINT, on_signal);
+}
+
+Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch) {
+  g_is_meeting.store(launch.world_size > 1);
+  // The signal may have come before.
+  if (g_is_meeting.load() && g_stop.load() != 0) ::alarm(kMeetingGrace_s);
+  Session session = start_session(context, std::move(resolved), launch);
+  g_is_meeting.store(false);
+  ::alarm(0);
+  return session;
 }
 
 int dry_run(const Resolved& resolved) {
@@ -38,14 +73,13 @@ int train(CommandContext& context, Session& session) {
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
   trainer.load();
   context.log.block(trainer.report(describe_device(session.device)));
-  std::signal(SIGTERM, on_signal);
-  std::signal(SIGINT, on_signal);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) sinks = make_sinks(*session.resolved, trainer.model_text(), context.log);
   const StopReason reason = trainer.run(std::move(sinks));
   session.finish();
   if (reason == StopReason::kSignal) {
-    context.log.info("stopped by a signal after iteration {}", trainer.iteration());
+    context.log.info("stopped by a signal after iteration {}{}", trainer.iteration(),
+                     trainer.is_saved() ? ", which is saved" : "; nothing was saved");
     return kExitSignal;
   }
   return kExitSuccess;
@@ -54,8 +88,8 @@ int train(CommandContext& context, Session& session) {
 }  // namespace
 
 int run_train(CommandContext& context) {
-  const Launch launch = discover_launch(context.environment);
-  context.log.set_rank(launch.rank, launch.world_size);  // errors of the configuration come from every rank
+  catch_signals();
+  const Launch launch = join_launch(context);
   std::unique_ptr<Resolved> resolved = resolve_config(context.config_inputs(), launch.world_size);
   if (resolved->wants_help) {
     fmt::print("usage: megalith train --config FILE [--option value ...]\n\n{}", help_text(*resolved->options));
@@ -65,7 +99,7 @@ int run_train(CommandContext& context) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     return dry_run(*resolved);
   }
-  Session session = start_session(context, std::move(resolved), launch);
+  Session session = meet(context, std::move(resolved), launch);
   return run_in_session(session, [&] { return train(context, session); });
 }
 

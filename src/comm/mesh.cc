@@ -108,6 +108,11 @@ void ParallelOptions::visit(OptionVisitor& v) {
           "Ranks that share every expert's matrices; unset: tensor_model_parallel_size.")
       .unit("ranks")
       .at_least(1);
+  v.field(
+       "num_distributed_optimizer_instances", num_distributed_optimizer_instances,
+       "Parts that the data-parallel ranks are divided into; each holds what is sharded over data-parallel ranks once, "
+       "so collectives over shards stay within a part, and gradients are summed over the parts afterwards.")
+      .at_least(1);
   v.field("use_tp_pp_dp_mapping", use_tp_pp_dp_mapping,
           "Number the ranks so that pipeline stages are neighbours and data-parallel replicas far apart.");
   v.field("distributed_timeout_minutes", distributed_timeout_minutes,
@@ -147,6 +152,17 @@ std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int6
                     etp_text, ep, pp, expert, world_size),
         fmt::format("start {} ranks or another multiple of {}, or make the expert sizes smaller",
                     nearest_world(world_size, expert), expert));
+  }
+  const int64_t parts = options.num_distributed_optimizer_instances;
+  const auto check_parts = [&](const char* what, int64_t size) {
+    if (size % parts == 0) return;
+    errors.emplace_back(
+        fmt::format("num_distributed_optimizer_instances {} does not divide the {} {}", parts, what, size),
+        "choose a divisor of it");
+  };
+  if (errors.empty()) {
+    check_parts("data-parallel size", world_size / dense);
+    if (has_expert_sizes) check_parts("data-parallel size of the experts", world_size / expert);
   }
   // pp lies between the other axes: both views have the same pipelines only if what is faster than pp is equally large.
   if (errors.empty() && options.use_tp_pp_dp_mapping && pp > 1 && dense != expert) {
@@ -204,6 +220,7 @@ Mesh Mesh::from_options(const ParallelOptions& options, int64_t world_size) {
   sizes.dp = narrow<int>(div_exact(world_size, int64_t{sizes.tp} * sizes.cp * sizes.pp));
   sizes.ep = narrow<int>(options.expert_model_parallel_size);
   sizes.etp = narrow<int>(options.expert_tensor_parallel_size.value_or(options.tensor_model_parallel_size));
+  sizes.dp_replicate = narrow<int>(options.num_distributed_optimizer_instances);
   sizes.pp_before_dp = options.use_tp_pp_dp_mapping;
   return Mesh(sizes);
 }

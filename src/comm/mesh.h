@@ -47,6 +47,12 @@ class AxisSet {
   void insert(Axis axis) { bits_ |= 1u << static_cast<int>(axis); }
   bool contains(Axis axis) const { return (bits_ >> static_cast<int>(axis)) & 1u; }
   bool empty() const { return bits_ == 0; }
+  // Those of this set that are not in the other.
+  AxisSet without(const AxisSet& other) const {
+    AxisSet rest;
+    rest.bits_ = bits_ & ~other.bits_;
+    return rest;
+  }
   bool operator==(const AxisSet&) const = default;
   std::string text() const;  // "dp_cp", in the order of the enumeration
 
@@ -61,6 +67,7 @@ struct ParallelOptions {
   int64_t context_parallel_size = 1;
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;  // unset: tensor_model_parallel_size
+  int64_t num_distributed_optimizer_instances = 1;     // dp_replicate
   bool use_tp_pp_dp_mapping = false;
   double distributed_timeout_minutes = 10;
 

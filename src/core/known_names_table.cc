@@ -29,7 +29,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "no Python runs here", "manual_gc manual_gc_eval"},
     {Kind::kNoEffect, kValue, "no Python runs here",
      "manual_gc_interval multiprocessing_context dataloader_mp_context torch_compile.* TOKENIZERS_PARALLELISM"},
-    {Kind::kNoEffect, kValue, "reading ahead needs no worker processes", "num_workers num_dataset_builder_threads"},
+    {Kind::kNoEffect, kValue, "one thread builds the indices", "num_dataset_builder_threads"},
     {Kind::kNoEffect, kSwitch, "masks are described, never stored", "create_attention_mask_in_dataloader"},
     {Kind::kNoEffect, kSwitch, "data files are always memory-mapped", "mmap_bin_files"},
     {Kind::kNoEffect, kValue, "memory is planned, not collected", "empty_unused_memory_level"},
@@ -52,21 +52,19 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
      "enable_gloo_process_groups disable_gloo_process_groups use_sharp use_ring_exchange_p2p"},
     {Kind::kNoEffect, kValue, "the launcher's environment says it", "local_rank"},
-    {Kind::kNoEffect, kSwitch,
-     "it changes memory and overlap, not results; each data-parallel rank holds whole parameters and optimizer state "
-     "here",
-     "use_distributed_optimizer overlap_grad_reduce overlap_param_gather overlap_param_gather_with_optimizer_step "
-     "sequence_parallel overlap_p2p_comm overlap_p2p_communication use_torch_fsdp2 use_megatron_fsdp use_custom_fsdp "
-     "ddp_average_in_collective ddp_pad_buckets_for_high_nccl_busbw align_grad_reduce align_param_gather "
-     "scatter_gather_tensors_in_pipeline gradient_reduce_div_fusion clone_scatter_output_in_embedding "
+    {Kind::kNoEffect, kSwitch, "gradients are summed: the loss is divided by the tokens of the whole global batch first",
+     "ddp_average_in_collective gradient_reduce_div_fusion"},
+    {Kind::kNoEffect, kSwitch, "it changes memory and overlap, not results",
+     "overlap_param_gather_with_optimizer_step "
+     "overlap_p2p_comm overlap_p2p_communication use_torch_fsdp2 use_megatron_fsdp use_custom_fsdp "
+     "align_grad_reduce align_param_gather "
+     "scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
      "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute use_tp_pp_dp_mapping "
-     "init_model_with_meta_device grad_reduce_in_bf16 tp_comm_overlap barrier_with_L1_time "
+     "init_model_with_meta_device tp_comm_overlap barrier_with_L1_time "
      "barrier_with_level_1_timing combined_1f1b standalone_embedding_stage overlap_moe_expert_parallel_comm "
      "data_parallel_random_init"},
-    {Kind::kNoEffect, kValue,
-     "it changes memory and overlap, not results; each data-parallel rank holds whole parameters and optimizer state "
-     "here",
-     "data_parallel_sharding_strategy ddp_bucket_size ddp_num_buckets num_distributed_optimizer_instances "
+    {Kind::kNoEffect, kValue, "it changes memory and overlap, not results",
+     "data_parallel_sharding_strategy "
      "wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad "
      "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad distributed_timeout_minutes "
      "check_weight_hash_across_dp_replicas_interval train_sync_interval replication_jump replication_factor "
@@ -95,10 +93,8 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kSwitch, "replicated local checkpoints", "replication=false"},
 
     // ---- Memory for time: the same results ----
-    {Kind::kNoEffect, kValue, "it saves memory and changes no result; this build keeps all activations",
-     "recompute_granularity recompute_method recompute_num_layers recompute_modules recompute_layer_ids"},
-    {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; this build keeps all activations",
-     "recompute_activations distribute_saved_activations moe_layer_recompute"},
+    {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; see recompute_granularity",
+     "distribute_saved_activations moe_layer_recompute"},
     {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; optimizer state stays on the device",
      "optimizer_cpu_offload use_torch_optimizer_for_cpu_offload overlap_cpu_optimizer_d2h_h2d pin_cpu_grads "
      "pin_cpu_params"},

@@ -45,10 +45,7 @@ void fill_batch_row(Batch& batch, int64_t row, std::span<const int64_t> sample, 
 }
 
 BatchSource::BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options)
-    : samples_(std::move(samples)),
-      sampler_(std::move(sampler)),
-      options_(options),
-      sample_(static_cast<size_t>(options.sequence_length + 1)) {
+    : samples_(std::move(samples)), sampler_(std::move(sampler)), options_(options) {
   if ((options_.reset_position_ids || options_.reset_attention_mask || options_.eod_mask_loss) && !options_.eod) {
     throw UserError("reset_position_ids, reset_attention_mask and eod_mask_loss need the end-of-document id",
                     "give --tokenizer_model, or a preset that names the id");
@@ -56,12 +53,17 @@ BatchSource::BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler,
 }
 
 Batch BatchSource::read(const DataPosition& position) {
-  const std::vector<SampleRow> rows = sampler_.rows(position);
+  std::vector<SampleRow> rows;
+  {
+    const std::lock_guard lock(sampler_mutex_);
+    rows = sampler_.rows(position);
+  }
+  std::vector<int64_t> sample(static_cast<size_t>(options_.sequence_length + 1));
   Batch batch = make_batch(static_cast<int64_t>(rows.size()), options_);
   int64_t* order = batch.sample_index.mutable_data_ptr<int64_t>();
   for (size_t row = 0; row < rows.size(); ++row) {
-    samples_->read(rows[row].sample, sample_);
-    fill_batch_row(batch, static_cast<int64_t>(row), sample_, options_);
+    samples_->read(rows[row].sample, sample);
+    fill_batch_row(batch, static_cast<int64_t>(row), sample, options_);
     order[row] = rows[row].in_order;
   }
   return batch;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "data/batch.h"
@@ -30,7 +31,7 @@ class BatchSource {
   BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options);
 
   // This rank's rows of the microbatch at `position`, on the CPU. Depends on the position alone: calls may come in any
-  // order. Not for several threads at once.
+  // order, and from several threads.
   Batch read(const DataPosition& position);
 
   int64_t num_samples() const { return samples_->num_samples(); }
@@ -40,9 +41,9 @@ class BatchSource {
 
  private:
   std::unique_ptr<SampleSource> samples_;
+  std::mutex sampler_mutex_;  // a cyclic sampler keeps the permutation of its epoch
   Sampler sampler_;
   BatchOptions options_;
-  std::vector<int64_t> sample_;  // reused: s + 1 tokens
 };
 
 }  // namespace megalith

@@ -16,6 +16,13 @@ void DataOptions::visit(OptionVisitor& v) {
       "data_cache_path", data_cache_path,
       "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
       "are then kept in memory.");
+  v.field(
+       "num_workers", num_workers,
+       "Threads that read the next step's batch while a step runs; 0: each step reads its own first. The data are the "
+       "same.")
+      .unit("threads")
+      .at_least(0)
+      .at_most(256);
   v.field("mid_level_dataset_surplus", mid_level_dataset_surplus,
           "Share of samples that each data set of a blend holds ready beyond its weight.")
       .at_least(0);

@@ -16,6 +16,7 @@ struct DataOptions {
   std::optional<std::string> split;
   bool mock_data = false;
   std::optional<std::string> data_cache_path;
+  int64_t num_workers = 2;
   double mid_level_dataset_surplus = 0.005;
   DataloaderType dataloader_type = DataloaderType::kSingle;
   bool no_data_sharding = false;

@@ -16,6 +16,7 @@ struct DataPosition {
   int64_t consumed_samples = 0;  // of the whole run, before this microbatch of all data-parallel ranks
   int64_t micro_batch_size = 1;
   int64_t dp_rank = 0, dp_size = 1;
+  bool operator==(const DataPosition&) const = default;
 };
 
 struct SampleRow {

@@ -95,6 +95,15 @@ void ConsoleSink::on_validation(const ValidationRecord& record) {
   write_(fmt::format("{}\n{}\n{}\n", dashes, text, dashes));
 }
 
+void ConsoleSink::on_sample(const SampleRecord& record) {
+  std::string text = fmt::format(" sample at iteration {}:\n    ", record.iteration);
+  for (const char c : record.prompt + record.continuation) {
+    text += c;
+    if (c == '\n') text += "    ";
+  }
+  write_(text + "\n");
+}
+
 void ConsoleSink::on_end() {
   const RunSummary summary = run_.summary();
   if (summary.num_steps == 0) return;

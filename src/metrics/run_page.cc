@@ -18,6 +18,7 @@ namespace megalith {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+constexpr size_t kMostSamples = 20;
 constexpr size_t kMostPointsUnderThePointer = 1500;  // of a series; a chart is some 1100 pixels wide
 
 void add_point(PlotSeries& series, int64_t iteration, double value) {
@@ -111,6 +112,13 @@ void RunPageSink::on_validation(const ValidationRecord& record) {
   PlotSeries& series = series_of(validation_, record.set);
   series.has_markers = true;
   add_point(series, record.iteration, record.losses.front().second);
+  if (since_saved_.elapsed_s() >= settings_.evaluation_every_s) save();
+}
+
+void RunPageSink::on_sample(const SampleRecord& record) {
+  samples_.push_back(record);
+  ++num_samples_;
+  if (samples_.size() > kMostSamples) samples_.pop_front();
   if (since_saved_.elapsed_s() >= settings_.evaluation_every_s) save();
 }
 
@@ -239,6 +247,19 @@ std::string RunPageSink::evaluations() const {
       first > 0 ? fmt::format(" <small>(the last {} of {})</small>", kMostRows, evaluations_.size()) : "", rows);
 }
 
+std::string RunPageSink::samples() const {
+  if (samples_.empty()) return "";
+  std::string text;
+  for (auto one = samples_.rbegin(); one != samples_.rend(); ++one) {  // the latest first
+    text += fmt::format("<h3>iteration {}</h3><pre class=\"text\"><b>{}</b>{}</pre>\n", one->iteration,
+                        escape_html(one->prompt), escape_html(one->continuation));
+  }
+  const auto all = static_cast<size_t>(num_samples_);
+  return fmt::format(
+      "<section class=\"block\"><h2>Samples{}</h2>\n{}</section>\n",
+      all > samples_.size() ? fmt::format(" <small>(the last {} of {})</small>", samples_.size(), all) : "", text);
+}
+
 std::string RunPageSink::render() const {
   std::string drawn;
   Json points = Json::object();
@@ -259,7 +280,7 @@ std::string RunPageSink::render() const {
       num_steps_ > 0 ? fmt::format("{}/{} · ", last_.iteration, last_.train_iters) : "", title, kRunPageStyle);
   page += fmt::format("<header><h1>{}</h1>{}<button id=\"theme\" type=\"button\">Dark</button><p>{}</p></header>\n",
                       title, status(), escape_html(settings_.subtitle));
-  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + evaluations();
+  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + evaluations() + samples();
   if (!settings_.configuration.empty()) {
     page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
                         escape_html(settings_.configuration));

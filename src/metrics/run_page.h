@@ -1,11 +1,13 @@
 // page_file: one web page on a run, to keep open in a browser while it trains and to keep afterwards. Key numbers,
-// loss, learning rate, gradient norm, throughput, memory, evaluations and configuration; light or dark as the reader's
-// system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to install.
+// loss, learning rate, gradient norm, throughput, memory, evaluations, samples and configuration; light or dark as the
+// reader's system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to
+// install.
 //
 // It tells what this process has seen: the page of a resumed run begins where it was resumed. While the run goes on the
 // page reloads itself.
 #pragma once
 
+#include <deque>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -37,6 +39,7 @@ class RunPageSink : public MetricsSink {
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
+  void on_sample(const SampleRecord& record) override;
   void on_end() override;
 
   // The whole page as it stands.
@@ -54,6 +57,7 @@ class RunPageSink : public MetricsSink {
   std::string status() const;
   std::string cards() const;
   std::string evaluations() const;
+  std::string samples() const;
   std::vector<Chart> charts() const;
 
   RunPageSettings settings_;
@@ -68,6 +72,8 @@ class RunPageSink : public MetricsSink {
   PlotSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
   std::vector<PlotSeries> other_losses_, validation_;
   std::vector<ValidationRecord> evaluations_;
+  std::deque<SampleRecord> samples_;  // the latest
+  int64_t num_samples_ = 0;
 };
 
 }  // namespace megalith

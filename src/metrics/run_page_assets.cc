@@ -45,7 +45,7 @@ header p { margin: 0; color: var(--muted); flex-basis: 100% }
   border: 1px solid var(--edge); border-radius: 99px; padding: 3px 13px;
 }
 #theme:hover { color: var(--ink) }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(182px, 1fr)); gap: 14px; margin-bottom: 14px }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 14px; margin-bottom: 14px }
 .card, .chart, .block {
   background: var(--card); border: 1px solid var(--edge); border-radius: 12px; box-shadow: var(--shadow);
 }
@@ -76,6 +76,8 @@ th:first-child, td:first-child { text-align: left; padding-left: 0 }
 .best { font-weight: 600; color: var(--good) }
 summary { cursor: pointer; font-weight: 600 }
 pre { margin: 12px 0 0; font: 13px/1.55 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; overflow-x: auto }
+pre.text { white-space: pre-wrap; overflow-wrap: anywhere }
+h3 { margin: 16px 0 -6px; font-size: 13px; color: var(--muted) }
 footer { margin-top: 18px; font-size: 13px; color: var(--muted); text-align: center }
 .paper { fill: none } .ink { fill: var(--ink) } .muted { fill: var(--muted) }
 .grid { stroke: var(--grid) } .axis { stroke: var(--axis) }

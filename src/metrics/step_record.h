@@ -64,12 +64,21 @@ struct ValidationRecord {
   std::vector<std::pair<std::string, double>> losses;
 };
 
+// A text that the model wrote during training.
+struct SampleRecord {
+  int64_t iteration = 0;
+  // Token ids with spaces between them when there is no tokenizer. UTF-8 without control characters but tab and line
+  // break.
+  std::string prompt, continuation;
+};
+
 // What renders records. Called from one thread.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_validation(const ValidationRecord&) {}
+  virtual void on_sample(const SampleRecord&) {}
   // After the last step of the run.
   virtual void on_end() {}
 };

@@ -85,6 +85,17 @@ void TensorboardSink::on_validation(const ValidationRecord& record) {
   write(record.iteration, record.consumed_samples, both, {});
 }
 
+void TensorboardSink::on_sample(const SampleRecord& record) {
+  // TensorBoard reads texts as Markdown: four spaces before each line keep it as it is.
+  std::string text = "    ";
+  for (const char c : record.prompt + record.continuation) {
+    text += c;
+    if (c == '\n') text += "    ";
+  }
+  file_->append(tfrecord(text_event(wall_time_s(), record.iteration, "sample", text)),
+                fmt::format("the sample of iteration {}", record.iteration));
+}
+
 void TensorboardSink::write(int64_t iteration, int64_t consumed_samples, const Scalars& both,
                             const Scalars& over_iterations) {
   const double now = wall_time_s();

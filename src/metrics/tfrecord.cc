@@ -39,10 +39,22 @@ void put_bytes(std::string& out, uint64_t field, std::string_view bytes) {
   out += bytes;
 }
 
+void put_number(std::string& out, uint64_t field, uint64_t value) {
+  put_key(out, field, Wire::kVarint);
+  put_varint(out, value);
+}
+
 std::string event_at(double wall_time_s) {
   std::string event;
   put_key(event, 1, Wire::kFixed64);
   put_little_endian(event, std::bit_cast<uint64_t>(wall_time_s));
+  return event;
+}
+
+std::string summary_event(double wall_time_s, int64_t step, std::string_view summary) {
+  std::string event = event_at(wall_time_s);
+  put_number(event, 2, static_cast<uint64_t>(step));
+  put_bytes(event, 5, summary);
   return event;
 }
 
@@ -80,11 +92,24 @@ std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std
     put_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(number)));
     put_bytes(summary, 1, value);
   }
-  std::string event = event_at(wall_time_s);
-  put_key(event, 2, Wire::kVarint);
-  put_varint(event, static_cast<uint64_t>(step));
-  put_bytes(event, 5, summary);
-  return event;
+  return summary_event(wall_time_s, step, summary);
+}
+
+std::string text_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view text) {
+  constexpr uint64_t kString = 7;  // DataType DT_STRING
+  std::string dim, shape, tensor, plugin, metadata, value, summary;
+  put_number(dim, 1, 1);
+  put_bytes(shape, 2, dim);
+  put_number(tensor, 1, kString);
+  put_bytes(tensor, 2, shape);
+  put_bytes(tensor, 8, text);
+  put_bytes(plugin, 1, "text");
+  put_bytes(metadata, 1, plugin);
+  put_bytes(value, 1, std::string(tag) + "/text_summary");
+  put_bytes(value, 8, tensor);
+  put_bytes(value, 9, metadata);
+  put_bytes(summary, 1, value);
+  return summary_event(wall_time_s, step, summary);
 }
 
 }  // namespace megalith

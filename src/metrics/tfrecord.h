@@ -3,9 +3,13 @@
 //
 //   frame    length (8 bytes, little endian), masked CRC-32C of those 8 bytes, message, masked CRC-32C of the message
 //   Event    { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
-//   Summary  { repeated Value value = 1; }  Value { string tag = 1; float simple_value = 2; }
+//   Summary  { repeated Value value = 1; }
+//   Value    { string tag = 1; float simple_value = 2; TensorProto tensor = 8; SummaryMetadata metadata = 9; }
+//   SummaryMetadata  { PluginData plugin_data = 1; }  PluginData { string plugin_name = 1; }
+//   TensorProto      { DataType dtype = 1; TensorShapeProto shape = 2; repeated bytes string_val = 8; }
+//   TensorShapeProto { repeated Dim dim = 2; }  Dim { int64 size = 1; }
 //
-// Source: tensorboard/compat/proto/{event,summary}.proto, tensorflow/core/lib/io/record_writer.cc.
+// Source: tensorboard/compat/proto/{event,summary,tensor,tensor_shape}.proto, tensorflow/core/lib/io/record_writer.cc.
 #pragma once
 
 #include <cstdint>
@@ -30,5 +34,8 @@ std::string version_event(double wall_time_s);
 
 // An Event with scalars, which are rounded to fp32.
 std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
+
+// An Event with a text, as SummaryWriter.add_text(tag, text) of torch.utils.tensorboard makes it.
+std::string text_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view text);
 
 }  // namespace megalith

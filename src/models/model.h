@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/model_config.h"
+#include "nn/block_runner.h"
 #include "nn/forward.h"
 #include "nn/module.h"
 
@@ -16,6 +17,7 @@ struct StageRange {
   int64_t num_layers = 0;
   bool has_embedding = true;
   bool has_head = true;
+  int64_t layers_per_block = 1;  // consecutive layers that are one Block; the last block may have fewer
 };
 
 // One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
@@ -48,11 +50,19 @@ class Model : public Module {
   virtual ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) = 0;
   virtual const ModelConfig& config() const = 0;
   const StageRange& stage() const { return stage_; }
+  // What a forward pass runs through the runner, in this order: blocks()[i].index == i.
+  virtual const std::vector<Block>& blocks() const = 0;
+  // Of these blocks, in a forward pass with HeadOutput::kLoss.
+  virtual std::vector<BlockCost> block_costs(const CostShape& shape) const = 0;
+  // What every forward pass runs its blocks through from now on; null: nothing. It outlives its use.
+  void set_runner(BlockRunner* runner) { runner_ = runner; }
 
  protected:
   explicit Model(StageRange stage) : stage_(stage) {}
+  BlockRunner* runner() const { return runner_; }
 
  private:
+  BlockRunner* runner_ = nullptr;
   StageRange stage_;
 };
 

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "comm/groups.h"
 
@@ -67,8 +69,9 @@ Transformer::Transformer(const ModelConfig& config, const LayerContext& context,
                  "layers {} to {} of {}", stage.first_layer, stage.first_layer + stage.num_layers, config.num_layers);
   std::vector<UserError> layout_errors = check_model_layout(config, context.groups->tp->size());
   if (!layout_errors.empty()) throw UserErrors(std::move(layout_errors));
-  if (context.device != at::kMeta) {
-    inverse_frequencies_ = rotary_inverse_frequencies(rotary_options(config)).to(context.device);
+  const at::Device buffer_device = context.buffer_device.value_or(context.device);
+  if (buffer_device != at::kMeta) {
+    inverse_frequencies_ = rotary_inverse_frequencies(rotary_options(config)).to(buffer_device);
   }
 
   const bool is_tied = !config.untie_embeddings_and_output_weights;
@@ -99,6 +102,8 @@ Transformer::Transformer(const ModelConfig& config, const LayerContext& context,
     head_ = std::make_unique<LmHead>(context, weight, is_tied ? embedding_std : config.init_method_std, tied);
     register_module(*head_);
   }
+
+  blocks_ = make_blocks();
 }
 
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
@@ -109,13 +114,73 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
                     fmt::format("make micro_batch_size times seq_length a multiple of {}", token_split_));
   }
   const RotaryAngles angles = rotary_angles(context);
+  auto block = blocks_.begin();
   ResidualStream stream;
-  stream.delta = embedding_ ? embedding_dropout_->forward(embed(input), context) : boundary.at("hidden");
-  for (const auto& layer : layers_) stream = layer->forward(std::move(stream), context, angles);
-  if (head_) return head_output(input, final_norm_->forward(stream), head);
+  if (embedding_) {
+    stream.delta = run_block(runner(), *block++, {}, [&](const auto&) -> std::vector<at::Tensor> {
+      return {embedding_dropout_->forward(embed(input), context)};
+    })[0];
+  } else {
+    stream.delta = boundary.at("hidden");
+  }
+  for (auto layer = layers_.begin(); layer != layers_.end();) {
+    std::vector<DecoderLayer*> layers;
+    for (size_t i = 0; i < block->modules.size(); ++i) layers.push_back((layer++)->get());
+    // By value: a runner may call it again after this pass.
+    const BlockBody body = [layers, context, angles](const std::vector<at::Tensor>& inputs) {
+      ResidualStream through{inputs[0], inputs[1]};
+      for (DecoderLayer* layer : layers) through = layer->forward(std::move(through), context, angles);
+      return std::vector<at::Tensor>{through.delta, through.residual};
+    };
+    const std::vector<at::Tensor> outputs = run_block(runner(), *block++, {stream.delta, stream.residual}, body);
+    stream = {outputs[0], outputs[1]};
+  }
+  if (head_) {
+    ModelOutput output;
+    // The first entry is differentiable, what else the head tells is not.
+    const std::vector<at::Tensor> objectives =
+        run_block(runner(), *block, {stream.delta, stream.residual}, [&](const std::vector<at::Tensor>& inputs) {
+          output = head_output(input, {inputs[0], inputs[1]}, head);
+          std::vector<at::Tensor> terms;
+          for (const LossTerm& term : output.terms) terms.push_back(term.objective);
+          return terms;
+        });
+    for (size_t i = 0; i < objectives.size(); ++i) output.terms[i].objective = objectives[i];
+    return output;
+  }
   ModelOutput output;
   output.boundary.set("hidden", stream.sum());
   return output;
+}
+
+std::vector<Block> Transformer::make_blocks() const {
+  std::vector<Block> all;
+  const auto add = [&](Block block) {
+    block.index = static_cast<int64_t>(all.size());
+    all.push_back(std::move(block));
+  };
+  if (embedding_) add({.name = "embedding", .modules = {embedding_.get()}, .is_layer = false});
+  const auto step = static_cast<size_t>(stage().layers_per_block);
+  MEGALITH_CHECK(step > 0, "blocks of {} layers", step);
+  for (size_t first = 0; first < layers_.size(); first += step) {
+    Block block{.name = layers_[first]->name(), .layer = stage().first_layer + static_cast<int64_t>(first)};
+    for (size_t i = first; i < std::min(first + step, layers_.size()); ++i) block.modules.push_back(layers_[i].get());
+    block.adds_inputs = first > 0;  // what comes from the embedding or another stage is one tensor
+    add(std::move(block));
+  }
+  if (head_) add({.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false});
+  return all;
+}
+
+std::vector<BlockCost> Transformer::block_costs(const CostShape& shape) const {
+  std::vector<BlockCost> costs;
+  const int64_t stream_bytes = shape.b * shape.s / token_split_ * config_.hidden_size * shape.activation_bytes;
+  for (const Block& block : blocks_) {
+    LayerCost cost;
+    for (const Module* module : block.modules) cost += module->cost(shape);
+    costs.push_back({block, cost, block.is_layer ? stream_bytes : 0});
+  }
+  return costs;
 }
 
 at::Tensor Transformer::embed(const ModelInput& input) const {
@@ -143,7 +208,8 @@ RotaryAngles Transformer::rotary_angles(const ForwardContext& forward) const {
   return compute_rotary_angles(positions, inverse_frequencies_, dtype_);
 }
 
-ModelOutput Transformer::head_output(const ModelInput& input, const at::Tensor& hidden, HeadOutput head) const {
+ModelOutput Transformer::head_output(const ModelInput& input, ResidualStream stream, HeadOutput head) const {
+  const at::Tensor hidden = final_norm_->forward(stream);
   const int64_t b = input.context.b, s = input.context.s;
   ModelOutput output;
   switch (head) {

@@ -25,11 +25,14 @@ class Transformer : public Model {
 
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
   const ModelConfig& config() const override { return config_; }
+  const std::vector<Block>& blocks() const override { return blocks_; }
+  std::vector<BlockCost> block_costs(const CostShape& shape) const override;
 
  private:
+  std::vector<Block> make_blocks() const;
   at::Tensor embed(const ModelInput& input) const;
   RotaryAngles rotary_angles(const ForwardContext& forward) const;
-  ModelOutput head_output(const ModelInput& input, const at::Tensor& hidden, HeadOutput head) const;
+  ModelOutput head_output(const ModelInput& input, ResidualStream stream, HeadOutput head) const;
 
   ModelConfig config_;
   at::ScalarType dtype_;
@@ -40,6 +43,7 @@ class Transformer : public Model {
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::unique_ptr<RmsNorm> final_norm_;
   std::unique_ptr<LmHead> head_;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace megalith

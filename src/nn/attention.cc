@@ -5,6 +5,9 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
 
 #include "comm/groups.h"
 #include "core/error.h"
@@ -40,12 +43,20 @@ HeadViews split_heads(const at::Tensor& qkv, int64_t b, int64_t s, int64_t n, in
 
 }  // namespace
 
+// What two nodes share where the core of attention is computed again in backward: the output projection, whose backward
+// comes first, needs the core's output for its weight, and attention needs it and the log-sum-exp right after.
+struct AttentionCore {
+  at::Tensor q, k, v, out, lse;  // the last two only between those two backwards
+};
+
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
+  using Core = AttentionCore;
   struct Call {
     const SelfAttention* layer;
     ops::AttentionMask mask;
     ops::AttentionDropout dropout;
     RotaryAngles angles;
+    std::shared_ptr<Core> core;  // where the core is computed again; otherwise the node saves the tensors
   };
 
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, int64_t b, int64_t s,
@@ -57,17 +68,24 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     // A copy, or the view would keep the whole projection alive.
     const at::Tensor v = heads.v.contiguous();
     auto [out, lse] = ops::attention_forward(q, k, v, layer.scale_, call.mask, call.dropout, layer.kernels_);
-    node->save_for_backward({q, k, v, out, lse});
+    if (call.core)
+      *call.core = {.q = q, .k = k, .v = v, .out = {}, .lse = {}};
+    else
+      node->save_for_backward({q, k, v, out, lse});
     hold(node, std::move(call));
     return out.view({b * s, -1});
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    const Call& call = held<Call>(node);
+    Call& call = held<Call>(node);
     const SelfAttention& layer = *call.layer;
     const auto saved = node->get_saved_variables();
-    const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
+    // Taken from the node, which lives until the whole backward pass is done.
+    const auto shared = std::exchange(call.core, {});
+    if (shared && !shared->out.defined()) compute_again(*shared, call);  // a frozen projection did not ask
+    const Core core = shared ? std::exchange(*shared, {}) : Core{saved[0], saved[1], saved[2], saved[3], saved[4]};
+    const at::Tensor &q = core.q, &k = core.k, &v = core.v, &out = core.out, &lse = core.lse;
     const auto d = ops::attention_backward(gradients[0].contiguous().view(out.sizes()), q, k, v, out, lse, layer.scale_,
                                            call.mask, call.dropout, false, layer.kernels_);
     const int64_t b = q.size(0), s = q.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
@@ -83,6 +101,11 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     parts.v.copy_(d.dv);
     return {dqkv, {}, {}, {}};
   }
+
+  static void compute_again(Core& core, const Call& call) {
+    std::tie(core.out, core.lse) = ops::attention_forward(core.q, core.k, core.v, call.layer->scale_, call.mask,
+                                                          call.dropout, call.layer->kernels_);
+  }
 };
 
 SelfAttention::SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options)
@@ -92,21 +115,29 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
       scale_(1 / std::sqrt(static_cast<double>(options.head_dim))),
       dropout_key_(make_philox_key(context.seed, "dropout." + name)),
       head_start_(num_heads_ * context.groups->tp->rank()),
+      recomputes_core_(context.recompute.core_attention),
       kernels_(context.kernels),
       qkv_(context, name + ".qkv_proj", options.hidden,
            {{name + ".q_proj", options.num_heads * options.head_dim},
             {name + ".k_proj", options.num_kv_heads * options.head_dim},
             {name + ".v_proj", options.num_kv_heads * options.head_dim}},
-           {.role = LinearRole::kColumn, .has_bias = options.has_qkv_bias, .init_std = options.init_std}),
+           {.role = LinearRole::kColumn,
+            .has_bias = options.has_qkv_bias,
+            .init_std = options.init_std,
+            .keeps_input = options.keeps_input}),
       output_(context, name + ".o_proj", options.num_heads * options.head_dim, options.hidden,
-              {.role = LinearRole::kRow, .has_bias = options.has_output_bias, .init_std = options.output_init_std}) {
+              {.role = LinearRole::kRow,
+               .has_bias = options.has_output_bias,
+               .init_std = options.output_init_std,
+               .keeps_input = !recomputes_core_}) {
   div_exact(options.num_heads, options.num_kv_heads);
   register_module(qkv_);
   register_module(output_);
 }
 
-at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles) {
-  const at::Tensor qkv = qkv_.forward(x);
+at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
+                                  const RestoreInput& restore) {
+  const at::Tensor qkv = qkv_.forward(x, restore);
   const int64_t b = forward.b, s = forward.s;
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
   ops::AttentionDropout dropout;
@@ -116,8 +147,14 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& for
   }
   if (is_recording({qkv})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
-    return output_.forward(
-        AttentionFunction::apply(qkv, b, s, AttentionFunction::Call{this, forward.mask, dropout, angles}));
+    AttentionFunction::Call call{this, forward.mask, dropout, angles, {}};
+    if (!recomputes_core_) return output_.forward(AttentionFunction::apply(qkv, b, s, std::move(call)));
+    call.core = std::make_shared<AttentionCore>();
+    const at::Tensor out = AttentionFunction::apply(qkv, b, s, call);
+    return output_.forward(out, [call = std::move(call)] {
+      AttentionFunction::compute_again(*call.core, call);
+      return call.core->out.view({call.core->out.size(0) * call.core->out.size(1), -1});
+    });
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
   const at::Tensor q = rotated(heads.q, angles, options_.is_rotary_interleaved, kernels_);
@@ -148,7 +185,7 @@ at::Tensor SelfAttention::attend_with_cache(const at::Tensor& q, const at::Tenso
 }
 
 LayerCost SelfAttention::own_cost(const CostShape& shape) const {
-  const int64_t tokens = shape.b * shape.s, d = options_.head_dim, statistic_bytes = 4;
+  const int64_t tokens = shape.b * shape.s, d = options_.head_dim, statistic_bytes = recomputes_core_ ? 0 : 4;
   return {.forward_flops = 4 * static_cast<double>(
                                    tokens * shape.s * num_heads_ *
                                    d),  // q k^T and p v

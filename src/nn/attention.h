@@ -25,6 +25,7 @@ struct AttentionOptions {
   bool is_rotary_interleaved = false;
   double init_std = 0.02;
   double output_init_std = 0.02;
+  bool keeps_input = true;
   int64_t layer = 0;  // number in the whole model: the slot of the KV cache
 };
 
@@ -35,8 +36,10 @@ class SelfAttention : public Module {
   SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options);
 
   // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
-  // gradients) the keys and values of x are appended to it and all positions so far are attended to.
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles);
+  // gradients) the keys and values of x are appended to it and all positions so far are attended to. restore: as
+  // Linear::forward has it, where AttentionOptions::keeps_input is false.
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
+                     const RestoreInput& restore = {});
 
  protected:
   LayerCost own_cost(const CostShape& shape) const override;
@@ -52,6 +55,7 @@ class SelfAttention : public Module {
   double scale_;
   uint64_t dropout_key_;
   int64_t head_start_;
+  bool recomputes_core_;
   Kernels kernels_;
   Linear qkv_, output_;
 };

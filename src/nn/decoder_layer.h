@@ -22,10 +22,14 @@ class DecoderLayer : public Module {
   // name  canonical: "model.layers.0", with input_layernorm, self_attn, post_attention_layernorm and mlp below it
   DecoderLayer(const LayerContext& context, const std::string& name, const DecoderLayerOptions& options);
 
+  const std::string& name() const { return name_; }
+
   // stream (t, h) -> (t, h); what the last block adds is left to the next norm.
   ResidualStream forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles);
 
  private:
+  std::string name_;
+  bool recomputes_norms_;
   RmsNorm input_norm_;
   SelfAttention attention_;
   RmsNorm mlp_norm_;

@@ -3,6 +3,7 @@
 #include "nn/linear.h"
 
 #include <optional>
+#include <utility>
 
 #include "comm/groups.h"
 #include "core/error.h"
@@ -29,16 +30,19 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   struct Call {
     Linear* layer;
     bool needs_dx;
+    RestoreInput restore;  // null: the input is saved with the node, or not needed
   };
 
   // weight and bias are there for the graph; values are read from the Parameters.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx) {
+                            const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx,
+                            const RestoreInput& restore) {
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
     // Without a weight gradient x is not needed.
-    node->save_for_backward({layer->weight_->is_trainable() ? x : at::Tensor()});
-    hold(node, Call{layer, needs_dx});
+    const bool needs_x = layer->weight_->is_trainable();
+    node->save_for_backward({needs_x && !restore ? x : at::Tensor()});
+    hold(node, Call{layer, needs_dx, needs_x ? restore : RestoreInput()});
     return compute(*layer, x);
   }
 
@@ -59,7 +63,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    const Call& call = held<Call>(node);
+    Call& call = held<Call>(node);
     Linear& layer = *call.layer;
     Group& tp = *layer.tp_;
     const std::string& label = layer.weight_->name();
@@ -86,13 +90,15 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       }
     }
     if (layer.weight_->is_trainable()) {
-      const at::Tensor x = gathered_input(layer, node->get_saved_variables()[0]);
+      // Taken from the node, which lives until the whole backward pass is done.
+      const RestoreInput restore = std::exchange(call.restore, {});
+      const at::Tensor x = gathered_input(layer, restore ? restore() : node->get_saved_variables()[0]);
       const Parameter::GradTarget target = layer.weight_->open_grad();
       ops::linear_wgrad_(target.buffer, dy, x, target.accumulate, layer.kernels_);
       layer.weight_->close_grad();
     }
     reduction.wait();
-    return {dx_sum.defined() ? dx_sum : dx, {}, {}, {}, {}};
+    return {dx_sum.defined() ? dx_sum : dx, {}, {}, {}, {}, {}};
   }
 
   // What the product reads: a column layer under sequence parallelism needs the tokens of all ranks.
@@ -107,6 +113,7 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
     : role_(options.role),
       tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      keeps_input_(options.keeps_input),
       kernels_(context.kernels) {
   const int split_dim = role_ == LinearRole::kColumn ? 0 : role_ == LinearRole::kRow ? 1 : -1;
   Placement weight, bias;
@@ -138,11 +145,13 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   }
 }
 
-at::Tensor Linear::forward(const at::Tensor& x) {
+at::Tensor Linear::forward(const at::Tensor& x, const RestoreInput& restore) {
   std::optional<at::Tensor> bias;
   if (bias_ != nullptr) bias = bias_->value();
   if (!is_recording({x, weight_->value(), bias.value_or(at::Tensor())})) return LinearFunction::compute(*this, x);
-  return LinearFunction::apply(x, weight_->value(), bias, this, x.requires_grad());
+  MEGALITH_CHECK(keeps_input_ || restore, "{} keeps no input and cannot compute it", weight_->name());
+  return LinearFunction::apply(x, weight_->value(), bias, this, x.requires_grad(),
+                               keeps_input_ ? RestoreInput() : restore);
 }
 
 LayerCost Linear::own_cost(const CostShape& shape) const {
@@ -151,7 +160,7 @@ LayerCost Linear::own_cost(const CostShape& shape) const {
   const int64_t kept_tokens =
       shape.b * shape.s / (is_sequence_parallel_ && role_ == LinearRole::kColumn ? tp_->size() : 1);
   return {.forward_flops = 2 * tokens * static_cast<double>(local[0] * local[1]),
-          .kept_bytes = weight_->is_trainable() ? kept_tokens * local[1] * shape.activation_bytes : 0};
+          .kept_bytes = keeps_input_ && weight_->is_trainable() ? kept_tokens * local[1] * shape.activation_bytes : 0};
 }
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 // Source: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,12 @@ struct LinearPart {
 struct LinearOptions {
   LinearRole role = LinearRole::kReplicated;
   bool has_bias = false;
-  double init_std = 0.02;  // biases start at zero
+  double init_std = 0.02;   // biases start at zero
+  bool keeps_input = true;  // otherwise forward is told how to compute it again
 };
+
+// Gives a layer's input again in backward, the same bits; called at most once.
+using RestoreInput = std::function<at::Tensor()>;
 
 class Linear : public Module {
  public:
@@ -46,7 +51,8 @@ class Linear : public Module {
       : Linear(context, name, in_features, {LinearPart{name, out_features}}, options) {}
 
   // x (t, in_local) -> (t', out_local), differentiable; t' differs from t under sequence parallelism only.
-  at::Tensor forward(const at::Tensor& x);
+  // restore: for a layer that keeps no input, and only read then.
+  at::Tensor forward(const at::Tensor& x, const RestoreInput& restore = {});
 
   Parameter& weight() { return *weight_; }
   Parameter* bias() { return bias_; }
@@ -60,6 +66,7 @@ class Linear : public Module {
   LinearRole role_;
   Group* tp_;
   bool is_sequence_parallel_;
+  bool keeps_input_;
   Kernels kernels_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;

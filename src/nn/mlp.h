@@ -13,6 +13,7 @@ struct MlpOptions {
   int64_t ffn = 0;     // f, of the whole
   double init_std = 0.02;
   double output_init_std = 0.02;
+  bool keeps_input = true;  // otherwise forward is told how to compute it again
 };
 
 class GatedMlp : public Module {
@@ -22,14 +23,19 @@ class GatedMlp : public Module {
   GatedMlp(const LayerContext& context, const std::string& name, const MlpOptions& options);
 
   // x (t, h) -> (t, h), differentiable
-  at::Tensor forward(const at::Tensor& x);
+  // restore: as Linear::forward has it, where MlpOptions::keeps_input is false.
+  at::Tensor forward(const at::Tensor& x, const RestoreInput& restore = {});
+  LayerCost cost(const CostShape& shape) const override;
 
  protected:
   LayerCost own_cost(const CostShape& shape) const override;
 
  private:
+  at::Tensor transform(const at::Tensor& x, const RestoreInput& restore);
+
   int64_t ffn_;  // of this rank
   Kernels kernels_;
+  bool keeps_input_, recomputes_all_, recomputes_activation_;
   Linear gate_up_, down_;
 };
 

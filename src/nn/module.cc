@@ -1,11 +1,15 @@
 // Walks over the tree of layers.
 #include "nn/module.h"
 
+#include <algorithm>
+
 namespace megalith {
 
 LayerCost& LayerCost::operator+=(const LayerCost& other) {
   forward_flops += other.forward_flops;
   kept_bytes += other.kept_bytes;
+  recomputed_bytes = std::max(recomputed_bytes, other.recomputed_bytes);
+  working_bytes = std::max(working_bytes, other.working_bytes);
   return *this;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,14 +16,26 @@ namespace megalith {
 
 struct Groups;  // comm/groups.h
 
+// Which parts of a layer compute again in backward what they would keep: recompute_granularity selective.
+struct SelectiveRecompute {
+  bool core_attention = false;  // the output of attention and its softmax statistics
+  bool norms = false;           // the outputs of the normalisations
+  bool mlp = false;             // everything between the MLP's input and its output
+  bool mlp_activation = false;  // the product of the gate and up
+};
+
 // What every layer is built with: who we are among the ranks, and in which form to hold the weights.
 struct LayerContext {
   const Groups* groups = nullptr;  // live groups of this rank; outlives the model
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
+  // Of what a model computes with beside its parameters; unset: device. With parameters on kMeta it gives a model whose
+  // memory comes later (FSDP).
+  std::optional<at::Device> buffer_device = std::nullopt;
   Kernels kernels = Kernels::kFused;
   bool is_sequence_parallel = false;
   uint64_t seed = 1234;  // of the dropout keys
+  SelectiveRecompute recompute;
 };
 
 // What a forward pass over b sequences of s tokens costs on this rank. Attention's products are counted over all keys,
@@ -30,6 +43,10 @@ struct LayerContext {
 struct LayerCost {
   double forward_flops = 0;  // 2 a multiply-add, matrix products only; backward is twice as much
   int64_t kept_bytes = 0;    // kept from forward for backward, a tensor that two layers keep counted once
+  // Beside what is kept, while a part is computed again and differentiated; parts take turns, so the largest counts.
+  int64_t recomputed_bytes = 0;
+  // Beside both, for a moment: gradients on their way and temporary results, by the moment that takes most.
+  int64_t working_bytes = 0;
   LayerCost& operator+=(const LayerCost& other);
 };
 struct CostShape {
@@ -49,7 +66,7 @@ class Module {
   std::vector<Parameter*> parameters() const;
   int64_t num_parameters() const;  // canonical elements on this rank, padding not counted
   // Sum over this module and its children.
-  LayerCost cost(const CostShape& shape) const;
+  virtual LayerCost cost(const CostShape& shape) const;
 
  protected:
   Parameter& register_parameter(std::string name, Placement placement, const ParameterOptions& options);

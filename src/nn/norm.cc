@@ -96,6 +96,12 @@ at::Tensor RmsNorm::forward(ResidualStream& stream) {
   return outputs[0];
 }
 
+std::function<at::Tensor()> RmsNorm::recomputation(const ResidualStream& stream) const {
+  return [this, x = stream.residual.detach()] {
+    return std::get<0>(ops::rms_norm_forward(x, weight_->data(), eps_, kernels_));
+  };
+}
+
 LayerCost RmsNorm::own_cost(const CostShape& shape) const {
   const int64_t tokens = shape.b * shape.s / token_split_;
   const int64_t statistic_bytes = 4;

@@ -1,6 +1,7 @@
 // Root-mean-square normalisation as a layer, alone and fused with the residual addition before it (ops/rms_norm.h).
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "nn/module.h"
@@ -25,6 +26,9 @@ class RmsNorm : public Module {
   at::Tensor forward(const at::Tensor& x);
   // Adds delta to the residual and returns the norm of the sum; the stream keeps the sum as its residual.
   at::Tensor forward(ResidualStream& stream);
+
+  // How to compute again what the last forward gave for this stream (which is as that left it): for Linear::forward.
+  std::function<at::Tensor()> recomputation(const ResidualStream& stream) const;
 
   Parameter& weight() { return *weight_; }
 

@@ -108,6 +108,24 @@ void Parameter::set_trainable(bool trainable) {
 
 at::Tensor Parameter::data() const { return value_.variable_data(); }
 
+void Parameter::place_in(const at::Tensor& memory) {
+  MEGALITH_CHECK(memory.sizes() == value_.sizes() && memory.scalar_type() == value_.scalar_type(),
+                 "{}: memory of shape [{}] and dtype {} for a value of shape [{}]", name_,
+                 fmt::join(memory.sizes(), ", "), c10::toString(memory.scalar_type()), fmt::join(value_.sizes(), ", "));
+  value_ = memory.variable_data();
+  value_.set_requires_grad(options_.is_trainable);
+}
+
+void Parameter::rebind(const at::Tensor& memory) {
+  MEGALITH_CHECK(memory.sizes() == value_.sizes() && memory.scalar_type() == value_.scalar_type() &&
+                     memory.device() == value_.device() && memory.is_contiguous(),
+                 "{}: memory of shape [{}] and dtype {} for a value of shape [{}] and dtype {}", name_,
+                 fmt::join(memory.sizes(), ", "), c10::toString(memory.scalar_type()), fmt::join(value_.sizes(), ", "),
+                 c10::toString(value_.scalar_type()));
+  memory.copy_(data());
+  value_.set_data(memory);
+}
+
 void Parameter::initialise(uint64_t seed) {
   if (value_.is_meta()) return;
   const at::Tensor target = data();
@@ -153,6 +171,12 @@ Parameter::GradTarget Parameter::open_grad() {
 void Parameter::close_grad() {
   ++num_arrived_;
   if (is_last_microbatch_ && num_arrived_ == num_expected_ && ready_hook_) ready_hook_(*this);
+}
+
+void Parameter::release() {
+  ++num_arrived_;
+  // Without any gradient the buffer is void: it is zeroed and flushed at the end of the step.
+  if (is_last_microbatch_ && num_arrived_ == num_expected_ && !is_grad_empty_ && ready_hook_) ready_hook_(*this);
 }
 
 void Parameter::add_grad(const at::Tensor& gradient) {

@@ -51,6 +51,13 @@ class Parameter {
   const at::Tensor& value() const { return value_; }
   // The same storage without autograd, to read into and to update.
   at::Tensor data() const;
+  // Moves the value, contents kept, into memory of the same shape, dtype and device: a view of a larger buffer. value()
+  // stays the same autograd leaf; what data() gave before is no longer the parameter's.
+  void rebind(const at::Tensor& memory);
+
+  // The value lies in this memory from now on (local shape, the parameter's dtype); nothing is copied. FSDP empties and
+  // refills the memory's storage: while it is empty only the shape may be asked for.
+  void place_in(const at::Tensor& memory);
 
   // Fills data() by options().init; padding becomes zero.
   void initialise(uint64_t seed);
@@ -59,6 +66,8 @@ class Parameter {
   at::ScalarType grad_dtype() const { return value_.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
   // Local shape, grad_dtype(); a view of a bucket. Not for frozen parameters.
   void attach_grad_buffer(at::Tensor buffer);
+  // A contribution that comes afterwards is an InternalError.
+  void detach_grad_buffer() { grad_.reset(); }
   bool has_grad_buffer() const { return grad_.defined(); }
   const at::Tensor& grad() const { return grad_; }
 
@@ -66,6 +75,10 @@ class Parameter {
   void begin_step();
   // A forward pass will send one gradient (called by the Functions when a graph is built, not by recomputed forwards).
   void expect_contribution() { ++num_expected_; }
+  // Contributions are coming that will be announced in backward only (nn/recompute.h): until as many releases the
+  // parameter is not ready. A release that comes last acts as the last contribution does.
+  void hold() { ++num_expected_; }
+  void release();
 
   // Where a kernel sums this contribution: overwrite when !accumulate. Marks the buffer as holding a gradient.
   struct GradTarget {

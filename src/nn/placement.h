@@ -28,6 +28,14 @@ struct Box {
 // The common part of two boxes of one tensor; extent 0 in some dimension when there is none.
 Box intersect(const Box& a, const Box& b);
 
+// A run [begin, end) of a row-major flattened local tensor: a ZeRO or FSDP shard.
+struct FlatRange {
+  int64_t begin = 0, end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const FlatRange&) const = default;
+};
+
 // A run [begin, end) of a row-major flattened tensor of this shape, as boxes that cover it exactly and in order; at
 // most 2 * dims - 1 of them. A flat ZeRO or FSDP shard becomes boxes here.
 std::vector<Box> flat_range_boxes(const std::vector<int64_t>& shape, int64_t begin, int64_t end);

@@ -12,12 +12,11 @@
 namespace megalith {
 namespace {
 
-// Whether this rank counts the parameter in sums over the world: one of its replicas does. Gradients are reduced by
-// then, so replicas hold the same.
-bool counts_here(const Parameter& param, const Groups& groups) {
+// Whether this rank counts the part in sums over the world: one of its replicas does. Gradients are reduced by then, so
+// replicas hold the same.
+bool counts_here(const OwnedPart& part, const Groups& groups) {
   for (int axis = 0; axis < kNumAxes; ++axis) {
-    if (param.placement().replica_axes.contains(static_cast<Axis>(axis)) &&
-        groups.of(static_cast<Axis>(axis))->rank() != 0) {
+    if (part.replica_axes.contains(static_cast<Axis>(axis)) && groups.of(static_cast<Axis>(axis))->rank() != 0) {
       return false;
     }
   }
@@ -59,37 +58,30 @@ std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) 
   return errors;
 }
 
-Optimizer::Optimizer(std::vector<Parameter*> params, const Groups& groups, const OptimizerOptions& options,
-                     Kernels kernels)
-    : groups_(groups), options_(options), kernels_(kernels) {
-  for (Parameter* param : params) {
-    MEGALITH_CHECK(param->has_grad_buffer(), "{} has no gradient buffer", param->name());
-    Slot slot{param, {}, {}, {}, false};
-    slot.has_own_master = param->value().scalar_type() != param->grad_dtype();
-    const auto like = at::TensorOptions(param->value().device()).dtype(param->grad_dtype());
-    slot.master = slot.has_own_master ? at::empty(param->placement().local_shape, like) : param->data();
+Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels)
+    : data_(data), groups_(groups), options_(options), kernels_(kernels) {
+  for (const OwnedPart& part : data.parts()) {
+    Slot slot{&part, {}, {}, {}, false};
+    slot.has_own_master = part.model.scalar_type() != part.grad.scalar_type();
+    const auto like = part.grad.options();
+    slot.master = slot.has_own_master ? at::empty(part.model.sizes(), like) : part.model;
     // An fp64 parameter is there for exactness: its moments stay fp64.
-    const bool is_narrow = options_.exp_avg_dtype == MomentDtype::kBf16 && param->grad_dtype() == at::kFloat;
+    const bool is_narrow = options_.exp_avg_dtype == MomentDtype::kBf16 && part.grad.scalar_type() == at::kFloat;
     const auto moments = is_narrow ? like.dtype(at::kBFloat16) : like;
-    slot.exp_avg = at::zeros(param->placement().local_shape, moments);
-    slot.exp_avg_sq = at::zeros(param->placement().local_shape, moments);
-    if (slot.has_own_master) state_.push_back({"master", param, slot.master});
-    state_.push_back({"exp_avg", param, slot.exp_avg});
-    state_.push_back({"exp_avg_sq", param, slot.exp_avg_sq});
+    slot.exp_avg = at::zeros(part.model.sizes(), moments);
+    slot.exp_avg_sq = at::zeros(part.model.sizes(), moments);
+    if (slot.has_own_master) state_.push_back({"master", &part, slot.master});
+    state_.push_back({"exp_avg", &part, slot.exp_avg});
+    state_.push_back({"exp_avg_sq", &part, slot.exp_avg_sq});
     slots_.push_back(std::move(slot));
   }
   reset_masters();
 }
 
 void Optimizer::reset_masters() {
+  data_.wait_for_parameters();
   for (Slot& slot : slots_) {
-    if (slot.has_own_master) slot.master.copy_(slot.parameter->data());
-  }
-}
-
-void Optimizer::write_model() {
-  for (Slot& slot : slots_) {
-    if (slot.has_own_master) slot.parameter->data().copy_(slot.master);
+    if (slot.has_own_master) slot.master.copy_(slot.part->model);
   }
 }
 
@@ -97,7 +89,7 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   OptimizerStep result;
   std::vector<at::Tensor> counted;
   for (const Slot& slot : slots_) {
-    if (counts_here(*slot.parameter, groups_)) counted.push_back(slot.parameter->grad());
+    if (counts_here(*slot.part, groups_)) counted.push_back(slot.part->grad);
   }
   const double local_square = ops::squared_norm(counted, kernels_).item<double>();
   const double square = groups_.world->reduced(local_square, ReduceOp::kSum, "gradient norm");
@@ -127,21 +119,22 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   std::vector<ops::AdamwShard> shards;
   shards.reserve(slots_.size());
   for (Slot& slot : slots_) {
-    const ParameterOptions& p = slot.parameter->options();
-    shards.push_back({slot.has_own_master ? slot.parameter->data() : at::Tensor(), slot.master, slot.parameter->grad(),
-                      slot.exp_avg, slot.exp_avg_sq, lr * p.lr_mult, weight_decay * p.decay_mult});
+    const ParameterOptions& p = slot.part->parameter->options();
+    shards.push_back({slot.has_own_master ? slot.part->model : at::Tensor(), slot.master, slot.part->grad, slot.exp_avg,
+                      slot.exp_avg_sq, lr * p.lr_mult, weight_decay * p.decay_mult});
   }
   if (!shards.empty()) {
     const at::Tensor grad_scale = at::scalar_tensor(scale, shards[0].master.options().dtype(at::kDouble));
     ops::adamw_(shards, grad_scale, {options_.adam_beta1, options_.adam_beta2, options_.adam_eps, num_steps_},
                 kernels_);
   }
+  data_.publish();
   return result;
 }
 
 std::string Optimizer::find_bad_parameter() const {
   for (const Slot& slot : slots_) {
-    if (!at::isfinite(slot.parameter->grad()).all().item<bool>()) return slot.parameter->name();
+    if (!at::isfinite(slot.part->grad).all().item<bool>()) return slot.part->parameter->name();
   }
   return "";
 }

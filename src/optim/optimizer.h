@@ -14,8 +14,8 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "core/option.h"
-#include "nn/parameter.h"
 #include "ops/kernels.h"
+#include "parallel/data_parallel.h"
 
 namespace megalith {
 
@@ -36,10 +36,10 @@ struct OptimizerOptions {
 // The rules between them; empty when all hold.
 std::vector<UserError> check_optimizer_options(const OptimizerOptions& options);
 
-// One tensor of optimizer state, local shape of its parameter.
+// One tensor of optimizer state, shaped as the part that it belongs to.
 struct OptimizerTensor {
   std::string key;  // "master", "exp_avg", "exp_avg_sq"
-  Parameter* parameter;
+  const OwnedPart* part;
   at::Tensor tensor;
 };
 
@@ -53,16 +53,14 @@ struct OptimizerStep {
 
 class Optimizer {
  public:
-  // params  trainable ones with gradient buffers; they, and groups, outlive the optimizer
-  Optimizer(std::vector<Parameter*> params, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
+  // Updates the parts of data; it and groups outlive the optimizer.
+  Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
 
-  // Gradients must be complete (GradBuffer::finish_step). loss_scale divides them.
+  // Gradients must be complete (DataParallel::finish_step). loss_scale divides them. Publishes what it changed.
   OptimizerStep step(double lr, double weight_decay, double loss_scale = 1.0);
 
-  // Master weights from the model's, after its weights were loaded without optimizer state.
+  // Master weights from the parts of the model, after those were loaded without optimizer state.
   void reset_masters();
-  // Model weights from the masters, after those were loaded.
-  void write_model();
 
   const std::vector<OptimizerTensor>& state() const { return state_; }
   int64_t num_steps() const { return num_steps_; }
@@ -71,12 +69,13 @@ class Optimizer {
 
  private:
   struct Slot {
-    Parameter* parameter;
+    const OwnedPart* part;
     at::Tensor master, exp_avg, exp_avg_sq;
     bool has_own_master;  // false: the model's tensor is the master
   };
   std::string find_bad_parameter() const;
 
+  DataParallel& data_;
   const Groups& groups_;
   OptimizerOptions options_;
   Kernels kernels_;

@@ -75,6 +75,24 @@ void check_sequence(const Config& config, Derived& d, std::vector<UserError>& er
   }
 }
 
+// As Megatron-LM does: without tensor parallelism there is nobody to split the tokens with.
+void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
+  Derived& d = resolved.derived;
+  const int64_t tp = resolved.config.parallel.tensor_model_parallel_size;
+  if (!resolved.config.sequence_parallel || !reads_batches) return;
+  if (tp == 1) {
+    resolved.notes.push_back("sequence_parallel is off: tensor_model_parallel_size is 1");
+    return;
+  }
+  d.is_sequence_parallel = true;
+  if (d.micro_batch_size * d.seq_length % tp == 0) return;
+  errors.emplace_back(
+      fmt::format("sequence_parallel splits the {} tokens of a microbatch (micro_batch_size {} × seq_length {}) over "
+                  "tensor_model_parallel_size {} ranks, and they do not divide",
+                  d.micro_batch_size * d.seq_length, d.micro_batch_size, d.seq_length, tp),
+      fmt::format("set seq_length or micro_batch_size to a multiple of {}, or leave sequence_parallel out", tp));
+}
+
 void check_precision(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const TrainOptions& train = config.train;
   std::vector<std::string> given;
@@ -252,8 +270,15 @@ void Config::visit(OptionVisitor& v) {
   tokenizer.visit(v);
   checkpoint.visit(v);
   log.visit(v);
+  samples.visit(v);
+  sampling.visit(v);
   profile.visit(v);
   parallel.visit(v);
+  v.field("sequence_parallel", sequence_parallel,
+          "Split the tokens of norms, dropout and the residual stream over the tensor-parallel ranks, which otherwise "
+          "all hold them whole: less memory, the same traffic. micro_batch_size times seq_length must divide evenly.");
+  data_parallel.visit(v);
+  recompute.visit(v);
   runtime.visit(v);
 }
 
@@ -268,7 +293,7 @@ Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
 }
 
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
-                                         const std::function<void(OptionVisitor&)>& extra) {
+                                         const std::function<void(OptionVisitor&)>& extra, bool reads_batches) {
   auto resolved = std::make_unique<Resolved>(extra);
   Resolution resolution = try_resolve(*resolved->options, inputs);
   resolved->notes = resolution.notes;
@@ -314,16 +339,30 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     add(check_data_options(config.data));
     add(check_checkpoint_options(config.checkpoint));
     add(check_profile_options(config.profile));
+    add(check_sample_options(config.samples));
     add(check_optimizer_options(config.optimizer));
+    add(check_data_parallel_options(config.data_parallel, config.parallel));
+    add(check_recompute_options(config.recompute, config.model.num_layers));
+    for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
+      resolved->notes.push_back(std::move(note));
+    }
     check_batch(config, d, errors);
     check_rampup(config, errors);
     check_duration(config, d, errors);
     check_sequence(config, d, errors);
+    resolve_sequence_parallel(*resolved, reads_batches, errors);
     check_precision(config, d, errors);
     try {
       if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
     } catch (const UserErrors& several) {
       add(several.errors());
+    }
+  }
+  if (errors.empty() && config.samples.is_on()) {
+    try {
+      (void)plan_samples(*resolved);
+    } catch (const UserError& error) {
+      errors.push_back(error);
     }
   }
   throw_if_any(errors);

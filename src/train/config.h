@@ -23,10 +23,13 @@
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
-#include "parallel/grad_buffer.h"
+#include "parallel/data_parallel_options.h"
+#include "parallel/recompute_options.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
 #include "train/profile.h"
+#include "train/samples.h"
+#include "train/sampling.h"
 
 namespace megalith {
 
@@ -64,6 +67,9 @@ struct RuntimeOptions {
 struct Config {
   ModelConfig model;
   ParallelOptions parallel;
+  DataParallelOptions data_parallel;
+  RecomputeOptions recompute;
+  bool sequence_parallel = false;  // read Derived::is_sequence_parallel
   TrainOptions train;
   ScheduleOptions schedule;
   OptimizerOptions optimizer;
@@ -71,6 +77,8 @@ struct Config {
   TokenizerOptions tokenizer;
   CheckpointOptions checkpoint;
   LogOptions log;
+  SampleOptions samples;
+  SamplingOptions sampling;
   ProfileOptions profile;
   RuntimeOptions runtime;
 
@@ -84,6 +92,7 @@ struct Derived {
   BatchSchedule batches;                                                      // of every step
   // train_samples  what the run reads; schedule_samples  what the schedules take for its length
   int64_t seq_length = 0, train_iters = 0, train_samples = 0, schedule_samples = 0;
+  bool is_sequence_parallel = false;  // asked for, and there are tensor-parallel ranks to split the tokens over
   int64_t vocab_size = 0;
   int64_t eod_id = 0;
   at::ScalarType dtype = at::kFloat;
@@ -107,7 +116,9 @@ struct Resolved {
 
 // Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the
 // checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor.
+//   reads_batches  false: the command reads single tokens, which sequence_parallel, then off, could not split
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
-                                         const std::function<void(OptionVisitor&)>& extra = {});
+                                         const std::function<void(OptionVisitor&)>& extra = {},
+                                         bool reads_batches = true);
 
 }  // namespace megalith

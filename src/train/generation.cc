@@ -10,10 +10,7 @@
 
 namespace megalith {
 
-std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& request, at::Device device,
-                                     const std::function<bool(int64_t)>& on_token) {
-  at::NoGradGuard no_grad;
-  const ModelConfig& config = model.config();
+void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option) {
   const int64_t prompt_length = static_cast<int64_t>(request.prompt_ids.size());
   if (prompt_length == 0) throw UserError("the prompt is empty", "give at least one token to start from");
   for (const int64_t id : request.prompt_ids) {
@@ -22,36 +19,42 @@ std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& requ
                       "use the tokenizer that belongs to this model");
     }
   }
-  const int64_t capacity = prompt_length + request.max_new_tokens;
-  if (capacity > config.max_position_embeddings) {
+  if (prompt_length + request.max_new_tokens > config.max_position_embeddings) {
     throw UserError(fmt::format("prompt ({}) and new tokens ({}) exceed max_position_embeddings {}", prompt_length,
                                 request.max_new_tokens, config.max_position_embeddings),
-                    fmt::format("lower max_new_tokens to {}",
+                    fmt::format("lower {} to {}", length_option,
                                 std::max<int64_t>(config.max_position_embeddings - prompt_length, 0)));
   }
+}
 
+std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& request, at::Device device,
+                                     const std::function<bool(int64_t)>& on_token) {
+  at::NoGradGuard no_grad;
+  check_generation(model.config(), request, "max_new_tokens");
   const auto long_on_device = at::TensorOptions(device).dtype(at::kLong);
   KvCache cache;
-  cache.capacity = capacity;
+  cache.capacity = static_cast<int64_t>(request.prompt_ids.size()) + request.max_new_tokens;
   std::vector<int64_t> new_ids;
-  at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(request.prompt_ids), at::kLong).unsqueeze(0).to(device);
+  at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(request.prompt_ids), at::kLong).to(device);
+  tokens = tokens.unsqueeze(0).repeat({request.num_copies, 1});
   while (static_cast<int64_t>(new_ids.size()) < request.max_new_tokens) {
     ModelInput input;
     const int64_t s = tokens.size(1);
     input.tokens = tokens;
-    input.context.b = 1;
+    input.context.b = request.num_copies;
     input.context.s = s;
-    input.context.position_ids = at::arange(cache.length, cache.length + s, long_on_device).unsqueeze(0);
+    input.context.position_ids =
+        at::arange(cache.length, cache.length + s, long_on_device).expand({request.num_copies, s});
     input.context.is_training = false;
     input.context.cache = &cache;
     const ModelOutput output = model.forward(input, {}, HeadOutput::kLastLogits);
     cache.length += s;
-    const at::Tensor logits = output.logits.select(1, 0).to(at::kFloat);
+    const at::Tensor logits = output.logits.select(1, 0).narrow(0, 0, 1).to(at::kFloat);
     const int64_t id = sample_tokens(logits, request.sampling, static_cast<int64_t>(new_ids.size())).item<int64_t>();
     new_ids.push_back(id);
     if (on_token && !on_token(id)) break;
     if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) break;
-    tokens = at::full({1, 1}, id, long_on_device);
+    tokens = at::full({request.num_copies, 1}, id, long_on_device);
   }
   return new_ids;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "models/model.h"
@@ -16,10 +17,18 @@ struct GenerationRequest {
   int64_t max_new_tokens = 100;
   std::vector<int64_t> stop_ids;  // generation ends after one of these; empty: never
   SamplingOptions sampling;
+  // So many copies of the sequence are computed, and one is read: a model under sequence parallelism splits its tokens
+  // over the tensor-parallel ranks, and one token alone cannot be split. Give their number then.
+  int64_t num_copies = 1;
 };
 
+// UserError when there is no prompt, an id is outside the vocabulary, or prompt and new tokens exceed
+// max_position_embeddings.
+//   length_option  the option that gave max_new_tokens, for the remedy
+void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option);
+
 // returns the new ids, the stopping one included. on_token is called with each as it is chosen; returning false ends.
-// throws UserError when an id is outside the vocabulary, or prompt and new tokens exceed max_position_embeddings
+// throws what check_generation() throws
 std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& request, at::Device device,
                                      const std::function<bool(int64_t)>& on_token = {});
 

@@ -1,7 +1,9 @@
 // The start-up report; see report.h.
 #include "train/report.h"
 
+#include "comm/groups.h"
 #include "core/strings.h"
+#include "models/families.h"
 
 namespace megalith {
 namespace {
@@ -21,9 +23,15 @@ ModelNumbers count_model(const Model& model, const Resolved& resolved) {
   const ModelConfig& config = resolved.config.model;
   ModelNumbers numbers;
   numbers.parameters_on_rank = model.num_parameters();
-  numbers.parameters = numbers.parameters_on_rank;
+  // The whole, as one rank would hold it: without storage, the vocabulary padded as here.
+  const Groups alone = Groups::single();
+  ModelConfig whole = model.config();
+  whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
+  const LayerContext context{.groups = &alone, .dtype = d.dtype, .device = at::kMeta};
+  const auto all = family_for(whole).build(whole, context, StageRange{0, whole.num_layers, true, true});
+  numbers.parameters = all->num_parameters();
   // Forward of one sequence, three times over: backward is twice the forward.
-  const LayerCost cost = model.cost({1, d.seq_length, 2});
+  const LayerCost cost = all->cost({1, d.seq_length, 2});
   const double step = 3 * cost.forward_flops * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
   const double core = 12.0 * static_cast<double>(config.num_layers * config.num_attention_heads * config.head_dim()) *

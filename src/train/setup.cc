@@ -16,10 +16,14 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.dtype = resolved.derived.dtype;
   context.device = device;
   context.kernels = resolved.config.runtime.kernels;
+  context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
+  context.recompute = resolved.config.recompute.selective();
   BuiltModel built;
+  built.recompute = make_recompute_plan(resolved.config.recompute, 0, config.num_layers);
   built.family = &family_for(config);
-  built.model = built.family->build(config, context, StageRange{0, config.num_layers, true, true});
+  const StageRange whole{.num_layers = config.num_layers, .layers_per_block = built.recompute.layers_per_block};
+  built.model = built.family->build(config, context, whole);
   return built;
 }
 
@@ -32,13 +36,13 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
                       "give the folder that --save named, or one checkpoint of it");
     }
     CheckpointState state;
-    for (Parameter* param : built.model->parameters()) state.tensors.push_back(model_tensor(*param));
+    state.tensors = model_tensors(built.model->parameters());
     state.architecture = architecture_of(built.model->config());
     load_checkpoint(found->folder, state, groups, {.with_optimizer = false});
     return;
   }
   if (options.load_hf) {
-    load_hf(*options.load_hf, built.model->parameters(), groups);
+    load_hf(*options.load_hf, model_tensors(built.model->parameters()), groups);
     return;
   }
   throw UserError("no weights given", "name them with --load DIR or --load_hf DIR");
@@ -55,6 +59,12 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved) {
   auto bytes = make_byte_tokenizer();
   if (bytes->vocab_size() == resolved.derived.vocab_size) return bytes;
   return nullptr;
+}
+
+std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* tokenizer) {
+  std::vector<int64_t> ids = resolved.config.model.eos_token_ids;
+  if (tokenizer != nullptr && tokenizer->eod()) ids.push_back(*tokenizer->eod());
+  return ids;
 }
 
 DataSetup make_data_setup(const Resolved& resolved) {

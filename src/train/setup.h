@@ -16,6 +16,7 @@ namespace megalith {
 struct BuiltModel {
   const ModelFamily* family = nullptr;
   std::unique_ptr<Model> model;
+  RecomputePlan recompute;  // what its blocks are cut for
 };
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device);
 
@@ -25,6 +26,10 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
 // The tokenizer that lies in the folder of --load_hf, or the byte tokenizer when its vocabulary fits the model's; null
 // when there is neither. For commands that need text where training needs none.
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved);
+
+// The ids at which a text of this model ends: its configuration's, and the tokenizer's end of document. The tokenizer
+// may be null.
+std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* tokenizer);
 
 // What evaluations read in a run of this length, as Megatron-LM counts it.
 DataSetup make_data_setup(const Resolved& resolved);

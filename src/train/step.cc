@@ -32,8 +32,8 @@ ModelInput make_model_input(const Batch& batch, at::Device device, const Objecti
   return input;
 }
 
-TrainStep::TrainStep(Model& model, GradBuffer& gradients, Optimizer& optimizer, const Groups& groups, at::Device device)
-    : model_(model), gradients_(gradients), optimizer_(optimizer), groups_(groups), device_(device) {}
+TrainStep::TrainStep(Model& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device)
+    : model_(model), data_(data), optimizer_(optimizer), groups_(groups), device_(device) {}
 
 StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, double loss_scale) {
   MEGALITH_CHECK(!batches.empty(), "a step without microbatches");
@@ -53,9 +53,9 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, doubl
     bool is_per_microbatch;
   };
   std::vector<Sum> sums;
-  gradients_.begin_step();
+  data_.begin_step();
   for (size_t i = 0; i < batches.size(); ++i) {
-    gradients_.begin_microbatch(i + 1 == batches.size());
+    data_.begin_microbatch(i + 1 == batches.size());
     const ModelInput input = make_model_input(batches[i], device_, scales);
     at::Tensor objective;
     {
@@ -78,7 +78,7 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, doubl
   }
   {
     const ProfileRange range("finish gradients");
-    gradients_.finish_step();
+    data_.finish_step();
   }
 
   for (const Sum& sum : sums) {

@@ -13,7 +13,7 @@
 #include "data/batch.h"
 #include "models/model.h"
 #include "optim/optimizer.h"
-#include "parallel/grad_buffer.h"
+#include "parallel/data_parallel.h"
 
 namespace megalith {
 
@@ -34,7 +34,7 @@ struct StepResult {
 
 class TrainStep {
  public:
-  TrainStep(Model& model, GradBuffer& gradients, Optimizer& optimizer, const Groups& groups, at::Device device);
+  TrainStep(Model& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device);
 
   // batches  this rank's microbatches, in order
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
@@ -45,7 +45,7 @@ class TrainStep {
 
  private:
   Model& model_;
-  GradBuffer& gradients_;
+  DataParallel& data_;
   Optimizer& optimizer_;
   const Groups& groups_;
   at::Device device_;

@@ -20,6 +20,12 @@ namespace {
 constexpr const char* kScheduleSamples = "schedule_samples";
 constexpr const char* kSkippedSamples = "skipped_samples";
 
+// Whether the checkpoint lies in the folder that this run saves to.
+bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::string>& save) {
+  std::error_code ignored;
+  return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
+}
+
 // Differences from the checkpoint that change what is computed. Where files go, and what was taken from the checkpoint
 // itself, is expected to differ.
 bool is_worth_saying(const OptionSet& options, const std::string& name) {
@@ -34,7 +40,30 @@ bool is_worth_saying(const OptionSet& options, const std::string& name) {
                                             "tensorboard_dir",
                                             "auto_continue_train",
                                             "async_save",
-                                            "exit_duration_in_mins"};
+                                            "exit_duration_in_mins",
+                                            "use_distributed_optimizer",
+                                            "num_distributed_optimizer_instances",
+                                            "overlap_grad_reduce",
+                                            "overlap_param_gather",
+                                            "ddp_bucket_size",
+                                            "ddp_num_buckets",
+                                            "ddp_pad_buckets_for_high_nccl_busbw",
+                                            "recompute_granularity",
+                                            "recompute_method",
+                                            "recompute_num_layers",
+                                            "recompute_modules",
+                                            "recompute_layer_ids",
+                                            "recompute_activations",
+                                            "cpu_offloading_num_layers",
+                                            "num_workers",
+                                            "sample_interval",
+                                            "sample_prompt",
+                                            "sample_prompt_ids",
+                                            "sample_max_new_tokens",
+                                            "temperature",
+                                            "top_k",
+                                            "top_p",
+                                            "sampling_seed"};
   const Option* option = options.find(name);
   return option != nullptr && option->source().layer != OptionLayer::kModel &&
          std::find(std::begin(kExpected), std::end(kExpected), name) == std::end(kExpected);
@@ -57,16 +86,23 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   const Config& config = resolved_.config;
   // Weights that are about to be replaced need not be drawn.
   const bool loads_weights = config.checkpoint.load_hf || has_checkpoint(config.checkpoint, groups_);
-  std::vector<Parameter*> trainable;
-  for (Parameter* param : built_.model->parameters()) {
+  const std::vector<Parameter*> parameters = built_.model->parameters();
+  for (Parameter* param : parameters) {
     if (!loads_weights) param->initialise(static_cast<uint64_t>(config.train.seed));
-    if (param->is_trainable()) trainable.push_back(param);
   }
-  gradients_ = std::make_unique<GradBuffer>(trainable, groups_.dp_cp, GradBufferOptions{});
-  optimizer_ = std::make_unique<Optimizer>(trainable, groups_, config.optimizer, config.runtime.kernels);
+  data_parallel_ = make_data_parallel(parameters, groups_, config.data_parallel);
+  data_parallel_->adopt_parameters();
+  if (!built_.recompute.offloaded.empty()) {
+    offload_ = std::make_unique<HostOffload>(device_);
+    if (device_.is_cpu()) log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
+  }
+  recompute_ = std::make_unique<RecomputeRunner>(built_.recompute, data_parallel_->runner(), offload_.get());
+  built_.model->set_runner(recompute_.get());
+  optimizer_ = std::make_unique<Optimizer>(*data_parallel_, groups_, config.optimizer, config.runtime.kernels);
   schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.schedule_samples, 1),
                                          resolved_.derived.global_batch_size);
-  train_step_ = std::make_unique<TrainStep>(*built_.model, *gradients_, *optimizer_, groups_, device_);
+  train_step_ = std::make_unique<TrainStep>(*built_.model, *data_parallel_, *optimizer_, groups_, device_);
+  if (config.samples.is_on()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
 }
 
@@ -78,27 +114,25 @@ std::string Trainer::model_text() const {
 
 std::string Trainer::report(const std::string& device_text) const {
   MemoryByOwner memory;
-  for (const Parameter* param : built_.model->parameters()) {
-    memory.parameters += static_cast<int64_t>(param->value().nbytes());
-  }
-  memory.gradients = gradients_->num_bytes();
+  memory.parameters = data_parallel_->parameter_bytes();
+  memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
   const Derived& d = resolved_.derived;
-  memory.activations =
-      built_.model->cost({d.micro_batch_size, d.seq_length, static_cast<int64_t>(c10::elementSize(d.dtype))})
-          .kept_bytes;
+  const CostShape shape{d.micro_batch_size, d.seq_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
+  memory.activations = activation_peak(built_.model->block_costs(shape), built_.recompute);
   return startup_report(resolved_, numbers_, &memory, device_text);
 }
 
 CheckpointState Trainer::checkpoint_state() const {
+  data_parallel_->wait_for_parameters();
   CheckpointState state;
-  for (const Parameter* param : built_.model->parameters()) state.tensors.push_back(model_tensor(*param));
+  state.tensors = model_tensors(built_.model->parameters());
   for (const OptimizerTensor& entry : optimizer_->state()) {
     state.tensors.push_back({.key = entry.key,
-                             .placement = &entry.parameter->placement(),
+                             .placement = &entry.part->parameter->placement(),
                              .local = entry.tensor,
-                             .range = std::nullopt,
-                             .replica_axes = entry.parameter->placement().replica_axes});
+                             .range = entry.part->range,
+                             .replica_axes = entry.part->replica_axes});
   }
   state.train.iteration = iteration_;
   state.train.consumed_train_samples = consumed_samples_;
@@ -117,9 +151,12 @@ void Trainer::load() {
   const CheckpointOptions& options = resolved_.config.checkpoint;
   CheckpointState state = checkpoint_state();
   if (const auto resumed = resume(options, state, groups_, log_)) {
+    data_parallel_->publish();
+    data_parallel_->wait_for_parameters();
     if (!resumed->has_optimizer) optimizer_->reset_masters();
     if (resumed->is_finetune) return;
-    iteration_ = last_saved_iteration_ = state.train.iteration;
+    iteration_ = state.train.iteration;
+    if (lies_in(resumed->folder, options.save)) last_saved_iteration_ = iteration_;
     consumed_samples_ = state.train.consumed_train_samples;
     num_skipped_ = state.train.skipped_iterations;
     const auto number = [&](const char* name, int64_t otherwise) {
@@ -139,7 +176,8 @@ void Trainer::load() {
     return;
   }
   if (options.load_hf) {
-    load_hf(*options.load_hf, built_.model->parameters(), groups_);
+    load_hf(*options.load_hf, model_tensors(built_.model->parameters()), groups_);
+    data_parallel_->adopt_parameters();
     log_.info("loaded the weights from {}", *options.load_hf);
     optimizer_->reset_masters();
   }
@@ -150,11 +188,18 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   data_ = make_data_sets(resolved_.config.data, make_data_setup(resolved_), log_);
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
-  if (reason != StopReason::kSignal) {
-    if (reason == StopReason::kFinished) {
-      evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
-      evaluate(Split::kTest, fmt::format("iteration {} on test set", iteration_));
-    }
+  // A signal that comes here leaves what is not done yet to the run that goes on from the checkpoint.
+  if (reason == StopReason::kFinished) {
+    evaluate(Split::kValid, fmt::format("iteration {} on validation set", iteration_));
+    reason = agreed_stop();
+  }
+  if (reason == StopReason::kFinished) {
+    evaluate(Split::kTest, fmt::format("iteration {} on test set", iteration_));
+    reason = agreed_stop();
+  }
+  if (reason == StopReason::kSignal) {
+    if (!resolved_.config.train.skip_train) save(/*is_last=*/true);
+  } else {
     export_hf();
   }
   for (const auto& sink : sinks_) sink->on_end();
@@ -167,62 +212,82 @@ StopReason Trainer::train_loop() {
   if (data_.train == nullptr && iteration_ < d.train_iters) {
     throw UserError("the training split is empty", "give it a weight in split, or a train_data_path");
   }
-  StopReason reason = StopReason::kFinished;
+  std::optional<BatchPrefetcher> prefetcher;
+  if (data_.train != nullptr) prefetcher.emplace(*data_.train, config.data.num_workers);
+  StopReason reason = agreed_stop();  // a signal may have come while the run was starting
   int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
-  while (iteration_ < d.train_iters) {
+  while (reason == StopReason::kFinished && iteration_ < d.train_iters) {
     // As Megatron-LM does: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
     if (size != num_microbatches) save(/*is_last=*/false);
     num_microbatches = size;
     profiler_.begin_iteration(iteration_ + 1);
-    train_iteration();
+    train_iteration(*prefetcher);
     profiler_.end_iteration(iteration_);
     if (iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters) {
       evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
     }
+    if (config.samples.is_due(iteration_)) sample();
     if (saver_) saver_->poll();
     if (config.checkpoint.is_save_due(iteration_)) save(/*is_last=*/false);
-    reason = agreed_stop();
+    reason = stop_after_iteration();
     if (reason != StopReason::kFinished) break;
     if (config.train.exit_interval && iteration_ % *config.train.exit_interval == 0) {
       reason = iteration_ < d.train_iters ? StopReason::kExitInterval : StopReason::kFinished;
       break;
     }
   }
+  data_parallel_->wait_for_parameters();  // a rank that leaves with a gathering under way would fail the others
   profiler_.finish();
   if (!config.checkpoint.disable_last_saving || reason != StopReason::kFinished) save(/*is_last=*/true);
   if (saver_) saver_->finish();
   return reason;
 }
 
-// Whether a rank was asked to stop, or has run long enough; kFinished when not. The ranks agree, or one would save and
-// leave while the others wait for it.
-StopReason Trainer::agreed_stop() {
+// What ends the run now, by this rank's own reckoning or a signal to any rank; kFinished when nothing does. The ranks
+// agree, or one would save and leave while the others wait for it.
+StopReason Trainer::agreed_stop(StopReason own) {
+  if (stop_.load() != 0) own = StopReason::kSignal;
+  const double agreed = groups_.world->reduced(static_cast<double>(own), ReduceOp::kMax, "stop request");
+  return static_cast<StopReason>(static_cast<int>(agreed));
+}
+
+// The same, and whether the run has taken long enough.
+StopReason Trainer::stop_after_iteration() {
   const std::optional<double>& minutes = resolved_.config.train.exit_duration_in_mins;
   StopReason own = StopReason::kFinished;
   const bool is_over = iteration_ >= resolved_.derived.train_iters;
   if (minutes && !is_over && since_start_.elapsed_s() >= *minutes * 60) own = StopReason::kExitDuration;
-  if (stop_.load() != 0) own = StopReason::kSignal;
-  const double agreed = groups_.world->reduced(static_cast<double>(own), ReduceOp::kMax, "stop request");
-  const auto reason = static_cast<StopReason>(static_cast<int>(agreed));
+  const StopReason reason = agreed_stop(own);
   if (reason == StopReason::kExitDuration) {
     log_.info("stopping after iteration {}: exit_duration_in_mins {} is over", iteration_, *minutes);
   }
   return reason;
 }
 
-void Trainer::train_iteration() {
-  const Config& config = resolved_.config;
+// This rank's microbatches of the step that begins so far into the data.
+std::vector<DataPosition> Trainer::positions_from(int64_t consumed_samples) const {
   const Derived& d = resolved_.derived;
-  const Stopwatch watch;
-  const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
-  const int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
-  std::vector<Batch> batches;
+  std::vector<DataPosition> positions;
+  const int64_t num_microbatches = d.batches.num_microbatches(consumed_samples);
   for (int64_t m = 0; m < num_microbatches; ++m) {
-    batches.push_back(data_.train->read({.consumed_samples = consumed_samples_ + m * chunk,
-                                         .micro_batch_size = d.micro_batch_size,
-                                         .dp_rank = groups_.dp->rank(),
-                                         .dp_size = groups_.dp->size()}));
+    positions.push_back({.consumed_samples = consumed_samples + m * d.micro_batch_size * d.data_parallel_size,
+                         .micro_batch_size = d.micro_batch_size,
+                         .dp_rank = groups_.dp->rank(),
+                         .dp_size = groups_.dp->size()});
+  }
+  return positions;
+}
+
+void Trainer::train_iteration(BatchPrefetcher& prefetcher) {
+  const Config& config = resolved_.config;
+  const Stopwatch watch;
+  const std::vector<DataPosition> positions = positions_from(consumed_samples_);
+  const int64_t num_samples =
+      std::ssize(positions) * resolved_.derived.micro_batch_size * resolved_.derived.data_parallel_size;
+  const std::vector<Batch> batches = prefetcher.take(positions);
+  if (iteration_ + 1 < resolved_.derived.train_iters) {
+    prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
   const double lr = schedule_->learning_rate(schedule_samples_);
   const StepResult result =
@@ -232,8 +297,8 @@ void Trainer::train_iteration() {
       (!result.is_loss_finite || result.optimizer.was_skipped)) {
     stop_on_bad_numbers(result);
   }
-  finish_iteration(result, num_microbatches * chunk);
-  report_iteration(result, num_microbatches * chunk, lr, watch.elapsed_ms());
+  finish_iteration(result, num_samples);
+  report_iteration(result, num_samples, lr, watch.elapsed_ms());
 }
 
 // Counts the step.
@@ -337,6 +402,13 @@ void Trainer::evaluate(Split split, const std::string& when) {
   for (const auto& sink : sinks_) sink->on_validation(record);
 }
 
+// On all ranks: weights may be spread over them, and those that do not report would only wait for the others.
+void Trainer::sample() {
+  const ProfileRange range("sample");
+  const SampleRecord record = make_sample(*samples_, *built_.model, iteration_, device_);
+  for (const auto& sink : sinks_) sink->on_sample(record);
+}
+
 void Trainer::save(bool is_last) {
   if (!saver_) return;
   const ProfileRange range("save checkpoint");
@@ -354,7 +426,8 @@ void Trainer::export_hf() {
   settings.dtype = resolved_.derived.dtype;
   if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
   if (resolved_.config.tokenizer.tokenizer_model) settings.tokenizer = *resolved_.config.tokenizer.tokenizer_model;
-  save_hf(*options.save_hf, built_.model->parameters(), *built_.family, built_.model->config(), groups_, settings);
+  save_hf(*options.save_hf, model_tensors(built_.model->parameters()), *built_.family, built_.model->config(), groups_,
+          settings);
   log_.info("exported the model to {}", *options.save_hf);
 }
 

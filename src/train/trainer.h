@@ -13,16 +13,20 @@
 #include "comm/groups.h"
 #include "core/log.h"
 #include "core/time.h"
+#include "data/batch_prefetcher.h"
 #include "metrics/step_record.h"
+#include "parallel/recompute.h"
 #include "train/config.h"
 #include "train/profile.h"
 #include "train/report.h"
+#include "train/samples.h"
 #include "train/setup.h"
 #include "train/step.h"
 
 namespace megalith {
 
-// Raised by a signal handler, read at step boundaries: 0, or the signal's number.
+// Raised by a signal handler, read at step boundaries, the one before the first step included: 0, or the signal's
+// number.
 using StopRequest = std::atomic<int>;
 
 enum class StopReason { kFinished, kExitInterval, kExitDuration, kSignal };
@@ -44,16 +48,21 @@ class Trainer {
 
   Model& model() { return *built_.model; }
   int64_t iteration() const { return iteration_; }
+  // Whether the folder of --save has a checkpoint of the present iteration.
+  bool is_saved() const { return last_saved_iteration_ == iteration_; }
 
  private:
   CheckpointState checkpoint_state() const;
   StopReason train_loop();
-  StopReason agreed_stop();
-  void train_iteration();
+  StopReason agreed_stop(StopReason own = StopReason::kFinished);
+  StopReason stop_after_iteration();
+  std::vector<DataPosition> positions_from(int64_t consumed_samples) const;
+  void train_iteration(BatchPrefetcher& prefetcher);
   void finish_iteration(const StepResult& result, int64_t num_samples);
   void report_iteration(const StepResult& result, int64_t num_samples, double lr, double elapsed_ms);
   [[noreturn]] void stop_on_bad_numbers(const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
+  void sample();
   void save(bool is_last);
   void export_hf();
 
@@ -66,12 +75,15 @@ class Trainer {
 
   BuiltModel built_;
   ModelNumbers numbers_;
-  std::unique_ptr<GradBuffer> gradients_;
+  std::unique_ptr<DataParallel> data_parallel_;
+  std::unique_ptr<HostOffload> offload_;  // null when nothing is offloaded
+  std::unique_ptr<RecomputeRunner> recompute_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Schedule> schedule_;
   std::unique_ptr<TrainStep> train_step_;
   DataSets data_;
   Profiler profiler_;
+  std::optional<SamplePlan> samples_;       // when there is a sample_interval
   std::unique_ptr<CheckpointSaver> saver_;  // null without --save
   LossScaler loss_scaler_;
   Stopwatch since_start_;

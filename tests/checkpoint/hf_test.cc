@@ -74,7 +74,7 @@ void save(const fs::path& folder, const ModelConfig& config, const Groups& group
           const HfExport& settings = {.dtype = at::kFloat}) {
   const auto model = build(config, groups);
   fill(*model);
-  save_hf(folder, model->parameters(), family_for(config), config, groups, settings);
+  save_hf(folder, model_tensors(model->parameters()), family_for(config), config, groups, settings);
 }
 
 TEST(Hf, ExportComesBackBitEqual) {
@@ -89,7 +89,7 @@ TEST(Hf, ExportComesBackBitEqual) {
         EXPECT_EQ(read.config.num_query_groups, 2);
         for (const at::ScalarType wanted : {at::kFloat, at::kBFloat16}) {
           const auto model = build(read.config, groups, wanted);
-          load_hf(folder.path() / "m", model->parameters(), groups);
+          load_hf(folder.path() / "m", model_tensors(model->parameters()), groups);
           EXPECT_EQ(first_difference(*model), "") << is_tied << has_bias;
         }
       }
@@ -135,7 +135,7 @@ TEST(Hf, ShardsAreFilledInModelOrder) {
   for (const auto& [file, size] : bytes) EXPECT_LE(size, 6000) << file;
   EXPECT_FALSE(fs::exists(folder.path() / "model.safetensors"));
   const auto model = build(config, groups);
-  load_hf(folder.path(), model->parameters(), groups);
+  load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
 }
 
@@ -149,7 +149,7 @@ TEST(Hf, EveryLayoutWritesTheSameBytesAndReadsThem) {
     ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
       save(path, config, groups);
       const auto model = build(config, groups);
-      load_hf(path, model->parameters(), groups);
+      load_hf(path, model_tensors(model->parameters()), groups);
       EXPECT_EQ(first_difference(*model), "");
     });
     EXPECT_EQ(read_file(path / "model.safetensors"), read_file(folder.path() / "one" / "model.safetensors"));
@@ -165,9 +165,10 @@ TEST(Hf, StagesOfAPipelineShareOneFolder) {
     const auto stage = family_for(config).build(
         config, {.groups = &groups, .dtype = at::kFloat},
         {.first_layer = is_first ? 0 : 1, .num_layers = 1, .has_embedding = is_first, .has_head = !is_first});
-    load_hf(folder.path() / "one", stage->parameters(), groups);
+    load_hf(folder.path() / "one", model_tensors(stage->parameters()), groups);
     EXPECT_EQ(first_difference(*stage), "");
-    save_hf(folder.path() / "two", stage->parameters(), family_for(config), config, groups, {.dtype = at::kFloat});
+    save_hf(folder.path() / "two", model_tensors(stage->parameters()), family_for(config), config, groups,
+            {.dtype = at::kFloat});
   });
   EXPECT_EQ(read_file(folder.path() / "two" / "model.safetensors"),
             read_file(folder.path() / "one" / "model.safetensors"));
@@ -200,12 +201,12 @@ TEST(Hf, TiedHeadMayBeOnDiskAndOldBuffersArePassedOver) {
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({3});
   write_model(folder.path(), tensors);
   const auto model = build(config, groups);
-  load_hf(folder.path(), model->parameters(), groups);
+  load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
 
   tensors.erase("model.embed_tokens.weight");  // the head alone, as some exporters leave it
   write_model(folder.path(), tensors);
-  load_hf(folder.path(), model->parameters(), groups);
+  load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
 }
 
@@ -221,7 +222,7 @@ TEST(Hf, EverythingThatDoesNotFitIsNamedAndNothingIsChanged) {
   tensors["model.layers.2.mlp.up_proj.weight"] = at::ones({20, 24});
   write_model(folder.path(), tensors);
   const auto model = build(config, groups);
-  const std::string message = message_of([&] { load_hf(folder.path(), model->parameters(), groups); });
+  const std::string message = message_of([&] { load_hf(folder.path(), model_tensors(model->parameters()), groups); });
   EXPECT_TRUE(contains(message, "2 missing: model.layers.0.self_attn.k_proj.weight, lm_head.weight"));
   EXPECT_TRUE(contains(message,
                        "2 misshaped: model.layers.1.mlp.up_proj.weight is [24, 20], expected [20, 24], "
@@ -259,7 +260,7 @@ TEST(Hf, AnExportReplacesAnExportAndNothingElse) {
   save(folder.path() / "m", tiny_config(/*is_tied=*/true), groups);
   EXPECT_FALSE(fs::exists(folder.path() / "m" / "model.safetensors.index.json"));
   const auto model = build(tiny_config(/*is_tied=*/true), groups);
-  load_hf(folder.path() / "m", model->parameters(), groups);
+  load_hf(folder.path() / "m", model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
   folder.write("mine/notes.txt", "keep me");
   EXPECT_TRUE(contains(message_of([&] { save(folder.path() / "mine", tiny_config(true), groups); }),

@@ -87,8 +87,8 @@ TEST_F(CommandLineTest, ListsEndAtTheNextOption) {
 }
 
 TEST_F(CommandLineTest, KnownNamesOfOthersConsumeTheirValues) {
-  EXPECT_EQ(settings({"--use-flash-attn", "--num-workers", "8", "--lr", "1"}),
-            "use-flash-attn=true num-workers=8 lr=1");
+  EXPECT_EQ(settings({"--use-flash-attn", "--num-dataset-builder-threads", "8", "--lr", "1"}),
+            "use-flash-attn=true num-dataset-builder-threads=8 lr=1");
   EXPECT_EQ(settings({"--no_fp8_weight_transpose_cache", "true"}), "no_fp8_weight_transpose_cache=true");
   EXPECT_EQ(settings({"--no-masked-softmax-fusion", "--bf16"}), "no-masked-softmax-fusion=true bf16=true");
 }

@@ -12,11 +12,11 @@ namespace {
 using Kind = KnownName::Kind;
 
 struct NamesSample {
-  int64_t num_workers = 0;
+  int64_t num_dataset_builder_threads = 0;
   bool bf16 = false;
   double lr = 0, lora_dim = 0;
   void visit(OptionVisitor& v) {
-    v.field("num_workers", num_workers, "Declared here, so it beats the table.");
+    v.field("num_dataset_builder_threads", num_dataset_builder_threads, "Declared here, so it beats the table.");
     v.field("bf16", bf16, "A switch.");
     v.field("lr", lr, "Rate.");
     v.field("lora_dim", lora_dim, "Rank.");
@@ -65,8 +65,8 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
 TEST(KnownNames, AnOptionBeatsTheTable) {
   NamesSample sample;
   OptionSet set(sample);
-  EXPECT_NE(look_up(set, "num-workers").option, nullptr);
-  EXPECT_EQ(look_up(set, "num-workers").known, nullptr);
+  EXPECT_NE(look_up(set, "num-dataset-builder-threads").option, nullptr);
+  EXPECT_EQ(look_up(set, "num-dataset-builder-threads").known, nullptr);
 }
 
 TEST(KnownNames, LookUpTriesTheWholeNameFirst) {

@@ -117,14 +117,15 @@ TEST_F(Resolve, ThrowsAllErrorsAndNoneForHelp) {
 TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
   folder.write("recipe.yaml", "use_flash_attn: true\nmasked_softmax_fusion: false\nfp8: null\nNVTE_DEBUG: 1\n");
   inputs.config_file = folder.path() / "recipe.yaml";
-  inputs.arguments = {"--no-rope-fusion", "--num-workers", "8", "--use-flash-attn", "--moe_grouped_gemm=false"};
+  inputs.arguments = {"--no-rope-fusion", "--num-dataset-builder-threads", "8", "--use-flash-attn",
+                      "--moe_grouped_gemm=false"};
   inputs.environment = {{"NVTE_FLASH_ATTN", "1"}, {"HSA_ENABLE_SDMA", "0"}, {"PATH", "/bin"}, {"MEGALITH_LRR", "1"}};
   const Resolution resolution = resolve(set, inputs);
   EXPECT_EQ(resolution.notes,
             (std::vector<std::string>{
                 "no effect here: use_flash_attn, masked_softmax_fusion, rope_fusion (operators are always fused)",
                 "no effect here: NVTE_DEBUG (read by Transformer Engine, which is not used)",
-                "no effect here: num_workers (reading ahead needs no worker processes)",
+                "no effect here: num_dataset_builder_threads (one thread builds the indices)",
                 "no effect here: moe_grouped_gemm (read only with num_experts)",
                 "the environment variable MEGALITH_LRR names no option here. Did you mean MEGALITH_LR?",
                 "environment: HSA_ENABLE_SDMA (read by the GPU's runtime from the environment, not by this program)",
@@ -187,9 +188,9 @@ TEST_F(Resolve, TheRocmScriptsSwitchesAreAccepted) {
   inputs.arguments = split_words(
       "--use-mcore-models --transformer-impl transformer_engine --no-masked-softmax-fusion "
       "--no-gradient-accumulation-fusion --distributed-backend nccl --distributed-timeout-minutes 120 "
-      "--overlap-grad-reduce --use-distributed-optimizer --overlap-param-gather --num-workers 8 "
+      "--ddp-average-in-collective --num-dataset-builder-threads 8 "
       "--ckpt-format torch_dist --log-throughput --use-flash-attn --no-position-embedding "
-      "--attention-softmax-in-fp32 --sequence-parallel --bf16");
+      "--attention-softmax-in-fp32 --bf16");
   resolve(set, inputs);
   EXPECT_TRUE(sample.bf16);
 }

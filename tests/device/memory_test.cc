@@ -75,6 +75,9 @@ TEST(Memory, ProcessAndMachineAreSeen) {
 
 // Last in this file: it changes malloc for the rest of the process.
 TEST(Memory, TunedMallocReusesPagesWithoutFaults) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer brings a malloc of its own, which has no such settings";
+#endif
   tune_malloc_for_training();
   const auto faults = [] {
     rusage usage{};

@@ -203,6 +203,12 @@ TEST(ValidationLine, PerplexityIsCutAtE20) {
       << printed.text;
 }
 
+TEST(SampleLines, AreIndentedSoThatNoneIsTakenForAnIterationLine) {
+  Printed printed;
+  printed.sink.on_sample({.iteration = 20, .prompt = "In the", .continuation = " end\n iteration 21/ 30 |"});
+  EXPECT_EQ(printed.text, " sample at iteration 20:\n    In the end\n     iteration 21/ 30 |\n");
+}
+
 TEST(TrainingProgress, TellsHowFarAndHowLong) {
   std::string shown;
   Logger log({.write = [&](std::string_view text) { shown += text; }, .is_terminal = true});

@@ -21,9 +21,9 @@ struct Fixture {
     norm = std::make_unique<Parameter>("norm", Placement::whole("norm", {4}), parameter);
     weight->initialise(1);
     norm->initialise(1);
-    buffer = std::make_unique<GradBuffer>(std::vector<Parameter*>{weight.get(), norm.get()}, groups.dp_cp,
+    buffer = std::make_unique<GradBuffer>(std::vector<Parameter*>{weight.get(), norm.get()}, groups,
                                           GradBufferOptions{});
-    optimizer = std::make_unique<Optimizer>(buffer->parameters(), groups, options, Kernels::kReference);
+    optimizer = std::make_unique<Optimizer>(*buffer, groups, options, Kernels::kReference);
   }
 
   void set_gradients(double scale) {
@@ -57,7 +57,7 @@ TEST(Optimizer, ClippingScalesWhatTheMomentsSee) {
     const OptimizerTensor& a = clipped.optimizer->state()[i];
     const OptimizerTensor& b = free.optimizer->state()[i];
     if (a.key != "exp_avg") continue;
-    EXPECT_TENSOR_NEAR(a.tensor, b.tensor * factor, {.rel = 1e-5, .what = a.parameter->name()});
+    EXPECT_TENSOR_NEAR(a.tensor, b.tensor * factor, {.rel = 1e-5, .what = a.part->parameter->name()});
   }
 }
 

@@ -18,6 +18,7 @@ def run(program, tmp_path_factory):
         *("--train_iters", STEPS, "--lr", 1e-3, "--eval_iters", 1, "--eval_interval", 2, "--device", "cpu"),
         *("--tensorboard_dir", folder / "events", "--metrics_file", folder / "metrics.jsonl"),
         *("--page_file", folder / "run.html", "--log_validation_ppl_to_tensorboard"),
+        *("--sample_interval", 2, "--sample_prompt_ids", "1,2", "--sample_max_new_tokens", 3),
         *("--profile", "--profile_step_start", 1, "--profile_step_end", 3),
     )
     return folder
@@ -40,6 +41,19 @@ def test_tensorboard_reads_every_step(run):
     assert [event.step for event in events.Scalars("lm loss validation")] == [2, STEPS]
 
 
+def test_tensorboard_reads_the_samples(run):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = reader.EventAccumulator(str(run / "events"))
+    events.Reload()
+    assert events.SummaryMetadata("sample/text_summary").plugin_data.plugin_name == "text"
+    texts = events.Tensors("sample/text_summary")
+    assert [event.step for event in texts] == [2, STEPS]
+    for event in texts:
+        (text,) = event.tensor_proto.string_val
+        words = text.decode().split()
+        assert words[:2] == ["1", "2"] and len(words) == 5 and text.startswith(b"    "), text
+
+
 def test_the_trace_names_operators_and_collectives(run):
     (file,) = (run / "events").glob("*.pt.trace.json")
     assert file.name == "rank0.iterations_2_to_3.pt.trace.json"
@@ -52,4 +66,5 @@ def test_the_trace_names_operators_and_collectives(run):
 
 def test_the_page_is_complete(run):
     page = (run / "run.html").read_text(encoding="utf-8")
+    assert "<h2>Samples</h2>" in page and page.count('<pre class="text"><b>1 2</b>') == 2
     assert "chip finished" in page and "<td>validation</td>" in page and page.endswith("</html>\n")

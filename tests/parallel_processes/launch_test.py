@@ -1,6 +1,7 @@
 """Ranks as processes: started by torchrun or mpirun, over Gloo, they train as one; when one dies the others say so."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -109,6 +110,17 @@ def test_two_processes_save_and_one_goes_on(alone, program, data, tmp_path):
     assert_same_curve(curve(tmp_path), alone)
 
 
+ZERO = ("--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather", "--ddp_bucket_size", 5000)
+
+
+def test_the_distributed_optimizer_trains_and_saves_as_one_process(alone, program, data, tmp_path):
+    checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
+    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, *ZERO, "--exit_interval", 3))
+    program.run(*train_words(data, tmp_path, *checkpoint, "--exit_interval", 6))
+    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, *ZERO))
+    assert_same_curve(curve(tmp_path), alone)
+
+
 def test_wrong_world_size_is_refused_by_every_rank(program, data, tmp_path):
     # No port is opened and nobody is met: each rank can say it alone.
     for rank in (0, 2):
@@ -146,13 +158,16 @@ def wait_for_lines(path, count, processes):
     raise AssertionError([process.communicate()[1] for process in processes if process.poll() is not None])
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killing_one_rank_ends_the_other_with_a_message(victim, program, data, tmp_path):
+# With a SIGTERM to the other as well: it wants to save then, and must not.
+@pytest.mark.parametrize("victim, is_stopped_too", [(0, False), (1, False), (1, True)])
+def test_killing_one_rank_ends_the_other_with_a_message(victim, is_stopped_too, program, data, tmp_path):
     words = train_words(data, tmp_path, "--save", tmp_path / "checkpoint", steps=1_000_000)
     processes = start_by_hand(program, words, 2)
     try:
         wait_for_lines(tmp_path / "metrics.jsonl", 3, processes)
         processes[victim].send_signal(signal.SIGKILL)
+        if is_stopped_too:
+            processes[1 - victim].send_signal(signal.SIGTERM)
         other = processes[1 - victim]
         _, errors = other.communicate(timeout=60)
         assert other.returncode == 1, errors
@@ -165,20 +180,108 @@ def test_killing_one_rank_ends_the_other_with_a_message(victim, program, data, t
             process.wait()
 
 
-def test_a_signal_to_one_rank_stops_all_after_a_checkpoint(program, data, tmp_path):
-    words = train_words(data, tmp_path, "--save", tmp_path / "checkpoint", steps=1_000_000)
-    processes = start_by_hand(program, words, 2)
+def catches_sigterm(process):
     try:
-        wait_for_lines(tmp_path / "metrics.jsonl", 3, processes)
-        processes[1].send_signal(signal.SIGTERM)
-        for process in processes:
-            _, errors = process.communicate(timeout=60)
-            assert process.returncode == 3, errors
-        program.run("inspect", "checkpoint", tmp_path / "checkpoint")
+        status = open(f"/proc/{process.pid}/status", encoding="utf-8").read()
+    except OSError:
+        return False
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(masks) and bool(int(masks[0], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def wait_for_handlers(processes):
+    end = time.monotonic() + 60
+    while not all(catches_sigterm(process) for process in processes):
+        assert time.monotonic() < end and all(process.poll() is None for process in processes)
+        time.sleep(0.001)
+
+
+def saved_iterations(folder):
+    """Of the checkpoints, and what the pointer to the newest says."""
+    iterations = sorted(int(path.name.removeprefix("iter_")) for path in folder.glob("iter_*"))
+    assert not list(folder.glob(".*")), "something unfinished is left behind"
+    return iterations, int((folder / "latest_checkpointed_iteration.txt").read_text())
+
+
+# who gets it, after so many steps, after so many seconds more
+MOMENTS = [([1], 0, 0.0), ([0], 0, 0.05), ([0, 1], 0, 0.2), ([1], 1, 0.004), ([0], 2, 0.01), ([0, 1], 3, 0.0), ([1], 6, 0.02)]
+
+
+def test_a_signal_to_some_ranks_stops_all_after_one_checkpoint(program, data, tmp_path):
+    """At one moment after the other, each run going on where the one before was stopped."""
+    checkpoint = tmp_path / "checkpoint"
+    words = train_words(data, tmp_path, "--save", checkpoint, "--load", checkpoint, "--keep_last", 1, steps=1000)
+    before, num_lines = 0, 0
+    for i, (victims, num_steps, seconds) in enumerate(MOMENTS):
+        processes = start_by_hand(program, (*words, *(("--async_save", "--save_interval", 2) if i % 2 else ())), 2)
+        try:
+            wait_for_handlers(processes)
+            if num_steps > 0:
+                wait_for_lines(tmp_path / "metrics.jsonl", num_lines + num_steps, processes)
+            time.sleep(seconds)
+            for victim in victims:
+                processes[victim].send_signal(signal.SIGTERM)
+            said = []
+            for process in processes:
+                _, errors = process.communicate(timeout=60)
+                assert process.returncode == 3, f"moment {i}\n{errors}"
+                said += re.findall(r"stopped by a signal after iteration (\d+), which is saved", errors)
+                # What the run before has saved is intact: every checksum was verified.
+                assert i == 0 or f"at iteration {before}\n" in errors or process is processes[1], errors
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        assert said and len(set(said)) == 1, said
+        iteration = int(said[0])
+        assert saved_iterations(checkpoint) == ([iteration], iteration) and iteration >= before + num_steps
+        before = iteration
+        num_lines = (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") if iteration else 0
+    program.run("inspect", "checkpoint", checkpoint)
+
+
+def test_sigterm_to_torchrun_saves_before_the_ranks_end(program, data, tmp_path):
+    """torchrun hands the signal on and then waits for its ranks."""
+    words = train_words(data, tmp_path, "--save", tmp_path / "checkpoint", steps=1_000_000)
+    # torchrun itself ends with a stack trace of its own: each rank leaves its exit code in a file. The shell between
+    # the two ignores the signal; the program does not.
+    script = f'trap "" TERM; "$@"; echo $? > "{tmp_path}/code$RANK"'
+    process = subprocess.Popen(
+        [*torchrun(2), "sh", "-c", script, "sh", *program.command(*words)],
+        env=clean_environment(),
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        wait_for_lines(tmp_path / "metrics.jsonl", 3, [process])
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
+    assert [(tmp_path / f"code{rank}").read_text() for rank in (0, 1)] == ["3\n", "3\n"], errors
+    iterations, newest = saved_iterations(tmp_path / "checkpoint")
+    assert iterations == [newest] and f"stopped by a signal after iteration {newest}, which is saved" in errors
+    program.run("inspect", "checkpoint", tmp_path / "checkpoint")
+
+
+def test_a_signal_to_a_rank_that_nobody_joins_ends_it_soon(program, data, tmp_path):
+    words = train_words(data, tmp_path, "--save", tmp_path / "checkpoint", steps=1_000_000)
+    first, second = start_by_hand(program, words, 2)
+    second.kill()
+    second.communicate()
+    try:
+        wait_for_handlers([first])
+        time.sleep(0.3)
+        first.send_signal(signal.SIGTERM)
+        _, errors = first.communicate(timeout=20)
+        assert first.returncode == 1, errors
+        assert "stopped by a signal while waiting for the other ranks" in errors
+        assert not (tmp_path / "checkpoint").exists()
+    finally:
+        first.kill()
+        first.wait()
 
 
 def test_an_error_that_all_ranks_find_ends_all_with_2(program, data, tmp_path):

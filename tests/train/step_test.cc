@@ -41,8 +41,8 @@ Outcome run_step(const Groups& groups, int64_t micro) {
   const ModelConfig config = config_with_dropout();
   const auto model = test::build_model(config, test::tiny_context(groups));
   test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
-  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  GradBuffer buffer(model->parameters(), groups, {});
+  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
   const test::NaiveInput whole = test::tiny_batch(config, 6, 7, false);
   std::vector<Batch> batches;
@@ -88,8 +88,8 @@ TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
   const ModelConfig config = test::tiny_config();
   const auto model = test::build_model(config, test::tiny_context(groups));
   test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
-  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  GradBuffer buffer(model->parameters(), groups, {});
+  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
   const std::vector<Batch> batches = {rows(test::tiny_batch(config, 6, 7, false), 0, 6)};
   const double loss = step.compute_gradients(batches).losses.at(0).value;
@@ -106,8 +106,8 @@ TEST(TrainStep, ABatchWithoutAValidTokenHasNoLossAndNoGradient) {
   const ModelConfig config = test::tiny_config();
   const auto model = test::build_model(config, test::tiny_context(groups));
   test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
-  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  GradBuffer buffer(model->parameters(), groups, {});
+  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
   Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
   batch.loss_weights.zero_();
@@ -122,8 +122,8 @@ TEST(TrainStep, EvaluationGivesTheLossOfTrainingWithoutDropout) {
   const ModelConfig config = test::tiny_config();
   const auto model = test::build_model(config, test::tiny_context(groups));
   test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups.dp_cp, {});
-  Optimizer optimizer(model->parameters(), groups, {}, Kernels::kReference);
+  GradBuffer buffer(model->parameters(), groups, {});
+  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
   const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 6);
   const double training = step.compute_gradients({batch}).losses.at(0).value;

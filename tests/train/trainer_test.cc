@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "checkpoint/checkpoint_folder.h"
@@ -19,13 +20,23 @@ using Words = std::vector<std::string>;
 
 struct Recorded : MetricsSink {
   explicit Recorded(std::vector<StepRecord>& records) : records(records) {}
-  void on_step(const StepRecord& record) override { records.push_back(record); }
+  void on_step(const StepRecord& record) override {
+    records.push_back(record);
+    if (record.iteration == stop_at) stop->store(15);
+  }
+  void on_sample(const SampleRecord& record) override {
+    if (samples != nullptr) samples->push_back(record);
+  }
   std::vector<StepRecord>& records;
+  std::vector<SampleRecord>* samples = nullptr;
+  StopRequest* stop = nullptr;
+  int64_t stop_at = -1;  // iteration after which a signal comes
 };
 
 struct Ran {
   StopReason reason = StopReason::kFinished;
   std::vector<StepRecord> steps;
+  std::vector<SampleRecord> samples;
   std::vector<at::Tensor> weights;
   std::string log;
   int64_t iteration = 0;
@@ -52,7 +63,8 @@ std::unique_ptr<Resolved> resolve_tiny(const Words& more, int64_t world_size) {
   return resolve_config(inputs, world_size);
 }
 
-Ran train(const Words& more, const Groups& groups = Groups::single(), StopRequest* stop = nullptr) {
+Ran train(const Words& more, const Groups& groups = Groups::single(), StopRequest* stop = nullptr,
+          int64_t stop_at = -1) {
   const SingleThreadedScope one_thread;  // nothing here is worth waking another
   const auto resolved = resolve_tiny(more, groups.world->size());
   Ran ran;
@@ -61,7 +73,11 @@ Ran train(const Words& more, const Groups& groups = Groups::single(), StopReques
   Trainer trainer(*resolved, groups, at::kCPU, log, stop != nullptr ? *stop : never);
   trainer.load();
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  sinks.push_back(std::make_unique<Recorded>(ran.steps));
+  auto recorded = std::make_unique<Recorded>(ran.steps);
+  recorded->samples = &ran.samples;
+  recorded->stop = stop;
+  recorded->stop_at = stop_at;
+  sinks.push_back(std::move(recorded));
   ran.reason = trainer.run(std::move(sinks));
   ran.iteration = trainer.iteration();
   for (const Parameter* param : trainer.model().parameters()) ran.weights.push_back(param->data().clone());
@@ -182,12 +198,13 @@ TEST(Trainer, ItsTimeOverItSavesAndStops) {
 TEST(Trainer, ASignalToOneRankStopsAllAtTheSameStep) {
   const TemporaryFolder folder;
   ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
-    StopRequest stop{groups.rank == 1 ? 15 : 0};
-    const Ran ran = train({"--train_iters=1000", "--save", folder.path().string()}, groups, &stop);
+    StopRequest stop{0};
+    const Ran ran = train({"--train_iters=1000", "--save", folder.path().string()}, groups, &stop,
+                          /*stop_at=*/groups.rank == 1 ? 2 : -1);
     EXPECT_EQ(ran.reason, StopReason::kSignal);
-    EXPECT_EQ(ran.iteration, 1);
+    EXPECT_EQ(ran.iteration, 2);
   });
-  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{1}));
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{2}));
 }
 
 TEST(Trainer, AsynchronousCheckpointsAreThoseOfTheStepTheyName) {
@@ -201,6 +218,88 @@ TEST(Trainer, AsynchronousCheckpointsAreThoseOfTheStepTheyName) {
     expect_continues(train(common + Words{"--load", folder.path().string(), "--ckpt_step", std::to_string(step)}),
                      straight, step);
   }
+}
+
+TEST(Trainer, ASignalBeforeTheFirstStepLeavesACheckpointOfIterationZero) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_iters=6", "--global_batch_size=4"};
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string()};
+  StopRequest stop{15};
+  const Ran stopped = train(common + saved, Groups::single(), &stop);
+  EXPECT_EQ(stopped.reason, StopReason::kSignal);
+  EXPECT_EQ(stopped.iteration, 0);
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{0}));
+  expect_continues(train(common + saved), train(common), 0);
+}
+
+TEST(Trainer, ARunThatWasLoadedFromElsewhereSavesToItsOwnFolderWhenStopped) {
+  const TemporaryFolder first, second;
+  const Words common = {"--train_iters=6"};
+  train(common + Words{"--save", first.path().string(), "--exit_interval=3"});
+  StopRequest stop{2};
+  const Words moved = {"--load", first.path().string(), "--save", second.path().string()};
+  EXPECT_EQ(train(common + moved, Groups::single(), &stop).iteration, 3);
+  EXPECT_EQ(list_checkpoints(second.path()), (std::vector<int64_t>{3}));
+}
+
+TEST(Trainer, SamplingChangesNothing) {
+  for (const char* precision : {"--fp32", "--bf16", "--fp16"}) {
+    const Words common = {"--train_iters=6", "--global_batch_size=4", "--hidden_dropout=0.1",
+                          precision,         "--loss_scale_window=2", "--initial_loss_scale=64"};
+    const Ran without = train(common);
+    const Ran with = train(common + Words{"--sample_interval=2", "--sample_prompt_ids=1,2,3", "--top_k=5"});
+    expect_continues(with, without, 0);
+    ASSERT_EQ(with.samples.size(), 3u) << precision;
+    EXPECT_TRUE(without.samples.empty());
+    EXPECT_EQ(with.samples[1].iteration, 4);
+    EXPECT_EQ(with.samples[1].prompt, "1 2 3");
+  }
+}
+
+TEST(Trainer, ASampleIsWhatTheModelOfThatStepGenerates) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_iters=8", "--save_interval=4", "--lr=3e-2"};
+  const Words sampling = {"--sample_interval=4", "--sample_prompt_ids=1,2,3", "--sample_max_new_tokens=5",
+                          "--hidden_dropout=0.3"};
+  const Ran ran = train(common + sampling + Words{"--save", folder.path().string()});
+  ASSERT_EQ(ran.samples.size(), 2u);
+  for (const SampleRecord& sample : ran.samples) {
+    const auto resolved = resolve_tiny(
+        {"--load", folder.path().string(), "--ckpt_step", std::to_string(sample.iteration)}, /*world_size=*/1);
+    Logger log{LoggerSettings{.write = [](std::string_view) {}}};
+    const Groups alone = Groups::single();
+    const BuiltModel built = build_model(*resolved, alone, at::kCPU);
+    load_weights(*resolved, built, alone, log);
+    const std::vector<int64_t> ids =
+        generate_tokens(*built.model, {.prompt_ids = {1, 2, 3}, .max_new_tokens = 5, .stop_ids = {}}, at::kCPU);
+    std::string text;
+    for (const int64_t id : ids) text += " " + std::to_string(id);
+    EXPECT_EQ(sample.continuation, text) << sample.iteration;
+  }
+}
+
+TEST(Trainer, AllRanksSampleTheSame) {
+  std::array<std::vector<SampleRecord>, 2> samples;
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    samples.at(static_cast<size_t>(groups.rank)) =
+        train({"--train_iters=4", "--sample_interval=2", "--sample_prompt_ids=1"}, groups).samples;
+  });
+  ASSERT_EQ(samples[0].size(), 2u);
+  ASSERT_EQ(samples[1].size(), 2u);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(samples[0][i].continuation, samples[1][i].continuation);
+}
+
+TEST(Trainer, ReadingAheadChangesNothing) {
+  const TemporaryFolder folder;
+  const Words common = {"--train_samples=60", "--global_batch_size=8", "--rampup_batch_size", "2,2,18",
+                        "--hidden_dropout=0.1"};
+  const Ran none = train(common + Words{"--num_workers=0"});
+  for (const char* num_workers : {"1", "2", "5"}) {
+    expect_continues(train(common + Words{"--num_workers", num_workers}), none, 0);
+  }
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string(), "--num_workers=3"};
+  train(common + saved + Words{"--exit_interval=4"});
+  expect_continues(train(common + saved), none, 4);
 }
 
 TEST(Trainer, Bf16MomentsTrainAndResume) {

@@ -1,0 +1,107 @@
+// See convert.h.
+#include "checkpoint/convert.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/hf.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/tensor_store.h"
+#include "comm/single_group.h"
+#include "core/error.h"
+#include "core/option.h"
+
+namespace megalith {
+namespace {
+
+// Each stored box becomes a tensor of its own; writers join the neighbours.
+void add_entry(StoredModel& model, const std::string& key, const std::string& name, const TensorStore::Entry& entry) {
+  for (const TensorStore::Part& part : entry.parts) {
+    Placement placement;
+    placement.local_shape = part.box.extent;
+    placement.pieces.push_back(
+        {.name = name, .shape = entry.shape, .canonical = part.box, .local = Box::whole(part.box.extent)});
+    model.placements.push_back(std::move(placement));
+    model.state.tensors.push_back(
+        {.key = key, .placement = &model.placements.back(), .local = part.file->view(*part.tensor)});
+  }
+}
+
+}  // namespace
+
+std::vector<CheckpointTensor> StoredModel::tensors_of(std::string_view key) const {
+  std::vector<CheckpointTensor> found;
+  for (const CheckpointTensor& tensor : state.tensors) {
+    if (tensor.key == key) found.push_back(tensor);
+  }
+  return found;
+}
+
+at::ScalarType StoredModel::dtype_of(std::string_view key) const {
+  for (const CheckpointTensor& tensor : state.tensors) {
+    if (tensor.key == key) return tensor.local.scalar_type();
+  }
+  throw InternalError(fmt::format("no tensor of key {}", key));
+}
+
+StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log) {
+  const Groups groups = Groups::single();
+  const auto found = find_checkpoint(root, step, *groups.world, log);
+  if (!found)
+    throw UserError(fmt::format("{} holds no checkpoint", root.string()), "give the folder that --save named");
+  const Manifest manifest = load_manifest(found->folder);
+  StoredModel model;
+  model.folder = found->folder;
+  model.config = model_config_of(manifest.architecture, manifest.configuration);
+  model.family = &family_for(model.config);
+  model.state.train = manifest.train;
+  model.state.architecture = manifest.architecture;
+  model.state.configuration = manifest.configuration;
+  for (const auto& [key, store] : open_checkpoint(found->folder, manifest)) {
+    for (const auto& [name, entry] : store.entries()) add_entry(model, key, name, entry);
+  }
+  return model;
+}
+
+StoredModel open_stored_hf(const std::filesystem::path& folder) {
+  const HfModel read = read_hf_config(folder);
+  StoredModel model;
+  model.folder = folder;
+  model.config = read.config;
+  model.family = read.family;
+  model.state.architecture = architecture_of(read.config);
+  ModelConfig recorded = read.config;
+  model.state.configuration = configuration_of(OptionSet(recorded));
+
+  // A model without storage says which tensors there must be, and by which other names they may go.
+  const Groups groups = Groups::single();
+  LayerContext context;
+  context.groups = &groups;
+  context.device = at::kMeta;
+  const auto shape = read.family->build(read.config, context, {0, read.config.num_layers, true, true});
+  const TensorStore store = TensorStore::open_folder(folder);
+  std::vector<PieceView> views;
+  for (const Parameter* parameter : shape->parameters()) {
+    for (PieceView& view : piece_views(parameter->placement(), parameter->data())) views.push_back(std::move(view));
+  }
+  const StoreFit fit = compare_with_store(store, views);
+  std::vector<std::string> unexpected;
+  for (const auto& [name, entry] : store.entries()) {
+    if (!fit.used.contains(name) && !is_saved_buffer(name)) unexpected.push_back(name);
+  }
+  throw_unless_empty(folder.string(), fit.missing, fit.misshaped, unexpected,
+                     "config.json and the weights of this folder do not belong together");
+  std::set<std::string> added;
+  for (const PieceView& view : views) {
+    if (!added.insert(view.piece.name).second) continue;
+    add_entry(model, std::string(kModelKey), view.piece.name, *store.find(store.resolve(view.piece)));
+  }
+  return model;
+}
+
+}  // namespace megalith

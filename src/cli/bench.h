@@ -1,0 +1,20 @@
+// Topics of `megalith bench`: how fast the operators and the training step run on this machine. Each is one file.
+#pragma once
+
+#include "cli/command.h"
+
+namespace megalith {
+
+// Forward and both gradients of linear layers: a model's, or given shapes.
+int bench_gemm(CommandContext& context);
+
+// Attention forward and backward, beside PyTorch's.
+int bench_attention(CommandContext& context);
+
+// Every operator of src/ops, forward and backward.
+int bench_ops(CommandContext& context);
+
+// Whole training steps.
+int bench_train(CommandContext& context);
+
+}  // namespace megalith

@@ -1,0 +1,174 @@
+// megalith convert: checkpoints and Hugging Face folders into one another, without building the model.
+#include "checkpoint/convert.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstdio>
+
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/hf.h"
+#include "cli/command.h"
+#include "core/error.h"
+#include "core/help.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+struct ConvertOptions {
+  std::optional<std::string> load, load_hf, save, save_hf;
+  std::optional<int64_t> ckpt_step;
+  std::optional<std::string> dtype;
+  bool no_save_optim = false, check = false;
+  std::optional<std::string> tokenizer_model;
+
+  void visit(OptionVisitor& v) {
+    v.group("Conversion");
+    v.field("load", load, "Folder of checkpoints to read, or one checkpoint of it, written under any layout.");
+    v.field("load_hf", load_hf, "Hugging Face folder to read.");
+    v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
+    v.field("save_hf", save_hf, "Hugging Face folder to write.");
+    v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
+    v.field("dtype", dtype, "bf16, fp16 or fp32: dtype of the weights in save_hf; default: as they are stored.");
+    v.field("no_save_optim", no_save_optim, "Leave the optimizer's state out of save.");
+    v.field("tokenizer_model", tokenizer_model,
+            "Tokenizer file or folder to copy into save_hf; default: those that lie in load_hf.");
+    v.field("check", check, "Compute logits from both and print how far they agree.");
+  }
+};
+
+std::vector<UserError> check_options(const ConvertOptions& options) {
+  std::vector<UserError> errors;
+  if (options.load.has_value() == options.load_hf.has_value()) {
+    errors.emplace_back(options.load ? "load and load_hf are both given" : "nothing to read is given",
+                        "name a checkpoint with --load DIR or a Hugging Face folder with --load_hf DIR");
+  }
+  if (options.save.has_value() == options.save_hf.has_value()) {
+    errors.emplace_back(options.save ? "save and save_hf are both given" : "nowhere to write is given",
+                        "name a folder with --save DIR or --save_hf DIR");
+  }
+  if (options.load_hf && options.ckpt_step) {
+    errors.emplace_back("ckpt_step is given, but load_hf has no iterations", "leave one of them out");
+  }
+  if (options.dtype && *options.dtype != "bf16" && *options.dtype != "fp16" && *options.dtype != "fp32") {
+    errors.emplace_back(fmt::format("dtype is '{}'", *options.dtype), "use bf16, fp16 or fp32");
+  } else if (options.dtype && !options.save_hf) {
+    errors.emplace_back("dtype is given, but a checkpoint keeps the dtypes that it has", "leave it out");
+  }
+  if (options.tokenizer_model && !options.save_hf) {
+    errors.emplace_back("tokenizer_model is given, but a checkpoint holds no tokenizer", "leave it out");
+  }
+  const auto same = [](const std::optional<std::string>& a, const std::optional<std::string>& b) {
+    std::error_code ignored;
+    return a && b && std::filesystem::equivalent(*a, *b, ignored);
+  };
+  if (same(options.load, options.save) || same(options.load_hf, options.save_hf)) {
+    errors.emplace_back("what is read would be written over", "give another folder to write");
+  }
+  return errors;
+}
+
+at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored) {
+  if (!options.dtype) return stored;
+  return *options.dtype == "bf16" ? at::kBFloat16 : *options.dtype == "fp16" ? at::kHalf : at::kFloat;
+}
+
+// Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.
+at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
+                          const std::function<void(const std::vector<CheckpointTensor>&)>& load) {
+  const Groups groups = Groups::single();
+  LayerContext context;
+  context.groups = &groups;
+  context.kernels = Kernels::kReference;
+  const auto model = family.build(config, context, {0, config.num_layers, true, true});
+  load(model_tensors(model->parameters()));
+  const at::NoGradGuard no_grad;
+  ModelInput input;
+  const int64_t length = std::min<int64_t>(config.max_position_embeddings, 32);
+  input.context.b = 1;
+  input.context.s = length;
+  // Spread over the vocabulary, so that every part of a wrongly cut embedding would be noticed.
+  input.tokens = (at::arange(length, at::kLong) * 7919 + 13).remainder(*config.vocab_size).unsqueeze(0);
+  input.context.position_ids = at::arange(length, at::kLong).unsqueeze(0);
+  input.context.is_training = false;
+  return model->forward(input, {}, HeadOutput::kLogits).logits.to(at::kDouble);
+}
+
+at::Tensor logits_of_checkpoint(const std::filesystem::path& folder, const StoredModel& model) {
+  return compute_logits(*model.family, model.config, [&](const std::vector<CheckpointTensor>& tensors) {
+    CheckpointState state;
+    state.tensors = tensors;
+    state.architecture = model.state.architecture;
+    load_checkpoint(folder, state, Groups::single(), {.with_optimizer = false});
+  });
+}
+
+at::Tensor logits_of_hf(const std::filesystem::path& folder) {
+  const HfModel read = read_hf_config(folder);
+  return compute_logits(*read.family, read.config, [&](const std::vector<CheckpointTensor>& tensors) {
+    load_hf(folder, tensors, Groups::single());
+  });
+}
+
+// What was written against what was read. Equal bits must give equal logits; narrower ones may differ.
+int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_lossless) {
+  const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
+  fmt::print("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
+             scale > 0 ? difference / scale : difference, difference, scale);
+  if (!is_lossless || difference == 0) return kExitSuccess;
+  fmt::print(stderr, "error: the dtypes hold every value, so the logits should be equal\n");
+  return kExitFailure;
+}
+
+}  // namespace
+
+int run_convert(CommandContext& context) {
+  ConvertOptions options;
+  OptionSet set(options);
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) {
+    fmt::print("usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR [--check]\n\n{}",
+               help_text(set));
+    return kExitSuccess;
+  }
+  for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  throw_if_any(check_options(options));
+
+  const StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
+                                         : open_stored_hf(*options.load_hf);
+  const Groups groups = Groups::single();
+  std::filesystem::path written;
+  bool is_lossless = true;
+  if (options.save) {
+    written = save_checkpoint(*options.save, model.state, groups, context.log,
+                              {.with_optimizer = !options.no_save_optim, .retention = {}});
+  } else {
+    // The masters are what training moved: bf16 weights are their rounding.
+    const bool has_masters = !model.tensors_of(kMasterKey).empty();
+    const at::ScalarType dtype = chosen_dtype(options, model.dtype_of(kModelKey));
+    const bool takes_masters = has_masters && c10::elementSize(dtype) > c10::elementSize(model.dtype_of(kModelKey));
+    const std::string_view key = takes_masters ? kMasterKey : kModelKey;
+    is_lossless = takes_masters == has_masters && c10::promoteTypes(dtype, model.dtype_of(key)) == dtype;
+    HfExport settings{.dtype = dtype};
+    if (options.tokenizer_model) {
+      settings.tokenizer = *options.tokenizer_model;
+    } else if (options.load_hf && has_tokenizer_files(*options.load_hf)) {
+      settings.tokenizer = *options.load_hf;
+    }
+    written = *options.save_hf;
+    save_hf(written, model.tensors_of(key), *model.family, model.config, groups, settings);
+  }
+  int64_t num_bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(written)) {
+    if (entry.is_regular_file()) num_bytes += static_cast<int64_t>(entry.file_size());
+  }
+  fmt::print("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(num_bytes));
+  if (!options.check) return kExitSuccess;
+  return report_agreement(options.save ? logits_of_checkpoint(written, model) : logits_of_hf(written),
+                          options.load ? logits_of_checkpoint(model.folder, model) : logits_of_hf(model.folder),
+                          is_lossless);
+}
+
+}  // namespace megalith

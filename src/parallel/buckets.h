@@ -1,0 +1,118 @@
+// Buckets: how the trainable parameters of a chunk lie in contiguous buffers, and the reduction of their gradients.
+//
+// Parameters of one dtype whose gradients are summed over the same ranks share a buffer, last layers first, because
+// backward reaches those first. A buffer is cut into buckets; a bucket is what one collective moves. Source:
+// Megatron-LM megatron/core/distributed/param_and_grad_buffer.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "comm/groups.h"
+#include "nn/parameter.h"
+
+namespace megalith {
+
+// ---- Layout: pure arithmetic ----
+
+struct BucketMember {
+  Parameter* parameter = nullptr;
+  int64_t offset = 0;  // of its first element in the buffer
+};
+
+struct Bucket {
+  size_t buffer = 0;  // index in BucketPlan::buffers
+  FlatRange range;    // in the buffer, padding included
+  std::vector<BucketMember> members;
+};
+
+struct BufferSpec {
+  at::ScalarType dtype, grad_dtype;
+  AxisSet axes;      // over which the gradients are summed, tp aside
+  int64_t size = 0;  // elements, padding included
+};
+
+struct BucketPlan {
+  std::vector<BufferSpec> buffers;
+  std::vector<Bucket> buckets;  // in the order in which backward completes them; the same on all ranks of a stage
+};
+
+struct BucketRules {
+  int64_t bucket_elements = 40'000'000;  // a bucket is closed once it holds this many
+  int64_t alignment = 1;                 // every parameter begins at a multiple of this
+  // Every bucket's size is a multiple of this, given the axes of its buffer; null: of one.
+  std::function<int64_t(const AxisSet& axes)> bucket_multiple = nullptr;
+};
+
+// params  in registration order; frozen ones have no place
+BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules& rules);
+
+// The groups over which gradients with these axes are summed: all of it, or first within the ranks that share one copy
+// of sharded state and then across the copies. InternalError for axes that no such group lies on.
+struct ReductionGroups {
+  Groups::Pointer whole, shard, replicate;
+  std::optional<Axis> replicate_axis;  // of the group `replicate`, when that is more than one rank
+};
+ReductionGroups reduction_groups(const AxisSet& axes, const Groups& groups);
+
+// ---- Reduction ----
+
+struct GradBufferOptions {
+  int64_t bucket_elements = 40'000'000;
+  bool overlap = true;          // launch from backward; otherwise all at the end
+  bool reduce_in_bf16 = false;  // fp32 gradients travel in bf16: half the bytes, each summand rounded. Accumulation
+                                // over microbatches stays in fp32.
+};
+
+// Owns the gradient buffers and sums them over ranks.
+//
+// Buckets are launched in one fixed order on every rank, each only after the one before, as soon as all of its
+// parameters are complete; what is missing at the end of the step is flushed in that order, so a parameter without a
+// contribution hangs nobody.
+class GradReducer {
+ public:
+  enum class Form {
+    kAllReduce,      // every rank gets the sum of every bucket
+    kReduceScatter,  // rank r of n of the shard group gets the r-th n-th of every bucket, whose other parts are void
+                     // afterwards; that run is then summed over the replicate group
+  };
+
+  // Attaches views of the buffers to the plan's parameters. Parameters and groups outlive it; the plan is copied.
+  GradReducer(BucketPlan plan, const Groups& groups, Form form, const GradBufferOptions& options, at::Device device);
+  ~GradReducer();
+  GradReducer(const GradReducer&) = delete;
+
+  void begin_step();
+  void begin_microbatch(bool is_last);
+  // Zeroes what got no contribution, launches what is missing, waits for all.
+  void finish_step();
+
+  const BucketPlan& plan() const { return plan_; }
+  const ReductionGroups& groups_of(const Bucket& bucket) const { return groups_[bucket.buffer]; }
+  // What this rank gets of a bucket, in its buffer.
+  FlatRange own_range(const Bucket& bucket) const;
+  int64_t num_bytes() const;
+
+ private:
+  struct Reduction {
+    at::Tensor sent, own;  // own lies in sent
+    int64_t num_pending = 0;
+    Work work;
+  };
+  void launch_complete_buckets();
+  void launch(size_t index);
+
+  const BucketPlan plan_;
+  const Form form_;
+  const GradBufferOptions options_;
+  std::vector<ReductionGroups> groups_;  // of each buffer
+  std::vector<at::Tensor> buffers_;
+  std::vector<Reduction> reductions_;  // of each bucket
+  size_t next_bucket_ = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,38 @@
+// How data-parallel ranks share a step's work, in Megatron-LM's names.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "parallel/data_parallel.h"
+
+namespace megalith {
+
+class OptionVisitor;
+
+struct DataParallelOptions {
+  bool use_distributed_optimizer = false;
+  bool overlap_grad_reduce = false, overlap_param_gather = false;
+  bool grad_reduce_in_bf16 = false;
+  std::optional<int64_t> ddp_bucket_size, ddp_num_buckets;
+  bool ddp_pad_buckets_for_high_nccl_busbw = false;
+
+  void visit(OptionVisitor& v);
+};
+
+// The rules between these options, and with the parallel sizes; empty when all hold.
+std::vector<UserError> check_data_parallel_options(const DataParallelOptions& options, const ParallelOptions& parallel);
+
+// Elements after which a bucket is closed, for num_elements of trainable parameters on this rank and dp_cp_size ranks
+// that share the data.
+int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements, int64_t dp_cp_size);
+
+// What the options ask for. params in registration order; they and groups outlive it.
+std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
+                                                 const DataParallelOptions& options);
+
+}  // namespace megalith

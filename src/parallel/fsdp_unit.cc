@@ -1,0 +1,243 @@
+// See fsdp_unit.h.
+#include "parallel/fsdp_unit.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+
+int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * static_cast<int64_t>(tensor.element_size()); }
+
+// Every view sees the change. An accelerator's allocator hands memory out again in the order of the stream, so what was
+// launched before may still read what is freed.
+void resize_storage(const at::Tensor& tensor, int64_t bytes) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto size = static_cast<size_t>(bytes);
+  storage->set_data_ptr_noswap(bytes == 0 ? at::DataPtr(nullptr, storage->device())
+                                          : storage->allocator()->allocate(size));
+  storage->set_nbytes(size);
+}
+
+}  // namespace
+
+at::Tensor GradientPool::take(int64_t num_elements, const at::TensorOptions& options) {
+  for (auto candidate = free_.begin(); candidate != free_.end(); ++candidate) {
+    if (candidate->numel() < num_elements || candidate->scalar_type() != options.dtype().toScalarType()) continue;
+    at::Tensor found = std::move(*candidate);
+    free_.erase(candidate);
+    return found;
+  }
+  release();  // what is too small would only add to the peak
+  at::Tensor buffer = at::empty({num_elements}, options);
+  memory_.gradients.add(bytes_of(buffer));
+  return buffer;
+}
+
+void GradientPool::give_back(at::Tensor buffer) { free_.push_back(std::move(buffer)); }
+
+void GradientPool::release() {
+  for (const at::Tensor& buffer : free_) memory_.gradients.add(-bytes_of(buffer));
+  free_.clear();
+}
+
+FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
+                   FsdpMemory& memory)
+    : name_(std::move(name)), params_(params), group_(shard_group), memory_(memory) {
+  std::map<std::pair<bool, at::ScalarType>, std::vector<Parameter*>> kinds;  // by (is frozen, dtype)
+  for (Parameter* param : params_) kinds[{!param->is_trainable(), param->value().scalar_type()}].push_back(param);
+  for (const auto& [kind, members] : kinds) {
+    std::string label = name_;
+    if (kinds.size() > 1) label += fmt::format(" {}{}", kind.first ? "frozen " : "", c10::toString(kind.second));
+    add_flat(members, std::move(label), device);
+  }
+  std::vector<FsdpPart> in_order;
+  for (const Parameter* param : params_) {
+    in_order.push_back(
+        *std::find_if(parts_.begin(), parts_.end(), [&](const FsdpPart& part) { return part.parameter == param; }));
+  }
+  parts_ = std::move(in_order);
+}
+
+void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label, at::Device device) {
+  Flat flat{.label = std::move(label), .params = params, .is_trainable = params[0]->is_trainable()};
+  int64_t total = 0;
+  for (const Parameter* param : params) total += param->placement().num_local_elements();
+  flat.run_elements = div_up(total, static_cast<int64_t>(group_.size()));
+  flat.num_elements = flat.run_elements * group_.size();
+  const auto options = at::TensorOptions().dtype(params[0]->value().scalar_type()).device(device);
+  flat.whole = at::empty({flat.num_elements}, options);
+  flat.run = at::zeros({flat.run_elements}, options);
+  if (flat.is_trainable) {
+    has_trainable_ = true;
+    flat.grad_run = at::zeros({flat.run_elements}, options.dtype(params[0]->grad_dtype()));
+  }
+  const int64_t run_begin = flat.run_elements * group_.rank(), run_end = run_begin + flat.run_elements;
+  int64_t offset = 0;
+  for (Parameter* param : params) {
+    const int64_t count = param->placement().num_local_elements();
+    const at::Tensor place = flat.whole.narrow(0, offset, count).view(param->placement().local_shape);
+    FsdpPart part{.parameter = param};
+    const int64_t begin = std::max(run_begin, offset), end = std::min(run_end, offset + count);
+    if (begin < end) {
+      part.range = {begin - offset, end - offset};
+      part.model = flat.run.narrow(0, begin - run_begin, end - begin);
+      if (flat.is_trainable) part.grad = flat.grad_run.narrow(0, begin - run_begin, end - begin);
+      if (!param->value().is_meta()) {
+        part.model.copy_(param->data().reshape({-1}).narrow(0, part.range.begin, part.range.size()));
+      }
+    }
+    param->place_in(place);
+    parts_.push_back(std::move(part));
+    offset += count;
+  }
+  resize_storage(flat.whole, 0);
+  flats_.push_back(std::move(flat));
+}
+
+int64_t FsdpUnit::parameter_bytes() const {
+  int64_t bytes = 0;
+  for (const Flat& flat : flats_) bytes += bytes_of(flat.run);
+  return bytes;
+}
+
+int64_t FsdpUnit::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const Flat& flat : flats_) bytes += flat.is_trainable ? bytes_of(flat.grad_run) : 0;
+  return bytes;
+}
+
+int64_t FsdpUnit::whole_parameter_bytes() const { return parameter_bytes() * group_.size(); }
+int64_t FsdpUnit::whole_gradient_bytes() const { return gradient_bytes() * group_.size(); }
+
+void FsdpUnit::allocate_whole(Flat& flat) {
+  const int64_t bytes = bytes_of(flat.whole);
+  resize_storage(flat.whole, bytes);
+  memory_.parameters.add(bytes);
+}
+
+void FsdpUnit::gather() {
+  if (state_ != State::kSharded) return;
+  for (Flat& flat : flats_) {
+    allocate_whole(flat);
+    flat.gathering = group_.all_gather(flat.whole, flat.run, flat.label);
+  }
+  state_ = State::kGathering;
+}
+
+void FsdpUnit::wait_until_whole() {
+  gather();
+  if (state_ == State::kWhole) return;
+  for (Flat& flat : flats_) std::exchange(flat.gathering, {}).wait();
+  state_ = State::kWhole;
+}
+
+void FsdpUnit::reshard() {
+  if (state_ == State::kSharded) return;
+  wait_until_whole();
+  for (Flat& flat : flats_) {
+    resize_storage(flat.whole, 0);
+    memory_.parameters.add(-bytes_of(flat.whole));
+  }
+  state_ = State::kSharded;
+}
+
+void FsdpUnit::make_whole_zero() {
+  reshard();
+  for (Flat& flat : flats_) {
+    allocate_whole(flat);
+    flat.whole.zero_();
+  }
+  state_ = State::kWhole;
+}
+
+void FsdpUnit::keep_run() {
+  MEGALITH_CHECK(state_ == State::kWhole, "{} is sharded", name_);
+  for (Flat& flat : flats_) {
+    flat.run.copy_(flat.whole.narrow(0, flat.run_elements * group_.rank(), flat.run_elements));
+  }
+}
+
+void FsdpUnit::open_gradients(GradientPool& pool) {
+  if (are_gradients_open_) return;
+  for (Flat& flat : flats_) {
+    if (!flat.is_trainable) continue;
+    flat.grad_buffer = pool.take(flat.num_elements, flat.grad_run.options());
+    flat.grad_whole = flat.grad_buffer.narrow(0, 0, flat.num_elements);
+    int64_t offset = 0;
+    for (Parameter* param : flat.params) {
+      const int64_t count = param->placement().num_local_elements();
+      param->attach_grad_buffer(flat.grad_whole.narrow(0, offset, count).view(param->placement().local_shape));
+      offset += count;
+    }
+    flat.grad_whole.narrow(0, offset, flat.num_elements - offset).zero_();  // the padding is reduced too
+  }
+  are_gradients_open_ = true;
+}
+
+void FsdpUnit::reduce_gradients(GradientPool& pool, bool in_bf16) {
+  if (!are_gradients_open_) return;
+  for (Flat& flat : flats_) {
+    if (!flat.is_trainable) continue;
+    for (Parameter* param : flat.params) {
+      param->finish_step();  // zeros where nothing came
+      param->detach_grad_buffer();
+    }
+    at::Tensor summand = flat.grad_whole;
+    if (in_bf16 && summand.scalar_type() == at::kFloat) {
+      summand = summand.to(at::kBFloat16);
+      memory_.gradients.add(bytes_of(summand));
+      pool.give_back(std::exchange(flat.grad_buffer, {}));
+    }
+    flat.grad_whole.reset();
+    flat.reduced = summand.narrow(0, flat.run_elements * group_.rank(), flat.run_elements);
+    flat.reduction = group_.reduce_scatter(flat.reduced, summand, ReduceOp::kSum, flat.label);
+  }
+  are_gradients_open_ = false;
+}
+
+void FsdpUnit::finish_reduction(GradientPool& pool) {
+  for (Flat& flat : flats_) {
+    if (!flat.is_trainable) continue;
+    MEGALITH_CHECK(flat.reduced.defined(), "no reduction of {} is under way", flat.label);
+    std::exchange(flat.reduction, {}).wait();
+    if (has_gradient_)
+      flat.grad_run.add_(flat.reduced);
+    else
+      flat.grad_run.copy_(flat.reduced);
+    flat.reduced.reset();
+    if (flat.grad_buffer.defined())
+      pool.give_back(std::exchange(flat.grad_buffer, {}));
+    else
+      memory_.gradients.add(-flat.num_elements * static_cast<int64_t>(c10::elementSize(at::kBFloat16)));
+  }
+  has_gradient_ = true;
+}
+
+void FsdpUnit::start_replica_sum(Group& replicas, bool in_bf16) {
+  for (Flat& flat : flats_) {
+    if (!flat.is_trainable) continue;
+    if (!has_gradient_) flat.grad_run.zero_();
+    if (replicas.size() == 1) continue;
+    flat.reduced =
+        in_bf16 && flat.grad_run.scalar_type() == at::kFloat ? flat.grad_run.to(at::kBFloat16) : flat.grad_run;
+    flat.reduction = replicas.all_reduce(flat.reduced, ReduceOp::kSum, flat.label);
+  }
+  is_replica_sum_under_way_ = true;
+}
+
+void FsdpUnit::finish_replica_sum(Group& replicas, bool in_bf16) {
+  if (!is_replica_sum_under_way_) start_replica_sum(replicas, in_bf16);
+  for (Flat& flat : flats_) {
+    if (!flat.reduced.defined()) continue;
+    std::exchange(flat.reduction, {}).wait();
+    if (!flat.reduced.is_same(flat.grad_run)) flat.grad_run.copy_(flat.reduced);
+    flat.reduced.reset();
+  }
+}
+
+}  // namespace megalith

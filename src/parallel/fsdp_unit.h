@@ -1,0 +1,125 @@
+// The memory of one FSDP unit: its parameters and gradients, whole while they are used and a run of them in between.
+//
+// The parameters of one dtype, those that train apart from those that are frozen, lie behind one another in a flat
+// buffer that is padded to a multiple of the shard group's size; rank r owns the r-th of the equal runs. The
+// Parameters' values are views of the flat buffer, whose storage is empty while the unit is sharded: their shapes stay
+// known, and nothing is copied when the unit is gathered. Every collective carries the unit's name.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "nn/parameter.h"
+
+namespace megalith {
+
+// Bytes that the units of this rank hold beyond their runs, now and at most.
+struct FsdpMemory {
+  struct Count {
+    int64_t now = 0, peak = 0;
+    void add(int64_t bytes) {
+      now += bytes;
+      peak = std::max(peak, now);
+    }
+  };
+  Count parameters, gradients;
+};
+
+// Buffers for whole gradients, used over and over within a step.
+class GradientPool {
+ public:
+  explicit GradientPool(FsdpMemory& memory) : memory_(memory) {}
+  // At least so many elements, content void.
+  at::Tensor take(int64_t num_elements, const at::TensorOptions& options);
+  void give_back(at::Tensor buffer);
+  // Frees what was given back.
+  void release();
+
+ private:
+  FsdpMemory& memory_;
+  std::vector<at::Tensor> free_;
+};
+
+// Where a Parameter lies in its unit, and what this rank owns of it.
+struct FsdpPart {
+  Parameter* parameter = nullptr;
+  FlatRange range;         // of the flattened local tensor; may be empty
+  at::Tensor model, grad;  // (range.size()); grad undefined when frozen
+};
+
+class FsdpUnit {
+ public:
+  // Takes over the parameters' values, and leaves them sharded; of parameters on kMeta (shape only) the runs are zero.
+  // The parameters, the group and memory outlive the unit.
+  FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
+           FsdpMemory& memory);
+  FsdpUnit(const FsdpUnit&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::vector<Parameter*>& parameters() const { return params_; }
+  bool has_trainable() const { return has_trainable_; }
+  // In the order of parameters(), those of which this rank owns nothing included. Storages stay for the unit's life.
+  const std::vector<FsdpPart>& parts() const { return parts_; }
+  int64_t parameter_bytes() const;  // of the runs
+  int64_t gradient_bytes() const;
+  int64_t whole_parameter_bytes() const;
+  int64_t whole_gradient_bytes() const;
+
+  // ---- parameters ----
+  // Starts the all-gather, unless the values are whole or on their way.
+  void gather();
+  // Gathers if need be; the values may be read afterwards.
+  void wait_until_whole();
+  // Frees the values; ends a gather under way first.
+  void reshard();
+  // Memory for the values, filled with zeros, without communication: to fill them and keep_run().
+  void make_whole_zero();
+  void keep_run();
+  bool is_whole() const { return state_ == State::kWhole; }
+
+  // ---- gradients ----
+  void begin_step() { has_gradient_ = is_replica_sum_under_way_ = false; }
+  // Gives every trainable Parameter a view of a whole buffer from the pool.
+  void open_gradients(GradientPool& pool);
+  bool are_gradients_open() const { return are_gradients_open_; }
+  // Starts the reduce-scatter of what was added since; the Parameters lose their buffers.
+  void reduce_gradients(GradientPool& pool, bool in_bf16);
+  // Waits for it and adds the result to the run (the first of a step replaces it).
+  void finish_reduction(GradientPool& pool);
+  // Sum of the runs over the groups that shard alike; zeros where nothing came. finish starts it if need be.
+  void start_replica_sum(Group& replicas, bool in_bf16);
+  void finish_replica_sum(Group& replicas, bool in_bf16);
+
+ private:
+  struct Flat {
+    std::string label;
+    std::vector<Parameter*> params;
+    bool is_trainable = false;
+    int64_t num_elements = 0, run_elements = 0;  // with padding; of one rank
+    at::Tensor whole, run;                       // (num_elements) with a storage that comes and goes; (run_elements)
+    at::Tensor grad_run;                         // (run_elements) in the gradient's dtype
+    at::Tensor grad_buffer, grad_whole;          // while open or being reduced: from the pool, and its first elements
+    at::Tensor reduced;                          // (run_elements) what the reduction brings, or a narrow grad_run
+    Work gathering, reduction;                   // may be under way together
+  };
+  enum class State { kSharded, kGathering, kWhole };
+
+  void add_flat(const std::vector<Parameter*>& params, std::string label, at::Device device);
+  void allocate_whole(Flat& flat);
+
+  std::string name_;
+  std::vector<Parameter*> params_;
+  Group& group_;
+  FsdpMemory& memory_;
+  std::vector<Flat> flats_;
+  std::vector<FsdpPart> parts_;
+  State state_ = State::kSharded;
+  bool has_trainable_ = false, are_gradients_open_ = false, has_gradient_ = false, is_replica_sum_under_way_ = false;
+};
+
+}  // namespace megalith

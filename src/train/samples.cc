@@ -1,0 +1,129 @@
+// Samples during training; see samples.h.
+#include "train/samples.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/strings.h"
+#include "train/config.h"
+#include "train/setup.h"
+
+namespace megalith {
+namespace {
+
+constexpr int64_t kDefaultNewTokens = 64;
+
+// Without control characters, which a terminal or a browser could obey: a model may write any bytes. `text` is UTF-8.
+std::string harmless(std::string_view text) {
+  constexpr std::string_view kReplacement = "\uFFFD";
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool is_c0 = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f;
+    const bool is_c1 = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (is_c0 || is_c1) {
+      out += kReplacement;
+      i += is_c1;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::string ids_text(const std::vector<int64_t>& ids) {
+  std::string text;
+  for (const int64_t id : ids) text += fmt::format("{}{}", text.empty() ? "" : " ", id);
+  return text;
+}
+
+}  // namespace
+
+void SampleOptions::visit(OptionVisitor& v) {
+  v.group("Samples during training");
+  v.field("sample_interval", sample_interval,
+          "After every so many iterations the model continues sample_prompt; the text goes to the log, to TensorBoard "
+          "and to page_file.")
+      .unit("iterations")
+      .at_least(1);
+  v.field("sample_prompt", sample_prompt, "Text to continue.");
+  v.field("sample_prompt_ids", sample_prompt_ids, "Token ids to continue, instead of a text.");
+  v.field("sample_max_new_tokens", sample_max_new_tokens,
+          "Longest continuation; default 64, or what max_position_embeddings leaves.")
+      .unit("tokens")
+      .at_least(1);
+}
+
+std::vector<UserError> check_sample_options(const SampleOptions& options) {
+  std::vector<UserError> errors;
+  const bool has_ids = !options.sample_prompt_ids.empty();
+  if (options.is_on() && !options.sample_prompt && !has_ids) {
+    errors.emplace_back("sample_interval is given without a prompt",
+                        "add --sample_prompt TEXT or --sample_prompt_ids 1,2,3");
+  }
+  if (options.sample_prompt && has_ids) {
+    errors.emplace_back("sample_prompt and sample_prompt_ids are both given", "keep one of them");
+  }
+  if (!options.is_on() && (options.sample_prompt || has_ids || options.sample_max_new_tokens)) {
+    errors.emplace_back(fmt::format("{} is given without sample_interval", options.sample_prompt ? "sample_prompt"
+                                                                           : has_ids             ? "sample_prompt_ids"
+                                                                                     : "sample_max_new_tokens"),
+                        "say how often with --sample_interval");
+  }
+  return errors;
+}
+
+SamplePlan plan_samples(const Resolved& resolved) {
+  const SampleOptions& options = resolved.config.samples;
+  SamplePlan plan;
+  plan.tokenizer = resolved.tokenizer.get();
+  if (plan.tokenizer == nullptr) {
+    plan.own = find_tokenizer(resolved);
+    plan.tokenizer = plan.own.get();
+  }
+  if (options.sample_prompt) {
+    if (plan.tokenizer == nullptr) {
+      throw UserError("sample_prompt is a text, and there is no tokenizer to read it",
+                      "name one with --tokenizer_model, or give token ids with --sample_prompt_ids");
+    }
+    const std::vector<int32_t> ids = plan.tokenizer->encode(*options.sample_prompt, /*add_special=*/true);
+    plan.request.prompt_ids.assign(ids.begin(), ids.end());
+    plan.prompt = harmless(*options.sample_prompt);
+  } else {
+    plan.request.prompt_ids = options.sample_prompt_ids;
+  }
+  ModelConfig model = resolved.config.model;
+  model.vocab_size = resolved.derived.vocab_size;
+  const int64_t left = model.max_position_embeddings - std::ssize(plan.request.prompt_ids);
+  plan.request.max_new_tokens = options.sample_max_new_tokens.value_or(std::clamp<int64_t>(left, 1, kDefaultNewTokens));
+  check_generation(model, plan.request, "sample_max_new_tokens");
+  if (!options.sample_prompt) {
+    const std::vector<int32_t> ids(plan.request.prompt_ids.begin(), plan.request.prompt_ids.end());
+    plan.prompt = plan.tokenizer != nullptr ? harmless(plan.tokenizer->decode(ids)) : ids_text(plan.request.prompt_ids);
+  }
+  plan.request.stop_ids = find_stop_ids(resolved, plan.tokenizer);
+  plan.request.sampling = resolved.config.sampling;
+  if (resolved.derived.is_sequence_parallel) {
+    plan.request.num_copies = resolved.config.parallel.tensor_model_parallel_size;
+  }
+  return plan;
+}
+
+SampleRecord make_sample(const SamplePlan& plan, Model& model, int64_t iteration, at::Device device) {
+  const std::vector<int64_t> ids = generate_tokens(model, plan.request, device);
+  SampleRecord record{.iteration = iteration, .prompt = plan.prompt, .continuation = {}};
+  if (plan.tokenizer == nullptr) {
+    record.continuation = " " + ids_text(ids);
+    return record;
+  }
+  StreamingDecoder decoder(*plan.tokenizer, /*skip_special=*/true);
+  // The prompt goes before: some decoders drop the space in front of a text's first token.
+  for (const int64_t id : plan.request.prompt_ids) decoder.push(narrow<int32_t>(id));
+  std::string text;
+  for (const int64_t id : ids) text += decoder.push(narrow<int32_t>(id));
+  record.continuation = harmless(text + decoder.finish());
+  return record;
+}
+
+}  // namespace megalith

@@ -1,0 +1,50 @@
+// Texts that the model writes while it trains, every sample_interval steps, for those who watch a run. Sampling reads
+// the weights and changes nothing: the run is the same with and without it, bit for bit.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/option.h"
+#include "metrics/step_record.h"
+#include "models/model.h"
+#include "tokenizer/tokenizer.h"
+#include "train/generation.h"
+
+namespace megalith {
+
+struct Resolved;
+
+struct SampleOptions {
+  std::optional<int64_t> sample_interval;
+  std::optional<std::string> sample_prompt;
+  std::vector<int64_t> sample_prompt_ids;
+  std::optional<int64_t> sample_max_new_tokens;  // default: 64, or as many as positions are left
+
+  void visit(OptionVisitor& v);
+  bool is_on() const { return sample_interval.has_value(); }
+  bool is_due(int64_t iteration) const { return sample_interval && iteration % *sample_interval == 0; }
+};
+
+// The rules between them; empty when all hold.
+std::vector<UserError> check_sample_options(const SampleOptions& options);
+
+struct SamplePlan {
+  GenerationRequest request;
+  std::string prompt;                    // as it is shown
+  std::unique_ptr<Tokenizer> own;        // when the run itself has none
+  const Tokenizer* tokenizer = nullptr;  // null: ids are shown
+};
+
+// What the options ask for, with prompt and lengths checked. samples.is_on(); the plan must not outlive `resolved`.
+// UserError: a text without a tokenizer, or what check_generation() throws.
+SamplePlan plan_samples(const Resolved& resolved);
+
+// Generates one continuation with the present weights, without dropout; the same on every rank.
+SampleRecord make_sample(const SamplePlan& plan, Model& model, int64_t iteration, at::Device device);
+
+}  // namespace megalith

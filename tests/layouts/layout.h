@@ -1,0 +1,98 @@
+// One way to spread a training run over ranks, and the run itself: a tiny decoder through the trainer's own objects,
+// the ranks as threads. What every rank ends with is gathered by canonical name and compared with a single rank's.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/groups.h"
+#include "models/model.h"
+#include "parallel/data_parallel.h"
+#include "parallel/recompute_options.h"
+#include "train/step.h"
+
+namespace megalith::test {
+
+// How gradients and parameters lie over the data-parallel ranks. The same name means the same factory.
+struct DataParallelKind {
+  std::string name = "replicated";
+  std::function<std::unique_ptr<DataParallel>(Model& model, const Groups& groups)> make;  // empty: GradBuffer
+};
+DataParallelKind zero1();  // the distributed optimizer
+DataParallelKind fsdp();
+// The run that a layout must reproduce: all that may change its numbers.
+struct Task {
+  bool is_tied = false, has_dropout = false, has_documents = false, has_qkv_bias = false;
+  int64_t num_layers = 2;
+  int64_t num_kv_heads = 4;  // of 8 heads
+  int64_t global_batch = 8, sequence = 6;
+
+  std::string text() const;
+  auto operator<=>(const Task&) const = default;
+};
+
+struct Layout {
+  int tp = 1, dp = 1;
+  int dp_replicate = 1;  // copies of the shards: dp_shard x dp_replicate = dp
+  bool is_sequence_parallel = false;
+  int64_t micro_batch = 1;  // samples of a rank's microbatch; their number follows from the global batch
+  Task task;
+  DataParallelKind data_parallel;
+  RecomputeOptions recompute;
+
+  int world_size() const { return tp * dp; }
+  int64_t num_microbatches() const;
+  std::string text() const;  // "tp 2, dp 2, sequence parallel, 2 microbatches of 1, tied"
+};
+
+struct Precision {
+  at::ScalarType dtype = at::kDouble;
+  Kernels kernels = Kernels::kReference;
+};
+
+// What a rank knows of a canonical tensor: the elements that it holds.
+struct Holding {
+  at::Tensor value;    // canonical shape
+  at::Tensor is_held;  // bool
+};
+using HoldingMap = std::map<std::string, Holding>;
+
+struct RankOutcome {
+  std::vector<double> losses, grad_norms;  // of every step
+  HoldingMap gradients;                    // of the first step
+  HoldingMap parameters;                   // after the last
+};
+
+// Where a mistake can be put in without touching the program; every member may be empty.
+struct Mistake {
+  std::string name;
+  std::function<void(Groups& groups)> change_groups;                     // before the model is built
+  std::function<void(Model& model, const Groups& groups)> change_model;  // before weights are loaded
+  std::function<void(Batch& batch, const Groups& groups)> change_batch;  // of every microbatch
+  std::function<int(const Groups& groups)> data_rank;                    // instead of the dp rank
+  std::function<std::unique_ptr<DataParallel>(std::unique_ptr<DataParallel>, Model&, const Groups&)>
+      change_data_parallel;
+};
+
+// Gradient clipping is always at work in these runs: a wrong norm shows in the parameters.
+inline constexpr double kClipGrad = 0.05;
+
+// One outcome a rank. Learning rate and the rest are fixed.
+std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,
+                                    const Mistake* mistake = nullptr);
+// The same task on one rank in one microbatch; kept for the next layout that asks.
+const RankOutcome& single_rank_outcome(const Task& task, const Precision& precision, int num_steps);
+
+// How far a layout is from the single rank, relative to the largest element of each tensor.
+struct Comparison {
+  double worst = 0;           // infinity when something is not finite or held by nobody
+  std::string first_failure;  // layout, rank, tensor, first bad index, both values; empty when all is within tolerance
+};
+Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
+                   double tolerance);
+
+}  // namespace megalith::test

@@ -1,0 +1,239 @@
+#include "layouts/mistakes.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "layouts/mutant_group.h"
+
+namespace megalith::test {
+namespace {
+
+using Kind = CollectiveKind;
+using How = WrongCollective::How;
+
+Mistake collective(std::string name, const WrongCollective& wrong) {
+  return {.name = std::move(name), .change_groups = [wrong](Groups& groups) { replace_groups(groups, wrong); }};
+}
+
+// The mistake's placements, before buffers and optimizer read them.
+Mistake placement(std::string name, const std::string& parameter,
+                  const std::function<void(Placement& placement, const Groups& groups)>& change) {
+  return {.name = std::move(name), .change_model = [parameter, change](Model& model, const Groups& groups) {
+            model.for_each_parameter([&](Parameter& found) {
+              if (found.name().find(parameter) == std::string::npos) return;
+              change(const_cast<Placement&>(found.placement()), groups);
+            });
+          }};
+}
+
+AxisSet without(const AxisSet& axes, Axis left_out) {
+  AxisSet rest;
+  for (int axis = 0; axis < kNumAxes; ++axis) {
+    if (axes.contains(static_cast<Axis>(axis)) && static_cast<Axis>(axis) != left_out) {
+      rest.insert(static_cast<Axis>(axis));
+    }
+  }
+  return rest;
+}
+
+// As if the slice were the next rank's.
+void shift_slice(Piece& piece, size_t dim, const Groups& groups) {
+  const int64_t next = (groups.tp->rank() + 1) % groups.tp->size();
+  piece.canonical.offset[dim] = next * piece.canonical.extent[dim];
+}
+
+// A vocabulary that begins one row late on every rank but the first.
+void shift_rows(Placement& placement, const Groups& groups) {
+  if (groups.tp->rank() == 0 || placement.pieces.empty()) return;
+  Piece& piece = placement.pieces[0];
+  piece.canonical.offset[0] += 1;
+  const int64_t rows = std::min(piece.canonical.extent[0], piece.shape[0] - piece.canonical.offset[0]);
+  piece.canonical.extent[0] = piece.local.extent[0] = rows;
+  if (rows == 0) placement.pieces.clear();
+}
+
+// A data parallelism that does everything as it should; what it forgets is in the derived ones.
+class ForwardedDataParallel : public DataParallel {
+ public:
+  ForwardedDataParallel(std::unique_ptr<DataParallel> inner, Model& model) : inner_(std::move(inner)), model_(model) {}
+  void begin_step() override { inner_->begin_step(); }
+  void begin_microbatch(bool is_last) override { inner_->begin_microbatch(is_last); }
+  void finish_step() override { inner_->finish_step(); }
+  void publish() override { inner_->publish(); }
+  void wait_for_parameters() override { inner_->wait_for_parameters(); }
+  void adopt_parameters() override { inner_->adopt_parameters(); }
+  const std::vector<OwnedPart>& parts() const override { return inner_->parts(); }
+  BlockRunner* runner() override { return inner_->runner(); }
+  int64_t parameter_bytes() const override { return inner_->parameter_bytes(); }
+  int64_t gradient_bytes() const override { return inner_->gradient_bytes(); }
+
+ protected:
+  std::unique_ptr<DataParallel> inner_;
+  Model& model_;
+};
+
+class Overwriting : public ForwardedDataParallel {
+ public:
+  using ForwardedDataParallel::ForwardedDataParallel;
+  void begin_microbatch(bool is_last) override {
+    for (Parameter* parameter : model_.parameters()) parameter->begin_step();
+    inner_->begin_microbatch(is_last);
+  }
+};
+
+class ReducingEarly : public ForwardedDataParallel {
+ public:
+  using ForwardedDataParallel::ForwardedDataParallel;
+  void begin_microbatch(bool /*is_last*/) override { inner_->begin_microbatch(true); }
+};
+
+class LosingAPart : public ForwardedDataParallel {
+ public:
+  LosingAPart(std::unique_ptr<DataParallel> inner, Model& model, const Groups& groups)
+      : ForwardedDataParallel(std::move(inner), model), parts_(inner_->parts()) {
+    if (groups.dp->size() > 1 && groups.dp->is_last()) parts_.pop_back();
+  }
+  const std::vector<OwnedPart>& parts() const override { return parts_; }
+
+ private:
+  std::vector<OwnedPart> parts_;
+};
+
+void add_collectives(std::vector<Mistake>& list) {
+  const auto add = [&](std::string name, WrongCollective wrong) { list.push_back(collective(std::move(name), wrong)); };
+  const auto two_dims = [](const at::Tensor& in, ReduceOp op) { return op == ReduceOp::kSum && in.dim() == 2; };
+  const auto hidden_wide = [=](const at::Tensor& in, ReduceOp op) { return two_dims(in, op) && in.size(1) == 20; };
+  const auto statistics = [](const at::Tensor& in, ReduceOp op) { return op == ReduceOp::kSum && in.size(0) == 2; };
+  const auto flat = [](const at::Tensor& in, ReduceOp) { return in.dim() == 1; };
+  add("column linear: dx not summed over tp", {Kind::kAllReduce, "qkv_proj.weight"});
+  add("column linear, sequence parallel: dx not summed", {Kind::kReduceScatter, "gate_up_proj.weight"});
+  add("column linear, sequence parallel: tokens gathered in the wrong order",
+      {Kind::kAllGather, "qkv_proj.weight", How::kReverse});
+  add("column linear, sequence parallel: own tokens in place of the others'",
+      {Kind::kAllGather, "gate_up_proj.weight"});
+  add("row linear: y not summed over tp", {Kind::kAllReduce, "o_proj.weight"});
+  add("row linear, sequence parallel: y not summed", {Kind::kReduceScatter, "down_proj.weight"});
+  add("row linear, sequence parallel: tokens scattered in the wrong order",
+      {Kind::kReduceScatter, "o_proj.weight", How::kReverse});
+  add("row linear, sequence parallel: dy gathered in the wrong order",
+      {Kind::kAllGather, "down_proj.weight", How::kReverse});
+  add("row linear: y summed twice", {Kind::kAllReduce, "down_proj.weight", How::kTwice});
+  add("embedding: rows of the other ranks missing", {Kind::kAllReduce, "embed_tokens.weight"});
+  add("loss: sums of the softmax not summed over tp", {Kind::kAllReduce, "lm_head.weight", How::kSkip, statistics});
+  add("loss: dx not summed over tp", {Kind::kAllReduce, "lm_head.weight", How::kSkip, hidden_wide});
+  add("norm weights not summed over tp", {Kind::kAllReduce, "gradients partial over tp"});
+  add("norm weights summed twice", {Kind::kAllReduce, "gradients partial over tp", How::kTwice});
+  add("gradients not summed over dp", {Kind::kAllReduce, "grad bucket"});
+  add("one gradient bucket not summed over dp", {Kind::kAllReduce, "grad bucket 1"});
+  add("gradients averaged over dp", {Kind::kAllReduce, "grad bucket", How::kAverage});
+  add("distributed optimizer: gradients not summed", {Kind::kReduceScatter, "grad bucket"});
+  add("distributed optimizer: runs scattered in the wrong order", {Kind::kReduceScatter, "grad bucket", How::kReverse});
+  add("distributed optimizer: own parameters in place of the others'", {Kind::kAllGather, "parameter bucket"});
+  add("FSDP: parameters gathered in the wrong order", {Kind::kAllGather, "model.layers.0", How::kReverse, flat});
+  add("FSDP: gradients not summed", {Kind::kReduceScatter, "model.layers.0", How::kSkip, flat});
+  add("loss divided by this rank's tokens", {Kind::kAllReduce, "valid tokens"});
+  add("reported loss not summed over dp", {Kind::kAllReduce, "lm loss"});
+  add("clipping by the local norm", {Kind::kAllReduce, "gradient norm"});
+}
+
+void add_placements(std::vector<Mistake>& list) {
+  const auto add = [&](std::string name, const std::string& parameter,
+                       const std::function<void(Placement&, const Groups&)>& change) {
+    list.push_back(placement(std::move(name), parameter, change));
+  };
+  add("row linear: columns of the next rank", "o_proj.weight",
+      [](Placement& p, const Groups& groups) { shift_slice(p.pieces[0], 1, groups); });
+  add("query heads of the next rank beside this one's keys", "layers.1.self_attn.qkv_proj.weight",
+      [](Placement& p, const Groups& groups) { shift_slice(p.pieces[0], 0, groups); });
+  add("key and value swapped", "qkv_proj.weight",
+      [](Placement& p, const Groups&) { std::swap(p.pieces[1].name, p.pieces[2].name); });
+  add("query biases of the next rank", "qkv_proj.bias",
+      [](Placement& p, const Groups& groups) { shift_slice(p.pieces[0], 0, groups); });
+  add("gate and up swapped", "layers.0.mlp.gate_up_proj.weight",
+      [](Placement& p, const Groups&) { std::swap(p.pieces[0].name, p.pieces[1].name); });
+  add("embedding: rows loaded one off", "embed_tokens.weight", shift_rows);
+  add("head: rows loaded one off", "lm_head.weight", shift_rows);
+  add("norm: every tp replica counted in the gradient norm", "norm.weight",
+      [](Placement& p, const Groups&) { p.replica_axes = without(p.replica_axes, Axis::kTp); });
+  add("norm: every dp replica counted in the gradient norm", "norm.weight",
+      [](Placement& p, const Groups&) { p.replica_axes = without(p.replica_axes, Axis::kDp); });
+  add("norm: slices taken for replicas in the gradient norm", "down_proj.weight",
+      [](Placement& p, const Groups&) { p.replica_axes.insert(Axis::kTp); });
+  add("slices of a column linear summed over tp", "gate_up_proj.weight",
+      [](Placement& p, const Groups&) { p.partial_axes.insert(Axis::kTp); });
+}
+
+void add_data(std::vector<Mistake>& list) {
+  list.push_back(
+      {.name = "dropout keyed by data-parallel rank",
+       .change_batch = [](Batch& batch, const Groups& groups) { batch.sample_index += 1000 * groups.dp->rank(); }});
+  list.push_back({.name = "dropout keyed by place in the microbatch", .change_batch = [](Batch& batch, const Groups&) {
+                    batch.sample_index = at::arange(batch.sample_index.size(0), at::kLong);
+                  }});
+  list.push_back({.name = "tensor-parallel ranks read different samples", .data_rank = [](const Groups& groups) {
+                    return (groups.dp->rank() + groups.tp->rank()) % groups.dp->size();
+                  }});
+  list.push_back({.name = "data-parallel ranks read the same samples", .data_rank = [](const Groups&) { return 0; }});
+  list.push_back({.name = "accumulation overwrites",
+                  .change_data_parallel = [](std::unique_ptr<DataParallel> inner, Model& model, const Groups&) {
+                    return std::unique_ptr<DataParallel>(new Overwriting(std::move(inner), model));
+                  }});
+  list.push_back({.name = "reduction begun by the first microbatch",
+                  .change_data_parallel = [](std::unique_ptr<DataParallel> inner, Model& model, const Groups&) {
+                    return std::unique_ptr<DataParallel>(new ReducingEarly(std::move(inner), model));
+                  }});
+  list.push_back({.name = "a parameter not updated on one dp rank",
+                  .change_data_parallel = [](std::unique_ptr<DataParallel> inner, Model& model, const Groups& groups) {
+                    return std::unique_ptr<DataParallel>(new LosingAPart(std::move(inner), model, groups));
+                  }});
+}
+
+}  // namespace
+
+std::vector<Mistake> seeded_mistakes() {
+  std::vector<Mistake> list;
+  add_collectives(list);
+  add_placements(list);
+  add_data(list);
+  return list;
+}
+
+std::vector<Layout> layouts_for_mistakes() {
+  const Task one_layer{.num_layers = 1}, bias{.has_documents = true, .has_qkv_bias = true};
+  const Task tied{.is_tied = true, .has_dropout = true};
+  return {
+      {.tp = 2, .micro_batch = 4, .task = bias},
+      {.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = tied},
+      {.dp = 2, .micro_batch = 2, .task = tied},
+      {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = zero1()},
+      {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = fsdp()},
+      {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = one_layer},
+  };
+}
+
+void expect_caught(const Mistake& mistake) {
+  constexpr double kTolerance = 1e-9, kFarAbove = 1e-5;
+  constexpr int kSteps = 2;  // a wrong norm shows in the parameters of the first, a lost update in the second
+  std::string caught;
+  for (const Layout& layout : layouts_for_mistakes()) {
+    const RankOutcome& expected = single_rank_outcome(layout.task, {}, kSteps);
+    std::string first;
+    try {
+      const Comparison found = compare(layout, run_layout(layout, {}, kSteps, &mistake), expected, kTolerance);
+      if (found.worst > kFarAbove) first = found.first_failure;
+      if (first.empty()) {
+        EXPECT_EQ(found.first_failure, "") << mistake.name << ": hardly above the tolerance";
+      }
+    } catch (const std::exception& error) {
+      first = layout.text() + ": " + error.what();
+    }
+    if (!first.empty()) caught += "    " + first.substr(0, first.find('\n')) + "\n";
+  }
+  EXPECT_NE(caught, "") << "no layout sees: " << mistake.name;
+  std::printf("  %s\n%s", mistake.name.c_str(), caught.c_str());
+}
+
+}  // namespace megalith::test

@@ -1,0 +1,98 @@
+#include "layouts/mutant_group.h"
+
+#include <ATen/ATen.h>
+
+namespace megalith::test {
+namespace {
+
+class Forwarded : public WorkState {
+ public:
+  explicit Forwarded(Work work = {}) : work_(std::move(work)) {}
+  void wait() override { work_.wait(); }
+  bool is_done() override { return work_.is_done(); }
+
+ private:
+  Work work_;
+};
+
+class MutantGroup : public Group {
+ public:
+  MutantGroup(std::shared_ptr<Group> inner, WrongCollective wrong)
+      : Group(inner->ranks(), inner->rank(), inner->axis()), inner_(std::move(inner)), wrong_(std::move(wrong)) {}
+
+ protected:
+  using How = WrongCollective::How;
+
+  State start_all_reduce(const at::Tensor& tensor, ReduceOp op, const Record& record) override {
+    if (!is_wrong(tensor, op, record)) return forwarded(inner_->all_reduce(tensor, op, record->label));
+    if (wrong_.how == How::kAverage) return forwarded(inner_->all_reduce(tensor, ReduceOp::kAvg, record->label));
+    if (wrong_.how == How::kTwice) {
+      inner_->all_reduce(tensor, op, record->label).wait();
+      return forwarded(inner_->all_reduce(tensor, op, record->label));
+    }
+    return std::make_shared<Forwarded>();
+  }
+
+  State start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record& record) override {
+    if (!is_wrong(in, ReduceOp::kSum, record)) return forwarded(inner_->all_gather(out, in, record->label));
+    at::Tensor parts = at::empty_like(out);
+    if (wrong_.how == How::kReverse) {
+      inner_->all_gather(parts, in, record->label).wait();
+      parts = reversed(parts);
+    } else {
+      const at::Tensor own = in.clone();
+      parts = at::cat(std::vector<at::Tensor>(static_cast<size_t>(size()), own));
+    }
+    out.copy_(parts);
+    return std::make_shared<Forwarded>();
+  }
+
+  State start_reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op, const Record& record) override {
+    if (!is_wrong(in, op, record)) return forwarded(inner_->reduce_scatter(out, in, op, record->label));
+    if (wrong_.how == How::kReverse) {
+      inner_->reduce_scatter(out, reversed(in), op, record->label).wait();
+    } else {
+      out.copy_(in.narrow(0, rank() * out.size(0), out.size(0)).clone());
+    }
+    return std::make_shared<Forwarded>();
+  }
+
+  State start_all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
+                         const std::vector<int64_t>& in_splits, const Record& record) override {
+    return forwarded(inner_->all_to_all(out, in, out_splits, in_splits, record->label));
+  }
+  State start_broadcast(const at::Tensor& tensor, int root, const Record& record) override {
+    return forwarded(inner_->broadcast(tensor, root, record->label));
+  }
+  State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override {
+    return forwarded(inner_->send_receive(transfers, record->label));
+  }
+  State start_barrier(const Record& record) override { return forwarded(inner_->barrier(record->label)); }
+
+ private:
+  static State forwarded(Work work) { return std::make_shared<Forwarded>(std::move(work)); }
+
+  bool is_wrong(const at::Tensor& in, ReduceOp op, const Record& record) const {
+    return record->kind == wrong_.kind && record->label.find(wrong_.label) != std::string::npos &&
+           (!wrong_.when || wrong_.when(in, op));
+  }
+
+  at::Tensor reversed(const at::Tensor& parts) const {
+    std::vector<at::Tensor> chunks = parts.chunk(size());
+    return at::cat(std::vector<at::Tensor>(chunks.rbegin(), chunks.rend()));
+  }
+
+  std::shared_ptr<Group> inner_;
+  WrongCollective wrong_;
+};
+
+}  // namespace
+
+void replace_groups(Groups& groups, const WrongCollective& wrong) {
+  for (Groups::Pointer* group : {&groups.world, &groups.tp, &groups.dp, &groups.dp_cp, &groups.dp_shard,
+                                 &groups.dp_shard_cp, &groups.dp_replicate}) {
+    *group = std::make_shared<MutantGroup>(*group, wrong);
+  }
+}
+
+}  // namespace megalith::test

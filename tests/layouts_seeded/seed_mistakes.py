@@ -1,0 +1,103 @@
+"""Copies src/nn with mistakes built in: `seed_mistakes.py SOURCE_FOLDER TARGET_FOLDER`.
+
+A mistake replaces an expression of one file by one that is right unless SEEDED, which chooses this mistake. An expression
+that is not there exactly once ends the build: the source has changed, and the mistake must follow it.
+"""
+
+import sys
+from pathlib import Path
+
+# name, file, pairs of (as it is, with the mistake)
+MISTAKES = [
+    (
+        "row linear: bias added on every tp rank",
+        "linear.cc",
+        [
+            (
+                "at::Tensor y = ops::linear_forward(x, weight, {}, layer.kernels_)",
+                "at::Tensor y = ops::linear_forward(x, weight, SEEDED ? bias : at::Tensor(), layer.kernels_)",
+            ),
+            ("return bias.defined() ? y.add_(bias) : y;", "return bias.defined() && !SEEDED ? y.add_(bias) : y;"),
+        ],
+    ),
+    (
+        "linear: weight gradient overwrites",
+        "linear.cc",
+        [("dy, x, target.accumulate, layer.kernels_", "dy, x, !SEEDED && target.accumulate, layer.kernels_")],
+    ),
+    (
+        "embedding: vocabulary begins one row late",
+        "embedding.cc",
+        [("start_(weight.local_start(*tp_))", "start_(weight.local_start(*tp_) + (SEEDED && tp_->rank() > 0))")],
+    ),
+    (
+        "embedding: gradient overwrites the tied head's",
+        "embedding.cc",
+        [("if (!target.accumulate) target.buffer.zero_();", "if (SEEDED || !target.accumulate) target.buffer.zero_();")],
+    ),
+    (
+        "loss: vocabulary begins one row late",
+        "lm_head.cc",
+        [("local_start_(weight.local_start(*tp_))", "local_start_(weight.local_start(*tp_) + (SEEDED && tp_->rank() > 0))")],
+    ),
+    (
+        "loss: padding rows take part in the softmax",
+        "lm_head.cc",
+        [
+            (
+                "local_valid_(weight.local_valid_rows(*tp_))",
+                "local_valid_(SEEDED ? weight.local_rows(*tp_) : weight.local_valid_rows(*tp_))",
+            )
+        ],
+    ),
+    (
+        "loss: softmax sums not brought to the common maximum",
+        "lm_head.cc",
+        [("local.sum_exp * (local.row_max - row_max).exp()", "local.sum_exp * ((local.row_max - row_max) * (SEEDED ? 0 : 1)).exp()")],
+    ),
+    (
+        "attention dropout keyed by the rank's own head numbers",
+        "attention.cc",
+        [("head_start_(num_heads_ * context", "head_start_((SEEDED ? 0 : num_heads_) * context")],
+    ),
+    (
+        "hidden dropout keyed by the rank's own token numbers",
+        "dropout.cc",
+        [("tp_rank_(context.is_sequence_parallel ?", "tp_rank_(context.is_sequence_parallel && !SEEDED ?")],
+    ),
+    (
+        "norm weight not marked as partial over tp",
+        "norm.cc",
+        [("if (token_split_ > 1) placement", "if (token_split_ > 1 && !SEEDED) placement")],
+    ),
+    (
+        "tied weight reduced after its first contribution",
+        "parameter.cc",
+        [
+            (
+                "is_last_microbatch_ && num_arrived_ == num_expected_ && ready_hook_",
+                "is_last_microbatch_ && num_arrived_ == (SEEDED ? 1 : num_expected_) && ready_hook_",
+            )
+        ],
+    ),
+]
+
+
+def main(source, target):
+    texts = {path.name: path.read_text(encoding="utf-8") for path in source.glob("*.cc")}
+    for number, (name, file, pairs) in enumerate(MISTAKES):
+        for right, wrong in pairs:
+            if texts[file].count(right) != 1:
+                raise SystemExit(f"{name}: {texts[file].count(right)} places of {file} have '{right}', not one")
+            texts[file] = texts[file].replace(right, wrong.replace("SEEDED", f"(seeded::g_mistake == {number})"))
+    names = "".join(f'    "{name}",\n' for name, _, _ in MISTAKES)
+    texts["seeded.cc"] = (
+        f"namespace megalith::seeded {{\nint g_mistake = -1;\nconst std::vector<std::string> kNames = {{\n{names}}};\n}}\n"
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        (target / file).write_text('#include "layouts_seeded/seeded.h"\n' + text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,76 @@
+// Megatron's data-parallel options: the rules between them, and the bucket size that follows.
+#include "parallel/data_parallel_options.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "comm/mesh.h"
+#include "parallel/sharded_buffer.h"
+
+namespace megalith {
+namespace {
+
+TEST(DataParallelOptions, RulesNameBothOptionsAndTheRemedy) {
+  EXPECT_TRUE(check_data_parallel_options({}, {}).empty());
+  EXPECT_TRUE(check_data_parallel_options(
+                  {.use_distributed_optimizer = true, .overlap_grad_reduce = true, .overlap_param_gather = true},
+                  {.num_distributed_optimizer_instances = 2})
+                  .empty());
+  const auto first = [](const DataParallelOptions& options, const ParallelOptions& parallel = {}) {
+    const auto errors = check_data_parallel_options(options, parallel);
+    return errors.size() == 1 ? errors[0].message() + " / " + errors[0].remedy() : fmt::format("{}", errors.size());
+  };
+  EXPECT_EQ(first({.use_distributed_optimizer = true, .overlap_param_gather = true}),
+            "overlap_param_gather needs overlap_grad_reduce / add --overlap_grad_reduce, or leave overlap_param_gather "
+            "out");
+  EXPECT_EQ(first({.overlap_grad_reduce = true, .overlap_param_gather = true}),
+            "overlap_param_gather needs use_distributed_optimizer / add --use_distributed_optimizer, or leave "
+            "overlap_param_gather out");
+  EXPECT_EQ(check_data_parallel_options({.overlap_param_gather = true}, {}).size(), 2u);
+  EXPECT_EQ(first({.ddp_pad_buckets_for_high_nccl_busbw = true}).substr(0, 35), "ddp_pad_buckets_for_high_nccl_busbw");
+  EXPECT_EQ(
+      first({}, {.num_distributed_optimizer_instances = 2}),
+      "num_distributed_optimizer_instances 2 needs use_distributed_optimizer / add --use_distributed_optimizer, or "
+      "leave num_distributed_optimizer_instances 2 out");
+  EXPECT_EQ(first({.ddp_bucket_size = 5, .ddp_num_buckets = 3}),
+            "ddp_bucket_size 5 and ddp_num_buckets 3 are both given / keep one of them");
+}
+
+TEST(DataParallelOptions, TheBucketSizeIsMegatrons) {
+  const DataParallelOptions overlap{.overlap_grad_reduce = true};
+  EXPECT_EQ(bucket_elements({}, 1000, 4), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(bucket_elements(overlap, 1000, 4), 40'000'000);
+  EXPECT_EQ(bucket_elements(overlap, 1000, 64), 64'000'000);
+  EXPECT_EQ(bucket_elements({.ddp_bucket_size = 77}, 1000, 64), 77);
+  EXPECT_EQ(bucket_elements({.ddp_num_buckets = 3}, 1000, 64), 334);
+  EXPECT_EQ(bucket_elements({.ddp_num_buckets = 3}, 0, 64), 1);
+}
+
+TEST(DataParallelOptions, TheDistributedOptimizerShardsAndThePaddingIsItsOwn) {
+  const Groups groups = Groups::single();
+  Parameter param("a", Placement::whole("a", {10}), {});
+  const std::vector<Parameter*> params = {&param};
+  EXPECT_FALSE(make_data_parallel(params, groups, {})->parts().at(0).range.has_value());
+  EXPECT_EQ(make_data_parallel(params, groups, {})->gradient_bytes(), 10 * 4);
+  DataParallelOptions options{.use_distributed_optimizer = true};
+  EXPECT_EQ(make_data_parallel(params, groups, options)->parts().at(0).range, (FlatRange{0, 10}));
+  EXPECT_EQ(make_data_parallel(params, groups, options)->gradient_bytes(), 64 * 4);
+  options.ddp_pad_buckets_for_high_nccl_busbw = true;
+  EXPECT_EQ(make_data_parallel(params, groups, options)->gradient_bytes(), 65536 * 4);
+}
+
+TEST(DataParallelOptions, InstancesDivideTheDataParallelRanks) {
+  ParallelOptions parallel{.num_distributed_optimizer_instances = 2};
+  EXPECT_TRUE(check_parallel_sizes(parallel, 4).empty());
+  const Mesh mesh = Mesh::from_options(parallel, 4);
+  EXPECT_EQ(mesh.size(Axis::kDpShard), 2);
+  EXPECT_EQ(mesh.size(Axis::kDpReplicate), 2);
+  parallel.num_distributed_optimizer_instances = 3;
+  const auto errors = check_parallel_sizes(parallel, 4);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].message(), "num_distributed_optimizer_instances 3 does not divide the data-parallel size 4");
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,566 @@
+// FSDP against one rank that holds everything: losses, gradients and parameters over five AdamW steps, memory, the
+// sequence of collectives, and use outside a step.
+#include "parallel/fsdp.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/thread_world.h"
+#include "models/tiny_models.h"
+#include "optim/optimizer.h"
+#include "parallel/grad_buffer.h"
+#include "parallel/recompute.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+constexpr int64_t kSamples = 12, kLength = 6;  // of a global batch: even shares for 2, 3 and 4 ranks, 1 and 3 times
+
+struct Setting {
+  ModelConfig config;
+  at::ScalarType dtype = at::kDouble;
+  Kernels kernels = Kernels::kReference;
+  int64_t num_microbatches = 1, num_steps = 5;
+  bool is_sequence_parallel = false;
+  bool evaluates = false;   // after every step
+  bool recomputes = false;  // all layers
+  std::function<bool(const std::string& name)> is_frozen = [](const std::string&) { return false; };
+  FsdpOptions fsdp;
+};
+
+Setting setting() {
+  Setting setting{.config = tiny_config()};
+  setting.config.num_layers = 3;
+  return setting;
+}
+
+// What a rank, or all of them together, know after a run. Canonical tensors, NaN where nobody holds an element.
+struct Outcome {
+  std::vector<double> losses, grad_norms;
+  TensorMap gradients;  // of the first step
+  TensorMap values;     // after the last
+};
+
+NaiveInput part_of_batch(const ModelConfig& config, int64_t step, int64_t begin, int64_t end) {
+  NaiveInput part = tiny_batch(config, kSamples, kLength, false);
+  part.tokens = (part.tokens + step).remainder(*config.vocab_size);
+  part.row_ids = part.row_ids + 1000 * step;
+  for (at::Tensor NaiveInput::*member : {&NaiveInput::tokens, &NaiveInput::labels, &NaiveInput::loss_weights,
+                                         &NaiveInput::position_ids, &NaiveInput::row_ids}) {
+    part.*member = (part.*member).narrow(0, begin, end - begin).contiguous();
+  }
+  return part;
+}
+
+// Runs of parameters as canonical tensors.
+void collect_parts(const std::vector<OwnedPart>& parts, bool are_gradients, TensorMap& into) {
+  for (const OwnedPart& part : parts) {
+    const at::Tensor& held = are_gradients ? part.grad : part.model;
+    const Placement& placement = part.parameter->placement();
+    const at::Tensor local = at::full({placement.num_local_elements()}, std::nan(""), held.options());
+    const FlatRange range = part.range.value_or(FlatRange{0, local.numel()});
+    EXPECT_LT(range.begin, range.end) << part.parameter->name();
+    local.narrow(0, range.begin, range.size()).copy_(held.reshape({-1}));
+    for (const Piece& piece : placement.pieces) {
+      at::Tensor& whole = into[piece.name];
+      if (!whole.defined()) whole = at::full(piece.shape, std::nan(""), held.options());
+      const at::Tensor from = box_view(local.view(placement.local_shape), piece.local);
+      const at::Tensor to = box_view(whole, piece.canonical);
+      to.copy_(at::where(from.isnan(), to, from));
+    }
+  }
+}
+
+// Adds what another rank knows; what both know must be equal to the bit.
+void merge(TensorMap& into, const TensorMap& other) {
+  for (const auto& [name, tensor] : other) {
+    at::Tensor& mine = into[name];
+    if (!mine.defined()) mine = at::full_like(tensor, std::nan(""));
+    const at::Tensor both = mine.isfinite().logical_and(tensor.isfinite());
+    EXPECT_TRUE(at::equal(mine.masked_select(both), tensor.masked_select(both))) << name << " differs between replicas";
+    mine = at::where(mine.isnan(), tensor, mine);
+  }
+}
+
+double evaluate(Model& model, const Setting& s) {
+  const at::NoGradGuard no_grad;
+  NaiveInput batch = part_of_batch(s.config, 100, 0, 2);
+  batch.is_training = false;
+  return model.forward(model_input(batch), {}, HeadOutput::kTokenLosses).token_losses.sum().item<double>();
+}
+
+std::unique_ptr<Model> make_model(const Groups& groups, const Setting& s) {
+  LayerContext context = tiny_context(groups, s.dtype, s.kernels);
+  context.is_sequence_parallel = s.is_sequence_parallel;
+  auto model = build_model(s.config, context);
+  load(*model, golden_weights(*build_model(s.config, tiny_context(Groups::single())), s.dtype));
+  model->for_each_parameter([&](Parameter& param) {
+    if (s.is_frozen(param.name())) param.set_trainable(false);
+  });
+  return model;
+}
+
+// Forward and backward of this rank's share of the global batch; the sum of its losses.
+double run_microbatches(Model& model, DataParallel& data, const Groups& groups, const Setting& s, int64_t step) {
+  const double weight = part_of_batch(s.config, step, 0, kSamples).loss_weights.sum().item<double>();
+  const int64_t rows = kSamples / (s.num_microbatches * groups.dp->size());
+  double loss = 0;
+  for (int64_t m = 0; m < s.num_microbatches; ++m) {
+    data.begin_microbatch(m + 1 == s.num_microbatches);
+    const int64_t first = (m * groups.dp->size() + groups.dp->rank()) * rows;
+    const NaiveInput batch = part_of_batch(s.config, step, first, first + rows);
+    const ModelOutput output = model.forward(model_input(batch, 1 / weight), {}, HeadOutput::kLoss);
+    output.terms.at(0).objective.backward();
+    loss += output.terms.at(0).sum.item<double>() / weight;
+  }
+  return loss;
+}
+
+Outcome train(const Groups& groups, const Setting& s, bool with_fsdp) {
+  const auto model = make_model(groups, s);
+  std::unique_ptr<DataParallel> data;
+  const Fsdp* fsdp = nullptr;
+  if (with_fsdp) {
+    auto made = std::make_unique<Fsdp>(model->parameters(), model->blocks(), groups, s.fsdp);
+    fsdp = made.get();
+    data = std::move(made);
+  } else {
+    data = std::make_unique<GradBuffer>(model->parameters(), groups, GradBufferOptions{});
+  }
+  RecomputePlan plan;
+  for (int64_t layer = 0; s.recomputes && layer < s.config.num_layers; ++layer) plan.layers.insert(layer);
+  RecomputeRunner runner(plan, data->runner(), nullptr);
+  model->set_runner(&runner);
+  // eps well above the rounding of gradients, or elements whose gradient is about zero would go either way.
+  OptimizerOptions adam;
+  adam.adam_eps = 1e-4;
+  Optimizer optimizer(*data, groups, adam, s.kernels);
+  Outcome run;
+  for (int64_t step = 0; step < s.num_steps; ++step) {
+    data->begin_step();
+    const double loss = run_microbatches(*model, *data, groups, s, step);
+    data->finish_step();
+    run.losses.push_back(groups.dp_cp->reduced(loss, ReduceOp::kSum, "loss"));
+    if (step == 0) {
+      collect_parts(data->parts(), true, run.gradients);
+      for (auto& [name, gradient] : run.gradients) gradient = gradient.clone();
+    }
+    run.grad_norms.push_back(optimizer.step(1e-2, 0.1).grad_norm);
+    if (s.evaluates) run.losses.push_back(evaluate(*model, s));
+  }
+  if (fsdp != nullptr)
+    collect_parts(fsdp->model_parts(), false, run.values);
+  else
+    run.values = values_of(*model);
+  return run;
+}
+
+// The ranks' outcomes as one.
+Outcome train_on(const Mesh& mesh, const Setting& s) {
+  Outcome all;
+  std::mutex mutex;
+  ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
+    const Outcome mine = train(groups, s, true);
+    const std::lock_guard lock(mutex);
+    if (all.losses.empty()) all.losses = mine.losses, all.grad_norms = mine.grad_norms;
+    EXPECT_EQ(mine.losses, all.losses) << groups.rank;
+    EXPECT_EQ(mine.grad_norms, all.grad_norms) << groups.rank;
+    merge(all.gradients, mine.gradients);
+    merge(all.values, mine.values);
+  });
+  return all;
+}
+
+void expect_near(const Outcome& actual, const Outcome& expected, double tolerance, const std::string& what) {
+  ASSERT_EQ(actual.losses.size(), expected.losses.size()) << what;
+  for (size_t i = 0; i < expected.losses.size(); ++i) {
+    EXPECT_NEAR(actual.losses[i], expected.losses[i], tolerance * std::abs(expected.losses[i])) << what << " " << i;
+  }
+  for (size_t i = 0; i < expected.grad_norms.size(); ++i) {
+    EXPECT_NEAR(actual.grad_norms[i], expected.grad_norms[i], tolerance * expected.grad_norms[i]) << what << " " << i;
+  }
+  ASSERT_EQ(actual.gradients.size(), expected.gradients.size()) << what;
+  for (const auto& [name, gradient] : expected.gradients) {
+    EXPECT_LE(relative_difference(actual.gradients.at(name), gradient), tolerance) << what << ": gradient of " << name;
+  }
+  ASSERT_EQ(actual.values.size(), expected.values.size()) << what;
+  for (const auto& [name, value] : expected.values) {
+    EXPECT_LE(relative_difference(actual.values.at(name), value), tolerance) << what << ": " << name;
+  }
+}
+
+void expect_equal(const Outcome& actual, const Outcome& expected, const std::string& what) {
+  EXPECT_EQ(actual.losses, expected.losses) << what;
+  EXPECT_EQ(actual.grad_norms, expected.grad_norms) << what;
+  for (const auto& [name, gradient] : expected.gradients) {
+    EXPECT_TRUE(at::equal(actual.gradients.at(name), gradient)) << what << ": gradient of " << name;
+  }
+  for (const auto& [name, value] : expected.values) {
+    EXPECT_TRUE(at::equal(actual.values.at(name), value)) << what << ": " << name;
+  }
+}
+
+// Sums of float64 in another order over five steps: 1e-12 is usual.
+constexpr double kExact = 1e-9;
+
+struct Layout {
+  std::string name;
+  Mesh mesh;
+};
+std::vector<Layout> data_layouts() {
+  return {{"dp 2", Mesh({.dp = 2})},
+          {"dp 3", Mesh({.dp = 3})},
+          {"dp 4", Mesh({.dp = 4})},
+          {"dp 2x2", Mesh({.dp = 4, .dp_replicate = 2})}};
+}
+
+TEST(Fsdp, EqualsOneRankInFloat64) {
+  for (const bool is_tied : {false, true}) {
+    Setting s = setting();
+    s.config.untie_embeddings_and_output_weights = !is_tied;
+    // Ties, dropout and evaluations in one half of the cases: what they have in common is tested in the other.
+    if (is_tied) s.config.hidden_dropout = s.config.attention_dropout = 0.2;
+    s.evaluates = is_tied;
+    const Outcome expected = train(Groups::single(), s, false);
+    for (const Layout& layout : data_layouts()) {
+      for (const int64_t num_microbatches : {1, 3}) {
+        s.num_microbatches = num_microbatches;
+        expect_near(train_on(layout.mesh, s), expected, kExact,
+                    fmt::format("{}, {} microbatches{}", layout.name, num_microbatches, is_tied ? ", tied" : ""));
+      }
+    }
+  }
+}
+
+TEST(Fsdp, OneRankAloneIsReplicatedTrainingToTheBit) {
+  const Setting s = setting();
+  const Groups groups = Groups::single();
+  expect_equal(train(groups, s, true), train(groups, s, false), "one rank");
+}
+
+TEST(Fsdp, WithTensorParallelRanksEqualsOneRank) {
+  for (const bool is_sequence_parallel : {false, true}) {
+    Setting s = setting();
+    s.config.hidden_dropout = 0.2;
+    s.evaluates = true;
+    const Outcome expected = train(Groups::single(), s, false);
+    s.is_sequence_parallel = is_sequence_parallel;
+    s.num_microbatches = 3;
+    for (const Layout& layout : {Layout{"tp 2 dp 2", Mesh({.tp = 2, .dp = 2})},
+                                 Layout{"tp 2 dp 2x2", Mesh({.tp = 2, .dp = 4, .dp_replicate = 2})}}) {
+      expect_near(train_on(layout.mesh, s), expected, kExact, layout.name + (is_sequence_parallel ? " sp" : ""));
+    }
+  }
+}
+
+TEST(Fsdp, EqualsOneRankInFloat32OnFusedKernels) {
+  Setting s = setting();
+  s.dtype = at::kFloat;
+  s.kernels = Kernels::kFused;
+  const Outcome expected = train(Groups::single(), s, false);
+  s.num_microbatches = 3;
+  for (const Layout& layout : data_layouts()) expect_near(train_on(layout.mesh, s), expected, 1e-5, layout.name);
+}
+
+TEST(Fsdp, OverlapReshardingAndRecomputationChangeNoBit) {
+  Setting s = setting();
+  s.config.hidden_dropout = 0.2;
+  s.num_microbatches = 3;
+  s.num_steps = 2;
+  for (const Layout& layout : {Layout{"dp 3", Mesh({.dp = 3})}, Layout{"dp 2x2", Mesh({.dp = 4, .dp_replicate = 2})}}) {
+    s.fsdp = {};
+    s.recomputes = false;
+    const Outcome expected = train_on(layout.mesh, s);
+    for (const bool overlap : {true, false}) {
+      for (const bool reshard : {true, false}) {
+        for (const bool recomputes : {true, false}) {
+          s.fsdp = {.reshard_after_forward = reshard, .overlap = overlap};
+          s.recomputes = recomputes;
+          expect_equal(train_on(layout.mesh, s), expected,
+                       fmt::format("{} overlap {} reshard {} recompute {}", layout.name, overlap, reshard, recomputes));
+        }
+      }
+    }
+  }
+}
+
+TEST(Fsdp, FrozenParametersAreShardedAndStayAsTheyAre) {
+  const std::map<std::string, std::function<bool(const std::string&)>> choices = {
+      // Backward ends in layer 1, whose input needs no gradient; layer 0 has nothing to reduce.
+      {"below layer 1",
+       [](const std::string& name) { return name.find("embed") != name.npos || name.find("layers.0") != name.npos; }},
+      // Layer 1 passes gradients on without any of its own; layer 2 has both kinds.
+      {"in between",
+       [](const std::string& name) {
+         return name.find("layers.1.") != name.npos || name.find("layers.2.mlp") != name.npos ||
+                name.find("lm_head") != name.npos;
+       }},
+  };
+  for (const auto& [what, is_frozen] : choices) {
+    Setting s = setting();
+    s.is_frozen = is_frozen;
+    s.evaluates = true;
+    const Outcome expected = train(Groups::single(), s, false);
+    EXPECT_LT(expected.gradients.size(), expected.values.size());
+    for (const int64_t num_microbatches : {1, 3}) {
+      s.num_microbatches = num_microbatches;
+      for (const Layout& layout : data_layouts()) {
+        expect_near(train_on(layout.mesh, s), expected, kExact, what + " " + layout.name);
+      }
+    }
+  }
+}
+
+TEST(Fsdp, ReductionInBfloat16StaysNear) {
+  Setting s = setting();
+  s.dtype = at::kFloat;
+  s.num_steps = 1;
+  s.num_microbatches = 3;
+  const Outcome expected = train(Groups::single(), s, false);
+  s.fsdp.grad_reduce_in_bf16 = true;
+  for (const Layout& layout : data_layouts()) {
+    const Outcome actual = train_on(layout.mesh, s);
+    for (const auto& [name, gradient] : expected.gradients) {
+      // Eight significant bits in each summand, in their sum, and in the sum over the replicas.
+      const double difference = relative_difference(actual.gradients.at(name), gradient);
+      EXPECT_LE(difference, 0.02) << layout.name << " " << name;
+      EXPECT_GT(difference, 1e-5) << layout.name << " " << name << " was not rounded";
+    }
+  }
+}
+
+TEST(Fsdp, CollectivesAreTheSameOnAllRanksAndOneLayerAhead) {
+  const std::vector<std::string> step = {
+      // Forward.
+      "all_gather root", "all_gather model.layers.0", "all_gather model.layers.1", "all_gather model.layers.2",
+      // Backward: the last layer is still whole.
+      "all_gather model.layers.1", "reduce_scatter model.layers.2", "all_gather model.layers.0",
+      "reduce_scatter model.layers.1", "reduce_scatter model.layers.0"};
+  const std::vector<std::string> next_microbatch(step.begin() + 1, step.end());  // the root is still whole
+  std::vector<std::string> expected = step;
+  expected.insert(expected.end(), next_microbatch.begin(), next_microbatch.end());
+  expected.push_back("reduce_scatter root");
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    Setting s = setting();
+    s.num_microbatches = 2;
+    const auto model = make_model(groups, s);
+    Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
+    model->set_runner(fsdp.runner());
+    std::vector<std::string> seen;
+    groups.dp_shard_cp->set_trace_hook([&](TracePhase phase, const CollectiveRecord& record) {
+      if (phase == TracePhase::kStart) seen.push_back(fmt::format("{} {}", name_of(record.kind), record.label));
+    });
+    for (int64_t i = 0; i < 2; ++i) {
+      seen.clear();
+      fsdp.begin_step();
+      run_microbatches(*model, fsdp, groups, s, i);
+      fsdp.finish_step();
+      fsdp.publish();
+      EXPECT_EQ(seen, expected) << groups.rank;
+    }
+    seen.clear();
+    evaluate(*model, s);
+    EXPECT_EQ(seen, std::vector<std::string>(step.begin(), step.begin() + 4)) << groups.rank;
+    groups.dp_shard_cp->set_trace_hook({});
+  });
+}
+
+TEST(Fsdp, ARankWithoutBackwardHangsNobodyAndAddsNothing) {
+  TensorMap gradients;
+  std::mutex mutex;
+  const Setting s = setting();
+  const auto gradients_on = [&](Groups& groups, const std::vector<bool>& runs_backward) {
+    const auto model = make_model(groups, s);
+    Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
+    model->set_runner(fsdp.runner());
+    fsdp.begin_step();
+    for (size_t m = 0; m < runs_backward.size(); ++m) {
+      fsdp.begin_microbatch(m + 1 == runs_backward.size());
+      const NaiveInput batch = part_of_batch(s.config, 0, 0, 2);
+      const ModelOutput output = model->forward(model_input(batch), {}, HeadOutput::kLoss);
+      if (runs_backward[m]) output.terms.at(0).objective.backward();
+    }
+    fsdp.finish_step();
+    TensorMap mine;
+    collect_parts(fsdp.parts(), true, mine);
+    return mine;
+  };
+  Groups single = Groups::single();
+  const TensorMap expected = gradients_on(single, {true});
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    // The two ranks take turns.
+    const TensorMap mine = gradients_on(groups, {groups.rank == 0, groups.rank == 1});
+    const std::lock_guard lock(mutex);
+    merge(gradients, mine);
+  });
+  for (const auto& [name, gradient] : expected) {
+    // The head's weight gradient is made in forward.
+    const double times = name == "lm_head.weight" ? 4 : 2;
+    EXPECT_LE(relative_difference(gradients.at(name), gradient * times), kExact) << name;
+  }
+}
+
+TEST(Fsdp, BytesAreThePlacementsArithmeticAndPeaksAreTwoLayers) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Setting s = setting();
+    s.dtype = dtype;
+    s.config.num_layers = 5;
+    s.num_microbatches = 3;
+    s.is_frozen = [](const std::string& name) { return name.find("mlp.down_proj") != name.npos; };
+    const int ranks = 3;
+    ThreadWorld(ranks).run(Mesh({.dp = ranks}), [&](Groups& groups) {
+      const auto model = make_model(groups, s);
+      // By unit and whether it trains: elements padded to a multiple of the ranks.
+      std::map<std::pair<std::string, bool>, int64_t> elements;
+      for (const Parameter* param : model->parameters()) {
+        const std::string& name = param->name();
+        const std::string unit = name.find("layers.") == name.npos ? "root" : name.substr(0, 14);
+        elements[{unit, param->is_trainable()}] += param->placement().num_local_elements();
+      }
+      const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+      int64_t parameters = 0, gradients = 0, root = 0, layer = 0, root_gradients = 0, layer_gradients = 0;
+      for (const auto& [unit, count] : elements) {
+        const int64_t run = (count + ranks - 1) / ranks;
+        const bool is_root = unit.first == "root";
+        parameters += run * element;
+        if (is_root || unit.first == "model.layers.0") (is_root ? root : layer) += run * ranks * element;
+        if (!unit.second) continue;
+        gradients += run * 4;
+        (is_root ? root_gradients : layer_gradients) = run * ranks * 4;
+      }
+      Fsdp fsdp(model->parameters(), model->blocks(), groups, s.fsdp);
+      model->set_runner(fsdp.runner());
+      EXPECT_EQ(fsdp.parameter_bytes(), parameters);
+      EXPECT_EQ(fsdp.gradient_bytes(), gradients);
+      EXPECT_EQ(fsdp.whole_parameter_bytes_bound(), root + 2 * layer);
+      EXPECT_EQ(fsdp.whole_gradient_bytes_bound(), root_gradients + 2 * layer_gradients);
+
+      const auto expect_sharded = [&] {
+        EXPECT_EQ(fsdp.memory().parameters.now, 0);
+        EXPECT_EQ(fsdp.memory().gradients.now, 0);
+        for (const Parameter* param : model->parameters()) {
+          EXPECT_EQ(param->value().storage().nbytes(), 0u) << param->name();
+          EXPECT_EQ(param->value().sizes(), at::IntArrayRef(param->placement().local_shape));
+          EXPECT_FALSE(param->has_grad_buffer()) << param->name();
+        }
+      };
+      expect_sharded();
+      evaluate(*model, s);
+      EXPECT_EQ(fsdp.memory().parameters.peak, root + 2 * layer);
+      EXPECT_EQ(fsdp.memory().gradients.peak, 0);
+      expect_sharded();
+      fsdp.reset_peak_memory();
+      fsdp.begin_step();
+      run_microbatches(*model, fsdp, groups, s, 0);
+      fsdp.finish_step();
+      expect_sharded();
+      EXPECT_EQ(fsdp.memory().parameters.peak, root + 2 * layer);
+      EXPECT_EQ(fsdp.memory().gradients.peak, root_gradients + 2 * layer_gradients);
+
+      int64_t held = 0;
+      for (const OwnedPart& part : fsdp.model_parts()) held += part.range->size();
+      const double all = groups.dp->reduced(static_cast<double>(held), ReduceOp::kSum, "elements");
+      int64_t expected = 0;
+      for (const auto& [unit, count] : elements) expected += count;
+      EXPECT_EQ(static_cast<int64_t>(all), expected);
+      model->set_runner(nullptr);
+    });
+  }
+}
+
+TEST(Fsdp, AModelThatNeverExistsWholeIsInitialisedAsAnyOther) {
+  Setting s = setting();
+  TensorMap expected;
+  {
+    const auto model = build_model(s.config, tiny_context(Groups::single()));
+    model->for_each_parameter([](Parameter& param) { param.initialise(7); });
+    expected = values_of(*model);
+  }
+  ThreadWorld(4).run(Mesh({.tp = 2, .dp = 2}), [&](Groups& groups) {
+    LayerContext context = tiny_context(groups);
+    context.buffer_device = context.device;
+    context.device = at::kMeta;
+    const auto model = build_model(s.config, context);
+    Fsdp fsdp(model->parameters(), model->blocks(), groups, {.device = *context.buffer_device});
+    model->set_runner(fsdp.runner());
+    fsdp.initialise(7);
+    // A root and no layer, or a layer alone: never more than the larger at a time.
+    EXPECT_LT(fsdp.memory().parameters.peak, fsdp.whole_parameter_bytes_bound() / 2);
+
+    const auto expect_values = [&](double factor) {
+      size_t num_seen = 0;
+      fsdp.visit_units([&](const std::vector<Parameter*>& params) {
+        for (const Parameter* param : params) {
+          ++num_seen;
+          for (const Piece& piece : param->placement().pieces) {
+            EXPECT_TRUE(at::equal(box_view(param->data(), piece.local),
+                                  box_view(expected.at(piece.name), piece.canonical) * factor))
+                << piece.name;
+          }
+          for (const Box& box : padding_boxes(param->placement())) {
+            EXPECT_TRUE(at::equal(box_view(param->data(), box), at::zeros(box.extent, at::kDouble)));
+          }
+        }
+      });
+      EXPECT_EQ(num_seen, model->parameters().size());
+    };
+    expect_values(1);
+    fsdp.fill_units([&](const std::vector<Parameter*>& params) {
+      for (const Parameter* param : params) {
+        for (const Piece& piece : param->placement().pieces) {
+          box_view(param->data(), piece.local).copy_(box_view(expected.at(piece.name), piece.canonical) * 2);
+        }
+      }
+    });
+    expect_values(2);
+    EXPECT_EQ(fsdp.memory().parameters.now, 0);
+    EXPECT_TRUE(std::isfinite(evaluate(*model, s)));
+  });
+}
+
+TEST(Fsdp, GeneratesWithACacheAsOneRankDoes) {
+  const Setting s = setting();
+  const auto logits_of = [&](Model& model) {
+    const at::NoGradGuard no_grad;
+    const NaiveInput batch = tiny_batch(s.config, 2, 7, false);
+    KvCache cache{.capacity = 7};
+    std::vector<at::Tensor> all;
+    for (const int64_t length : {4, 1, 2}) {
+      ModelInput input{.tokens = batch.tokens.narrow(1, cache.length, length)};
+      input.context.b = 2;
+      input.context.s = length;
+      input.context.is_training = false;
+      input.context.cache = &cache;
+      all.push_back(model.forward(input, {}, HeadOutput::kLastLogits).logits);
+      cache.length += length;
+    }
+    return at::cat(all, 1);
+  };
+  const Groups single = Groups::single();
+  const at::Tensor expected = logits_of(*make_model(single, s));
+  ThreadWorld(3).run(Mesh({.dp = 3}), [&](Groups& groups) {
+    const auto model = make_model(groups, s);
+    Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
+    model->set_runner(fsdp.runner());
+    EXPECT_TRUE(at::equal(logits_of(*model), expected));
+  });
+}
+
+TEST(Fsdp, BackwardOutsideAStepIsRefused) {
+  const Setting s = setting();
+  const Groups groups = Groups::single();
+  const auto model = make_model(groups, s);
+  Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
+  const at::Tensor inputs = at::ones({2, s.config.hidden_size}, at::kDouble).requires_grad_(true);
+  const Block& layer = model->blocks().at(1);
+  const auto outputs = fsdp.run(layer, {inputs}, [](const std::vector<at::Tensor>& given) { return given; });
+  EXPECT_THROW(outputs.at(0).sum().backward(), InternalError);
+}
+
+}  // namespace
+}  // namespace megalith
