@@ -16,6 +16,7 @@
 #include "checkpoint/configuration.h"
 #include "checkpoint/pieces.h"
 #include "nn/parameter.h"
+#include "parallel/data_parallel.h"
 
 namespace megalith {
 
@@ -36,6 +37,8 @@ struct CheckpointTensor {
 // A parameter's values, under the key "model".
 CheckpointTensor model_tensor(const Parameter& parameter);
 std::vector<CheckpointTensor> model_tensors(const std::vector<Parameter*>& parameters);
+// What this rank holds of all parameters.
+std::vector<CheckpointTensor> model_tensors(const DataParallel& data);
 
 struct TrainState {
   int64_t iteration = 0;

@@ -82,6 +82,18 @@ std::vector<CheckpointTensor> model_tensors(const std::vector<Parameter*>& param
   return tensors;
 }
 
+std::vector<CheckpointTensor> model_tensors(const DataParallel& data) {
+  std::vector<CheckpointTensor> tensors;
+  for (const OwnedPart& part : data.model_parts()) {
+    tensors.push_back({.key = std::string(kModelKey),
+                       .placement = &part.parameter->placement(),
+                       .local = part.model,
+                       .range = part.range,
+                       .replica_axes = part.replica_axes});
+  }
+  return tensors;
+}
+
 CheckpointWriter::CheckpointWriter(fs::path root, CheckpointState state, const Groups& groups, Logger& log,
                                    SaveSettings settings)
     : root_(std::move(root)), state_(std::move(state)), groups_(groups), log_(log), settings_(std::move(settings)) {

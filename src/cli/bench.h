@@ -14,6 +14,9 @@ int bench_attention(CommandContext& context);
 // Every operator of src/ops, forward and backward.
 int bench_ops(CommandContext& context);
 
+// What overlap hides of communication, on ranks as threads with a modelled network.
+int bench_overlap(CommandContext& context);
+
 // Whole training steps.
 int bench_train(CommandContext& context);
 

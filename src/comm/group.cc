@@ -138,7 +138,11 @@ Group::Record Group::begin(CollectiveKind kind, std::string_view label, int64_t 
   return record;
 }
 
-Work Group::under_way(const Record& record, State state) { return Work(std::move(state), record, trace_hook_); }
+Work Group::under_way(const Record& record, State state) {
+  Work work(std::move(state), record, trace_hook_);
+  if (is_blocking_) work.wait();
+  return work;
+}
 
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
   check_tensor(tensor, CollectiveKind::kAllReduce, label);

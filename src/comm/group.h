@@ -138,6 +138,9 @@ class Group {
   virtual at::Device device() const { return at::kCPU; }
 
   void set_trace_hook(TraceHook hook) { trace_hook_ = std::move(hook); }
+  // Every collective is waited for before it is returned. For measuring what overlap is worth; results stay the same.
+  // Not for a group whose ranks issue sends and receives in different order.
+  void set_blocking(bool is_blocking) { is_blocking_ = is_blocking; }
 
  protected:
   // What a back end implements. Arguments were checked: contiguous, shapes that fit, splits filled in, ranks in range.
@@ -163,6 +166,7 @@ class Group {
   std::string axis_;
   int64_t next_sequence_ = 0;
   TraceHook trace_hook_;
+  bool is_blocking_ = false;
 };
 
 }  // namespace megalith

@@ -52,22 +52,22 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
      "enable_gloo_process_groups disable_gloo_process_groups use_sharp use_ring_exchange_p2p"},
     {Kind::kNoEffect, kValue, "the launcher's environment says it", "local_rank"},
-    {Kind::kNoEffect, kSwitch, "gradients are summed: the loss is divided by the tokens of the whole global batch first",
+    {Kind::kNoEffect, kSwitch,
+     "gradients are summed: the loss is divided by the tokens of the whole global batch first",
      "ddp_average_in_collective gradient_reduce_div_fusion"},
     {Kind::kNoEffect, kSwitch, "it changes memory and overlap, not results",
-     "overlap_param_gather_with_optimizer_step "
-     "overlap_p2p_comm overlap_p2p_communication use_torch_fsdp2 use_megatron_fsdp use_custom_fsdp "
-     "align_grad_reduce align_param_gather "
+     "overlap_param_gather_with_optimizer_step overlap_p2p_comm overlap_p2p_communication "
+     "use_megatron_fsdp use_custom_fsdp align_grad_reduce align_param_gather "
      "scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
      "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute use_tp_pp_dp_mapping "
      "init_model_with_meta_device tp_comm_overlap barrier_with_L1_time "
      "barrier_with_level_1_timing combined_1f1b standalone_embedding_stage overlap_moe_expert_parallel_comm "
      "data_parallel_random_init"},
     {Kind::kNoEffect, kValue, "it changes memory and overlap, not results",
-     "data_parallel_sharding_strategy "
-     "wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad "
+     "data_parallel_sharding_strategy wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs "
+     "tp_comm_overlap_rs_dgrad "
      "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad distributed_timeout_minutes "
-     "check_weight_hash_across_dp_replicas_interval train_sync_interval replication_jump replication_factor "
+     "train_sync_interval replication_jump replication_factor "
      "combined_1f1b_recipe data_parallel_replicate_degree enable_odc enable_odc_* odc_*"},
     {Kind::kUnsupported, kValue, "tensor parallelism",
      "tensor_model_parallel_size=1 encoder_tensor_model_parallel_size=0|1"},

@@ -55,6 +55,7 @@ class Linear : public Module {
   at::Tensor forward(const at::Tensor& x, const RestoreInput& restore = {});
 
   Parameter& weight() { return *weight_; }
+  const Parameter& weight() const { return *weight_; }
   Parameter* bias() { return bias_; }
 
  protected:

@@ -42,9 +42,7 @@ at::Tensor GatedMlp::forward(const at::Tensor& x, const RestoreInput& restore) {
   MEGALITH_CHECK(keeps_input_ || restore, "an MLP that keeps no input cannot compute it");
   KeepInputs keep;
   if (!keeps_input_) {
-    keep = [&restore](const auto&) -> RestoreInputs {
-      return [restore] { return std::vector<at::Tensor>{restore()}; };
-    };
+    keep = [restore](const auto&) -> RestoreInputs { return [restore] { return std::vector<at::Tensor>{restore()}; }; };
   }
   const BlockBody body = [this](const std::vector<at::Tensor>& inputs) {
     return std::vector<at::Tensor>{transform(inputs[0], {})};

@@ -17,10 +17,11 @@ namespace megalith {
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
   struct Call {
     BlockBody body;
-    KeepInputs keep;
+    KeepInputs keep;                     // until it was used
     std::vector<Parameter*> parameters;  // trainable
     std::vector<bool> is_input_defined, is_output_defined, needs_gradient;
-    RestoreInputs restore;  // null: the inputs are saved with the node
+    bool is_kept_elsewhere = false;  // otherwise the inputs are saved with the node
+    RestoreInputs restore;
   };
 
   // A graph takes defined tensors alone; the body has its own slots.
@@ -45,8 +46,9 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
       detached.push_back(input.detach());
     }
     std::vector<at::Tensor> outputs = call->body(in_slots(call->is_input_defined, detached));
-    if (call->keep)
-      call->restore = call->keep(detached);
+    call->is_kept_elsewhere = static_cast<bool>(call->keep);
+    if (call->is_kept_elsewhere)
+      call->restore = std::exchange(call->keep, {})(detached);
     else
       node->save_for_backward(inputs.vec());
     hold(node, call);
@@ -60,7 +62,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     Call& call = *held<std::shared_ptr<Call>>(node);
     // The graph outlives this call: what was kept must not live as long.
     const RestoreInputs restore = std::exchange(call.restore, {});
-    MEGALITH_CHECK(static_cast<bool>(call.keep) == static_cast<bool>(restore), "a second backward through one graph");
+    MEGALITH_CHECK(call.is_kept_elsewhere == static_cast<bool>(restore), "a second backward through one graph");
     std::vector<at::Tensor> leaves = restore ? restore() : node->get_saved_variables();
     MEGALITH_CHECK(leaves.size() == call.needs_gradient.size(), "{} inputs came back of {}", leaves.size(),
                    call.needs_gradient.size());

@@ -6,6 +6,18 @@
 
 namespace megalith {
 
+std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params) {
+  std::vector<OwnedPart> parts;
+  for (Parameter* param : params) {
+    parts.push_back({.parameter = param,
+                     .range = std::nullopt,
+                     .model = param->data(),
+                     .grad = {},
+                     .replica_axes = param->placement().replica_axes});
+  }
+  return parts;
+}
+
 void sum_over_tensor_ranks(const std::vector<OwnedPart>& parts, const Groups& groups) {
   if (groups.tp->size() == 1) return;
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {

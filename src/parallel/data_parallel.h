@@ -48,12 +48,14 @@ class DataParallel {
   // gets them. Gathers may still be under way when it returns: wait_for_parameters() or the runner ends them.
   virtual void publish() = 0;
   virtual void wait_for_parameters() = 0;
-  // The other way: parts from Parameters whose local tensors were filled whole (initialisation, Hugging Face import).
-  // Does nothing where the part is the parameter's own memory.
-  virtual void adopt_parameters() = 0;
+  // Draws the initial values of all parameters; each rank's are the same as if it held them whole.
+  virtual void initialise(uint64_t seed) = 0;
 
   // In one order, the same on all ranks that share a sharding group.
   virtual const std::vector<OwnedPart>& parts() const = 0;
+  // What this rank holds of every parameter, frozen ones included, without grad: what checkpoints and imports fill
+  // (publish() follows) and what they save. In registration order.
+  virtual const std::vector<OwnedPart>& model_parts() const = 0;
   // What the model's blocks must run through, also without gradients; null when nothing must.
   virtual BlockRunner* runner() = 0;
 
@@ -61,6 +63,9 @@ class DataParallel {
   virtual int64_t parameter_bytes() const = 0;
   virtual int64_t gradient_bytes() const = 0;
 };
+
+// The parameters as they are, whole: model_parts() where nothing of them is sharded.
+std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params);
 
 // Sums over tp the gradients that are partial over it (norms and biases under sequence parallelism), several at a time.
 // Every DataParallel ends finish_step with it: sums over tp and over data commute, and a shard is smaller.

@@ -1,10 +1,13 @@
 // See data_parallel_options.h.
 #include "parallel/data_parallel_options.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 
 #include "core/option.h"
+#include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"
 
@@ -16,6 +19,12 @@ void DataParallelOptions::visit(OptionVisitor& v) {
       "use_distributed_optimizer", use_distributed_optimizer,
       "Divide the optimizer's state and work over the data-parallel ranks (ZeRO-1): gradients are reduce-scattered, "
       "updated parameters all-gathered.");
+  v.field("use_torch_fsdp2", use_torch_fsdp2,
+          "Divide parameters, gradients and optimizer state over the data-parallel ranks (FSDP2, ZeRO-3): a layer is "
+          "gathered while it computes. Gathers and reductions overlap by themselves.");
+  v.field("torch_fsdp2_reshard_after_forward", torch_fsdp2_reshard_after_forward,
+          "With use_torch_fsdp2, free a layer's parameters after its forward and gather them again in backward.")
+      .opposite("torch_fsdp2_no_reshard_after_forward");
   v.field("overlap_grad_reduce", overlap_grad_reduce,
           "Sum gradients over ranks bucket by bucket while backward still runs, instead of all at its end.");
   v.field("overlap_param_gather", overlap_param_gather,
@@ -36,6 +45,30 @@ void DataParallelOptions::visit(OptionVisitor& v) {
           "over many ranks.");
 }
 
+std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSet& set,
+                                    std::vector<std::string>& notes) {
+  std::vector<UserError> errors;
+  if (!options.use_torch_fsdp2) return errors;
+  const OptionSource& fsdp = set.find("use_torch_fsdp2")->source();
+  std::vector<std::string> dropped;
+  const auto drop = [&](const std::string& name, bool& value) {
+    if (!value) return;
+    const OptionSource& source = set.find(name)->source();
+    if (source.layer >= OptionLayer::kFile) {
+      errors.emplace_back(fmt::format("use_torch_fsdp2 ({}) and {} ({}) are both on", fsdp.where, name, source.where),
+                          fmt::format("FSDP shards the optimizer's state by itself: leave {} out", name));
+    } else {
+      value = false;
+      dropped.push_back(name);
+    }
+  };
+  drop("use_distributed_optimizer", options.use_distributed_optimizer);
+  drop("overlap_param_gather", options.overlap_param_gather);
+  drop("ddp_pad_buckets_for_high_nccl_busbw", options.ddp_pad_buckets_for_high_nccl_busbw);
+  if (!dropped.empty()) notes.push_back(fmt::format("use_torch_fsdp2 is on: off are {}", fmt::join(dropped, ", ")));
+  return errors;
+}
+
 std::vector<UserError> check_data_parallel_options(const DataParallelOptions& options,
                                                    const ParallelOptions& parallel) {
   std::vector<UserError> errors;
@@ -44,7 +77,7 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
     errors.emplace_back(fmt::format("{} needs {}", name, needed),
                         fmt::format("add --{}, or leave {} out", needed, name));
   };
-  const bool is_sharded = options.use_distributed_optimizer;
+  const bool is_sharded = options.use_distributed_optimizer || options.use_torch_fsdp2;
   needs(options.overlap_param_gather, "overlap_param_gather", is_sharded, "use_distributed_optimizer");
   needs(options.overlap_param_gather, "overlap_param_gather", options.overlap_grad_reduce, "overlap_grad_reduce");
   needs(options.ddp_pad_buckets_for_high_nccl_busbw, "ddp_pad_buckets_for_high_nccl_busbw", is_sharded,
@@ -52,6 +85,18 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
   needs(parallel.num_distributed_optimizer_instances > 1,
         fmt::format("num_distributed_optimizer_instances {}", parallel.num_distributed_optimizer_instances), is_sharded,
         "use_distributed_optimizer");
+  if (options.use_torch_fsdp2) {
+    const auto refuses = [&](const std::string& name, int64_t size) {
+      if (size <= 1) return;
+      errors.emplace_back(fmt::format("use_torch_fsdp2 does not work with {} {}", name, size),
+                          fmt::format("set {} to 1, or use use_distributed_optimizer instead", name));
+    };
+    refuses("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size);
+    refuses("expert_model_parallel_size", parallel.expert_model_parallel_size);
+  } else if (!options.torch_fsdp2_reshard_after_forward) {
+    errors.emplace_back("torch_fsdp2_no_reshard_after_forward needs use_torch_fsdp2",
+                        "add --use_torch_fsdp2, or leave it out");
+  }
   if (options.ddp_bucket_size && options.ddp_num_buckets) {
     errors.emplace_back(fmt::format("ddp_bucket_size {} and ddp_num_buckets {} are both given",
                                     *options.ddp_bucket_size, *options.ddp_num_buckets),
@@ -70,7 +115,14 @@ int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements
 }
 
 std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
-                                                 const DataParallelOptions& options) {
+                                                 const DataParallelOptions& options, const std::vector<Block>& blocks,
+                                                 std::optional<at::Device> device) {
+  if (options.use_torch_fsdp2) {
+    return std::make_unique<Fsdp>(params, blocks, groups,
+                                  FsdpOptions{.reshard_after_forward = options.torch_fsdp2_reshard_after_forward,
+                                              .grad_reduce_in_bf16 = options.grad_reduce_in_bf16,
+                                              .device = device});
+  }
   int64_t num_elements = 0;
   for (const Parameter* param : params) {
     if (param->is_trainable()) num_elements += param->placement().num_local_elements();

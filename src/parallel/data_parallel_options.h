@@ -12,10 +12,12 @@
 
 namespace megalith {
 
+class OptionSet;
 class OptionVisitor;
 
 struct DataParallelOptions {
   bool use_distributed_optimizer = false;
+  bool use_torch_fsdp2 = false, torch_fsdp2_reshard_after_forward = true;
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   bool grad_reduce_in_bf16 = false;
   std::optional<int64_t> ddp_bucket_size, ddp_num_buckets;
@@ -23,6 +25,11 @@ struct DataParallelOptions {
 
   void visit(OptionVisitor& v);
 };
+
+// FSDP shards by itself: what shards or overlaps the optimizer beside it is switched off where a default or a preset
+// set it, and `notes` says so; where the person did, it is an error that names both.
+std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSet& set,
+                                    std::vector<std::string>& notes);
 
 // The rules between these options, and with the parallel sizes; empty when all hold.
 std::vector<UserError> check_data_parallel_options(const DataParallelOptions& options, const ParallelOptions& parallel);
@@ -32,7 +39,11 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
 int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements, int64_t dp_cp_size);
 
 // What the options ask for. params in registration order; they and groups outlive it.
+// blocks  of the model, for use_torch_fsdp2
+// device  that it trains on, where params are on kMeta
 std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
-                                                 const DataParallelOptions& options);
+                                                 const DataParallelOptions& options,
+                                                 const std::vector<Block>& blocks = {},
+                                                 std::optional<at::Device> device = std::nullopt);
 
 }  // namespace megalith

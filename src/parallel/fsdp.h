@@ -62,9 +62,10 @@ class Fsdp : public DataParallel, public BlockRunner {
   // The runs are the truth: what was gathered before is dropped.
   void publish() override;
   void wait_for_parameters() override {}
-  // Parameters are whole inside fill_units() alone, which keeps the runs itself.
-  void adopt_parameters() override {}
+  // One unit at a time, so that a model larger than this rank's memory can be drawn. No communication.
+  void initialise(uint64_t seed) override;
   const std::vector<OwnedPart>& parts() const override { return parts_; }
+  const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }
   BlockRunner* runner() override { return this; }
   int64_t parameter_bytes() const override;
   int64_t gradient_bytes() const override;
@@ -74,18 +75,12 @@ class Fsdp : public DataParallel, public BlockRunner {
                               const BlockBody& body) override;
 
   // ---- Whole parameters, one unit at a time ----
-  // Draws every parameter as Parameter::initialise() does. No communication.
-  void initialise(uint64_t seed);
   // Calls fill with the parameters of each unit, whole and zero, and keeps this rank's runs of what it wrote. No
   // communication of its own; optimizers must take their masters anew.
   using UnitVisitor = std::function<void(const std::vector<Parameter*>& params)>;
   void fill_units(const UnitVisitor& fill);
   // Calls visit with the parameters of each unit, gathered, to be read: all ranks of a sharding group together.
   void visit_units(const UnitVisitor& visit);
-
-  // What this rank holds of every parameter, frozen ones (without grad) included: what checkpoints save and load
-  // (followed by publish()). In the order of params.
-  const std::vector<OwnedPart>& model_parts() const { return model_parts_; }
 
   // ---- Memory beyond the runs, in bytes ----
   const FsdpMemory& memory() const { return memory_; }

@@ -8,6 +8,7 @@ GradBuffer::GradBuffer(const std::vector<Parameter*>& params, const Groups& grou
       groups_(groups),
       reducer_(plan_buckets(params, {.bucket_elements = options.bucket_elements}), groups,
                GradReducer::Form::kAllReduce, options, params.empty() ? at::kCPU : params[0]->value().device()) {
+  model_parts_ = whole_parameters(params);
   for (Parameter* param : params) {
     if (!param->is_trainable()) continue;
     parts_.push_back({.parameter = param,
@@ -16,6 +17,10 @@ GradBuffer::GradBuffer(const std::vector<Parameter*>& params, const Groups& grou
                       .grad = param->grad(),
                       .replica_axes = param->placement().replica_axes});
   }
+}
+
+void GradBuffer::initialise(uint64_t seed) {
+  for (Parameter* param : params_) param->initialise(seed);
 }
 
 void GradBuffer::finish_step() {

@@ -25,9 +25,10 @@ class GradBuffer : public DataParallel {
   // Parts are the parameters' own memory.
   void publish() override {}
   void wait_for_parameters() override {}
-  void adopt_parameters() override {}
+  void initialise(uint64_t seed) override;
 
   const std::vector<OwnedPart>& parts() const override { return parts_; }
+  const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }
   BlockRunner* runner() override { return nullptr; }
   int64_t parameter_bytes() const override;
   int64_t gradient_bytes() const override { return reducer_.num_bytes(); }
@@ -36,7 +37,7 @@ class GradBuffer : public DataParallel {
   const std::vector<Parameter*> params_;
   const Groups& groups_;
   GradReducer reducer_;
-  std::vector<OwnedPart> parts_;  // in registration order
+  std::vector<OwnedPart> parts_, model_parts_;  // in registration order
 };
 
 }  // namespace megalith

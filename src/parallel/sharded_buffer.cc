@@ -58,6 +58,7 @@ ShardedGradBuffer::ShardedGradBuffer(const std::vector<Parameter*>& params, cons
   reducer_ = std::make_unique<GradReducer>(std::move(plan), groups, GradReducer::Form::kReduceScatter,
                                            options.gradients, device);
 
+  model_parts_ = whole_parameters(params);
   for (Parameter* param : params) {
     if (!param->is_trainable()) continue;
     const Bucket& bucket = reducer_->plan().buckets[bucket_of_.at(param)];
@@ -84,6 +85,10 @@ ShardedGradBuffer::ShardedGradBuffer(const std::vector<Parameter*>& params, cons
 }
 
 ShardedGradBuffer::~ShardedGradBuffer() = default;
+
+void ShardedGradBuffer::initialise(uint64_t seed) {
+  for (Parameter* param : params_) param->initialise(seed);
+}
 
 void ShardedGradBuffer::finish_step() {
   // The optimizer writes parameters next; forward may not have read all of them.

@@ -54,10 +54,10 @@ class ShardedGradBuffer : public DataParallel {
   // Gathers in the order of need: first what forward reads first.
   void publish() override;
   void wait_for_parameters() override;
-  // The parameters' memory is the buffer.
-  void adopt_parameters() override {}
+  void initialise(uint64_t seed) override;
 
   const std::vector<OwnedPart>& parts() const override { return parts_; }
+  const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }
   // Waits for the parameters of a block before it runs; null without overlap_gather.
   BlockRunner* runner() override { return runner_.get(); }
   int64_t parameter_bytes() const override;
@@ -72,7 +72,7 @@ class ShardedGradBuffer : public DataParallel {
   const ShardedBufferOptions options_;
   std::vector<at::Tensor> parameter_buffers_;
   std::unique_ptr<GradReducer> reducer_;
-  std::vector<OwnedPart> parts_;  // in registration order
+  std::vector<OwnedPart> parts_, model_parts_;  // in registration order
   std::unordered_map<const Parameter*, size_t> bucket_of_;
   std::vector<std::optional<Work>> gathers_;  // of each bucket, while it is under way
   int64_t num_gathering_ = 0;

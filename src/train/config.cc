@@ -229,6 +229,13 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("exit_interval", exit_interval, "Stop, after saving, at iterations divisible by this.")
       .unit("optimizer steps")
       .at_least(1);
+  v.field(
+       "check_sync", check_sync,
+       "Compare what ranks should hold alike (weights, optimizer state) at iterations divisible by this, and stop at "
+       "the first difference.")
+      .unit("optimizer steps")
+      .at_least(1)
+      .alias("check_weight_hash_across_dp_replicas_interval");
   v.field("exit_duration_in_mins", exit_duration_in_mins, "Stop, after saving, once the run has taken this long.")
       .unit("minutes")
       .above(0);
@@ -341,7 +348,11 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     add(check_profile_options(config.profile));
     add(check_sample_options(config.samples));
     add(check_optimizer_options(config.optimizer));
+    add(resolve_fsdp(config.data_parallel, *resolved->options, resolved->notes));
     add(check_data_parallel_options(config.data_parallel, config.parallel));
+    if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
+      errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
+    }
     add(check_recompute_options(config.recompute, config.model.num_layers));
     for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
       resolved->notes.push_back(std::move(note));

@@ -49,6 +49,7 @@ struct TrainOptions {
   bool skip_train = false;
   std::optional<int64_t> exit_interval;
   std::optional<double> exit_duration_in_mins;
+  std::optional<int64_t> check_sync;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;
 

@@ -8,13 +8,14 @@
 
 namespace megalith {
 
-BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device) {
+BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device, bool allocates_weights) {
   ModelConfig config = resolved.config.model;
   config.vocab_size = resolved.derived.vocab_size;
   LayerContext context;
   context.groups = &groups;
   context.dtype = resolved.derived.dtype;
-  context.device = device;
+  context.device = allocates_weights ? device : at::kMeta;
+  context.buffer_device = device;
   context.kernels = resolved.config.runtime.kernels;
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);

@@ -18,7 +18,9 @@ struct BuiltModel {
   std::unique_ptr<Model> model;
   RecomputePlan recompute;  // what its blocks are cut for
 };
-BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device);
+// allocates_weights  false: the parameters have shapes alone (kMeta), and their memory comes later (FSDP)
+BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device,
+                       bool allocates_weights = true);
 
 // Weights alone, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "checkpoint/hf.h"
+#include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -78,7 +79,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       device_(device),
       log_(log),
       stop_(stop),
-      built_(build_model(resolved, groups, device)),
+      built_(build_model(resolved, groups, device, !resolved.config.data_parallel.use_torch_fsdp2)),
       numbers_(count_model(*built_.model, resolved)),
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
                 device, log),
@@ -87,11 +88,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   // Weights that are about to be replaced need not be drawn.
   const bool loads_weights = config.checkpoint.load_hf || has_checkpoint(config.checkpoint, groups_);
   const std::vector<Parameter*> parameters = built_.model->parameters();
-  for (Parameter* param : parameters) {
-    if (!loads_weights) param->initialise(static_cast<uint64_t>(config.train.seed));
-  }
-  data_parallel_ = make_data_parallel(parameters, groups_, config.data_parallel);
-  data_parallel_->adopt_parameters();
+  data_parallel_ = make_data_parallel(parameters, groups_, config.data_parallel, built_.model->blocks(), device_);
+  if (!loads_weights) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
   if (!built_.recompute.offloaded.empty()) {
     offload_ = std::make_unique<HostOffload>(device_);
     if (device_.is_cpu()) log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
@@ -126,7 +124,7 @@ std::string Trainer::report(const std::string& device_text) const {
 CheckpointState Trainer::checkpoint_state() const {
   data_parallel_->wait_for_parameters();
   CheckpointState state;
-  state.tensors = model_tensors(built_.model->parameters());
+  state.tensors = model_tensors(*data_parallel_);
   for (const OptimizerTensor& entry : optimizer_->state()) {
     state.tensors.push_back({.key = entry.key,
                              .placement = &entry.part->parameter->placement(),
@@ -176,8 +174,8 @@ void Trainer::load() {
     return;
   }
   if (options.load_hf) {
-    load_hf(*options.load_hf, model_tensors(built_.model->parameters()), groups_);
-    data_parallel_->adopt_parameters();
+    load_hf(*options.load_hf, model_tensors(*data_parallel_), groups_);
+    data_parallel_->publish();
     log_.info("loaded the weights from {}", *options.load_hf);
     optimizer_->reset_masters();
   }
@@ -224,6 +222,7 @@ StopReason Trainer::train_loop() {
     profiler_.begin_iteration(iteration_ + 1);
     train_iteration(*prefetcher);
     profiler_.end_iteration(iteration_);
+    if (config.train.check_sync && iteration_ % *config.train.check_sync == 0) check_replicas();
     if (iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters) {
       evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
     }
@@ -242,6 +241,16 @@ StopReason Trainer::train_loop() {
   if (!config.checkpoint.disable_last_saving || reason != StopReason::kFinished) save(/*is_last=*/true);
   if (saver_) saver_->finish();
   return reason;
+}
+
+void Trainer::check_replicas() {
+  data_parallel_->wait_for_parameters();
+  const auto difference = find_replica_difference(checkpoint_state().tensors, groups_);
+  if (!difference) return;
+  throw std::runtime_error(fmt::format(
+      "check_sync after iteration {}: {}\n  nothing was saved since; the newest checkpoint is older. Reproduce "
+      "with --kernels reference, or on other hardware",
+      iteration_, difference->text()));
 }
 
 // What ends the run now, by this rank's own reckoning or a signal to any rank; kFinished when nothing does. The ranks
@@ -426,8 +435,7 @@ void Trainer::export_hf() {
   settings.dtype = resolved_.derived.dtype;
   if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
   if (resolved_.config.tokenizer.tokenizer_model) settings.tokenizer = *resolved_.config.tokenizer.tokenizer_model;
-  save_hf(*options.save_hf, model_tensors(built_.model->parameters()), *built_.family, built_.model->config(), groups_,
-          settings);
+  save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, built_.model->config(), groups_, settings);
   log_.info("exported the model to {}", *options.save_hf);
 }
 

@@ -54,6 +54,7 @@ class Trainer {
  private:
   CheckpointState checkpoint_state() const;
   StopReason train_loop();
+  void check_replicas();
   StopReason agreed_stop(StopReason own = StopReason::kFinished);
   StopReason stop_after_iteration();
   std::vector<DataPosition> positions_from(int64_t consumed_samples) const;

@@ -11,6 +11,7 @@
 #include "models/tiny_models.h"
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
+#include "parallel/offload.h"
 #include "parallel/recompute.h"
 #include "parallel/sharded_buffer.h"
 
@@ -148,8 +149,8 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   if (mistake != nullptr && mistake->change_data_parallel) {
     data = mistake->change_data_parallel(std::move(data), *model, groups);
   }
-  data->adopt_parameters();
-  RecomputeRunner runner(plan, data->runner(), /*offload=*/nullptr);
+  HostOffload offload(at::kCPU);
+  RecomputeRunner runner(plan, data->runner(), &offload);
   model->set_runner(plan.is_empty() ? data->runner() : &runner);
   Optimizer optimizer(*data, groups, {.clip_grad = kClipGrad}, precision.kernels);
   TrainStep step(*model, *data, optimizer, groups, at::kCPU);
@@ -283,6 +284,7 @@ std::string Layout::text() const {
   if (data_parallel.make) text += ", " + data_parallel.name;
   if (recompute.is_full()) {
     text += fmt::format(", recompute {} {}", *recompute.recompute_method, *recompute.recompute_num_layers);
+    if (recompute.cpu_offloading_num_layers > 0) text += ", offloaded";
   } else if (recompute.is_selective()) {
     text += fmt::format(", recompute {}", fmt::join(recompute.recompute_modules, " "));
   }

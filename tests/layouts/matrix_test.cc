@@ -92,6 +92,9 @@ std::vector<Layout> layouts() {
        .recompute = full("uniform", 1)},
       all);
   add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = selective}, dropout);
+  RecomputeOptions offloaded = full("block", 2);
+  offloaded.cpu_offloading_num_layers = 1;
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = offloaded}, all);
   return list;
 }
 
@@ -113,11 +116,12 @@ TEST(LayoutMatrix, FusedOperatorsAgreeInFloat32) {
   for (const Layout& layout : layouts()) {
     const RankOutcome& expected = single_rank_outcome(layout.task, fused, 1);
     // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.
-    std::vector<RankOutcome> ranks = run_layout(layout, fused, 1);
+    const std::vector<RankOutcome> ranks = run_layout(layout, fused, 1);
     RankOutcome gradients_only = expected;
     gradients_only.parameters.clear();
     const Comparison found = compare(layout, ranks, gradients_only, 1e-5);
     EXPECT_EQ(found.first_failure, "");
+    RecordProperty(layout.text(), fmt::format("{:.2g}", found.worst));
     ++count;
   }
   EXPECT_GE(count, 10);

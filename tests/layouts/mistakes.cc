@@ -64,8 +64,9 @@ class ForwardedDataParallel : public DataParallel {
   void finish_step() override { inner_->finish_step(); }
   void publish() override { inner_->publish(); }
   void wait_for_parameters() override { inner_->wait_for_parameters(); }
-  void adopt_parameters() override { inner_->adopt_parameters(); }
+  void initialise(uint64_t seed) override { inner_->initialise(seed); }
   const std::vector<OwnedPart>& parts() const override { return inner_->parts(); }
+  const std::vector<OwnedPart>& model_parts() const override { return inner_->model_parts(); }
   BlockRunner* runner() override { return inner_->runner(); }
   int64_t parameter_bytes() const override { return inner_->parameter_bytes(); }
   int64_t gradient_bytes() const override { return inner_->gradient_bytes(); }

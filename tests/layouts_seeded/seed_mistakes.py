@@ -76,7 +76,7 @@ MISTAKES = [
         [
             (
                 "is_last_microbatch_ && num_arrived_ == num_expected_ && ready_hook_",
-                "is_last_microbatch_ && num_arrived_ == (SEEDED ? 1 : num_expected_) && ready_hook_",
+                "is_last_microbatch_ && (SEEDED || num_arrived_ == num_expected_) && ready_hook_",
             )
         ],
     ),
@@ -96,7 +96,9 @@ def main(source, target):
     )
     target.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():
-        (target / file).write_text('#include "layouts_seeded/seeded.h"\n' + text, encoding="utf-8")
+        text = '#include "layouts_seeded/seeded.h"\n' + text
+        if not (target / file).exists() or (target / file).read_text(encoding="utf-8") != text:
+            (target / file).write_text(text, encoding="utf-8")  # others are not compiled again
 
 
 if __name__ == "__main__":

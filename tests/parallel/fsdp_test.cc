@@ -19,7 +19,7 @@ namespace {
 
 using namespace test;
 
-constexpr int64_t kSamples = 12, kLength = 6;  // of a global batch: even shares for 2, 3 and 4 ranks, 1 and 3 times
+constexpr int64_t kSamples = 36, kLength = 4;  // of a global batch: even shares for 1 to 4 ranks, in 1 and in 3 parts
 
 struct Setting {
   ModelConfig config;
@@ -108,7 +108,7 @@ std::unique_ptr<Model> make_model(const Groups& groups, const Setting& s) {
 // Forward and backward of this rank's share of the global batch; the sum of its losses.
 double run_microbatches(Model& model, DataParallel& data, const Groups& groups, const Setting& s, int64_t step) {
   const double weight = part_of_batch(s.config, step, 0, kSamples).loss_weights.sum().item<double>();
-  const int64_t rows = kSamples / (s.num_microbatches * groups.dp->size());
+  const int64_t rows = div_exact(kSamples, s.num_microbatches * groups.dp->size());
   double loss = 0;
   for (int64_t m = 0; m < s.num_microbatches; ++m) {
     data.begin_microbatch(m + 1 == s.num_microbatches);
@@ -352,8 +352,13 @@ TEST(Fsdp, CollectivesAreTheSameOnAllRanksAndOneLayerAhead) {
     Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
     model->set_runner(fsdp.runner());
     std::vector<std::string> seen;
+    std::map<std::string, size_t> num_seen_at_end;  // how many had started when the first of this name was waited for
     groups.dp_shard_cp->set_trace_hook([&](TracePhase phase, const CollectiveRecord& record) {
-      if (phase == TracePhase::kStart) seen.push_back(fmt::format("{} {}", name_of(record.kind), record.label));
+      const std::string text = fmt::format("{} {}", name_of(record.kind), record.label);
+      if (phase == TracePhase::kStart)
+        seen.push_back(text);
+      else
+        num_seen_at_end.emplace(text, seen.size());
     });
     for (int64_t i = 0; i < 2; ++i) {
       seen.clear();
@@ -363,6 +368,12 @@ TEST(Fsdp, CollectivesAreTheSameOnAllRanksAndOneLayerAhead) {
       fsdp.publish();
       EXPECT_EQ(seen, expected) << groups.rank;
     }
+    // Each gather is waited for when the next is under way, each reduction when the one after it is.
+    EXPECT_EQ(num_seen_at_end["all_gather root"], 2u);
+    EXPECT_EQ(num_seen_at_end["all_gather model.layers.0"], 3u);
+    EXPECT_EQ(num_seen_at_end["all_gather model.layers.1"], 4u);
+    EXPECT_EQ(num_seen_at_end["reduce_scatter model.layers.2"], 8u);
+    EXPECT_EQ(num_seen_at_end["reduce_scatter model.layers.1"], 13u);
     seen.clear();
     evaluate(*model, s);
     EXPECT_EQ(seen, std::vector<std::string>(step.begin(), step.begin() + 4)) << groups.rank;
@@ -406,9 +417,11 @@ TEST(Fsdp, ARankWithoutBackwardHangsNobodyAndAddsNothing) {
 }
 
 TEST(Fsdp, BytesAreThePlacementsArithmeticAndPeaksAreTwoLayers) {
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const auto& [dtype, reduces_in_bf16] :
+       {std::pair{at::kFloat, false}, {at::kBFloat16, false}, {at::kBFloat16, true}}) {
     Setting s = setting();
     s.dtype = dtype;
+    s.fsdp.grad_reduce_in_bf16 = reduces_in_bf16;
     s.config.num_layers = 5;
     s.num_microbatches = 3;
     s.is_frozen = [](const std::string& name) { return name.find("mlp.down_proj") != name.npos; };
@@ -422,7 +435,7 @@ TEST(Fsdp, BytesAreThePlacementsArithmeticAndPeaksAreTwoLayers) {
         const std::string unit = name.find("layers.") == name.npos ? "root" : name.substr(0, 14);
         elements[{unit, param->is_trainable()}] += param->placement().num_local_elements();
       }
-      const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+      const auto element = static_cast<int64_t>(c10::elementSize(s.dtype));
       int64_t parameters = 0, gradients = 0, root = 0, layer = 0, root_gradients = 0, layer_gradients = 0;
       for (const auto& [unit, count] : elements) {
         const int64_t run = (count + ranks - 1) / ranks;
@@ -438,7 +451,8 @@ TEST(Fsdp, BytesAreThePlacementsArithmeticAndPeaksAreTwoLayers) {
       EXPECT_EQ(fsdp.parameter_bytes(), parameters);
       EXPECT_EQ(fsdp.gradient_bytes(), gradients);
       EXPECT_EQ(fsdp.whole_parameter_bytes_bound(), root + 2 * layer);
-      EXPECT_EQ(fsdp.whole_gradient_bytes_bound(), root_gradients + 2 * layer_gradients);
+      const int64_t root_copy = s.fsdp.grad_reduce_in_bf16 ? root_gradients / 2 : 0;
+      EXPECT_EQ(fsdp.whole_gradient_bytes_bound(), root_gradients + root_copy + 2 * layer_gradients);
 
       const auto expect_sharded = [&] {
         EXPECT_EQ(fsdp.memory().parameters.now, 0);
@@ -460,7 +474,10 @@ TEST(Fsdp, BytesAreThePlacementsArithmeticAndPeaksAreTwoLayers) {
       fsdp.finish_step();
       expect_sharded();
       EXPECT_EQ(fsdp.memory().parameters.peak, root + 2 * layer);
-      EXPECT_EQ(fsdp.memory().gradients.peak, root_gradients + 2 * layer_gradients);
+      if (s.fsdp.grad_reduce_in_bf16)
+        EXPECT_LE(fsdp.memory().gradients.peak, fsdp.whole_gradient_bytes_bound());
+      else
+        EXPECT_EQ(fsdp.memory().gradients.peak, fsdp.whole_gradient_bytes_bound());
 
       int64_t held = 0;
       for (const OwnedPart& part : fsdp.model_parts()) held += part.range->size();
@@ -548,6 +565,22 @@ TEST(Fsdp, GeneratesWithACacheAsOneRankDoes) {
     Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
     model->set_runner(fsdp.runner());
     EXPECT_TRUE(at::equal(logits_of(*model), expected));
+  });
+}
+
+TEST(Fsdp, AStepWithoutContributionsHasZeroGradients) {
+  const Setting s = setting();
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    const auto model = make_model(groups, s);
+    Fsdp fsdp(model->parameters(), model->blocks(), groups, {});
+    model->set_runner(fsdp.runner());
+    fsdp.begin_step();
+    run_microbatches(*model, fsdp, groups, s, 0);
+    fsdp.finish_step();
+    for (const OwnedPart& part : fsdp.parts()) EXPECT_NE(part.grad.abs().max().item<double>(), 0);
+    fsdp.begin_step();
+    fsdp.finish_step();
+    for (const OwnedPart& part : fsdp.parts()) EXPECT_EQ(part.grad.abs().max().item<double>(), 0);
   });
 }
 

@@ -2,6 +2,7 @@
 process's."""
 
 import json
+import re
 
 import pytest
 from launch_test import alone, assert_same_curve, curve, run_launched, train_words  # noqa: F401
@@ -23,7 +24,15 @@ def test_a_layout_trains_as_one_process(layout, alone, program, data, tmp_path):
     num_ranks, options = LAYOUTS[layout]
     process = run_launched("torchrun", num_ranks, program, train_words(data, tmp_path, *options))
     assert_same_curve(curve(tmp_path), alone)
-    assert process.stdout.count("number of parameters: ") == 1
+    assert process.stderr.count("number of parameters: ") == 1, "one rank reports"
+
+
+def test_counts_are_of_the_whole_model(program, data, tmp_path):
+    def counts(*options):
+        _, output, _ = program.run(*train_words(data, tmp_path, "--dry_run", *options))
+        return re.search(r"number of parameters: [\d,]+", output)[0], re.search(r"[\d.e-]+ TFLOP a step", output)[0]
+
+    assert counts("--dry_run_world_size", 2, *SP) == counts()
 
 
 def test_checkpoints_go_from_layout_to_layout(alone, program, data, tmp_path):  # noqa: F811

@@ -79,6 +79,21 @@ TEST(Config, ADryRunResolvesTheLayoutOfMoreRanks) {
   EXPECT_EQ(resolved->derived.data_parallel_size, 4);
 }
 
+TEST(Config, SequenceParallelNeedsTensorParallelRanksAndTokensThatDivide) {
+  const auto resolved = resolve_with({"--sequence_parallel", "--tensor_model_parallel_size=4"}, 4);
+  EXPECT_TRUE(resolved->derived.is_sequence_parallel);
+  EXPECT_EQ(resolved->derived.data_parallel_size, 1);
+  const auto alone = resolve_with({"--sequence_parallel"});
+  EXPECT_FALSE(alone->derived.is_sequence_parallel);
+  ASSERT_EQ(alone->notes.size(), 1U);
+  EXPECT_EQ(alone->notes[0], "sequence_parallel is off: tensor_model_parallel_size is 1");
+  const Words odd = {"--sequence_parallel", "--tensor_model_parallel_size=4", "--seq_length=30"};
+  EXPECT_NE(refusal(odd, 4).find("splits the 30 tokens of a microbatch"), std::string::npos) << refusal(odd, 4);
+  Words even = odd;
+  even.emplace_back("--micro_batch_size=2");
+  EXPECT_EQ(refusal(even, 4), "");
+}
+
 TEST(Config, EveryPresetAloneIsAConfiguration) {
   const std::filesystem::path folder = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs" / "models";
   int count = 0;

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/manifest.h"
 #include "comm/thread_world.h"
+#include "data/indexed_dataset.h"
 #include "device/threads.h"
 #include "models/tiny_models.h"
 #include "parallel/data_parallel_options.h"
@@ -265,6 +266,39 @@ TEST(DistributedOptimizer, StateOfAllRanksIsThatOfOne) {
   }
 }
 
+// As Megatron's scripts write them; two ranks started.
+TEST(DistributedOptimizer, MegatronsSwitchesAreReadAndTheirRulesHold) {
+  const auto resolve = [](std::vector<std::string> more) {
+    ConfigInputs inputs;
+    inputs.arguments = {"--num_layers=1",  "--hidden_size=32", "--num_attention_heads=2", "--vocab_size=67",
+                        "--seq_length=16", "--mock_data",      "--normalization=RMSNorm", "--swiglu"};
+    for (const char* word : {"--position_embedding_type=rope", "--max_position_embeddings=16", "--lr=1e-2",
+                             "--disable_bias_linear", "--eval_iters=0"}) {
+      inputs.arguments.emplace_back(word);
+    }
+    inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
+    inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
+    return resolve_config(inputs, 2);
+  };
+  const auto resolved = resolve({"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
+                                 "--ddp-average-in-collective", "--accumulate-allreduce-grads-in-fp32",
+                                 "--num-distributed-optimizer-instances", "2"});
+  const DataParallelOptions& options = resolved->config.data_parallel;
+  EXPECT_TRUE(options.use_distributed_optimizer && options.overlap_grad_reduce && options.overlap_param_gather);
+  std::string notes;
+  for (const std::string& note : resolved->notes) notes += note + "\n";
+  EXPECT_NE(notes.find("ddp_average_in_collective (gradients are summed"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("accumulate_allreduce_grads_in_fp32 (gradients are always"), std::string::npos) << notes;
+  EXPECT_EQ(notes.find("use_distributed_optimizer"), std::string::npos) << notes;
+
+  try {
+    resolve({"--overlap-param-gather", "--num-distributed-optimizer-instances", "3"});
+    FAIL() << "accepted";
+  } catch (const UserErrors& errors) {
+    EXPECT_EQ(errors.errors().size(), 4u) << errors.what();  // three rules of data parallelism, and 3 does not divide 2
+  }
+}
+
 // ---- Through the trainer: checkpoints ----
 
 using StepLosses = std::vector<std::pair<int64_t, double>>;
@@ -281,6 +315,20 @@ struct DataLayout {
   std::vector<std::string> words;
 };
 
+// Forty documents of 8 to 47 tokens; mock data would take longer to index than the runs take.
+std::string write_documents(const std::filesystem::path& folder) {
+  const std::string prefix = (folder / "documents").string();
+  IndexedDatasetWriter writer(prefix, TokenType::kUint16);
+  for (int32_t d = 0; d < 40; ++d) {
+    std::vector<int32_t> ids;
+    for (int32_t p = 0; p < 8 + d; ++p) ids.push_back((d * 31 + p * (d + 1)) % 67);
+    writer.add_sequence(ids);
+    writer.end_document();
+  }
+  writer.finish();
+  return prefix;
+}
+
 // Trains and gives rank 0's losses.
 StepLosses train_layout(const DataLayout& layout, const std::vector<std::string>& more) {
   StepLosses losses;
@@ -294,7 +342,7 @@ StepLosses train_layout(const DataLayout& layout, const std::vector<std::string>
                         "--max_position_embeddings=16",
                         "--swiglu",
                         "--normalization=RMSNorm",
-                        "--mock_data",
+                        "--split=100,0,0",
                         "--position_embedding_type=rope",
                         "--disable_bias_linear",
                         "--eval_iters=0",
@@ -363,20 +411,24 @@ TensorMap stored_tensors(const std::filesystem::path& folder, int64_t iteration)
 // on where it was.
 TEST(DistributedOptimizer, CheckpointsPassBetweenLayoutsBitForBit) {
   const std::vector<DataLayout> layouts = data_layouts();
-  const StepLosses straight = train_layout(layouts[0], {"--train_iters=6"});
+  const test::TemporaryFolder data;
+  const std::string data_path = "--data_path=" + write_documents(data.path());
+  const StepLosses straight = train_layout(layouts[0], {data_path, "--train_iters=6"});
   for (size_t from = 0; from < layouts.size(); ++from) {
     const test::TemporaryFolder saved;
-    train_layout(layouts[from], {"--train_iters=6", "--exit_interval=3", "--save", saved.path().string()});
+    train_layout(layouts[from], {data_path, "--train_iters=6", "--exit_interval=3", "--save", saved.path().string()});
     const size_t to = (from + 3) % layouts.size();
     const test::TemporaryFolder again;
-    train_layout(layouts[to], {"--train_iters=3", "--load", saved.path().string(), "--save", again.path().string()});
+    train_layout(layouts[to],
+                 {data_path, "--train_iters=3", "--load", saved.path().string(), "--save", again.path().string()});
     const TensorMap a = stored_tensors(saved.path(), 3), b = stored_tensors(again.path(), 3);
     ASSERT_GT(a.size(), 20u);
     ASSERT_EQ(a.size(), b.size()) << layouts[from].name << " to " << layouts[to].name;
     for (const auto& [name, tensor] : a) {
       EXPECT_TRUE(at::equal(b.at(name), tensor)) << layouts[from].name << " to " << layouts[to].name << ": " << name;
     }
-    const StepLosses resumed = train_layout(layouts[to], {"--train_iters=6", "--load", saved.path().string()});
+    const StepLosses resumed =
+        train_layout(layouts[to], {data_path, "--train_iters=6", "--load", saved.path().string()});
     ASSERT_EQ(resumed.size(), 3u);
     for (size_t k = 0; k < 3; ++k) {
       EXPECT_EQ(resumed[k].first, straight[3 + k].first);

@@ -302,6 +302,23 @@ TEST(Trainer, ReadingAheadChangesNothing) {
   expect_continues(train(common + saved), none, 4);
 }
 
+TEST(Trainer, RecomputationChangesNothingAlsoBetweenARunAndTheOneThatResumesIt) {
+  const TemporaryFolder folder;
+  const Words common = {"--num_layers=3", "--train_iters=6", "--hidden_dropout=0.1", "--attention_dropout=0.1",
+                        "--bf16"};
+  const Words uniform = {"--recompute_granularity=full", "--recompute_method=uniform", "--recompute_num_layers=2",
+                         "--cpu_offloading_num_layers=2"};
+  const Words selective = {"--recompute_activations", "--recompute_modules", "core_attn,layernorm,mlp_act"};
+  const Ran none = train(common);
+  expect_continues(train(common + uniform), none, 0);
+  expect_continues(train(common + selective), none, 0);
+  const Words saved = {"--save", folder.path().string(), "--load", folder.path().string()};
+  train(common + saved + uniform + Words{"--exit_interval=3"});
+  const Ran resumed = train(common + saved + selective);
+  expect_continues(resumed, none, 3);
+  EXPECT_EQ(resumed.log.find("recompute"), std::string::npos) << resumed.log;
+}
+
 TEST(Trainer, Bf16MomentsTrainAndResume) {
   const TemporaryFolder folder;
   const Words common = {"--train_iters=8",       "--bf16",

@@ -1,8 +1,9 @@
 // Registers the linear layer's products and the embedding for the CPU and for the meta device.
 //
 // Forward and dgrad are LibTorch's own GEMMs. The weight gradient of bf16 is ours where the processor multiplies bf16:
-// a LibTorch product would be rounded to bf16 before it is summed, and takes twice as long on AMX. That and the gradients of
-// bias and embedding repeat to the bit for any number of threads; LibTorch's GEMMs promise that for one number only.
+// a LibTorch product would be rounded to bf16 before it is summed, and takes twice as long on AMX. That and the
+// gradients of bias and embedding repeat to the bit for any number of threads; LibTorch's GEMMs promise that for one
+// number only.
 #include "ops/cpu/linear.h"
 
 #include <ATen/ATen.h>

@@ -1,0 +1,87 @@
+// See replica_check.h.
+#include "checkpoint/replica_check.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "checkpoint/exchange.h"
+#include "core/checksum.h"
+#include "core/error.h"
+#include "core/json.h"
+
+namespace megalith {
+namespace {
+
+int64_t checksum_of(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.to(at::kCPU).contiguous();
+  return static_cast<int64_t>(
+      checksum64(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes())));
+}
+
+}  // namespace
+
+std::string ReplicaDifference::text() const {
+  return fmt::format("{} {} differs between rank {} and rank {} ({})", key, tensor, first_rank, other_rank,
+                     name_of(axis));
+}
+
+std::optional<ReplicaDifference> find_replica_difference(std::span<const CheckpointTensor> tensors,
+                                                         const Groups& groups) {
+  std::vector<int64_t> checksums;
+  for (const CheckpointTensor& tensor : tensors) checksums.push_back(checksum_of(tensor.local));
+  std::optional<ReplicaDifference> found;
+  size_t found_at = tensors.size();
+  for (int i = 0; i < kNumAxes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    const Groups::Pointer& group = groups.of(axis);
+    if (!group || group->size() == 1) continue;
+    std::vector<size_t> shared;
+    std::vector<int64_t> mine;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      if (!tensors[t].replica_axes.contains(axis)) continue;
+      shared.push_back(t);
+      mine.push_back(checksums[t]);
+    }
+    if (shared.empty()) continue;
+    const at::Tensor all =
+        group->gathered(at::tensor(mine, at::kLong), "checksums of replicas").view({group->size(), -1});
+    for (int other = 1; other < group->size(); ++other) {
+      const at::Tensor differs = all[other].ne(all[0]).nonzero();
+      if (differs.size(0) == 0) continue;
+      const size_t t = shared[static_cast<size_t>(differs[0][0].item<int64_t>())];
+      if (t >= found_at) continue;
+      found_at = t;
+      const CheckpointTensor& tensor = tensors[t];
+      found = {.key = tensor.key,
+               .tensor = tensor.placement->pieces.empty() ? "(padding)" : tensor.placement->pieces[0].name,
+               .axis = axis,
+               .first_rank = group->ranks()[0],
+               .other_rank = group->ranks()[static_cast<size_t>(other)]};
+    }
+  }
+  // All hear of the first one, or some would go on.
+  Json report;
+  if (found) {
+    report = {{"at", found_at},
+              {"key", found->key},
+              {"tensor", found->tensor},
+              {"axis", static_cast<int>(found->axis)},
+              {"first", found->first_rank},
+              {"other", found->other_rank}};
+  }
+  std::optional<Json> first;
+  for (const std::string& text : gather_texts(*groups.world, dump_json(report), "differences of replicas")) {
+    const Json one = Json::parse(text);
+    if (!one.is_null() && (!first || one["at"] < (*first)["at"])) first = one;
+  }
+  if (!first) return std::nullopt;
+  return ReplicaDifference{.key = (*first)["key"],
+                           .tensor = (*first)["tensor"],
+                           .axis = static_cast<Axis>((*first)["axis"].get<int>()),
+                           .first_rank = (*first)["first"],
+                           .other_rank = (*first)["other"]};
+}
+
+}  // namespace megalith

@@ -1,0 +1,129 @@
+// megalith bench overlap: how much of a given communication time each form of overlap hides; see bench.h.
+//
+// Two ranks as threads train a preset while a model of the network makes every collective take its time, asleep. Three
+// runs of the same steps: without a network's time, with it and every collective waited for at once, with it and
+// overlapped as in training.
+#include <algorithm>
+
+#include "cli/bench.h"
+#include "cli/bench_measure.h"
+#include "cli/bench_report.h"
+#include "comm/thread_world.h"
+#include "core/error.h"
+#include "train/trainer.h"
+
+namespace megalith {
+namespace {
+
+struct OverlapBenchOptions : BenchOptions {
+  double gigabytes_per_s = 1, latency_us = 20;
+
+  OverlapBenchOptions() {
+    iterations = 5;
+    warmup = 2;
+  }
+  void visit(OptionVisitor& v) {
+    BenchOptions::visit(v);
+    v.field("gigabytes_per_s", gigabytes_per_s, "Bandwidth of the modelled network, each direction.").above(0);
+    v.field("latency_us", latency_us, "Latency of each of its collectives.").unit("microseconds").at_least(0);
+  }
+};
+
+struct OverlapCase {
+  std::string name, hides;
+  std::vector<std::string> arguments;
+};
+
+std::vector<OverlapCase> overlap_cases() {
+  const std::string zero = "--use_distributed_optimizer", gradients = "--overlap_grad_reduce";
+  const std::string buckets = "--ddp_num_buckets=8";
+  return {{"data parallel", "all-reduce of gradients behind backward", {gradients, buckets}},
+          {"distributed optimizer",
+           "reduce-scatter behind backward, all-gather behind forward",
+           {zero, gradients, "--overlap_param_gather", buckets}},
+          {"FSDP", "all-gather a layer ahead, reduce-scatter a layer behind", {"--use_torch_fsdp2"}},
+          {"tensor parallel", "sum of dx behind the weight gradient", {"--tensor_model_parallel_size=2"}},
+          {"tensor and sequence",
+           "reduce-scatter of dx behind the weight gradient",
+           {"--tensor_model_parallel_size=2", "--sequence_parallel"}}};
+}
+
+class ElapsedCollector : public MetricsSink {
+ public:
+  explicit ElapsedCollector(std::vector<double>& ms) : ms_(ms) {}
+  void on_step(const StepRecord& record) override { ms_.push_back(record.elapsed_ms); }
+
+ private:
+  std::vector<double>& ms_;
+};
+
+// Milliseconds of a step: the median after warm-up.
+double step_ms(const Resolved& run, const BenchOptions& options, const DelayModel& delay, bool is_blocking) {
+  const Mesh mesh = Mesh::from_options(run.config.parallel, run.derived.world_size);
+  std::vector<double> ms;
+  ThreadWorld(mesh.world_size(), {.delay = delay}).run(mesh, [&](Groups& groups) {
+    for (const Groups::Pointer& group : groups.all()) group->set_blocking(is_blocking);
+    Logger silent({.level = LogLevel::kError});
+    const StopRequest stop{0};
+    Trainer trainer(run, groups, at::kCPU, silent, stop);
+    std::vector<std::unique_ptr<MetricsSink>> sinks;
+    if (groups.world->is_last()) sinks.push_back(std::make_unique<ElapsedCollector>(ms));
+    trainer.run(std::move(sinks));
+  });
+  return percentile({ms.begin() + options.warmup, ms.end()}, 0.5);
+}
+
+}  // namespace
+
+int bench_overlap(CommandContext& context) {
+  BenchInsistence insists;
+  insists.arguments = [](const BenchOptions& given) -> std::vector<std::string> {
+    return {fmt::format("--train_iters={}", given.iterations + given.warmup),
+            "--eval_iters=0",
+            "--num_workers=0",
+            "--save=null",
+            "--load=null",
+            "--device=cpu"};
+  };
+  insists.refused = {{"train_iters", "use --iterations and --warmup"}, {"save", "a benchmark writes its rows alone"}};
+  BenchReport report{"overlap", at::kCPU, at::kFloat, {}, {}};
+  OverlapBenchOptions options;
+  const std::vector<OverlapCase> cases = overlap_cases();
+  Progress progress(context.log, "bench overlap", 3 * static_cast<int64_t>(cases.size()), "runs");
+  for (const OverlapCase& one : cases) {
+    CommandContext with{context.arguments, context.environment, context.config_root, context.log};
+    with.arguments.insert(with.arguments.end(), one.arguments.begin(), one.arguments.end());
+    options = {};
+    const std::unique_ptr<Resolved> run = resolve_bench(with, options, /*world_size=*/2, insists);
+    if (run->wants_help) {
+      return print_bench_help(*run,
+                              "megalith bench overlap [--config FILE] [--gigabytes_per_s N] [--option value ...]");
+    }
+    const DelayModel network{.latency_s = options.latency_us * 1e-6, .bytes_per_s = options.gigabytes_per_s * 1e9};
+    const double computing = step_ms(*run, options, {}, /*is_blocking=*/true);
+    progress.advance();
+    const double serial = step_ms(*run, options, network, /*is_blocking=*/true);
+    progress.advance();
+    const double overlapped = step_ms(*run, options, network, /*is_blocking=*/false);
+    progress.advance();
+    const double communication = std::max(serial - computing, 0.0);
+    report.dtype = run->derived.dtype;
+    report.rows.push_back(
+        {text_cell("name", "layout", one.name), text_cell("hides", "hides", one.hides),
+         number_cell("computing_ms", "computing ms", computing),
+         number_cell("communication_ms", "network ms", communication),
+         number_cell("serial_ms", "one after the other", serial),
+         number_cell("overlapped_ms", "overlapped", overlapped),
+         number_cell("hidden_fraction", "hidden", communication > 0 ? (serial - overlapped) / communication : 0)});
+  }
+  progress.finish();
+  report.explanations = {
+      fmt::format("two ranks as threads, a network of {} GB/s and {} us; steps' medians", options.gigabytes_per_s,
+                  options.latency_us),
+      "network ms: what a step takes longer when every collective is waited for at once; hidden: the part of it that "
+      "overlap saves"};
+  write_bench_report(report, options);
+  return kExitSuccess;
+}
+
+}  // namespace megalith
