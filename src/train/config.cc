@@ -81,6 +81,14 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
   const int64_t tp = resolved.config.parallel.tensor_model_parallel_size;
   if (!resolved.config.sequence_parallel || !reads_batches) return;
   if (tp == 1) {
+    const OptionSource& source = resolved.options->find("sequence_parallel")->source();
+    if (resolved.config.data_parallel.use_torch_fsdp2 && source.layer >= OptionLayer::kFile) {
+      errors.emplace_back(
+          fmt::format("use_torch_fsdp2 and sequence_parallel ({}) are both on, with tensor_model_parallel_size 1",
+                      source.where),
+          "leave sequence_parallel out, or set tensor_model_parallel_size above 1");
+      return;
+    }
     resolved.notes.push_back("sequence_parallel is off: tensor_model_parallel_size is 1");
     return;
   }

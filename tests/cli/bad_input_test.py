@@ -91,6 +91,24 @@ CONFIGURATION = [
         ("train", *MOCK, "--recompute_activations", "--recompute_method", "block", "--recompute_num_layers", 1),
         ["recompute_method block", "recompute_num_layers 1", "selective"],
     ),
+    (
+        "FSDP beside the distributed optimizer",
+        ("train", *MOCK, "--use_torch_fsdp2", "--use_distributed_optimizer"),
+        ["use_torch_fsdp2 (command line) and use_distributed_optimizer (command line)", "leave use_distributed_optimizer out"],
+    ),
+    ("FSDP in fp16", ("train", *MOCK, "--use_torch_fsdp2", "--fp16"), ["use_torch_fsdp2 does not work with fp16"]),
+    (
+        "FSDP beside sequence parallelism of one",
+        ("train", *MOCK, "--use_torch_fsdp2", "--sequence_parallel"),
+        ["use_torch_fsdp2 and sequence_parallel (command line)", "tensor_model_parallel_size 1"],
+    ),
+    (
+        "FSDP in a pipeline",
+        ("train", *MOCK, "--dry_run", "--dry_run_world_size", 2, "--use_torch_fsdp2", "--pipeline_model_parallel_size", 2),
+        ["use_torch_fsdp2 does not work with pipeline_model_parallel_size 2"],
+    ),
+    ("resharding of nothing", ("train", *MOCK, "--torch_fsdp2_no_reshard_after_forward"), ["needs use_torch_fsdp2"]),
+    ("replicas compared never", ("train", *MOCK, "--check_sync", 0), ["check_sync", "1"]),
     ("recomputed layers of nothing", ("train", *MOCK, "--recompute_num_layers", 1), ["recompute_num_layers 1", "recompute_granularity full"]),
     (
         "recomputation of a part that is not there",

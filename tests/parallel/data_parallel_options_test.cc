@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "comm/mesh.h"
+#include "core/option.h"
 #include "parallel/sharded_buffer.h"
 
 namespace megalith {
@@ -70,6 +71,29 @@ TEST(DataParallelOptions, InstancesDivideTheDataParallelRanks) {
   const auto errors = check_parallel_sizes(parallel, 4);
   ASSERT_EQ(errors.size(), 1u);
   EXPECT_EQ(errors[0].message(), "num_distributed_optimizer_instances 3 does not divide the data-parallel size 4");
+}
+
+// A preset or default gives way to FSDP, and that is said; what a person wrote contradicts it.
+TEST(DataParallelOptions, FsdpSwitchesOffWhatPresetsSetAndRefusesWhatAPersonSets) {
+  for (const OptionLayer layer : {OptionLayer::kPreset, OptionLayer::kFile, OptionLayer::kCommandLine}) {
+    DataParallelOptions options;
+    OptionSet set(options);
+    set.find("use_torch_fsdp2")->set("true", {OptionLayer::kCommandLine, "command line"});
+    set.find("use_distributed_optimizer")->set("true", {layer, "there"});
+    set.find("overlap_param_gather")->set("true", {layer, "there"});
+    std::vector<std::string> notes;
+    const auto errors = resolve_fsdp(options, set, notes);
+    if (layer == OptionLayer::kPreset) {
+      EXPECT_TRUE(errors.empty());
+      EXPECT_FALSE(options.use_distributed_optimizer || options.overlap_param_gather);
+      ASSERT_EQ(notes.size(), 1u);
+      EXPECT_EQ(notes[0], "use_torch_fsdp2 is on: off are use_distributed_optimizer, overlap_param_gather");
+    } else {
+      ASSERT_EQ(errors.size(), 2u);
+      EXPECT_EQ(errors[0].message(),
+                "use_torch_fsdp2 (command line) and use_distributed_optimizer (there) are both on");
+    }
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "comm/thread_world.h"
 #include "models/tiny_models.h"
+#include "parallel/grad_buffer.h"
 #include "support/tensor_near.h"
 
 namespace megalith {

@@ -1,0 +1,50 @@
+"""The activations that the program announces before a run are what its tensors then take, under every way of sharding."""
+
+import re
+
+import pytest
+from launch_test import run_launched
+from program import read_metrics
+
+# Activations are far larger than weights and than what allocation rounds.
+MODEL = (
+    *("--num_layers", 4, "--hidden_size", 128, "--ffn_hidden_size", 352, "--num_attention_heads", 8, "--swiglu"),
+    *("--group_query_attention", "--num_query_groups", 4, "--vocab_size", 500, "--max_position_embeddings", 512),
+    *("--normalization", "RMSNorm", "--position_embedding_type", "rope", "--disable_bias_linear"),
+    *("--untie_embeddings_and_output_weights", "--mock_data", "--seq_length", 512, "--micro_batch_size", 4),
+    *("--global_batch_size", 8, "--train_iters", 3, "--eval_iters", 0, "--lr", 1e-3, "--device", "cpu"),
+    *("--num_threads", 1, "--num_workers", 0, "--bf16"),
+)
+TP = ("--tensor_model_parallel_size", 2)
+RECOMPUTED = ("--recompute_granularity", "full", "--recompute_method", "uniform", "--recompute_num_layers", 1)
+LAYOUTS = {
+    "one": (1, ()),
+    "recomputed": (1, RECOMPUTED),
+    "tp": (2, TP),
+    "tp_sp": (2, (*TP, "--sequence_parallel")),
+    "tp_sp_selective": (2, (*TP, "--sequence_parallel", "--recompute_granularity", "selective")),
+    "zero": (2, ("--use_distributed_optimizer",)),
+}
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def stated_bytes(report):
+    """Of parameters, gradients, optimizer and activations, by the line that the program prints before the run."""
+    [line] = [line for line in report.splitlines() if "memory on this rank" in line]
+    found = re.findall(r"(parameters|gradients|optimizer|activations about) ([\d.]+) (\w+)", line)
+    return {name.split()[0]: float(number) * UNITS[unit] for name, number, unit in found}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_peak_is_the_stated_one(layout, program, tmp_path):
+    num_ranks, options = LAYOUTS[layout]
+    words = ("train", *MODEL, *options, "--metrics_file", tmp_path / "metrics.jsonl")
+    if num_ranks == 1:
+        _, _, report = program.run(*words)
+    else:
+        report = run_launched("torchrun", num_ranks, program, words).stderr
+    stated = stated_bytes(report)
+    assert len(stated) == 4
+    peak = max(line["memory_peak_bytes"] for line in read_metrics(tmp_path / "metrics.jsonl")[1:])
+    measured = peak - stated["parameters"] - stated["gradients"] - stated["optimizer"]
+    assert measured == pytest.approx(stated["activations"], rel=0.1)
