@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -227,6 +229,38 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::option
                   all_faults.size() > kShown ? fmt::format("; and {} more faults", all_faults.size() - kShown) : ""),
       step ? "leave --ckpt_step away to take the newest intact one"
            : "copy the checkpoint again, or give another --load");
+}
+
+void check_shared_folder(const fs::path& root, Group& world, const std::function<bool(const fs::path&)>& sees) {
+  if (world.size() == 1) return;
+  std::string name;
+  bool was_there = true;
+  run_on_all(world, "checkpoint folder", [&] {
+    if (world.rank() != 0) return;
+    was_there = fs::exists(root);
+    make_directories(root);
+    // A name of its own: hosts that see an earlier run's would believe they share this one.
+    name = fmt::format(".seen_by_all_{}_{}", ::getpid(), std::chrono::system_clock::now().time_since_epoch().count());
+    write_file_atomic(root / name, "");
+  });
+  name = broadcast_text(world, name, 0, "checkpoint folder");
+  const fs::path probe = root / name;
+  const auto clean = [&] {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove(probe, ignored);
+    if (world.rank() == 0 && !was_there) fs::remove(root, ignored);
+  };
+  try {
+    run_on_all(world, "checkpoint folder", [&] {
+      if (sees ? sees(probe) : fs::exists(probe)) return;
+      throw UserError(fmt::format("{} (--save) is not the folder that rank 0 sees under this name", root.string()),
+                      "give a folder on a file system that all hosts share");
+    });
+  } catch (...) {
+    clean();
+    throw;
+  }
+  clean();
 }
 
 void apply_retention(const fs::path& root, int64_t iteration, std::optional<int64_t> previous,

@@ -50,6 +50,13 @@ struct FoundCheckpoint {
 std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step,
                                                Group& world, Logger& log);
 
+// UserError on all ranks when some do not see what rank 0 puts into `root`: each host would keep a part of every
+// checkpoint. Before training, so that no work is lost; leaves nothing behind. Collective over the world; does nothing in
+// a world of one.
+// sees  whether this rank sees a file; for tests
+void check_shared_folder(const std::filesystem::path& root, Group& world,
+                         const std::function<bool(const std::filesystem::path&)>& sees = {});
+
 // Which old checkpoints go after a new one is there.
 struct Retention {
   std::optional<int64_t> keep_last;        // so many of the newest stay

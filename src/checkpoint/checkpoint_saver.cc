@@ -24,7 +24,9 @@ struct CheckpointSaver::Pending {
 };
 
 CheckpointSaver::CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log)
-    : CheckpointSaver(options.save.value(), options.save_settings(), options.async_save, groups, log) {}
+    : CheckpointSaver(options.save.value(), options.save_settings(), options.async_save, groups, log) {
+  check_shared_folder(root_, *groups.world);
+}
 
 CheckpointSaver::CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups,
                                  Logger& log)

@@ -23,7 +23,8 @@ namespace megalith {
 
 class CheckpointSaver {
  public:
-  // options.save is set. Both outlive the saver.
+  // options.save is set. Both outlive the saver. UserError when not all ranks see the folder; collective over the
+  // world.
   CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log);
   // For tests, which watch or disturb the steps of writing.
   CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups, Logger& log);

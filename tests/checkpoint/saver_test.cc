@@ -140,5 +140,23 @@ TEST(CheckpointSaver, WhatWasNotFinishedIsDropped) {
   EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{3}));
 }
 
+// A folder that some rank does not see is refused by all, and nothing is left in it.
+TEST(CheckpointFolder, IsSharedByAllRanksOrRefused) {
+  const TemporaryFolder folder;
+  for (const int blind : {-1, 0, 1, 2}) {
+    const fs::path root = folder.path() / "checkpoints";
+    std::atomic<int> num_refused{0};
+    ThreadWorld(3).run(Mesh({.dp = 3}), [&](Groups& groups) {
+      const std::string message = message_of([&] {
+        check_shared_folder(root, *groups.world,
+                            [&](const fs::path& probe) { return groups.rank != blind && fs::exists(probe); });
+      });
+      num_refused += message.find("is not the folder that rank 0 sees") != std::string::npos;
+    });
+    EXPECT_EQ(num_refused, blind < 0 ? 0 : 3) << blind;
+    EXPECT_FALSE(fs::exists(root));
+  }
+}
+
 }  // namespace
 }  // namespace megalith
