@@ -51,8 +51,8 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root
                                                Group& world, Logger& log);
 
 // UserError on all ranks when some do not see what rank 0 puts into `root`: each host would keep a part of every
-// checkpoint. Before training, so that no work is lost; leaves nothing behind. Collective over the world; does nothing in
-// a world of one.
+// checkpoint. Before training, so that no work is lost; leaves nothing behind. Collective over the world; does nothing
+// in a world of one.
 // sees  whether this rank sees a file; for tests
 void check_shared_folder(const std::filesystem::path& root, Group& world,
                          const std::function<bool(const std::filesystem::path&)>& sees = {});
