@@ -2,6 +2,9 @@
 #include "cli/command.h"
 
 #include <algorithm>
+#include <cstdio>
+
+#include "core/error.h"
 
 namespace megalith {
 namespace {
@@ -19,6 +22,25 @@ constexpr Command kCommands[] = {
 }  // namespace
 
 std::span<const Command> commands() { return kCommands; }
+
+int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics) {
+  std::string text = fmt::format("usage: megalith {} <topic> [options]\n\n", command);
+  for (const Command& topic : topics) text += fmt::format("  {:<11} {}\n", topic.name, topic.summary);
+  if (!context.arguments.empty()) {
+    const std::string name = context.arguments[0];
+    const auto topic = std::find_if(topics.begin(), topics.end(), [&](const Command& one) { return one.name == name; });
+    if (topic != topics.end()) {
+      context.arguments.erase(context.arguments.begin());
+      return topic->run(context);
+    }
+  }
+  if (context.wants_help()) {
+    fmt::print("{}", text);
+    return kExitSuccess;
+  }
+  throw UserError(
+      context.arguments.empty() ? "no topic given" : fmt::format("unknown topic '{}'", context.arguments[0]), text);
+}
 
 ConfigInputs CommandContext::config_inputs() const {
   ConfigInputs inputs;

@@ -38,6 +38,10 @@ struct Command {
 
 std::span<const Command> commands();
 
+// Runs the topic that the first argument names, with the arguments behind it; prints the topics for --help. UserError
+// when there is none or an unknown one.
+int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics);
+
 int run_train(CommandContext& context);
 int run_prepare(CommandContext& context);
 int run_generate(CommandContext& context);

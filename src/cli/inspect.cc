@@ -210,12 +210,7 @@ int inspect_checkpoint(CommandContext& context) {
   return is_intact ? kExitSuccess : kExitFailure;
 }
 
-struct Topic {
-  std::string_view name, summary;
-  int (*run)(CommandContext&);
-};
-
-constexpr Topic kTopics[] = {
+constexpr Command kTopics[] = {
     {"config", "a resolved configuration, with the layer that set each value", inspect_config},
     {"data", "counts, lengths and beginnings of .bin/.idx files", inspect_data},
     {"tokenizer", "vocabulary; encode or decode", inspect_tokenizer},
@@ -226,23 +221,6 @@ constexpr Topic kTopics[] = {
 
 }  // namespace
 
-int run_inspect(CommandContext& context) {
-  if (!context.arguments.empty()) {
-    for (const Topic& topic : kTopics) {
-      if (topic.name == context.arguments[0]) {
-        context.arguments.erase(context.arguments.begin());
-        return topic.run(context);
-      }
-    }
-  }
-  std::string text = "usage: megalith inspect <topic> [options]\n\n";
-  for (const Topic& topic : kTopics) text += fmt::format("  {:<11} {}\n", topic.name, topic.summary);
-  if (context.wants_help()) {
-    fmt::print("{}", text);
-    return kExitSuccess;
-  }
-  throw UserError(
-      context.arguments.empty() ? "no topic given" : fmt::format("unknown topic '{}'", context.arguments[0]), text);
-}
+int run_inspect(CommandContext& context) { return run_topic(context, "inspect", kTopics); }
 
 }  // namespace megalith

@@ -28,7 +28,7 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> grouped(const Op
 std::string title_of(const std::string& group) { return group.empty() ? "Options" : group; }
 
 // What stands behind the name: nothing for switches, N, X, TEXT, or … for lists.
-std::string placeholder(const Option& option) {
+std::string value_form(const Option& option) {
   if (option.is_switch()) return "";
   const std::string type = option.type_text();
   if (type == "integer") return " N";
@@ -76,7 +76,7 @@ std::string help_text(const OptionSet& options) {
   for (const auto& [group, members] : grouped(options)) {
     page += (page.empty() ? "" : "\n") + title_of(group) + "\n";
     for (const Option* option : members) {
-      std::string line = fmt::format("  --{}{}", option->name(), placeholder(*option));
+      std::string line = fmt::format("  --{}{}", option->name(), value_form(*option));
       const std::vector<std::string> description =
           wrap(fmt::format("{} [{}]", option->help(), facts(*option)), kColumns - kHelpColumn);
       // "…" is three bytes and one column.

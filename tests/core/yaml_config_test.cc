@@ -67,7 +67,7 @@ modules:
       lr: 1.0e-5
       lora: {dim: 32}
 )");
-  environment = {{"HOME", "/root"}, {"PRIMUS_TEAM", "ours"}};
+  environment = {{"HOME", "/home/ours"}, {"PRIMUS_TEAM", "ours"}};
   EXPECT_EQ(settings("exp.yaml"),
             "lr=2e-5 clip_grad=1.0 seq_length=1024 num_layers=32 seq_length=8192 lr=1.0e-5 lora.dim=32");
   const ConfigFile file = read("exp.yaml");
@@ -77,7 +77,7 @@ modules:
   ASSERT_EQ(file.header.size(), 3u);
   EXPECT_EQ(file.header[0].value.text(), "ours");
   EXPECT_EQ(file.header[1].value.text(), "llama3.1_8B-pretrain");
-  EXPECT_EQ(file.exports.at("CACHE"), "/root/cache-nobody");
+  EXPECT_EQ(file.exports.at("CACHE"), "/home/ours/cache-nobody");
   ASSERT_EQ(file.notes.size(), 2u);
   EXPECT_NE(file.notes[0].find("platform has no effect"), std::string::npos);
   EXPECT_NE(file.notes[1].find("seq_length 8192 of the model preset is used; the trainer preset has 1024"),
