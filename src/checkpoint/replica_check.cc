@@ -35,7 +35,8 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
   size_t found_at = tensors.size();
   for (int i = 0; i < kNumAxes; ++i) {
     const auto axis = static_cast<Axis>(i);
-    const Groups::Pointer& group = groups.of(axis);
+    // Along pp there is a tied embedding alone, on the two ends.
+    const Groups::Pointer& group = axis == Axis::kPp ? groups.embedding : groups.of(axis);
     if (!group || group->size() == 1) continue;
     std::vector<size_t> shared;
     std::vector<int64_t> mine;

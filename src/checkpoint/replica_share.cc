@@ -8,7 +8,7 @@ namespace megalith {
 bool ReplicaShare::is_mine(const AxisSet& replica_axes, int64_t num_bytes) {
   auto found = std::find_if(loads_.begin(), loads_.end(), [&](const Load& load) { return load.axes == replica_axes; });
   if (found == loads_.end()) {
-    const std::vector<int> ranks = groups_.mesh.ranks_of(replica_axes, groups_.rank);
+    const std::vector<int> ranks = groups_.mesh.replica_ranks(replica_axes, groups_.rank);
     const auto mine = static_cast<size_t>(std::find(ranks.begin(), ranks.end(), groups_.rank) - ranks.begin());
     loads_.push_back({replica_axes, mine, std::vector<int64_t>(ranks.size())});
     found = loads_.end() - 1;

@@ -14,6 +14,9 @@ int bench_attention(CommandContext& context);
 // Every operator of src/ops, forward and backward.
 int bench_ops(CommandContext& context);
 
+// The experts of a layer, beside a dense MLP of the same active work.
+int bench_moe(CommandContext& context);
+
 // What overlap hides of communication, on ranks as threads with a modelled network.
 int bench_overlap(CommandContext& context);
 

@@ -16,6 +16,7 @@ constexpr Command kCommands[] = {
     {"evaluate", "loss and perplexity on a data set", run_evaluate},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},
     {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert},
+    {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan},
     {"bench", "speed of the operators and of training on this machine", run_bench},
 };
 

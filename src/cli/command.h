@@ -49,5 +49,6 @@ int run_evaluate(CommandContext& context);
 int run_inspect(CommandContext& context);
 int run_convert(CommandContext& context);
 int run_bench(CommandContext& context);
+int run_plan(CommandContext& context);
 
 }  // namespace megalith

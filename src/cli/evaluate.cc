@@ -75,6 +75,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   const BuiltModel built = build_model(run, groups, session.device);
   load_weights(run, built, groups, context.log);
 
+  PipelinedModel model(built.view(), groups, session.device);
   const bool is_speaker = groups.world->is_first();
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
   std::string lines;
@@ -85,24 +86,23 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
                                       .micro_batch_size = d.micro_batch_size,
                                       .dp_rank = groups.dp->rank(),
                                       .dp_size = groups.dp->size()});
-    at::Tensor losses;
+    std::vector<at::Tensor> losses;
     const EvaluationSums part =
-        evaluate_batch(*built.model, batch, session.device, options.losses_file ? &losses : nullptr);
+        evaluate_batches(model, {batch}, groups, session.device, options.losses_file ? &losses : nullptr);
     sums.loss_sum += part.loss_sum;
     sums.tokens += part.tokens;
     if (options.losses_file) {
       // In the order of the ranks, which is that of the samples.
-      losses = groups.dp->gathered(losses.contiguous().to(groups.dp->device()), "token losses").to(at::kCPU);
-      if (is_speaker) lines += loss_lines(losses);
+      const at::Tensor all = groups.dp->gathered(losses[0].contiguous().to(groups.dp->device()), "token losses");
+      if (is_speaker) lines += loss_lines(all.to(at::kCPU));
     }
     progress.advance(chunk);
   }
   progress.finish();
-  sums.loss_sum = groups.dp_cp->reduced(sums.loss_sum, ReduceOp::kSum, "evaluation loss");
-  sums.tokens = groups.dp_cp->reduced(sums.tokens, ReduceOp::kSum, "evaluation tokens");
+  sums = sum_over_data(sums, groups);
   if (!is_speaker) return kExitSuccess;
   if (options.losses_file) write_file_atomic(*options.losses_file, lines);
-  const double loss = sums.loss_sum / std::max(sums.tokens, 1.0);
+  const double loss = sums.loss();
   fmt::print(
       "{}\n",
       dump_json(Json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", static_cast<int64_t>(sums.tokens)}}));

@@ -64,6 +64,7 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
 
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
+  PipelinedModel model(built.view(), session.groups, session.device);
   const bool is_speaker = session.groups.world->is_first();
   const auto say = [&](std::string_view text) {
     if (!is_speaker) return;
@@ -75,7 +76,7 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
   for (int64_t sample = 0; sample < options.num_samples; ++sample) {
     request.sampling.sampling_seed = run.config.sampling.sampling_seed + sample;
     if (options.print_ids) {
-      const std::vector<int64_t> ids = generate_tokens(*built.model, request, session.device);
+      const std::vector<int64_t> ids = generate_tokens(model, request, session.device);
       num_tokens += static_cast<int64_t>(ids.size());
       std::string line;
       for (const int64_t id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
@@ -88,7 +89,7 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
       say(decoder.push(narrow<int32_t>(id)));
       return true;
     };
-    num_tokens += static_cast<int64_t>(generate_tokens(*built.model, request, session.device, show).size());
+    num_tokens += static_cast<int64_t>(generate_tokens(model, request, session.device, show).size());
     say(decoder.finish() + "\n");
     if (sample + 1 < options.num_samples) say("\n");
   }

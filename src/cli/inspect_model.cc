@@ -81,7 +81,8 @@ int inspect_logits(CommandContext& context) {
   input.context.position_ids =
       at::arange(input.context.s, at::TensorOptions(session.device).dtype(at::kLong)).unsqueeze(0);
   input.context.is_training = false;
-  const ModelOutput output = built.model->forward(input, {}, HeadOutput::kLogits);
+  PipelinedModel model(built.view(), session.groups, session.device);
+  const ModelOutput output = model.forward(input, HeadOutput::kLogits);
   write_safetensors(options.output, {{"logits", output.logits[0].to(at::kCPU, at::kFloat)}});
   return kExitSuccess;
 }
@@ -103,16 +104,17 @@ int inspect_gradients(CommandContext& context) {
   if (data.train == nullptr) throw UserError("the training split is empty", "give it a weight in split");
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
-  GradBuffer gradients(built.model->parameters(), session.groups, {});
+  GradBuffer gradients(built.parameters(), session.groups, {});
   Optimizer optimizer(gradients, session.groups, run.config.optimizer, run.config.runtime.kernels);
-  TrainStep step(*built.model, gradients, optimizer, session.groups, session.device);
+  PipelinedModel model(built.view(), session.groups, session.device);
+  TrainStep step(model, gradients, optimizer, session.groups, session.device);
   std::vector<Batch> batches;
   for (int64_t m = 0; m < d.num_microbatches; ++m) {
     batches.push_back(
         data.train->read({.consumed_samples = m * d.micro_batch_size, .micro_batch_size = d.micro_batch_size}));
   }
   const StepResult result = step.compute_gradients(batches);
-  write_safetensors(options.output, canonical_gradients(built.model->parameters()));
+  write_safetensors(options.output, canonical_gradients(built.parameters()));
   Json losses = Json::object();
   for (const NamedLoss& loss : result.losses) losses[loss.name] = loss.value;
   fmt::print("{}\n", dump_json(losses));

@@ -63,7 +63,7 @@ int dry_run(const Resolved& resolved) {
   const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
                       fake_group_factory(/*rank=*/0));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
-  const ModelNumbers numbers = count_model(*built.model, resolved);
+  const ModelNumbers numbers = count_model(built, resolved);
   fmt::print("{}\n{}\ndry run: nothing was allocated\n", resolved_yaml(*resolved.options, Shown::kNonDefault),
              startup_report(resolved, numbers, nullptr, "not chosen in a dry run"));
   return kExitSuccess;

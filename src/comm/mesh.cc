@@ -288,6 +288,19 @@ std::vector<int> Mesh::embedding_ranks(int rank) const {
   return {pipeline.front(), pipeline.back()};
 }
 
+std::vector<int> Mesh::replica_ranks(const AxisSet& axes, int rank) const {
+  if (!axes.contains(Axis::kPp)) return ranks_of(axes, rank);
+  const std::vector<int> ends = embedding_ranks(rank);
+  MEGALITH_CHECK(!ends.empty(), "rank {} is on a stage between the ends of the pipeline", rank);
+  std::vector<int> ranks;
+  for (const int end : ends) {
+    const std::vector<int> some = ranks_of(axes.without(Axis::kPp), end);
+    ranks.insert(ranks.end(), some.begin(), some.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
 std::string Mesh::describe(int rank) const {
   std::string text = fmt::format("rank {}", rank);
   for (const Axis axis : {Axis::kDp, Axis::kCp, Axis::kTp, Axis::kPp, Axis::kEp}) {

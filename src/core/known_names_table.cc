@@ -71,21 +71,17 @@ constexpr KnownNamesRow kRows[] = {
      "combined_1f1b_recipe data_parallel_replicate_degree enable_odc enable_odc_* odc_*"},
     {Kind::kUnsupported, kValue, "tensor parallelism",
      "tensor_model_parallel_size=1 encoder_tensor_model_parallel_size=0|1"},
-    {Kind::kUnsupported, kValue, "pipeline parallelism",
-     "pipeline_model_parallel_size=1 encoder_pipeline_model_parallel_size=0|1 "
-     "num_virtual_stages_per_pipeline_rank=1 num_layers_per_virtual_pipeline_stage=null "
-     "pipeline_model_parallel_layout=null pipeline_model_parallel_split_rank=null "
-     "decoder_pipeline_manual_split_list=null virtual_pipeline_model_parallel_size=1"},
-    {Kind::kNoEffect, kValue, "read only with pipeline_model_parallel_size above 1",
-     "microbatch_group_size_per_vp_stage microbatch_group_size_per_virtual_pipeline_stage "
-     "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers communication_method "
-     "zero_bubble_* dump_pp_data_dir pp_algorithm pp_cost_* pp_max_mem interleave_group_size num_seq_splits "
+    {Kind::kUnsupported, kValue, "pipelines of encoders and decoders",
+     "encoder_pipeline_model_parallel_size=0|1 pipeline_model_parallel_split_rank=null"},
+    {Kind::kUnsupported, kValue, "lists of layers by stage (pipeline_model_parallel_layout says it)",
+     "decoder_pipeline_manual_split_list=null"},
+    {Kind::kNoEffect, kValue, "pp_algorithm decides; it changes memory and overlap, not results",
+     "communication_method zero_bubble_* pp_cost_* pp_max_mem interleave_group_size num_seq_splits "
      "offload_*"},
-    {Kind::kNoEffect, kSwitch, "read only with pipeline_model_parallel_size above 1",
-     "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split pp_warmup dump_pp_data "
-     "enable_zero_bubble zero_bubble_v_schedule allow_padding_num_layers enable_1f1b_v enable_zb_runtime "
-     "enable_exactly_numeric_match enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline "
-     "patch_zero_bubble pre_communication_optimization offload auto_offload_time cpu_offload"},
+    {Kind::kNoEffect, kSwitch, "pp_algorithm decides; it changes memory and overlap, not results",
+     "pp_warmup allow_padding_num_layers enable_1f1b_v enable_zb_runtime enable_exactly_numeric_match "
+     "enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline patch_zero_bubble "
+     "pre_communication_optimization offload auto_offload_time cpu_offload"},
     {Kind::kUnsupported, kValue, "context parallelism", "context_parallel_size=1"},
     {Kind::kNoEffect, kValue, "read only with context_parallel_size above 1",
      "cp_comm_type hierarchical_context_parallel_sizes"},

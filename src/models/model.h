@@ -18,6 +18,10 @@ struct StageRange {
   bool has_embedding = true;
   bool has_head = true;
   int64_t layers_per_block = 1;  // consecutive layers that are one Block; the last block may have fewer
+  // Of a tied embedding, where one rank has not both ends of the model in one chunk: the weight that another chunk of
+  // this rank holds (a V-shaped pipeline), or that two ranks each hold a copy of, whose gradients are summed.
+  Parameter* tied_embedding = nullptr;
+  bool is_embedding_shared = false;
 };
 
 // One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
@@ -49,6 +53,14 @@ class Model : public Module {
   // boundary: from the stage before; ignored on the first.
   virtual ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) = 0;
   virtual const ModelConfig& config() const = 0;
+  virtual at::ScalarType dtype() const = 0;
+  // What a chunk that is not the first gets from the one before, for a microbatch of this rank's b sequences of s
+  // tokens.
+  virtual std::vector<TensorSpec> boundary(int64_t b, int64_t s) const = 0;
+  // Terms of the objective that some chunk of the whole model gives, in one order on all ranks.
+  virtual std::vector<std::string> loss_names() const { return {"lm loss"}; }
+  // The table that a tied head in another chunk of this rank uses; null without an embedding here.
+  virtual Parameter* embedding_weight() { return nullptr; }
   const StageRange& stage() const { return stage_; }
   // What a forward pass runs through the runner, in this order: blocks()[i].index == i.
   virtual const std::vector<Block>& blocks() const = 0;

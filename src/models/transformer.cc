@@ -78,7 +78,8 @@ Transformer::Transformer(const ModelConfig& config, const LayerContext& context,
   VocabularyWeight table{.name = "model.embed_tokens.weight",
                          .vocab = *config.vocab_size,
                          .padded_vocab = config.padded_vocab_size(context.groups->tp->size()),
-                         .hidden = config.hidden_size};
+                         .hidden = config.hidden_size,
+                         .is_shared = is_tied && stage.is_embedding_shared};
   if (is_tied) table.aliases = {"lm_head.weight"};
   const double embedding_std = config.embedding_init_method_std.value_or(config.init_method_std);
   if (stage.has_embedding) {
@@ -95,8 +96,8 @@ Transformer::Transformer(const ModelConfig& config, const LayerContext& context,
   if (stage.has_head) {
     final_norm_ = std::make_unique<RmsNorm>(context, "model.norm", config.hidden_size, config.norm_epsilon);
     register_module(*final_norm_);
-    // A tied head on a stage without the embedding owns a second copy of the same canonical tensor.
-    Parameter* tied = is_tied && embedding_ ? &embedding_->weight() : nullptr;
+    // A tied head on a rank without the embedding owns a second copy of the same canonical tensor.
+    Parameter* tied = is_tied && embedding_ ? &embedding_->weight() : is_tied ? stage.tied_embedding : nullptr;
     VocabularyWeight weight = table;
     if (!is_tied) weight.name = "lm_head.weight";
     head_ = std::make_unique<LmHead>(context, weight, is_tied ? embedding_std : config.init_method_std, tied);
@@ -151,6 +152,10 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
   ModelOutput output;
   output.boundary.set("hidden", stream.sum());
   return output;
+}
+
+std::vector<TensorSpec> Transformer::boundary(int64_t b, int64_t s) const {
+  return {{"hidden", {div_exact(b * s, token_split_), config_.hidden_size}, dtype_}};
 }
 
 std::vector<Block> Transformer::make_blocks() const {

@@ -25,6 +25,9 @@ class Transformer : public Model {
 
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
   const ModelConfig& config() const override { return config_; }
+  at::ScalarType dtype() const override { return dtype_; }
+  std::vector<TensorSpec> boundary(int64_t b, int64_t s) const override;
+  Parameter* embedding_weight() override { return embedding_ ? &embedding_->weight() : nullptr; }
   const std::vector<Block>& blocks() const override { return blocks_; }
   std::vector<BlockCost> block_costs(const CostShape& shape) const override;
 

@@ -34,6 +34,13 @@ struct ForwardContext {
   KvCache* cache = nullptr;
 };
 
+// What a tensor will look like, before it is there.
+struct TensorSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+};
+
 // Named tensors: what passes between pipeline stages.
 struct Bundle {
   std::vector<std::pair<std::string, at::Tensor>> tensors;

@@ -1,5 +1,6 @@
 // The linear layer's Function: products from ops/, weight gradients straight into the Parameter's buffer, and the
-// collectives of its role. The sum of the input gradient over tp is under way while the weight gradient is computed.
+// collectives of its role. The sum of the input gradient over tp is under way while the weight gradient is computed,
+// the gathering of the input for the weight gradient while the input gradient is.
 #include "nn/linear.h"
 
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "nn/deferred_gradients.h"
 #include "nn/function.h"
 #include "ops/linear.h"
 
@@ -74,6 +76,14 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       ops::bias_grad_(target.buffer, dy, layer.kernels_);
       layer.bias_->close_grad();
     }
+    // Taken from the node, which lives until the whole backward pass is done.
+    const bool needs_x = layer.weight_->is_trainable();
+    const at::Tensor x = needs_x ? node->get_saved_variables()[0] : at::Tensor();
+    const RestoreInput restore = std::exchange(call.restore, {});
+    const bool is_deferred = needs_x && layer.deferred_ != nullptr && layer.deferred_->is_deferring();
+    WeightProduct product;
+    // Under way while dx is computed. What is restored is not there yet, and need not be before dx is on its way.
+    if (needs_x && !is_deferred && !restore) product = begin_weight_product(layer, x);
     if (layer.role_ == LinearRole::kRow && layer.is_sequence_parallel_) dy = tp.gathered(dy, label);
 
     at::Tensor dx, dx_sum;
@@ -89,22 +99,47 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
         }
       }
     }
-    if (layer.weight_->is_trainable()) {
-      // Taken from the node, which lives until the whole backward pass is done.
-      const RestoreInput restore = std::exchange(call.restore, {});
-      const at::Tensor x = gathered_input(layer, restore ? restore() : node->get_saved_variables()[0]);
-      const Parameter::GradTarget target = layer.weight_->open_grad();
-      ops::linear_wgrad_(target.buffer, dy, x, target.accumulate, layer.kernels_);
-      layer.weight_->close_grad();
+    if (is_deferred) {
+      // Restored now: what it is computed from need not outlive this backward pass.
+      layer.deferred_->defer([&layer, dy, x = restore ? restore() : x] {
+        const at::NoGradGuard no_grad;
+        finish_weight_product(layer, dy, begin_weight_product(layer, x));
+      });
+    } else if (needs_x) {
+      if (restore) product = begin_weight_product(layer, restore());
+      finish_weight_product(layer, dy, std::move(product));
     }
     reduction.wait();
     return {dx_sum.defined() ? dx_sum : dx, {}, {}, {}, {}, {}};
   }
 
-  // What the product reads: a column layer under sequence parallelism needs the tokens of all ranks.
+  // The input of the weight's product, and the gathering of it that may be under way.
+  struct WeightProduct {
+    at::Tensor x;
+    Work gathering;
+  };
+
+  static WeightProduct begin_weight_product(const Linear& layer, const at::Tensor& x) {
+    if (!gathers(layer)) return {x, {}};
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape[0] *= layer.tp_->size();
+    WeightProduct product{at::empty(shape, x.options()), {}};
+    product.gathering = layer.tp_->all_gather(product.x, x, layer.weight_->name());
+    return product;
+  }
+
+  static void finish_weight_product(Linear& layer, const at::Tensor& dy, WeightProduct product) {
+    product.gathering.wait();
+    const at::Tensor& x = product.x;
+    const Parameter::GradTarget target = layer.weight_->open_grad();
+    ops::linear_wgrad_(target.buffer, dy, x, target.accumulate, layer.kernels_);
+    layer.weight_->close_grad();
+  }
+
+  // A column layer under sequence parallelism computes with the tokens of all ranks.
+  static bool gathers(const Linear& layer) { return layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_; }
   static at::Tensor gathered_input(const Linear& layer, const at::Tensor& x) {
-    const bool gathers = layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_;
-    return gathers ? layer.tp_->gathered(x, layer.weight_->name()) : x;
+    return gathers(layer) ? layer.tp_->gathered(x, layer.weight_->name()) : x;
   }
 };
 
@@ -114,7 +149,8 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
       tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       keeps_input_(options.keeps_input),
-      kernels_(context.kernels) {
+      kernels_(context.kernels),
+      deferred_(context.deferred_gradients) {
   const int split_dim = role_ == LinearRole::kColumn ? 0 : role_ == LinearRole::kRow ? 1 : -1;
   Placement weight, bias;
   int64_t local_rows = 0, local_columns = in_features;

@@ -6,6 +6,7 @@
 //
 // Under sequence parallelism the activations outside a column…row pair are this rank's t / tp tokens: column gathers
 // them before the product (and again in backward, instead of keeping them), row scatters the sum.
+// The weight's product waits where LayerContext::deferred_gradients asks for it (split backward of a pipeline).
 // A fused layer (q|k|v, gate|up) has several parts: the local weight has rows [part 0's slice | part 1's slice | …].
 // Source: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198.
 #pragma once
@@ -69,6 +70,7 @@ class Linear : public Module {
   bool is_sequence_parallel_;
   bool keeps_input_;
   Kernels kernels_;
+  DeferredGradients* deferred_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;
 };

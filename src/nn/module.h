@@ -14,7 +14,8 @@
 
 namespace megalith {
 
-struct Groups;  // comm/groups.h
+class DeferredGradients;  // nn/deferred_gradients.h
+struct Groups;            // comm/groups.h
 
 // Which parts of a layer compute again in backward what they would keep: recompute_granularity selective.
 struct SelectiveRecompute {
@@ -36,6 +37,8 @@ struct LayerContext {
   bool is_sequence_parallel = false;
   uint64_t seed = 1234;  // of the dropout keys
   SelectiveRecompute recompute;
+  // Where linears put their weight gradients while it is deferring; null: never deferred. Outlives the model.
+  DeferredGradients* deferred_gradients = nullptr;
 };
 
 // What a forward pass over b sequences of s tokens costs on this rank. Attention's products are counted over all keys,

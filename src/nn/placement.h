@@ -55,7 +55,8 @@ Piece restrict(const Piece& piece, const Box& local_box);
 struct Placement {
   std::vector<int64_t> local_shape;
   std::vector<Piece> pieces;
-  AxisSet replica_axes = {};  // every rank along these axes holds the same values
+  // Every rank along these axes holds the same values; along pp the two ends of the pipeline alone (a tied embedding).
+  AxisSet replica_axes = {};
   AxisSet partial_axes = {};  // each rank's gradient is a part of a sum over these axes: dp and cp for a dense
                               // parameter, and tp for a norm under sequence parallelism
 

@@ -63,7 +63,8 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules
   return plan;
 }
 
-ReductionGroups reduction_groups(const AxisSet& axes, const Groups& groups) {
+ReductionGroups reduction_groups(const AxisSet& partial_axes, const Groups& groups) {
+  const AxisSet axes = partial_axes.without(Axis::kPp);  // data_parallel.h sums over the ends of a pipeline
   const auto single = [&] { return std::make_shared<SingleGroup>("none", groups.rank); };
   ReductionGroups found;
   if (axes == AxisSet{Axis::kDp, Axis::kCp}) {

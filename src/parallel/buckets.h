@@ -32,7 +32,9 @@ struct Bucket {
 
 struct BufferSpec {
   at::ScalarType dtype, grad_dtype;
-  AxisSet axes;      // over which the gradients are summed, tp aside
+  // Over which the gradients are summed, tp aside. A tied embedding on both ends of a pipeline is partial over pp too,
+  // so it has a buffer of its own, and its runs are the same on both ends.
+  AxisSet axes;
   int64_t size = 0;  // elements, padding included
 };
 
@@ -57,7 +59,7 @@ struct ReductionGroups {
   Groups::Pointer whole, shard, replicate;
   std::optional<Axis> replicate_axis;  // of the group `replicate`, when that is more than one rank
 };
-ReductionGroups reduction_groups(const AxisSet& axes, const Groups& groups);
+ReductionGroups reduction_groups(const AxisSet& partial_axes, const Groups& groups);
 
 // ---- Reduction ----
 

@@ -18,24 +18,33 @@ std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params) {
   return parts;
 }
 
-void sum_over_tensor_ranks(const std::vector<OwnedPart>& parts, const Groups& groups) {
-  if (groups.tp->size() == 1) return;
+namespace {
+
+void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std::string_view label) {
+  if (group.size() == 1) return;
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     std::vector<at::Tensor> flat;
     for (const OwnedPart& part : parts) {
-      if (part.parameter->placement().partial_axes.contains(Axis::kTp) && part.grad.scalar_type() == dtype) {
+      if (part.parameter->placement().partial_axes.contains(axis) && part.grad.scalar_type() == dtype) {
         flat.push_back(part.grad.view({-1}));
       }
     }
     if (flat.empty()) continue;
     const at::Tensor together = at::cat(flat);
-    groups.tp->all_reduce(together, ReduceOp::kSum, "gradients partial over tp").wait();
+    group.all_reduce(together, ReduceOp::kSum, label).wait();
     int64_t offset = 0;
     for (at::Tensor& one : flat) {
       one.copy_(together.narrow(0, offset, one.numel()));
       offset += one.numel();
     }
   }
+}
+
+}  // namespace
+
+void sum_over_model_ranks(const std::vector<OwnedPart>& parts, const Groups& groups) {
+  sum_over(*groups.tp, Axis::kTp, parts, "gradients partial over tp");
+  if (groups.embedding) sum_over(*groups.embedding, Axis::kPp, parts, "gradients of the tied embedding");
 }
 
 }  // namespace megalith

@@ -67,8 +67,9 @@ class DataParallel {
 // The parameters as they are, whole: model_parts() where nothing of them is sharded.
 std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params);
 
-// Sums over tp the gradients that are partial over it (norms and biases under sequence parallelism), several at a time.
-// Every DataParallel ends finish_step with it: sums over tp and over data commute, and a shard is smaller.
-void sum_over_tensor_ranks(const std::vector<OwnedPart>& parts, const Groups& groups);
+// Sums the gradients that are partial over tp (norms and biases under sequence parallelism), several at a time, and
+// then those of a tied embedding over the two ends of the pipeline. Every DataParallel ends finish_step with it: sums
+// over these ranks and over data commute, and a shard is smaller.
+void sum_over_model_ranks(const std::vector<OwnedPart>& parts, const Groups& groups);
 
 }  // namespace megalith

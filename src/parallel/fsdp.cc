@@ -219,7 +219,7 @@ void Fsdp::finish_step() {
   reshard_all();
   pool_.release();
   is_in_step_ = false;
-  sum_over_tensor_ranks(parts_, groups_);
+  sum_over_model_ranks(parts_, groups_);
 }
 
 void Fsdp::publish() { reshard_all(); }

@@ -25,7 +25,7 @@ void GradBuffer::initialise(uint64_t seed) {
 
 void GradBuffer::finish_step() {
   reducer_.finish_step();
-  sum_over_tensor_ranks(parts_, groups_);
+  sum_over_model_ranks(parts_, groups_);
 }
 
 int64_t GradBuffer::parameter_bytes() const {

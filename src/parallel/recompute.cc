@@ -58,7 +58,7 @@ std::vector<at::Tensor> RecomputeRunner::run(const Block& block, const std::vect
   return run_block(outer_, block, inputs, recomputed_body);
 }
 
-int64_t activation_peak(const std::vector<BlockCost>& blocks, const RecomputePlan& plan) {
+ActivationCost activation_cost(const std::vector<BlockCost>& blocks, const RecomputePlan& plan) {
   int64_t kept = 0, peak = 0, fetched_ahead = 0;
   // Backward frees the blocks behind one before it comes to it.
   for (const BlockCost& block : blocks) {
@@ -77,7 +77,21 @@ int64_t activation_peak(const std::vector<BlockCost>& blocks, const RecomputePla
                               block.cost.recomputed_bytes + block.cost.working_bytes);
     fetched_ahead = is_offloaded ? block.input_bytes : 0;
   }
-  return std::max(peak, kept);
+  return {.kept = kept, .peak = std::max(peak, kept)};
+}
+
+int64_t pipeline_activation_peak(const std::vector<Action>& actions, const std::vector<ActivationCost>& chunks) {
+  int64_t held = 0, peak = 0;
+  for (const Action& action : actions) {
+    if (is_communication(action.kind)) continue;
+    const ActivationCost& chunk = chunks.at(static_cast<size_t>(action.chunk));
+    const bool begins = action.kind == ActionKind::kForward;
+    // What the microbatch under way keeps is in its own peak.
+    peak = std::max(peak, held + chunk.peak - (begins ? 0 : chunk.kept));
+    if (begins) held += chunk.kept;
+    if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kWeightBackward) held -= chunk.kept;
+  }
+  return peak;
 }
 
 }  // namespace megalith

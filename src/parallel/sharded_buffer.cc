@@ -69,7 +69,7 @@ ShardedGradBuffer::ShardedGradBuffer(const std::vector<Parameter*>& params, cons
     const FlatRange own = {std::clamp(run.begin - member->offset, int64_t{0}, count),
                            std::clamp(run.end - member->offset, int64_t{0}, count)};
     if (own.size() == 0) continue;
-    const AxisSet axes = reducer_->plan().buffers[bucket.buffer].axes;
+    const AxisSet axes = reducer_->plan().buffers[bucket.buffer].axes.without(Axis::kPp);
     MEGALITH_CHECK(axes.without(param->placement().replica_axes).empty(),
                    "{}: its gradient is a sum over {}, and so must its values be the same along them", param->name(),
                    axes.text());
@@ -94,7 +94,7 @@ void ShardedGradBuffer::finish_step() {
   // The optimizer writes parameters next; forward may not have read all of them.
   wait_for_parameters();
   reducer_->finish_step();
-  sum_over_tensor_ranks(parts_, groups_);
+  sum_over_model_ranks(parts_, groups_);
 }
 
 void ShardedGradBuffer::publish() {

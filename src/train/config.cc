@@ -2,6 +2,7 @@
 #include "train/config.h"
 
 #include <algorithm>
+#include <set>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/configuration.h"
@@ -209,6 +210,27 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
   }
 }
 
+// Every number of microbatches that the run has must fit the schedule.
+void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  const int64_t size = config.parallel.pipeline_model_parallel_size;
+  std::vector<UserError> found = check_pipeline(config.pipeline, size, config.model.num_layers);
+  if (found.empty()) {
+    d.pipeline = make_pipeline_plan(config.pipeline, size, config.model.num_layers);
+    std::set<int64_t> numbers;
+    for (int64_t consumed = 0; errors.empty() && consumed < d.train_samples;) {
+      numbers.insert(d.batches.num_microbatches(consumed));
+      if (d.batches.num_microbatches(consumed) == d.num_microbatches) break;  // a ramp ends there
+      consumed += d.batches.samples(consumed);
+    }
+    numbers.insert(d.num_microbatches);
+    for (const int64_t number : numbers) {
+      found = check_microbatches(d.pipeline, number);
+      if (!found.empty()) break;
+    }
+  }
+  errors.insert(errors.end(), found.begin(), found.end());
+}
+
 }  // namespace
 
 void TrainOptions::visit(OptionVisitor& v) {
@@ -289,6 +311,7 @@ void Config::visit(OptionVisitor& v) {
   sampling.visit(v);
   profile.visit(v);
   parallel.visit(v);
+  pipeline.visit(v);
   v.field("sequence_parallel", sequence_parallel,
           "Split the tokens of norms, dropout and the residual stream over the tensor-parallel ranks, which otherwise "
           "all hold them whole: less memory, the same traffic. micro_batch_size times seq_length must divide evenly.");
@@ -371,6 +394,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     check_sequence(config, d, errors);
     resolve_sequence_parallel(*resolved, reads_batches, errors);
     check_precision(config, d, errors);
+    resolve_pipeline(config, d, errors);
     try {
       if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
     } catch (const UserErrors& several) {

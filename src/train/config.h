@@ -24,6 +24,7 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "parallel/data_parallel_options.h"
+#include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
@@ -68,6 +69,7 @@ struct RuntimeOptions {
 struct Config {
   ModelConfig model;
   ParallelOptions parallel;
+  PipelineOptions pipeline;
   DataParallelOptions data_parallel;
   RecomputeOptions recompute;
   bool sequence_parallel = false;  // read Derived::is_sequence_parallel
@@ -93,6 +95,7 @@ struct Derived {
   BatchSchedule batches;                                                      // of every step
   // train_samples  what the run reads; schedule_samples  what the schedules take for its length
   int64_t seq_length = 0, train_iters = 0, train_samples = 0, schedule_samples = 0;
+  PipelinePlan pipeline;
   bool is_sequence_parallel = false;  // asked for, and there are tensor-parallel ranks to split the tokens over
   int64_t vocab_size = 0;
   int64_t eod_id = 0;

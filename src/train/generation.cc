@@ -27,7 +27,7 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
   }
 }
 
-std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& request, at::Device device,
+std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, at::Device device,
                                      const std::function<bool(int64_t)>& on_token) {
   at::NoGradGuard no_grad;
   check_generation(model.config(), request, "max_new_tokens");
@@ -47,7 +47,7 @@ std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& requ
         at::arange(cache.length, cache.length + s, long_on_device).expand({request.num_copies, s});
     input.context.is_training = false;
     input.context.cache = &cache;
-    const ModelOutput output = model.forward(input, {}, HeadOutput::kLastLogits);
+    const ModelOutput output = model.forward(input, HeadOutput::kLastLogits);
     cache.length += s;
     const at::Tensor logits = output.logits.select(1, 0).narrow(0, 0, 1).to(at::kFloat);
     const int64_t id = sample_tokens(logits, request.sampling, static_cast<int64_t>(new_ids.size())).item<int64_t>();

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/model.h"
+#include "train/pipelined_model.h"
 #include "train/sampling.h"
 
 namespace megalith {
@@ -29,7 +29,8 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
 
 // returns the new ids, the stopping one included. on_token is called with each as it is chosen; returning false ends.
 // throws what check_generation() throws
-std::vector<int64_t> generate_tokens(Model& model, const GenerationRequest& request, at::Device device,
+// Every rank of the model calls it, and gets the same ids.
+std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequest& request, at::Device device,
                                      const std::function<bool(int64_t)>& on_token = {});
 
 }  // namespace megalith

@@ -120,6 +120,10 @@ void ProfileOptions::visit(OptionVisitor& v) {
   v.field("profile_ranks", profile_ranks, "The ranks that write a trace.").at_least(0);
   v.field("profile_dir", profile_dir,
           "The folder for traces; default: tensorboard_dir, else 'profile' in the current folder.");
+  v.field("dump_pp_data", dump_pp_data,
+          "Write what each rank of a pipeline did when, in iteration profile_step_end or the last one, to "
+          "pipeline_trace.json: `megalith plan --draw --pipeline_trace FILE` draws it.");
+  v.field("dump_pp_data_dir", dump_pp_data_dir, "Folder for it; default: where traces go.");
   v.field("torch_profiler_record_shapes", torch_profiler_record_shapes, "Keep the shapes of operators' arguments.");
 }
 

@@ -27,6 +27,8 @@ struct ProfileOptions {
   std::vector<int64_t> profile_ranks = {0};
   std::optional<std::string> profile_dir;
   bool torch_profiler_record_shapes = true;
+  bool dump_pp_data = false;
+  std::optional<std::string> dump_pp_data_dir;
 
   void visit(OptionVisitor& v);
   // Where traces go: profile_dir, else tensorboard_dir, else "profile" in the current folder.

@@ -4,6 +4,8 @@
 #include "comm/groups.h"
 #include "core/strings.h"
 #include "models/families.h"
+#include "parallel/recompute.h"
+#include "planner/pipeline_simulator.h"
 
 namespace megalith {
 namespace {
@@ -16,16 +18,31 @@ std::string with_separators(int64_t value) {
   return digits;
 }
 
+// The schedule, what it leaves idle when every layer takes equally long, and the layers of each stage.
+std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
+  PipelineCosts costs;
+  std::string layers;
+  for (const StageLayers& stage : plan.stages) {
+    const auto time = static_cast<double>(stage.num_layers);
+    costs.stages.push_back({.forward = time, .input_backward = time, .weight_backward = time});
+    layers += fmt::format("{}{}", layers.empty() ? "" : " ", stage.num_layers);
+  }
+  const PipelineSchedule schedule = plan.schedule(narrow<int>(num_microbatches));
+  const PipelineSimulation simulation = simulate_pipeline(schedule, costs);
+  return fmt::format("pipeline: {} on {} ranks, stages of {} layers, {:.1f} % idle by the simulator\n", schedule.name,
+                     plan.num_ranks, layers, 100 * simulation.bubble_fraction());
+}
+
 }  // namespace
 
-ModelNumbers count_model(const Model& model, const Resolved& resolved) {
+ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const Derived& d = resolved.derived;
   const ModelConfig& config = resolved.config.model;
   ModelNumbers numbers;
-  numbers.parameters_on_rank = model.num_parameters();
+  numbers.parameters_on_rank = built.num_parameters();
   // The whole, as one rank would hold it: without storage, the vocabulary padded as here.
   const Groups alone = Groups::single();
-  ModelConfig whole = model.config();
+  ModelConfig whole = built.config();
   whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
   const LayerContext context{.groups = &alone, .dtype = d.dtype, .device = at::kMeta};
   const auto all = family_for(whole).build(whole, context, StageRange{0, whole.num_layers, true, true});
@@ -39,6 +56,17 @@ ModelNumbers count_model(const Model& model, const Resolved& resolved) {
                       static_cast<double>(d.global_batch_size);
   numbers.flops_per_step_causal = step - core / 2;
   return numbers;
+}
+
+int64_t activation_estimate(const BuiltModel& built, int pipeline_rank, const Resolved& resolved) {
+  const Derived& d = resolved.derived;
+  const CostShape shape{d.micro_batch_size, d.seq_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
+  std::vector<ActivationCost> chunks;
+  for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
+    chunks.push_back(activation_cost(built.chunks[chunk]->block_costs(shape), built.recompute[chunk]));
+  }
+  const PipelineSchedule schedule = built.pipeline.schedule(narrow<int>(d.num_microbatches));
+  return pipeline_activation_peak(schedule.ranks[static_cast<size_t>(pipeline_rank)], chunks);
 }
 
 std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,
@@ -59,6 +87,7 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
                       c.model.num_layers, c.model.hidden_size, c.model.ffn_size(), c.model.num_attention_heads,
                       c.model.head_dim(), c.model.num_kv_heads(), d.vocab_size,
                       c.model.padded_vocab_size(c.parallel.tensor_model_parallel_size));
+  if (d.pipeline.stages.size() > 1) text += pipeline_text(d.pipeline, d.num_microbatches);
   text += fmt::format("number of parameters: {}\n", with_separators(numbers.parameters));
   text += fmt::format("batch: {} samples of {} tokens = {} microbatch{} of {} on {} data-parallel rank{}\n",
                       d.global_batch_size, d.seq_length, d.num_microbatches, d.num_microbatches == 1 ? "" : "es",

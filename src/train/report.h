@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "models/model.h"
 #include "train/config.h"
+#include "train/setup.h"
 
 namespace megalith {
 
@@ -22,8 +22,11 @@ struct ModelNumbers {
   double flops_per_step_causal = 0;  // attention halved
 };
 
-// model may be on the meta device.
-ModelNumbers count_model(const Model& model, const Resolved& resolved);
+// built may be on the meta device.
+ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved);
+
+// The most bytes of activations that a rank of the pipeline holds at once, for the schedule of a full step.
+int64_t activation_estimate(const BuiltModel& built, int pipeline_rank, const Resolved& resolved);
 
 // Several lines, without a line break at the end. memory is left out when it is null (a dry run allocates nothing).
 std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,

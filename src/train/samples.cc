@@ -110,7 +110,7 @@ SamplePlan plan_samples(const Resolved& resolved) {
   return plan;
 }
 
-SampleRecord make_sample(const SamplePlan& plan, Model& model, int64_t iteration, at::Device device) {
+SampleRecord make_sample(const SamplePlan& plan, PipelinedModel& model, int64_t iteration, at::Device device) {
   const std::vector<int64_t> ids = generate_tokens(model, plan.request, device);
   SampleRecord record{.iteration = iteration, .prompt = plan.prompt, .continuation = {}};
   if (plan.tokenizer == nullptr) {

@@ -3,10 +3,32 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
+#include "comm/groups.h"
 #include "comm/single_group.h"
 #include "core/error.h"
 
 namespace megalith {
+
+ModelChunks BuiltModel::view() const {
+  std::vector<Model*> models;
+  for (const auto& chunk : chunks) models.push_back(chunk.get());
+  return {std::move(models), pipeline, deferred.get()};
+}
+
+std::vector<Parameter*> BuiltModel::parameters() const {
+  std::vector<Parameter*> all;
+  for (const auto& chunk : chunks) {
+    const std::vector<Parameter*> some = chunk->parameters();
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+int64_t BuiltModel::num_parameters() const {
+  int64_t count = 0;
+  for (const auto& chunk : chunks) count += chunk->num_parameters();
+  return count;
+}
 
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device, bool allocates_weights) {
   ModelConfig config = resolved.config.model;
@@ -20,11 +42,33 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
   context.recompute = resolved.config.recompute.selective();
+  return build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
+}
+
+BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const PipelinePlan& pipeline,
+                        const RecomputeOptions& recompute) {
   BuiltModel built;
-  built.recompute = make_recompute_plan(resolved.config.recompute, 0, config.num_layers);
+  built.pipeline = pipeline;
+  const PipelineShape shape = pipeline.shape(1);
+  if (pipeline.splits_backward()) built.deferred = std::make_unique<DeferredGradients>();
+  context.deferred_gradients = built.deferred.get();
   built.family = &family_for(config);
-  const StageRange whole{.num_layers = config.num_layers, .layers_per_block = built.recompute.layers_per_block};
-  built.model = built.family->build(config, context, whole);
+  const int rank = context.groups->pp->rank(), last = shape.num_stages() - 1;
+  const bool are_ends_apart = shape.rank_of(0) != shape.rank_of(last);
+  Parameter* embedding = nullptr;
+  for (int chunk = 0; chunk < pipeline.num_chunks; ++chunk) {
+    const StageLayers& layers = pipeline.stages.at(static_cast<size_t>(shape.stage_of(rank, chunk)));
+    built.recompute.push_back(make_recompute_plan(recompute, layers.first_layer, layers.num_layers));
+    const StageRange stage{.first_layer = layers.first_layer,
+                           .num_layers = layers.num_layers,
+                           .has_embedding = layers.has_embedding,
+                           .has_head = layers.has_head,
+                           .layers_per_block = built.recompute.back().layers_per_block,
+                           .tied_embedding = embedding,
+                           .is_embedding_shared = are_ends_apart};
+    built.chunks.push_back(built.family->build(config, context, stage));
+    if (embedding == nullptr) embedding = built.chunks.back()->embedding_weight();
+  }
   return built;
 }
 
@@ -37,13 +81,13 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
                       "give the folder that --save named, or one checkpoint of it");
     }
     CheckpointState state;
-    state.tensors = model_tensors(built.model->parameters());
-    state.architecture = architecture_of(built.model->config());
+    state.tensors = model_tensors(built.parameters());
+    state.architecture = architecture_of(built.config());
     load_checkpoint(found->folder, state, groups, {.with_optimizer = false});
     return;
   }
   if (options.load_hf) {
-    load_hf(*options.load_hf, model_tensors(built.model->parameters()), groups);
+    load_hf(*options.load_hf, model_tensors(built.parameters()), groups);
     return;
   }
   throw UserError("no weights given", "name them with --load DIR or --load_hf DIR");

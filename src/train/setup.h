@@ -9,18 +9,31 @@
 #include "data/data_sets.h"
 #include "models/families.h"
 #include "train/config.h"
+#include "train/pipelined_model.h"
 
 namespace megalith {
 
-// A model on its device, its weights not yet filled.
+// What this rank holds of a model, on its device, the weights not yet filled.
 struct BuiltModel {
   const ModelFamily* family = nullptr;
-  std::unique_ptr<Model> model;
-  RecomputePlan recompute;  // what its blocks are cut for
+  PipelinePlan pipeline;
+  std::unique_ptr<DeferredGradients> deferred;  // null when the schedule does not split backward
+  std::vector<std::unique_ptr<Model>> chunks;   // by chunk index
+  std::vector<RecomputePlan> recompute;         // of each chunk: what its blocks are cut for
+
+  ModelChunks view() const;
+  const ModelConfig& config() const { return chunks[0]->config(); }
+  // In registration order, chunk after chunk; none twice.
+  std::vector<Parameter*> parameters() const;
+  int64_t num_parameters() const;
 };
 // allocates_weights  false: the parameters have shapes alone (kMeta), and their memory comes later (FSDP)
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device,
                        bool allocates_weights = true);
+
+// The same from its parts: this rank's chunks of the pipeline. context.deferred_gradients is set here.
+BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const PipelinePlan& pipeline,
+                        const RecomputeOptions& recompute = {});
 
 // Weights alone, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -32,7 +33,8 @@ ModelInput make_model_input(const Batch& batch, at::Device device, const Objecti
   return input;
 }
 
-TrainStep::TrainStep(Model& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device)
+TrainStep::TrainStep(PipelinedModel& model, DataParallel& data, Optimizer& optimizer, const Groups& groups,
+                     at::Device device)
     : model_(model), data_(data), optimizer_(optimizer), groups_(groups), device_(device) {}
 
 StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, double loss_scale) {
@@ -47,46 +49,41 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, doubl
   scales.per_weight = loss_scale / std::max(result.valid_tokens, 1.0);
   scales.per_microbatch = loss_scale / static_cast<double>(batches.size());
 
-  struct Sum {
-    std::string name;
-    at::Tensor sum, weight;
-    bool is_per_microbatch;
-  };
-  std::vector<Sum> sums;
-  data_.begin_step();
-  for (size_t i = 0; i < batches.size(); ++i) {
-    data_.begin_microbatch(i + 1 == batches.size());
-    const ModelInput input = make_model_input(batches[i], device_, scales);
-    at::Tensor objective;
-    {
-      const ProfileRange range("forward");
-      at::AutoGradMode record(true);
-      ModelOutput output = model_.forward(input, {}, HeadOutput::kLoss);
-      for (const LossTerm& term : output.terms) {
-        objective = objective.defined() ? objective + term.objective : term.objective;
-        auto known = std::find_if(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == term.name; });
-        if (known == sums.end()) {
-          sums.push_back({term.name, term.sum, term.weight, term.is_per_microbatch});
-        } else {
-          known->sum = known->sum + term.sum;
-          known->weight = known->weight + term.weight;
-        }
-      }
+  // Of each term: its sum and its weight.
+  const std::vector<std::string> names = model_.loss_names();
+  std::vector<std::pair<at::Tensor, at::Tensor>> sums(names.size());
+  const auto add_terms = [&](const ModelOutput& output) {
+    for (const LossTerm& term : output.terms) {
+      const auto place = std::find(names.begin(), names.end(), term.name);
+      MEGALITH_CHECK(place != names.end(), "the model did not announce its loss term '{}'", term.name);
+      auto& [sum, weight] = sums[static_cast<size_t>(place - names.begin())];
+      sum = sum.defined() ? sum + term.sum : term.sum;
+      weight = weight.defined() ? weight + term.weight : term.weight;
     }
-    const ProfileRange range("backward");
-    objective.backward();
-  }
+  };
+  data_.begin_step();
+  model_.train(
+      narrow<int>(std::ssize(batches)),
+      [&](int microbatch) { return make_model_input(batches[static_cast<size_t>(microbatch)], device_, scales); },
+      [&](bool is_last) { data_.begin_microbatch(is_last); }, add_terms);
   {
     const ProfileRange range("finish gradients");
     data_.finish_step();
   }
 
-  for (const Sum& sum : sums) {
-    at::Tensor pair = at::stack({sum.sum.to(at::kDouble), sum.weight.to(at::kDouble)});
-    groups_.dp_cp->all_reduce(pair, ReduceOp::kSum, sum.name).wait();
-    const double weight = pair[1].item<double>();
-    const double value = pair[0].item<double>() / (weight > 0 ? weight : 1.0);
-    result.losses.push_back({sum.name, value});
+  const at::Tensor pairs = at::zeros({std::ssize(names), 2}, at::TensorOptions(device_).dtype(at::kDouble));
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!sums[i].first.defined()) continue;
+    pairs[static_cast<int64_t>(i)][0].copy_(sums[i].first);
+    pairs[static_cast<int64_t>(i)][1].copy_(sums[i].second);
+  }
+  groups_.dp_cp->all_reduce(pairs, ReduceOp::kSum, "losses").wait();
+  groups_.pp->all_reduce(pairs, ReduceOp::kSum, "losses of all stages").wait();
+  const at::Tensor host = pairs.to(at::kCPU);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double* pair = host.const_data_ptr<double>() + 2 * i;
+    const double value = pair[0] / (pair[1] > 0 ? pair[1] : 1.0);
+    result.losses.push_back({names[i], value});
     if (!std::isfinite(value)) result.is_loss_finite = false;
   }
   return result;
@@ -99,16 +96,40 @@ StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double w
   return result;
 }
 
-EvaluationSums evaluate_batch(Model& model, const Batch& batch, at::Device device, at::Tensor* token_losses) {
-  at::NoGradGuard no_grad;
-  ModelInput input = make_model_input(batch, device, {});
-  input.context.is_training = false;
-  const ModelOutput output = model.forward(input, {}, HeadOutput::kTokenLosses);
-  const at::Tensor weights = input.loss_weights.to(at::kDouble);
+EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>& batches, const Groups& groups,
+                                at::Device device, std::vector<at::Tensor>* token_losses) {
+  const at::NoGradGuard no_grad;
+  const auto make_input = [&](int microbatch) {
+    ModelInput input = make_model_input(batches[static_cast<size_t>(microbatch)], device, {});
+    input.context.is_training = false;
+    return input;
+  };
   EvaluationSums sums;
-  sums.loss_sum = (output.token_losses.to(at::kDouble) * weights).sum().item<double>();
-  sums.tokens = weights.sum().item<double>();
-  if (token_losses != nullptr) *token_losses = output.token_losses.to(at::kCPU);
+  const auto add = [&](int microbatch, const at::Tensor& losses) {
+    const at::Tensor weights = batches[static_cast<size_t>(microbatch)].loss_weights.to(losses.device(), at::kDouble);
+    sums.loss_sum += (losses.to(at::kDouble) * weights).sum().item<double>();
+    sums.tokens += weights.sum().item<double>();
+  };
+  if (token_losses != nullptr) {
+    // One at a time, because every rank is to have them.
+    for (int m = 0; m < std::ssize(batches); ++m) {
+      const at::Tensor losses = model.forward(make_input(m), HeadOutput::kTokenLosses).token_losses;
+      add(m, losses);
+      token_losses->push_back(losses.to(at::kCPU));
+    }
+    return sums;
+  }
+  model.evaluate(narrow<int>(std::ssize(batches)), make_input, HeadOutput::kTokenLosses,
+                 [&](int microbatch, const ModelOutput& output) { add(microbatch, output.token_losses); });
+  // Ranks without the head have nothing to add.
+  sums.loss_sum = groups.pp->reduced(sums.loss_sum, ReduceOp::kSum, "evaluation loss");
+  sums.tokens = groups.pp->reduced(sums.tokens, ReduceOp::kSum, "evaluation tokens");
+  return sums;
+}
+
+EvaluationSums sum_over_data(EvaluationSums sums, const Groups& groups) {
+  sums.loss_sum = groups.dp_cp->reduced(sums.loss_sum, ReduceOp::kSum, "evaluation loss");
+  sums.tokens = groups.dp_cp->reduced(sums.tokens, ReduceOp::kSum, "evaluation tokens");
   return sums;
 }
 

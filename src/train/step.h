@@ -11,9 +11,9 @@
 
 #include "comm/groups.h"
 #include "data/batch.h"
-#include "models/model.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
+#include "train/pipelined_model.h"
 
 namespace megalith {
 
@@ -34,7 +34,8 @@ struct StepResult {
 
 class TrainStep {
  public:
-  TrainStep(Model& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device);
+  // All outlive it.
+  TrainStep(PipelinedModel& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device);
 
   // batches  this rank's microbatches, in order
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
@@ -44,18 +45,22 @@ class TrainStep {
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
 
  private:
-  Model& model_;
+  PipelinedModel& model_;
   DataParallel& data_;
   Optimizer& optimizer_;
   const Groups& groups_;
   at::Device device_;
 };
 
-// Loss of the batches without gradients, averaged over all their valid tokens on all ranks.
-// token_losses, when given, receives each batch's (b, s) losses.
+// Loss of this rank's microbatches without gradients: sums over their valid tokens, the same on all ranks of the
+// pipeline. token_losses, when given, receives each microbatch's (b, s) losses, on the CPU.
 struct EvaluationSums {
   double loss_sum = 0, tokens = 0;
+  double loss() const { return loss_sum / (tokens > 0 ? tokens : 1.0); }
 };
-EvaluationSums evaluate_batch(Model& model, const Batch& batch, at::Device device, at::Tensor* token_losses = nullptr);
+EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>& batches, const Groups& groups,
+                                at::Device device, std::vector<at::Tensor>* token_losses = nullptr);
+// The sums over all ranks that saw other data.
+EvaluationSums sum_over_data(EvaluationSums sums, const Groups& groups);
 
 }  // namespace megalith

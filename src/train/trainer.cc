@@ -10,6 +10,7 @@
 #include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/memory.h"
@@ -80,26 +81,32 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       log_(log),
       stop_(stop),
       built_(build_model(resolved, groups, device, !resolved.config.data_parallel.use_torch_fsdp2)),
-      numbers_(count_model(*built_.model, resolved)),
+      numbers_(count_model(built_, resolved)),
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
                 device, log),
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16) {
   const Config& config = resolved_.config;
   // Weights that are about to be replaced need not be drawn.
   const bool loads_weights = config.checkpoint.load_hf || has_checkpoint(config.checkpoint, groups_);
-  const std::vector<Parameter*> parameters = built_.model->parameters();
-  data_parallel_ = make_data_parallel(parameters, groups_, config.data_parallel, built_.model->blocks(), device_);
+  // FSDP alone reads the blocks, and it works without a pipeline only.
+  data_parallel_ =
+      make_data_parallel(built_.parameters(), groups_, config.data_parallel, built_.chunks[0]->blocks(), device_);
   if (!loads_weights) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
-  if (!built_.recompute.offloaded.empty()) {
+  const auto offloads = [](const RecomputePlan& plan) { return !plan.offloaded.empty(); };
+  if (std::any_of(built_.recompute.begin(), built_.recompute.end(), offloads)) {
     offload_ = std::make_unique<HostOffload>(device_);
     if (device_.is_cpu()) log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
   }
-  recompute_ = std::make_unique<RecomputeRunner>(built_.recompute, data_parallel_->runner(), offload_.get());
-  built_.model->set_runner(recompute_.get());
+  for (size_t chunk = 0; chunk < built_.chunks.size(); ++chunk) {
+    recompute_.push_back(
+        std::make_unique<RecomputeRunner>(built_.recompute[chunk], data_parallel_->runner(), offload_.get()));
+    built_.chunks[chunk]->set_runner(recompute_.back().get());
+  }
   optimizer_ = std::make_unique<Optimizer>(*data_parallel_, groups_, config.optimizer, config.runtime.kernels);
   schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.schedule_samples, 1),
                                          resolved_.derived.global_batch_size);
-  train_step_ = std::make_unique<TrainStep>(*built_.model, *data_parallel_, *optimizer_, groups_, device_);
+  model_ = std::make_unique<PipelinedModel>(built_.view(), groups_, device_);
+  train_step_ = std::make_unique<TrainStep>(*model_, *data_parallel_, *optimizer_, groups_, device_);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
 }
@@ -115,9 +122,7 @@ std::string Trainer::report(const std::string& device_text) const {
   memory.parameters = data_parallel_->parameter_bytes();
   memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
-  const Derived& d = resolved_.derived;
-  const CostShape shape{d.micro_batch_size, d.seq_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
-  memory.activations = activation_peak(built_.model->block_costs(shape), built_.recompute);
+  memory.activations = activation_estimate(built_, groups_.pp->rank(), resolved_);
   return startup_report(resolved_, numbers_, &memory, device_text);
 }
 
@@ -140,7 +145,7 @@ CheckpointState Trainer::checkpoint_state() const {
   state.train.numbers[kScheduleSamples] = static_cast<double>(schedule_samples_);
   state.train.numbers[kSkippedSamples] = static_cast<double>(skipped_samples_);
   loss_scaler_.save(state.train.numbers);
-  state.architecture = architecture_of(built_.model->config());
+  state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
   return state;
 }
@@ -299,8 +304,12 @@ void Trainer::train_iteration(BatchPrefetcher& prefetcher) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
   const double lr = schedule_->learning_rate(schedule_samples_);
+  const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
+                                                                                        resolved_.derived.train_iters);
+  if (dumps_pipeline) model_->align_next_run();
   const StepResult result =
       train_step_->run(batches, lr, schedule_->weight_decay(schedule_samples_), loss_scaler_.scale());
+  if (dumps_pipeline) dump_pipeline();
   // Under a dynamic loss scale a gradient that is not finite is how the scale is found.
   if (config.optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() &&
       (!result.is_loss_finite || result.optimizer.was_skipped)) {
@@ -308,6 +317,18 @@ void Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   }
   finish_iteration(result, num_samples);
   report_iteration(result, num_samples, lr, watch.elapsed_ms());
+}
+
+// The first pipeline's.
+void Trainer::dump_pipeline() {
+  const std::string text = model_->gather_trace();
+  if (text.empty() || !groups_.world->is_first()) return;
+  const ProfileOptions& options = resolved_.config.profile;
+  const std::filesystem::path folder = options.dump_pp_data_dir ? std::filesystem::path(*options.dump_pp_data_dir)
+                                                                : options.folder(resolved_.config.log.tensorboard_dir);
+  std::filesystem::create_directories(folder);
+  write_file_atomic(folder / "pipeline_trace.json", text + "\n");
+  log_.info("wrote {}", (folder / "pipeline_trace.json").string());
 }
 
 // Counts the step.
@@ -391,30 +412,33 @@ void Trainer::evaluate(Split split, const std::string& when) {
   const int64_t start = split == Split::kValid ? (iteration_ - 1) / options.eval_interval * per_evaluation : 0;
   const ProfileRange range("evaluate");
   EvaluationSums sums;
-  for (int64_t consumed = 0; consumed < per_evaluation; consumed += chunk) {
-    const Batch batch = source->read({.consumed_samples = std::max<int64_t>(start, 0) + consumed,
+  for (int64_t consumed = 0; consumed < per_evaluation;) {
+    // A step's microbatches at a time, which fill a pipeline.
+    std::vector<Batch> batches;
+    for (int64_t m = 0; m < d.num_microbatches; ++m, consumed += chunk) {
+      batches.push_back(source->read({.consumed_samples = std::max<int64_t>(start, 0) + consumed,
                                       .micro_batch_size = d.micro_batch_size,
                                       .dp_rank = groups_.dp->rank(),
-                                      .dp_size = groups_.dp->size()});
-    const EvaluationSums part = evaluate_batch(*built_.model, batch, device_);
+                                      .dp_size = groups_.dp->size()}));
+    }
+    const EvaluationSums part = evaluate_batches(*model_, batches, groups_, device_);
     sums.loss_sum += part.loss_sum;
     sums.tokens += part.tokens;
   }
-  const double loss_sum = groups_.dp_cp->reduced(sums.loss_sum, ReduceOp::kSum, "evaluation loss");
-  const double tokens = groups_.dp_cp->reduced(sums.tokens, ReduceOp::kSum, "evaluation tokens");
+  sums = sum_over_data(sums, groups_);
   ValidationRecord record;
   record.iteration = iteration_;
   record.consumed_samples = consumed_samples_;
   record.set = split == Split::kTest ? "test" : "validation";
   record.when = when;
-  record.losses.emplace_back("lm loss", loss_sum / std::max(tokens, 1.0));
+  record.losses.emplace_back("lm loss", sums.loss());
   for (const auto& sink : sinks_) sink->on_validation(record);
 }
 
 // On all ranks: weights may be spread over them, and those that do not report would only wait for the others.
 void Trainer::sample() {
   const ProfileRange range("sample");
-  const SampleRecord record = make_sample(*samples_, *built_.model, iteration_, device_);
+  const SampleRecord record = make_sample(*samples_, *model_, iteration_, device_);
   for (const auto& sink : sinks_) sink->on_sample(record);
 }
 
@@ -435,7 +459,7 @@ void Trainer::export_hf() {
   settings.dtype = resolved_.derived.dtype;
   if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
   if (resolved_.config.tokenizer.tokenizer_model) settings.tokenizer = *resolved_.config.tokenizer.tokenizer_model;
-  save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, built_.model->config(), groups_, settings);
+  save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, built_.config(), groups_, settings);
   log_.info("exported the model to {}", *options.save_hf);
 }
 

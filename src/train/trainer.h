@@ -46,7 +46,7 @@ class Trainer {
   // error goes on, and nothing is saved, for no checkpoint is whole without every rank.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
 
-  Model& model() { return *built_.model; }
+  PipelinedModel& model() { return *model_; }
   int64_t iteration() const { return iteration_; }
   // Whether the folder of --save has a checkpoint of the present iteration.
   bool is_saved() const { return last_saved_iteration_ == iteration_; }
@@ -59,6 +59,7 @@ class Trainer {
   StopReason stop_after_iteration();
   std::vector<DataPosition> positions_from(int64_t consumed_samples) const;
   void train_iteration(BatchPrefetcher& prefetcher);
+  void dump_pipeline();
   void finish_iteration(const StepResult& result, int64_t num_samples);
   void report_iteration(const StepResult& result, int64_t num_samples, double lr, double elapsed_ms);
   [[noreturn]] void stop_on_bad_numbers(const StepResult& result) const;
@@ -77,10 +78,11 @@ class Trainer {
   BuiltModel built_;
   ModelNumbers numbers_;
   std::unique_ptr<DataParallel> data_parallel_;
-  std::unique_ptr<HostOffload> offload_;  // null when nothing is offloaded
-  std::unique_ptr<RecomputeRunner> recompute_;
+  std::unique_ptr<HostOffload> offload_;                     // null when nothing is offloaded
+  std::vector<std::unique_ptr<RecomputeRunner>> recompute_;  // of each chunk
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<PipelinedModel> model_;
   std::unique_ptr<TrainStep> train_step_;
   DataSets data_;
   Profiler profiler_;

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
+#include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -96,6 +98,7 @@ std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, cons
     batches.push_back(rows_of(whole, (m * layout.dp + rank) * layout.micro_batch, layout.micro_batch));
     if (mistake != nullptr && mistake->change_batch) mistake->change_batch(batches.back(), groups);
   }
+  if (mistake != nullptr && mistake->change_batches) mistake->change_batches(batches, groups);
   return batches;
 }
 
@@ -132,28 +135,35 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
-  const RecomputePlan plan = make_recompute_plan(layout.recompute, 0, config.num_layers);
-  const auto model = family_for(config).build(
-      config, context, {.num_layers = config.num_layers, .layers_per_block = plan.layers_per_block});
-  if (mistake != nullptr && mistake->change_model) mistake->change_model(*model, groups);
-  for (Parameter* parameter : model->parameters()) parameter->data().zero_();  // padding rows
-  test::load(*model, weights_of(*build_model(config, tiny_context(Groups::single())), precision.dtype));
+  PipelinePlan plan = make_pipeline_plan(layout.pipeline, layout.pp, config.num_layers);
+  if (mistake != nullptr && mistake->change_pipeline) plan = mistake->change_pipeline(std::move(plan), groups);
+  const BuiltModel built = build_chunks(config, context, plan, layout.recompute);
+  const TensorMap weights = weights_of(*test::build_model(config, tiny_context(Groups::single())), precision.dtype);
+  for (const auto& chunk : built.chunks) {
+    if (mistake != nullptr && mistake->change_model) mistake->change_model(*chunk, groups);
+    for (Parameter* parameter : chunk->parameters()) parameter->data().zero_();  // padding rows
+  }
+  for (const auto& chunk : built.chunks) test::load(*chunk, weights);
 
   std::unique_ptr<DataParallel> data;
   if (layout.data_parallel.make) {
-    data = layout.data_parallel.make(*model, groups);
+    data = layout.data_parallel.make(built, groups);
   } else {
     const GradBufferOptions options{.bucket_elements = kBucketElements};
-    data = std::make_unique<GradBuffer>(model->parameters(), groups, options);
+    data = std::make_unique<GradBuffer>(built.parameters(), groups, options);
   }
   if (mistake != nullptr && mistake->change_data_parallel) {
-    data = mistake->change_data_parallel(std::move(data), *model, groups);
+    data = mistake->change_data_parallel(std::move(data), built, groups);
   }
   HostOffload offload(at::kCPU);
-  RecomputeRunner runner(plan, data->runner(), &offload);
-  model->set_runner(plan.is_empty() ? data->runner() : &runner);
+  std::vector<std::unique_ptr<RecomputeRunner>> runners;
+  for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
+    runners.push_back(std::make_unique<RecomputeRunner>(built.recompute[chunk], data->runner(), &offload));
+    built.chunks[chunk]->set_runner(built.recompute[chunk].is_empty() ? data->runner() : runners.back().get());
+  }
   Optimizer optimizer(*data, groups, {.clip_grad = kClipGrad}, precision.kernels);
-  TrainStep step(*model, *data, optimizer, groups, at::kCPU);
+  PipelinedModel pipeline(built.view(), groups, at::kCPU);
+  TrainStep step(pipeline, *data, optimizer, groups, at::kCPU);
 
   RankOutcome outcome;
   for (int i = 0; i < num_steps; ++i) {
@@ -251,7 +261,7 @@ class Comparer {
 }  // namespace
 
 DataParallelKind zero1() {
-  return {"zero1", [](Model& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+  return {"zero1", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
             const ShardedBufferOptions options{.gradients = {.bucket_elements = kBucketElements},
                                                .overlap_gather = true};
             return std::make_unique<ShardedGradBuffer>(model.parameters(), groups, options);
@@ -259,8 +269,8 @@ DataParallelKind zero1() {
 }
 
 DataParallelKind fsdp() {
-  return {"fsdp", [](Model& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
-            return std::make_unique<Fsdp>(model.parameters(), model.blocks(), groups, FsdpOptions{});
+  return {"fsdp", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+            return std::make_unique<Fsdp>(model.parameters(), model.chunks.at(0)->blocks(), groups, FsdpOptions{});
           }};
 }
 
@@ -280,6 +290,10 @@ int64_t Layout::num_microbatches() const { return div_exact(task.global_batch, m
 std::string Layout::text() const {
   std::string text = fmt::format("tp {}, dp {}", tp, dp);
   if (is_sequence_parallel) text += ", sequence parallel";
+  if (pp > 1) {
+    const PipelinePlan plan = make_pipeline_plan(pipeline, pp, task.num_layers);
+    text += fmt::format(", pp {} × {} ({})", pp, plan.num_chunks, plan.schedule(narrow<int>(num_microbatches())).name);
+  }
   if (dp_replicate > 1) text += fmt::format(" ({} copies)", dp_replicate);
   if (data_parallel.make) text += ", " + data_parallel.name;
   if (recompute.is_full()) {
@@ -296,9 +310,10 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
                                     const Mistake* mistake) {
   std::vector<RankOutcome> ranks(static_cast<size_t>(layout.world_size()));
   ThreadWorld(layout.world_size())
-      .run(Mesh({.tp = layout.tp, .dp = layout.dp, .dp_replicate = layout.dp_replicate}), [&](Groups& groups) {
-        ranks[static_cast<size_t>(groups.rank)] = run_rank(groups, layout, precision, num_steps, mistake);
-      });
+      .run(Mesh({.tp = layout.tp, .dp = layout.dp, .pp = layout.pp, .dp_replicate = layout.dp_replicate}),
+           [&](Groups& groups) {
+             ranks[static_cast<size_t>(groups.rank)] = run_rank(groups, layout, precision, num_steps, mistake);
+           });
   return ranks;
 }
 
@@ -323,6 +338,29 @@ Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, 
   }
   comparer.tensors(ranks, &RankOutcome::parameters, expected, "parameter");
   return comparer.result;
+}
+
+void expect_as_one_rank_in_float64(const std::vector<Layout>& layouts) {
+  constexpr int kSteps = 5;
+  for (const Layout& layout : layouts) {
+    const RankOutcome& expected = single_rank_outcome(layout.task, {}, kSteps);
+    EXPECT_GT(*std::min_element(expected.grad_norms.begin(), expected.grad_norms.end()), kClipGrad);
+    const Comparison found = compare(layout, run_layout(layout, {}, kSteps), expected, 1e-9);
+    EXPECT_EQ(found.first_failure, "");
+    ::testing::Test::RecordProperty(layout.text(), fmt::format("{:.2g}", found.worst));
+  }
+}
+
+void expect_as_one_rank_in_float32(const std::vector<Layout>& layouts) {
+  const Precision fused{at::kFloat, Kernels::kFused};
+  for (const Layout& layout : layouts) {
+    // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.
+    RankOutcome gradients_only = single_rank_outcome(layout.task, fused, 1);
+    gradients_only.parameters.clear();
+    const Comparison found = compare(layout, run_layout(layout, fused, 1), gradients_only, 1e-5);
+    EXPECT_EQ(found.first_failure, "");
+    ::testing::Test::RecordProperty(layout.text(), fmt::format("{:.2g}", found.worst));
+  }
 }
 
 }  // namespace megalith::test

@@ -12,7 +12,9 @@
 #include "comm/groups.h"
 #include "models/model.h"
 #include "parallel/data_parallel.h"
+#include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
+#include "train/setup.h"
 #include "train/step.h"
 
 namespace megalith::test {
@@ -20,7 +22,8 @@ namespace megalith::test {
 // How gradients and parameters lie over the data-parallel ranks. The same name means the same factory.
 struct DataParallelKind {
   std::string name = "replicated";
-  std::function<std::unique_ptr<DataParallel>(Model& model, const Groups& groups)> make;  // empty: GradBuffer
+  // empty: GradBuffer
+  std::function<std::unique_ptr<DataParallel>(const BuiltModel& model, const Groups& groups)> make;
 };
 DataParallelKind zero1();  // the distributed optimizer
 DataParallelKind fsdp();
@@ -36,15 +39,16 @@ struct Task {
 };
 
 struct Layout {
-  int tp = 1, dp = 1;
+  int tp = 1, dp = 1, pp = 1;
   int dp_replicate = 1;  // copies of the shards: dp_shard x dp_replicate = dp
   bool is_sequence_parallel = false;
   int64_t micro_batch = 1;  // samples of a rank's microbatch; their number follows from the global batch
   Task task;
   DataParallelKind data_parallel;
   RecomputeOptions recompute;
+  PipelineOptions pipeline;
 
-  int world_size() const { return tp * dp; }
+  int world_size() const { return tp * dp * pp; }
   int64_t num_microbatches() const;
   std::string text() const;  // "tp 2, dp 2, sequence parallel, 2 microbatches of 1, tied"
 };
@@ -71,11 +75,13 @@ struct RankOutcome {
 struct Mistake {
   std::string name;
   std::function<void(Groups& groups)> change_groups;                     // before the model is built
-  std::function<void(Model& model, const Groups& groups)> change_model;  // before weights are loaded
+  std::function<void(Model& chunk, const Groups& groups)> change_model;  // of every chunk, before weights are loaded
   std::function<void(Batch& batch, const Groups& groups)> change_batch;  // of every microbatch
-  std::function<int(const Groups& groups)> data_rank;                    // instead of the dp rank
-  std::function<std::unique_ptr<DataParallel>(std::unique_ptr<DataParallel>, Model&, const Groups&)>
+  std::function<void(std::vector<Batch>& batches, const Groups& groups)> change_batches;  // a step's, in order
+  std::function<int(const Groups& groups)> data_rank;                                     // instead of the dp rank
+  std::function<std::unique_ptr<DataParallel>(std::unique_ptr<DataParallel>, const BuiltModel&, const Groups&)>
       change_data_parallel;
+  std::function<PipelinePlan(PipelinePlan, const Groups&)> change_pipeline;  // what this rank takes it for
 };
 
 // Gradient clipping is always at work in these runs: a wrong norm shows in the parameters.
@@ -94,5 +100,10 @@ struct Comparison {
 };
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
                    double tolerance);
+
+// Fails the running test where a layout is not as one rank: five steps on the reference operators to 1e-9, loss, norms,
+// every gradient and every parameter; and one step on the fused ones to 1e-5.
+void expect_as_one_rank_in_float64(const std::vector<Layout>& layouts);
+void expect_as_one_rank_in_float32(const std::vector<Layout>& layouts);
 
 }  // namespace megalith::test

@@ -10,8 +10,6 @@ namespace {
 
 using namespace test;
 
-constexpr int kSteps = 5;
-
 // Each dimension alone, pairs and triples; ranks 2 to 8.
 std::vector<Layout> layouts() {
   std::vector<Layout> list;
@@ -99,33 +97,11 @@ std::vector<Layout> layouts() {
 }
 
 TEST(LayoutMatrix, EveryLayoutTrainsAsOneRankInFloat64) {
-  const std::vector<Layout> all = layouts();
-  EXPECT_GE(all.size(), 24U);
-  for (const Layout& layout : all) {
-    const RankOutcome& expected = single_rank_outcome(layout.task, {}, kSteps);
-    EXPECT_GT(*std::min_element(expected.grad_norms.begin(), expected.grad_norms.end()), kClipGrad);
-    const Comparison found = compare(layout, run_layout(layout, {}, kSteps), expected, 1e-9);
-    EXPECT_EQ(found.first_failure, "");
-    RecordProperty(layout.text(), fmt::format("{:.2g}", found.worst));
-  }
+  EXPECT_GE(layouts().size(), 24U);
+  expect_as_one_rank_in_float64(layouts());
 }
 
-TEST(LayoutMatrix, FusedOperatorsAgreeInFloat32) {
-  const Precision fused{at::kFloat, Kernels::kFused};
-  int count = 0;
-  for (const Layout& layout : layouts()) {
-    const RankOutcome& expected = single_rank_outcome(layout.task, fused, 1);
-    // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.
-    const std::vector<RankOutcome> ranks = run_layout(layout, fused, 1);
-    RankOutcome gradients_only = expected;
-    gradients_only.parameters.clear();
-    const Comparison found = compare(layout, ranks, gradients_only, 1e-5);
-    EXPECT_EQ(found.first_failure, "");
-    RecordProperty(layout.text(), fmt::format("{:.2g}", found.worst));
-    ++count;
-  }
-  EXPECT_GE(count, 10);
-}
+TEST(LayoutMatrix, FusedOperatorsAgreeInFloat32) { expect_as_one_rank_in_float32(layouts()); }
 
 }  // namespace
 }  // namespace megalith

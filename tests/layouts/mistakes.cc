@@ -58,7 +58,8 @@ void shift_rows(Placement& placement, const Groups& groups) {
 // A data parallelism that does everything as it should; what it forgets is in the derived ones.
 class ForwardedDataParallel : public DataParallel {
  public:
-  ForwardedDataParallel(std::unique_ptr<DataParallel> inner, Model& model) : inner_(std::move(inner)), model_(model) {}
+  ForwardedDataParallel(std::unique_ptr<DataParallel> inner, const BuiltModel& model)
+      : inner_(std::move(inner)), model_(model) {}
   void begin_step() override { inner_->begin_step(); }
   void begin_microbatch(bool is_last) override { inner_->begin_microbatch(is_last); }
   void finish_step() override { inner_->finish_step(); }
@@ -73,7 +74,7 @@ class ForwardedDataParallel : public DataParallel {
 
  protected:
   std::unique_ptr<DataParallel> inner_;
-  Model& model_;
+  const BuiltModel& model_;
 };
 
 class Overwriting : public ForwardedDataParallel {
@@ -93,7 +94,7 @@ class ReducingEarly : public ForwardedDataParallel {
 
 class LosingAPart : public ForwardedDataParallel {
  public:
-  LosingAPart(std::unique_ptr<DataParallel> inner, Model& model, const Groups& groups)
+  LosingAPart(std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups& groups)
       : ForwardedDataParallel(std::move(inner), model), parts_(inner_->parts()) {
     if (groups.dp->size() > 1 && groups.dp->is_last()) parts_.pop_back();
   }
@@ -136,7 +137,7 @@ void add_collectives(std::vector<Mistake>& list) {
   add("FSDP: parameters gathered in the wrong order", {Kind::kAllGather, "model.layers.0", How::kReverse, flat});
   add("FSDP: gradients not summed", {Kind::kReduceScatter, "model.layers.0", How::kSkip, flat});
   add("loss divided by this rank's tokens", {Kind::kAllReduce, "valid tokens"});
-  add("reported loss not summed over dp", {Kind::kAllReduce, "lm loss"});
+  add("reported loss not summed over dp", {Kind::kAllReduce, "losses"});
   add("clipping by the local norm", {Kind::kAllReduce, "gradient norm"});
 }
 
@@ -178,24 +179,50 @@ void add_data(std::vector<Mistake>& list) {
                     return (groups.dp->rank() + groups.tp->rank()) % groups.dp->size();
                   }});
   list.push_back({.name = "data-parallel ranks read the same samples", .data_rank = [](const Groups&) { return 0; }});
-  list.push_back({.name = "accumulation overwrites",
-                  .change_data_parallel = [](std::unique_ptr<DataParallel> inner, Model& model, const Groups&) {
-                    return std::unique_ptr<DataParallel>(new Overwriting(std::move(inner), model));
+  list.push_back(
+      {.name = "accumulation overwrites",
+       .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
+         return std::unique_ptr<DataParallel>(new Overwriting(std::move(inner), model));
+       }});
+  list.push_back(
+      {.name = "reduction begun by the first microbatch",
+       .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
+         return std::unique_ptr<DataParallel>(new ReducingEarly(std::move(inner), model));
+       }});
+  list.push_back(
+      {.name = "a parameter not updated on one dp rank",
+       .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups& groups) {
+         return std::unique_ptr<DataParallel>(new LosingAPart(std::move(inner), model, groups));
+       }});
+}
+
+void add_pipelines(std::vector<Mistake>& list) {
+  list.push_back({.name = "pipeline: two stages hold each other's layers",
+                  .change_pipeline = [](PipelinePlan plan, const Groups&) {
+                    if (plan.stages.size() > 1) std::swap(plan.stages[0].first_layer, plan.stages[1].first_layer);
+                    return plan;
                   }});
-  list.push_back({.name = "reduction begun by the first microbatch",
-                  .change_data_parallel = [](std::unique_ptr<DataParallel> inner, Model& model, const Groups&) {
-                    return std::unique_ptr<DataParallel>(new ReducingEarly(std::move(inner), model));
+  list.push_back({.name = "pipeline: the last stage reads the microbatches in another order",
+                  .change_batches = [](std::vector<Batch>& batches, const Groups& groups) {
+                    if (groups.pp->size() > 1 && groups.pp->is_last()) std::reverse(batches.begin(), batches.end());
                   }});
-  list.push_back({.name = "a parameter not updated on one dp rank",
-                  .change_data_parallel = [](std::unique_ptr<DataParallel> inner, Model& model, const Groups& groups) {
-                    return std::unique_ptr<DataParallel>(new LosingAPart(std::move(inner), model, groups));
-                  }});
+  list.push_back(
+      collective("pipeline: bundles of another microbatch", {Kind::kSendReceive, "inputs of stage", How::kLate}));
+  list.push_back(collective("pipeline: a stage gets the gradient of another microbatch",
+                            {Kind::kSendReceive, "gradient of the inputs", How::kLate}));
+  list.push_back(
+      collective("pipeline: no gradient comes back", {Kind::kSendReceive, "gradient of the inputs", How::kZero}));
+  list.push_back(collective("tied embedding: the gradients of the two ends not summed",
+                            {Kind::kAllReduce, "gradients of the tied embedding"}));
+  list.push_back(placement("tied embedding: counted twice in the gradient norm", "embed_tokens.weight",
+                           [](Placement& p, const Groups&) { p.replica_axes = without(p.replica_axes, Axis::kPp); }));
 }
 
 }  // namespace
 
 std::vector<Mistake> seeded_mistakes() {
   std::vector<Mistake> list;
+  add_pipelines(list);
   add_collectives(list);
   add_placements(list);
   add_data(list);
@@ -212,6 +239,8 @@ std::vector<Layout> layouts_for_mistakes() {
       {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = zero1()},
       {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = fsdp()},
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = one_layer},
+      {.pp = 2, .micro_batch = 2, .task = tied},
+      {.pp = 2, .micro_batch = 4, .task = bias, .pipeline = {.pp_algorithm = "zero-bubble"}},
   };
 }
 

@@ -65,7 +65,18 @@ class MutantGroup : public Group {
     return forwarded(inner_->broadcast(tensor, root, record->label));
   }
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override {
-    return forwarded(inner_->send_receive(transfers, record->label));
+    Work work = inner_->send_receive(transfers, record->label);
+    if (transfers.empty() || transfers[0].is_send || !is_wrong(transfers[0].tensor, ReduceOp::kSum, record)) {
+      return forwarded(std::move(work));
+    }
+    work.wait();
+    for (const Transfer& transfer : transfers) {
+      const at::Tensor received = transfer.tensor.clone();
+      if (wrong_.how == How::kZero) transfer.tensor.zero_();
+      if (wrong_.how == How::kLate && late_.defined()) transfer.tensor.copy_(late_);
+      late_ = received;
+    }
+    return std::make_shared<Forwarded>();
   }
   State start_barrier(const Record& record) override { return forwarded(inner_->barrier(record->label)); }
 
@@ -84,13 +95,15 @@ class MutantGroup : public Group {
 
   std::shared_ptr<Group> inner_;
   WrongCollective wrong_;
+  at::Tensor late_;  // the last that was received
 };
 
 }  // namespace
 
 void replace_groups(Groups& groups, const WrongCollective& wrong) {
   for (Groups::Pointer* group : {&groups.world, &groups.tp, &groups.dp, &groups.dp_cp, &groups.dp_shard,
-                                 &groups.dp_shard_cp, &groups.dp_replicate}) {
+                                 &groups.dp_shard_cp, &groups.dp_replicate, &groups.pp, &groups.embedding}) {
+    if (*group == nullptr) continue;  // no end of the pipeline
     *group = std::make_shared<MutantGroup>(*group, wrong);
   }
 }

@@ -17,6 +17,8 @@ struct WrongCollective {
     kReverse,  // gather and scatter: the ranks' parts in the opposite order
     kAverage,  // instead of a sum
     kTwice,    // a sum of sums
+    kLate,     // what is received is what the receive before it got
+    kZero,     // what is received is zeros
   } how = How::kSkip;
   std::function<bool(const at::Tensor& in, ReduceOp op)> when = {};  // empty: always
 };

@@ -26,6 +26,11 @@ MISTAKES = [
         [("dy, x, target.accumulate, layer.kernels_", "dy, x, !SEEDED && target.accumulate, layer.kernels_")],
     ),
     (
+        "linear: deferred weight gradients lost",
+        "linear.cc",
+        [("layer.deferred_->defer([", "if (!SEEDED) layer.deferred_->defer([")],
+    ),
+    (
         "embedding: vocabulary begins one row late",
         "embedding.cc",
         [("start_(weight.local_start(*tp_))", "start_(weight.local_start(*tp_) + (SEEDED && tp_->rank() > 0))")],

@@ -8,6 +8,7 @@
 #include "comm/groups.h"
 #include "comm/thread_world.h"
 #include "core/error.h"
+#include "nn/deferred_gradients.h"
 #include "support/module_tools.h"
 
 namespace megalith {
@@ -175,6 +176,140 @@ TEST(Linear, TensorAndSequenceParallelPairsEqualOneRank) {
       EXPECT_LT(relative_difference(merged, gradient), 1e-13) << name << " " << is_sequence_parallel;
     }
   }
+}
+
+// A column and a row layer with biases.
+struct DeferredPair : Module {
+  Linear up, down;
+  explicit DeferredPair(const LayerContext& c)
+      : up(c, "up", 6, 8, {.role = LinearRole::kColumn, .has_bias = true}),
+        down(c, "down", 8, 6, {.role = LinearRole::kRow, .has_bias = true}) {
+    register_module(up);
+    register_module(down);
+  }
+};
+
+struct DeferredOutcome {
+  std::vector<at::Tensor> dx;
+  TensorMap before_products, after_products;
+  std::vector<size_t> num_products;
+};
+
+// Two passes in bf16 or double; with `defers` the products of both run at the end, the first pass's first.
+DeferredOutcome run_deferred_pair(const Groups& groups, bool is_sequence_parallel, at::ScalarType dtype, bool defers,
+                                  bool restores) {
+  DeferredGradients deferred;
+  LayerContext context = context_of(groups, is_sequence_parallel);
+  context.dtype = dtype;
+  context.kernels = Kernels::kFused;
+  context.deferred_gradients = &deferred;
+  DeferredPair pair(context);
+  load(pair, golden_weights(DeferredPair(context_of(Groups::single())), dtype));
+  attach_gradients(pair);
+  DeferredOutcome outcome;
+  std::vector<DeferredGradients::Products> products(2);
+  const int64_t tokens = is_sequence_parallel ? 12 / groups.tp->size() : 12;
+  for (size_t pass = 0; pass < 2; ++pass) {
+    const auto values = [&](double phase) {
+      const double shift = is_sequence_parallel ? groups.tp->rank() : 0;
+      return at::sin(at::arange(tokens * 6, at::kDouble) * 0.7 + phase + shift).view({tokens, 6}).to(dtype);
+    };
+    const at::Tensor x = values(static_cast<double>(pass)).set_requires_grad(true);
+    const RestoreInput restore = [kept = x.detach()] { return kept; };
+    const at::Tensor y = pair.down.forward(at::tanh(pair.up.forward(x, restores ? restore : RestoreInput())));
+    if (defers) deferred.begin(products[pass]);
+    y.backward(values(5 + static_cast<double>(pass)));
+    deferred.end();
+    outcome.dx.push_back(x.grad());
+    outcome.num_products.push_back(products[pass].size());
+  }
+  for (Parameter* parameter : pair.parameters()) {
+    outcome.before_products[parameter->name()] = parameter->grad().clone();
+  }
+  for (DeferredGradients::Products& list : products) {
+    DeferredGradients::run(list);
+    EXPECT_TRUE(list.empty());
+  }
+  for (Parameter* parameter : pair.parameters()) {
+    outcome.after_products[parameter->name()] = parameter->grad().clone();
+  }
+  return outcome;
+}
+
+TEST(Linear, DeferredWeightGradientsAreTheSameToTheBit) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
+    for (const int tp : {1, 2}) {
+      for (const bool is_sequence_parallel : {false, true}) {
+        ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
+          const auto run = [&](bool defers, bool restores) {
+            return run_deferred_pair(groups, is_sequence_parallel && tp > 1, dtype, defers, restores);
+          };
+          const DeferredOutcome now = run(false, false);
+          EXPECT_EQ(now.num_products, (std::vector<size_t>{0, 0}));
+          for (const bool restores : {false, true}) {
+            const DeferredOutcome later = run(true, restores);
+            EXPECT_EQ(later.num_products, (std::vector<size_t>{2, 2}));
+            for (size_t pass = 0; pass < 2; ++pass) EXPECT_TRUE(at::equal(later.dx[pass], now.dx[pass]));
+            // The buffers begin as NaN.
+            EXPECT_TRUE(later.before_products.at("up.weight").isnan().all().item<bool>());
+            EXPECT_TRUE(later.before_products.at("down.weight").isnan().all().item<bool>());
+            for (const auto& [name, gradient] : now.after_products) {
+              EXPECT_TRUE(at::equal(later.after_products.at(name), gradient)) << name;
+              EXPECT_GT(gradient.abs().max().item<double>(), 1e-3) << name;
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(Linear, ADeferredProductKeepsItsTensorsUntilItRan) {
+  const Groups groups = Groups::single();
+  DeferredGradients deferred;
+  LayerContext context = context_of(groups);
+  context.deferred_gradients = &deferred;
+  Linear layer(context, "w", 3, 2, {});
+  layer.weight().initialise(1);
+  attach_gradients(layer);
+  DeferredGradients::Products products;
+  c10::weak_intrusive_ptr<c10::StorageImpl> input{c10::intrusive_ptr<c10::StorageImpl>()};
+  {
+    const at::Tensor x = at::randn({4, 3}, at::kDouble).set_requires_grad(true);
+    const at::Tensor sum = x + 1;
+    input = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(sum.storage().unsafeGetStorageImpl());
+    const at::Tensor y = layer.forward(sum);
+    deferred.begin(products);
+    y.sum().backward();
+    deferred.end();
+    EXPECT_LT(relative_difference(x.grad(), at::ones({4, 2}, at::kDouble).mm(layer.weight().data())), 1e-14);
+  }
+  EXPECT_GT(input.use_count(), 0u);
+  const ProductCounter counter;
+  EXPECT_EQ(products.size(), 1u);
+  DeferredGradients::run(products);
+  EXPECT_EQ(ProductCounter::count(), 1);
+  EXPECT_TRUE(products.empty());
+  EXPECT_EQ(input.use_count(), 0u);
+  EXPECT_TRUE(layer.weight().grad().isfinite().all().item<bool>());
+  EXPECT_THROW(deferred.defer([] {}), InternalError);
+}
+
+TEST(Linear, SequenceParallelGatheringForTheWeightIsUnderWayDuringTheInputGradient) {
+  // On each rank: the gathering begins before the sum of the input gradient, and is waited for after that has begun.
+  ThreadWorld(2).run(Mesh({.tp = 2}), [&](Groups& groups) {
+    Linear layer(context_of(groups, true), "w", 3, 4, {.role = LinearRole::kColumn});
+    layer.weight().initialise(1);
+    attach_gradients(layer);
+    const at::Tensor y = layer.forward(at::randn({4, 3}, at::kDouble).set_requires_grad(true));
+    std::string events;
+    groups.tp->set_trace_hook([&](TracePhase phase, const CollectiveRecord& record) {
+      events += fmt::format("{} {} ", phase == TracePhase::kStart ? "start" : "end", name_of(record.kind));
+    });
+    y.sum().backward();
+    groups.tp->set_trace_hook({});
+    EXPECT_EQ(events, "start all_gather start reduce_scatter end all_gather end reduce_scatter ");
+  });
 }
 
 }  // namespace

@@ -221,7 +221,7 @@ TEST(ActivationPeak, IsTheLargerOfAllThatIsKeptAndOneBlockComputedAgain) {
   }
   blocks.push_back({{.is_layer = false}, {.kept_bytes = 7}, 0});
   const auto peak = [&](RecomputeOptions options) {
-    return activation_peak(blocks, make_recompute_plan(options, 0, 3));
+    return activation_cost(blocks, make_recompute_plan(options, 0, 3)).peak;
   };
   EXPECT_EQ(peak({}), 307);
   EXPECT_EQ(peak(full("block", 1)), 10 + 200 + 7);

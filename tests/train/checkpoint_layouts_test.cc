@@ -29,6 +29,7 @@ struct DataLayout {
   std::string name;
   int tp, dp;
   std::vector<std::string> words;
+  int cp = 1, pp = 1;
 };
 
 // Forty documents of 8 to 47 tokens; mock data would take longer to index than the runs take.
@@ -51,7 +52,7 @@ StepLosses train_layout(const DataLayout& layout, const std::vector<std::string>
   const auto body = [&](const Groups& groups) {
     const SingleThreadedScope one_thread;
     ConfigInputs inputs;
-    inputs.arguments = {"--num_layers=2",
+    inputs.arguments = {"--num_layers=4",
                         "--hidden_size=32",
                         "--num_attention_heads=2",
                         "--vocab_size=67",
@@ -67,6 +68,8 @@ StepLosses train_layout(const DataLayout& layout, const std::vector<std::string>
                         "--micro_batch_size=1",
                         "--global_batch_size=4"};
     inputs.arguments.push_back(fmt::format("--tensor_model_parallel_size={}", layout.tp));
+    inputs.arguments.push_back(fmt::format("--context_parallel_size={}", layout.cp));
+    inputs.arguments.push_back(fmt::format("--pipeline_model_parallel_size={}", layout.pp));
     for (const auto* words : {&layout.words, &more}) {
       inputs.arguments.insert(inputs.arguments.end(), words->begin(), words->end());
     }
@@ -80,7 +83,7 @@ StepLosses train_layout(const DataLayout& layout, const std::vector<std::string>
     if (groups.rank == 0) sinks.push_back(std::make_unique<StepLossSink>(losses));
     trainer.run(std::move(sinks));
   };
-  const Mesh mesh({.tp = layout.tp, .dp = layout.dp, .etp = layout.tp});
+  const Mesh mesh({.tp = layout.tp, .cp = layout.cp, .dp = layout.dp, .pp = layout.pp, .etp = layout.tp});
   if (mesh.world_size() == 1) {
     body(Groups::single());
   } else {
@@ -114,6 +117,19 @@ std::vector<DataLayout> data_layouts() {
            {fsdp, "--recompute_granularity=full", "--recompute_method=uniform", "--recompute_num_layers=1"}}};
 }
 
+// Pipelines and shared sequences; embeddings are tied, so both ends of a pipeline hold the table.
+std::vector<DataLayout> pipeline_layouts() {
+  const std::string zero = "--use_distributed_optimizer";
+  return {
+      {"one rank", 1, 1, {}},
+      {"pp2", 1, 1, {}, 1, 2},
+      {"pp2 x 2 dp2, zero", 1, 2, {zero, "--num_virtual_stages_per_pipeline_rank=2", "--overlap_grad_reduce"}, 1, 2},
+      {"tp2 pp2, zero bubble in a V", 2, 1, {"--pp_algorithm=zbv-formatted", "--sequence_parallel"}, 1, 2},
+      {"cp2 dp2, zero", 1, 2, {zero}, 2, 1},
+      {"tp2 cp2 pp2, uneven", 2, 1, {"--decoder_first_pipeline_num_layers=1"}, 2, 2},
+      {"cp2 fsdp dp2", 1, 2, {"--use_torch_fsdp2"}, 2, 1}};
+}
+
 // Everything a checkpoint's files hold, by canonical name.
 TensorMap stored_tensors(const std::filesystem::path& folder, int64_t iteration) {
   const std::filesystem::path path = folder / checkpoint_folder_name(iteration);
@@ -129,11 +145,16 @@ TensorMap stored_tensors(const std::filesystem::path& folder, int64_t iteration)
 
 // Saved under each layout and resumed under each other: parameters and optimizer state are the same bytes, gathered by
 // saving them again untrained, and in fp32 the curve is that of one rank.
-class EveryLayout : public ::testing::TestWithParam<const char*> {};
+struct LayoutCase {
+  std::string name;
+  std::vector<DataLayout> (*layouts)();
+  std::string precision;
+};
+class EveryLayout : public ::testing::TestWithParam<LayoutCase> {};
 
 TEST_P(EveryLayout, GoesOnFromEveryOther) {
-  const std::string precision = GetParam();
-  const std::vector<DataLayout> layouts = data_layouts();
+  const std::string precision = GetParam().precision;
+  const std::vector<DataLayout> layouts = GetParam().layouts();
   const test::TemporaryFolder data;
   const std::string data_path = "--data_path=" + write_documents(data.path());
   const StepLosses straight = train_layout(layouts[0], {data_path, "--train_iters=6", precision});
@@ -165,14 +186,20 @@ TEST_P(EveryLayout, GoesOnFromEveryOther) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(CheckpointLayouts, EveryLayout, ::testing::Values("--fp32", "--bf16"),
-                         [](const auto& info) { return std::string(info.param + 2); });
+INSTANTIATE_TEST_SUITE_P(CheckpointLayouts, EveryLayout,
+                         ::testing::Values(LayoutCase{"data_fp32", data_layouts, "--fp32"},
+                                           LayoutCase{"data_bf16", data_layouts, "--bf16"},
+                                           LayoutCase{"pipeline_fp32", pipeline_layouts, "--fp32"},
+                                           LayoutCase{"pipeline_bf16", pipeline_layouts, "--bf16"}),
+                         [](const auto& info) { return info.param.name; });
 
 // Under one layout a run that was stopped is the run in one go, to the last bit.
 TEST(CheckpointLayouts, TheSameLayoutGoesOnBitForBit) {
   const test::TemporaryFolder data;
   const std::string data_path = "--data_path=" + write_documents(data.path());
-  for (const DataLayout& layout : data_layouts()) {
+  std::vector<DataLayout> layouts = data_layouts();
+  for (const DataLayout& layout : pipeline_layouts()) layouts.push_back(layout);
+  for (const DataLayout& layout : layouts) {
     for (const char* precision : {"--fp32", "--bf16"}) {
       const StepLosses straight = train_layout(layout, {data_path, "--train_iters=6", precision});
       const test::TemporaryFolder saved;

@@ -67,7 +67,8 @@ Course take_course(const Mesh& mesh, const ModelConfig& config, const DataParall
     const auto data = make_data_parallel(model->parameters(), groups, options);
     model->set_runner(data->runner());
     Optimizer optimizer(*data, groups, {}, precision.kernels);
-    TrainStep step(*model, *data, optimizer, groups, at::kCPU);
+    PipelinedModel pipeline(*model, groups, at::kCPU);
+    TrainStep step(pipeline, *data, optimizer, groups, at::kCPU);
     const int64_t share = kSamples / groups.dp->size(), micro = std::max<int64_t>(share / 2, 1);
     for (int k = 0; k < kSteps; ++k) {
       test::NaiveInput whole = test::tiny_batch(config, kSamples, 7, false);

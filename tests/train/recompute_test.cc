@@ -114,7 +114,8 @@ FiveSteps train_five(const Groups& groups, const Setting& setting, const Recompu
   }
   chunk.run_through(data->runner());
   Optimizer optimizer(*data, groups, {}, setting.kernels);
-  TrainStep step(*chunk.model, *data, optimizer, groups, at::kCPU);
+  PipelinedModel pipeline(*chunk.model, groups, at::kCPU);
+  TrainStep step(pipeline, *data, optimizer, groups, at::kCPU);
   const test::NaiveInput whole = test::tiny_batch(config, 4 * groups.dp->size(), 6, false);
   FiveSteps outcome;
   for (int i = 0; i < 5; ++i) {
@@ -252,7 +253,7 @@ MeasuredMemory measure_memory(const RecomputeOptions& options, at::ScalarType dt
   }
   memory.peak = memory_stats(at::kCPU).peak_allocated_bytes - before - chunk.offload.peak_host_bytes();
   const CostShape shape{.b = b, .s = s, .activation_bytes = static_cast<int64_t>(c10::elementSize(dtype))};
-  memory.stated = activation_peak(chunk.model->block_costs(shape), chunk.plan);
+  memory.stated = activation_cost(chunk.model->block_costs(shape), chunk.plan).peak;
   return memory;
 }
 

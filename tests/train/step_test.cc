@@ -44,7 +44,8 @@ Outcome run_step(const Groups& groups, int64_t micro) {
   test::load(*model, test::golden_weights(*model, at::kDouble));
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  PipelinedModel pipeline(*model, groups, at::kCPU);
+  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
   const test::NaiveInput whole = test::tiny_batch(config, 6, 7, false);
   std::vector<Batch> batches;
   const int64_t chunk = micro * groups.dp->size();
@@ -91,7 +92,8 @@ TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
   test::load(*model, test::golden_weights(*model, at::kDouble));
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  PipelinedModel pipeline(*model, groups, at::kCPU);
+  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
   const std::vector<Batch> batches = {rows(test::tiny_batch(config, 6, 7, false), 0, 6)};
   const double loss = step.compute_gradients(batches).losses.at(0).value;
   TensorMap plain = test::gradients_of(*model);
@@ -109,7 +111,8 @@ TEST(TrainStep, ABatchWithoutAValidTokenHasNoLossAndNoGradient) {
   test::load(*model, test::golden_weights(*model, at::kDouble));
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  PipelinedModel pipeline(*model, groups, at::kCPU);
+  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
   Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
   batch.loss_weights.zero_();
   const StepResult result = step.compute_gradients({batch});
@@ -125,13 +128,14 @@ TEST(TrainStep, EvaluationGivesTheLossOfTrainingWithoutDropout) {
   test::load(*model, test::golden_weights(*model, at::kDouble));
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  TrainStep step(*model, buffer, optimizer, groups, at::kCPU);
+  PipelinedModel pipeline(*model, groups, at::kCPU);
+  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
   const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 6);
   const double training = step.compute_gradients({batch}).losses.at(0).value;
-  at::Tensor losses;
-  const EvaluationSums sums = evaluate_batch(*model, batch, at::kCPU, &losses);
-  EXPECT_NEAR(sums.loss_sum / sums.tokens, training, 1e-12 * training);
-  EXPECT_EQ(losses.sizes(), batch.tokens.sizes());
+  std::vector<at::Tensor> losses;
+  const EvaluationSums sums = evaluate_batches(pipeline, {batch}, groups, at::kCPU, &losses);
+  EXPECT_NEAR(sums.loss(), training, 1e-12 * training);
+  EXPECT_EQ(losses.at(0).sizes(), batch.tokens.sizes());
 }
 
 }  // namespace

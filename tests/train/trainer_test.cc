@@ -270,8 +270,9 @@ TEST(Trainer, ASampleIsWhatTheModelOfThatStepGenerates) {
     const Groups alone = Groups::single();
     const BuiltModel built = build_model(*resolved, alone, at::kCPU);
     load_weights(*resolved, built, alone, log);
+    PipelinedModel model(built.view(), alone, at::kCPU);
     const std::vector<int64_t> ids =
-        generate_tokens(*built.model, {.prompt_ids = {1, 2, 3}, .max_new_tokens = 5, .stop_ids = {}}, at::kCPU);
+        generate_tokens(model, {.prompt_ids = {1, 2, 3}, .max_new_tokens = 5, .stop_ids = {}}, at::kCPU);
     std::string text;
     for (const int64_t id : ids) text += " " + std::to_string(id);
     EXPECT_EQ(sample.continuation, text) << sample.iteration;

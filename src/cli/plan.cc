@@ -1,0 +1,237 @@
+// megalith plan: what a pipeline schedule costs, before and after it runs.
+//
+// The pipeline comes from the options of training, the times from the command line or from the trace of a run. The
+// schedule is checked and timed by the simulator (planner/pipeline_simulator.h), as a table, as text and as SVG.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "cli/command.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/help.h"
+#include "core/strings.h"
+#include "parallel/pipeline/pipeline_options.h"
+#include "planner/pipeline_picture.h"
+#include "planner/pipeline_simulator.h"
+#include "planner/pipeline_trace.h"
+#include "train/config.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kPlanUsage =
+    "usage: megalith plan [--draw] [--svg FILE] [--pipeline_trace FILE] [--config FILE] --pipeline_model_parallel_size "
+    "P --num_layers L [options]";
+
+// More is nothing that a person looks at, and would take gigabytes.
+constexpr int64_t kMostComputations = 2'000'000;
+
+struct PlanOptions {
+  bool draw = false;
+  std::optional<std::string> svg, pipeline_trace;
+  std::optional<int64_t> num_microbatches;
+  double forward_time = 1, input_backward_time = 1, weight_backward_time = 1, transfer_time = 0;
+
+  void visit(OptionVisitor& v) {
+    v.group("Plan");
+    v.field("draw", draw, "Print the schedule as text, a line a rank.");
+    v.field("svg", svg, "File for the schedule as a drawing.");
+    v.field("pipeline_trace", pipeline_trace,
+            "Trace of a run (pipeline_trace.json of dump_pp_data): drawn below the simulation and compared "
+            "with it; its mean times are simulated unless times are given.");
+    v.field("num_microbatches", num_microbatches,
+            "Microbatches of a step. Default: the trace's; else what follows from global_batch_size; else twice the "
+            "pipeline ranks.")
+        .at_least(1);
+    v.field("forward_time", forward_time,
+            "Time that a rank with an even share of the layers takes to bring a microbatch forward; a stage takes its "
+            "part of it by its layers.")
+        .above(0);
+    v.field("input_backward_time", input_backward_time, "The same for the gradients of inputs.").above(0);
+    v.field("weight_backward_time", weight_backward_time, "The same for the gradients of weights.").above(0);
+    v.field("transfer_time", transfer_time, "Time from one rank to another, of one microbatch.").at_least(0);
+  }
+};
+
+// What `plan` works on, once everything is read and agrees.
+struct Plan {
+  PipelinePlan pipeline;
+  PipelineSchedule schedule;
+  PipelineCosts costs;
+  std::optional<PipelineTrace> measured;
+};
+
+bool has_times(const OptionSet& options) {
+  for (const char* name : {"forward_time", "input_backward_time", "weight_backward_time", "transfer_time"}) {
+    if (options.find(name)->is_set()) return true;
+  }
+  return false;
+}
+
+// The microbatches of a full step, as training counts them for dry_run_world_size ranks.
+int64_t count_microbatches(const Config& config, const PlanOptions& own, const std::optional<PipelineTrace>& measured,
+                           std::vector<UserError>& errors) {
+  if (own.num_microbatches) return *own.num_microbatches;
+  if (measured) return measured->shape.num_microbatches;
+  const ParallelOptions& parallel = config.parallel;
+  if (!config.train.global_batch_size) return 2 * parallel.pipeline_model_parallel_size;
+  const int64_t model_ranks =
+      parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size * parallel.context_parallel_size;
+  const int64_t copies = std::max<int64_t>(config.train.dry_run_world_size / model_ranks, 1);
+  const int64_t chunk = config.train.micro_batch_size * copies;
+  if (*config.train.global_batch_size % chunk != 0) {
+    errors.emplace_back(
+        fmt::format("global_batch_size {} is no multiple of micro_batch_size {} times {} data-parallel ranks",
+                    *config.train.global_batch_size, config.train.micro_batch_size, copies),
+        "change one of them, or give --num_microbatches");
+    return 1;
+  }
+  return *config.train.global_batch_size / chunk;
+}
+
+// How many layers' worth of work a stage has. One without layers, which holds the embedding or the head alone, counts
+// as one, as account_for_embedding_in_pipeline_split and its sister do.
+double layers_worth(const StageLayers& stage, const PipelineOptions& options) {
+  int64_t layers = stage.num_layers + stage.num_prediction_modules;
+  if (stage.has_embedding && options.account_for_embedding_in_pipeline_split) ++layers;
+  if (stage.has_head && options.account_for_loss_in_pipeline_split) ++layers;
+  return static_cast<double>(std::max<int64_t>(layers, 1));
+}
+
+// Times and activations of the stages, where a rank with an even share of the layers has the given times and 1.
+PipelineCosts costs_of_layers(const PipelinePlan& pipeline, const PipelineOptions& options, const PlanOptions& own) {
+  double all = 0;
+  for (const StageLayers& stage : pipeline.stages) all += layers_worth(stage, options);
+  PipelineCosts costs;
+  costs.transfer = own.transfer_time;
+  for (const StageLayers& stage : pipeline.stages) {
+    const double share = layers_worth(stage, options) * pipeline.num_ranks / all;
+    costs.stages.push_back(
+        {own.forward_time * share, own.input_backward_time * share, own.weight_backward_time * share});
+    costs.activations.push_back(share);
+  }
+  return costs;
+}
+
+Plan make_plan(const Resolved& resolved, const PlanOptions& own) {
+  const Config& config = resolved.config;
+  Plan plan;
+  if (own.pipeline_trace) plan.measured = load_pipeline_trace(*own.pipeline_trace);
+  const int64_t size = config.parallel.pipeline_model_parallel_size;
+  std::vector<UserError> errors;
+  if (config.model.num_layers < 1) errors.emplace_back("num_layers is not given", "add --num_layers, or --config FILE");
+  const int64_t num_microbatches = count_microbatches(config, own, plan.measured, errors);
+  if (errors.empty()) errors = check_pipeline(config.pipeline, size, config.model.num_layers);
+  throw_if_any(errors);
+  plan.pipeline = make_pipeline_plan(config.pipeline, size, config.model.num_layers);
+  const int64_t stages = std::ssize(plan.pipeline.stages);
+  if (num_microbatches > kMostComputations / (3 * stages)) {
+    throw UserError(fmt::format("{} microbatches in {} stages are too many to simulate", num_microbatches, stages),
+                    fmt::format("give --num_microbatches of at most {}", kMostComputations / (3 * stages)));
+  }
+  throw_if_any(check_microbatches(plan.pipeline, num_microbatches));
+  plan.schedule = plan.pipeline.schedule(narrow<int>(num_microbatches));
+  plan.costs = costs_of_layers(plan.pipeline, config.pipeline, own);
+  if (!plan.measured) return plan;
+  const PipelineShape &ran = plan.measured->shape, &asked = plan.schedule.shape;
+  if (ran != asked) {
+    throw UserError(fmt::format("{} is of another pipeline: {} ranks with {} stages each and {} microbatches, not {} "
+                                "with {} and {}{}",
+                                *own.pipeline_trace, ran.num_ranks, ran.num_chunks, ran.num_microbatches,
+                                asked.num_ranks, asked.num_chunks, asked.num_microbatches,
+                                ran.order == asked.order ? "" : "; one is in a V, the other in a loop"),
+                    "give the pipeline options of that run");
+  }
+  return plan;
+}
+
+std::string layers_text(const StageLayers& stage) {
+  std::string text;
+  if (stage.num_layers > 0) {
+    const int64_t last = stage.first_layer + stage.num_layers - 1;
+    text = last == stage.first_layer ? fmt::format("{}", last) : fmt::format("{}-{}", stage.first_layer, last);
+  }
+  if (stage.has_embedding) text = text.empty() ? "E" : "E " + text;
+  for (int64_t i = 0; i < stage.num_prediction_modules; ++i) text += text.empty() ? "m" : " m";
+  if (stage.has_head) text += text.empty() ? "L" : " L";
+  return text.empty() ? "-" : text;
+}
+
+// A line a rank: its stages, what it does and what it holds.
+void print_table(const Plan& plan, const PipelineSimulation& simulated) {
+  const PipelineShape& shape = plan.schedule.shape;
+  fmt::print("{}: {} rank{} with {} stage{} each, {} microbatch{}, {:.4g} in all, bubble {:.1f} %\n\n",
+             plan.schedule.name, shape.num_ranks, shape.num_ranks == 1 ? "" : "s", shape.num_chunks,
+             shape.num_chunks == 1 ? "" : "s", shape.num_microbatches, shape.num_microbatches == 1 ? "" : "es",
+             simulated.makespan, 100 * simulated.bubble_fraction());
+  std::vector<std::string> stages;
+  size_t width = 6;
+  for (int rank = 0; rank < shape.num_ranks; ++rank) {
+    std::vector<std::string> parts;
+    for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
+      parts.push_back(layers_text(plan.pipeline.stages[static_cast<size_t>(shape.stage_of(rank, chunk))]));
+    }
+    stages.push_back(join(parts, " | "));
+    width = std::max(width, stages.back().size());
+  }
+  fmt::print("{:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>11}\n", "rank", "layers", width, "busy", "bubble", "peak",
+             "activations");
+  for (size_t r = 0; r < stages.size(); ++r) {
+    const double idle = simulated.makespan - simulated.busy[r];
+    fmt::print("{:>4}  {:<{}}  {:>9.4g}  {:>6.1f} %  {:>6}  {:>11.4g}\n", r, stages[r], width, simulated.busy[r],
+               simulated.makespan > 0 ? 100 * idle / simulated.makespan : 0, simulated.peak_live[r],
+               simulated.peak_activations[r]);
+  }
+  fmt::print(
+      "\nlayers: E embedding, L head and loss. peak: microbatches of the rank's stages that are alive at once;\n"
+      "activations: the same, where 1 is a microbatch in an even share of the layers.\n");
+}
+
+// Says how the run went against the schedule; false when it went another way.
+bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
+  const std::vector<std::string> differences = compare_with_schedule(*plan.measured, plan.schedule);
+  const double took = plan.measured->makespan();
+  fmt::print("\nmeasured {:.4g} s, simulated {:.4g} ({:+.1f} %); ", took, simulated.makespan,
+             took > 0 ? 100 * (simulated.makespan / took - 1) : 0);
+  if (differences.empty()) {
+    fmt::print("order and live activations are the schedule's on every rank\n");
+    return true;
+  }
+  fmt::print("the run differs from the schedule:\n");
+  for (const std::string& difference : differences) fmt::print("  {}\n", difference);
+  return false;
+}
+
+}  // namespace
+
+int run_plan(CommandContext& context) {
+  PlanOptions own;
+  // Only what cannot be read is an error of the configuration: a pipeline needs neither data nor a whole model.
+  Resolved resolved([&](OptionVisitor& v) { own.visit(v); });
+  const Resolution resolution = resolve(*resolved.options, context.config_inputs());
+  if (resolution.wants_help) {
+    fmt::print("{}\n\n{}", kPlanUsage, help_text(*resolved.options));
+    return kExitSuccess;
+  }
+  for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  Plan plan = make_plan(resolved, own);
+  // A trace of another order may lack stages, and its times are not those of this schedule.
+  const bool follows = plan.measured && compare_with_schedule(*plan.measured, plan.schedule).empty();
+  if (follows && !has_times(*resolved.options)) plan.costs.stages = measured_costs(*plan.measured).stages;
+  const PipelineSimulation simulated = simulate_pipeline(plan.schedule, plan.costs);
+  const PipelineTrace trace = make_trace(plan.schedule, simulated);
+  const PipelineTrace* measured = plan.measured ? &*plan.measured : nullptr;
+  print_table(plan, simulated);
+  if (own.draw) fmt::print("\n{}", pipeline_text(trace, measured));
+  const bool is_same = measured == nullptr || print_comparison(plan, simulated);
+  if (own.svg) {
+    write_file_atomic(*own.svg, pipeline_svg(trace, measured));
+    fmt::print("\nwrote {}\n", *own.svg);
+  }
+  return is_same ? kExitSuccess : kExitFailure;
+}
+
+}  // namespace megalith

@@ -1,0 +1,439 @@
+// Declaration, rules and meaning of the options; see pipeline_options.h.
+#include "parallel/pipeline/pipeline_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/option.h"
+#include "core/strings.h"
+
+namespace megalith {
+
+void PipelineOptions::visit(OptionVisitor& v) {
+  v.group("Pipeline parallelism");
+  v.field("pp_algorithm", pp_algorithm,
+          "The order of work in a pipeline: gpipe, 1f1b, 1f1b-interleaved (1f1b with virtual stages), zero-bubble "
+          "(weight gradients fill the gaps, memory of 1f1b) or zbv-formatted (two virtual stages a rank in a V, no gap "
+          "in the steady state; also written zbv). Default: 1f1b.");
+  v.field("enable_zero_bubble", enable_zero_bubble, "Older name for pp_algorithm zero-bubble.");
+  v.field("zero_bubble_v_schedule", zero_bubble_v_schedule, "Older name for pp_algorithm zbv-formatted.");
+  v.field("num_virtual_stages_per_pipeline_rank", num_virtual_stages_per_pipeline_rank,
+          "Parts of the model that each pipeline rank holds, taken in turns over the ranks: smaller gaps for more "
+          "communication.")
+      .alias("virtual_pipeline_model_parallel_size")
+      .unit("stages")
+      .at_least(1);
+  v.field("num_layers_per_virtual_pipeline_stage", num_layers_per_virtual_pipeline_stage,
+          "The same, said by the layers of each part.")
+      .unit("layers")
+      .at_least(1);
+  v.field("pipeline_model_parallel_layout", pipeline_model_parallel_layout,
+          "What each stage holds, in the order of the model: E the embedding, t a layer, m a prediction module, L the "
+          "loss, | between stages, x*n or (…)*n repeats: \"Et*3|(tt|)*14,L\". A multiple of the pipeline ranks makes "
+          "virtual stages.");
+  v.field("microbatch_group_size_per_virtual_pipeline_stage", microbatch_group_size_per_virtual_pipeline_stage,
+          "Microbatches that a virtual stage takes before the rank turns to its next one; default: "
+          "pipeline_model_parallel_size.")
+      .alias("microbatch_group_size_per_vp_stage")
+      .unit("microbatches")
+      .at_least(1);
+  v.field("decoder_first_pipeline_num_layers", decoder_first_pipeline_num_layers,
+          "Layers on the first pipeline rank; the other ranks share the rest evenly.")
+      .unit("layers")
+      .at_least(0);
+  v.field("decoder_last_pipeline_num_layers", decoder_last_pipeline_num_layers,
+          "Layers on the last pipeline rank; the other ranks share the rest evenly.")
+      .unit("layers")
+      .at_least(0);
+  v.field("account_for_embedding_in_pipeline_split", account_for_embedding_in_pipeline_split,
+          "Count the embedding as a layer when layers are shared out: the first stage gets one less.");
+  v.field("account_for_loss_in_pipeline_split", account_for_loss_in_pipeline_split,
+          "Count the head and the loss as a layer when layers are shared out: the last stage gets one less.");
+}
+
+namespace {
+
+struct AlgorithmWord {
+  std::string_view word;
+  PipelineAlgorithm algorithm;
+};
+constexpr AlgorithmWord kAlgorithmWords[] = {{"gpipe", PipelineAlgorithm::kGpipe},
+                                             {"1f1b", PipelineAlgorithm::k1f1b},
+                                             {"1f1b-interleaved", PipelineAlgorithm::k1f1b},
+                                             {"zero-bubble", PipelineAlgorithm::kZeroBubble},
+                                             {"zbv-formatted", PipelineAlgorithm::kZeroBubbleV},
+                                             {"zbv", PipelineAlgorithm::kZeroBubbleV}};
+
+// Primus's other words, and the nearest that we have.
+struct MissingAlgorithm {
+  std::string_view word, nearest;
+};
+constexpr MissingAlgorithm kMissingAlgorithms[] = {
+    {"zero-bubble-heuristic", "zero-bubble"}, {"v-half", "zbv-formatted"}, {"v-min", "zbv-formatted"}};
+
+// Reads the options into a plan and gathers what is wrong on the way; the plan is complete when nothing is.
+class PlanMaker {
+ public:
+  PlanMaker(const PipelineOptions& options, int64_t pipeline_size, int64_t num_layers, int64_t num_prediction_modules)
+      : o_(options), p_(pipeline_size), num_layers_(num_layers), num_modules_(num_prediction_modules) {
+    read_algorithm();
+    if (p_ == 1) {
+      check_single();
+      if (errors.empty()) plan.stages = {{0, num_layers_, true, true, num_modules_}};
+      return;
+    }
+    check_one_way_to_say_chunks();
+    if (o_.pipeline_model_parallel_layout)
+      read_layout();
+    else
+      share_out();
+    if (errors.empty()) check_chunks();
+    if (errors.empty()) check_group();
+  }
+
+  std::vector<UserError> errors;
+  PipelinePlan plan;
+
+ private:
+  void refuse(std::string message, std::string remedy) { errors.emplace_back(std::move(message), std::move(remedy)); }
+
+  void read_algorithm() {
+    const bool is_old = o_.enable_zero_bubble || o_.zero_bubble_v_schedule;
+    const std::string old_name = o_.zero_bubble_v_schedule ? "zero_bubble_v_schedule" : "enable_zero_bubble";
+    const PipelineAlgorithm old =
+        o_.zero_bubble_v_schedule ? PipelineAlgorithm::kZeroBubbleV : PipelineAlgorithm::kZeroBubble;
+    if (!o_.pp_algorithm) {
+      plan.algorithm = is_old ? old : PipelineAlgorithm::k1f1b;
+      word_ = is_old ? old_name : "pp_algorithm 1f1b";
+    } else {
+      std::string word = lower_case(*o_.pp_algorithm);
+      std::replace(word.begin(), word.end(), '_', '-');
+      word_ = fmt::format("pp_algorithm {}", *o_.pp_algorithm);
+      is_interleaved_ = word == "1f1b-interleaved";
+      const auto found = std::find_if(std::begin(kAlgorithmWords), std::end(kAlgorithmWords),
+                                      [&](const AlgorithmWord& known) { return known.word == word; });
+      if (found == std::end(kAlgorithmWords)) return refuse_algorithm(word);
+      plan.algorithm = found->algorithm;
+      if (is_old && plan.algorithm != old) {
+        refuse(fmt::format("{} and {} ask for different schedules", old_name, word_),
+               fmt::format("leave {} out: pp_algorithm says it all", old_name));
+      }
+    }
+    // One rank has nothing to wait for: every algorithm is one microbatch after the other.
+    if (p_ == 1) plan.algorithm = PipelineAlgorithm::k1f1b;
+    plan.num_ranks = narrow<int>(p_);
+    if (plan.algorithm == PipelineAlgorithm::kZeroBubbleV) plan.order = StageOrder::kVee;
+  }
+
+  void refuse_algorithm(const std::string& word) {
+    std::vector<std::string> words;
+    for (const AlgorithmWord& known : kAlgorithmWords) words.emplace_back(known.word);
+    for (const MissingAlgorithm& missing : kMissingAlgorithms) {
+      if (missing.word != word) continue;
+      return refuse(fmt::format("{} is not supported", word_), fmt::format("the nearest is {}", missing.nearest));
+    }
+    const std::string nearest = nearest_word(word, words);
+    refuse(fmt::format("{} is no schedule that is known here{}", word_,
+                       nearest.empty() ? "" : fmt::format(". Did you mean '{}'?", nearest)),
+           fmt::format("use one of {}", fmt::join(words, ", ")));
+  }
+
+  // What cuts a model into several stages needs several ranks.
+  void check_single() {
+    const auto needs_ranks = [&](bool is_given, std::string_view what) {
+      if (!is_given) return;
+      refuse(fmt::format("{} needs pipeline_model_parallel_size above 1", what),
+             "set pipeline_model_parallel_size, or leave it out");
+    };
+    needs_ranks(is_interleaved_, word_);
+    const int64_t num_virtual = o_.num_virtual_stages_per_pipeline_rank.value_or(1);
+    needs_ranks(num_virtual > 1, fmt::format("num_virtual_stages_per_pipeline_rank {}", num_virtual));
+    needs_ranks(
+        o_.num_layers_per_virtual_pipeline_stage.value_or(num_layers_) != num_layers_,
+        fmt::format("num_layers_per_virtual_pipeline_stage {}", o_.num_layers_per_virtual_pipeline_stage.value_or(0)));
+    needs_ranks(o_.pipeline_model_parallel_layout.has_value(), "pipeline_model_parallel_layout");
+    needs_ranks(o_.microbatch_group_size_per_virtual_pipeline_stage.has_value(),
+                "microbatch_group_size_per_virtual_pipeline_stage");
+    for (const std::string& name : uneven_options()) needs_ranks(true, name);
+  }
+
+  // Those that are given of the options that shift layers between stages.
+  std::vector<std::string> uneven_options() const {
+    std::vector<std::string> names;
+    if (o_.decoder_first_pipeline_num_layers) names.emplace_back("decoder_first_pipeline_num_layers");
+    if (o_.decoder_last_pipeline_num_layers) names.emplace_back("decoder_last_pipeline_num_layers");
+    if (o_.account_for_embedding_in_pipeline_split) names.emplace_back("account_for_embedding_in_pipeline_split");
+    if (o_.account_for_loss_in_pipeline_split) names.emplace_back("account_for_loss_in_pipeline_split");
+    return names;
+  }
+
+  void check_one_way_to_say_chunks() {
+    std::vector<std::string> names;
+    if (o_.num_layers_per_virtual_pipeline_stage) names.emplace_back("num_layers_per_virtual_pipeline_stage");
+    if (o_.num_virtual_stages_per_pipeline_rank) names.emplace_back("num_virtual_stages_per_pipeline_rank");
+    if (o_.pipeline_model_parallel_layout) names.emplace_back("pipeline_model_parallel_layout");
+    if (names.size() < 2) return;
+    refuse(fmt::format("{} each say how many stages there are", fmt::join(names, " and ")), "keep one of them");
+  }
+
+  // ---- a layout ----
+
+  void read_layout() {
+    for (const std::string& name : uneven_options()) {
+      refuse(fmt::format("pipeline_model_parallel_layout and {} both say which layers a stage gets", name),
+             fmt::format("keep the layout, leave {} out", name));
+    }
+    std::vector<std::string> stages;
+    try {
+      stages = parse_pipeline_layout(*o_.pipeline_model_parallel_layout);
+    } catch (const UserError& error) {
+      errors.push_back(error);
+      return;
+    }
+    const auto num_stages = static_cast<int64_t>(stages.size());
+    if (num_stages % p_ != 0) {
+      refuse(
+          fmt::format("pipeline_model_parallel_layout has {} stages, pipeline_model_parallel_size {} does not divide "
+                      "them",
+                      num_stages, p_),
+          fmt::format("write {} stages, or a multiple", p_));
+    } else {
+      plan.num_chunks = narrow<int>(num_stages / p_);
+    }
+    check_letters(stages);
+    int64_t next_layer = 0;
+    for (const std::string& stage : stages) {
+      const auto count = [&](char letter) { return std::count(stage.begin(), stage.end(), letter); };
+      plan.stages.push_back({next_layer, count('t'), count('E') > 0, count('L') > 0, count('m')});
+      next_layer += count('t');
+    }
+  }
+
+  void check_letters(const std::vector<std::string>& stages) {
+    const auto wrong = [&](const std::string& what, const std::string& remedy) {
+      refuse(fmt::format("pipeline_model_parallel_layout {}", what), remedy);
+    };
+    std::string all;
+    for (size_t i = 0; i < stages.size(); ++i) {
+      if (stages[i].empty()) {
+        wrong(fmt::format("has nothing in stage {} of {}", i + 1, stages.size()),
+              "take out the | that makes an empty stage, or give it a layer");
+      }
+      all += stages[i];
+    }
+    const auto count = [&](char letter) { return std::count(all.begin(), all.end(), letter); };
+    if (count('E') != 1 || !all.starts_with('E')) {
+      wrong(fmt::format("has {} E, {}", count('E'), count('E') == 1 ? "but not at its beginning" : "not one"),
+            "write one E, as the first letter");
+    }
+    if (count('L') != 1 || !all.ends_with('L')) {
+      wrong(fmt::format("has {} L, {}", count('L'), count('L') == 1 ? "but not at its end" : "not one"),
+            "write one L, as the last letter");
+    }
+    if (count('t') != num_layers_) {
+      wrong(fmt::format("has {} t, num_layers is {}", count('t'), num_layers_), "write one t a layer");
+    }
+    if (count('m') != num_modules_) {
+      wrong(num_modules_ == 0 ? fmt::format("has {} m, but the model has no prediction modules", count('m'))
+                              : fmt::format("has {} m, the model has {} prediction modules", count('m'), num_modules_),
+            num_modules_ == 0 ? "leave m out" : "write one m a module");
+    } else if (num_modules_ > 0 && count('t') > 0 && all.find('m') < all.rfind('t')) {
+      wrong("has an m in front of a t", "prediction modules read the output of the last layer: write m behind all t");
+    }
+  }
+
+  // ---- sizes ----
+
+  void share_out() {
+    const int64_t first = o_.decoder_first_pipeline_num_layers.value_or(-1);
+    const int64_t last = o_.decoder_last_pipeline_num_layers.value_or(-1);
+    const bool counts_ends = o_.account_for_embedding_in_pipeline_split || o_.account_for_loss_in_pipeline_split;
+    if (first < 0 && last < 0) return share_out_evenly();
+    if (counts_ends) {
+      refuse(fmt::format("{} all shift layers between stages", fmt::join(uneven_options(), " and ")),
+             "use decoder_first/last_pipeline_num_layers or account_for_embedding/loss_in_pipeline_split, not both");
+    }
+    if (plan.order == StageOrder::kVee) {
+      refuse(fmt::format("{} has the first and the last stage on one rank, which {} cannot describe", word_,
+                         fmt::join(uneven_options(), " and ")),
+             "use account_for_embedding/loss_in_pipeline_split or pipeline_model_parallel_layout");
+    }
+    if (o_.num_layers_per_virtual_pipeline_stage) {
+      refuse(fmt::format("num_layers_per_virtual_pipeline_stage {} is not the same on all ranks with {}",
+                         *o_.num_layers_per_virtual_pipeline_stage, fmt::join(uneven_options(), " and ")),
+             "use num_virtual_stages_per_pipeline_rank");
+    }
+    const int64_t chunks = o_.num_virtual_stages_per_pipeline_rank.value_or(1);
+    const int64_t middle_ranks = p_ - (first >= 0) - (last >= 0);
+    const int64_t middle = num_layers_ - std::max<int64_t>(first, 0) - std::max<int64_t>(last, 0);
+    if (middle < 0 || (middle_ranks == 0 ? middle != 0 : middle % middle_ranks != 0)) {
+      refuse(fmt::format("num_layers {} less those of {} are {}, to be shared by {} other pipeline rank{}", num_layers_,
+                         fmt::join(uneven_options(), " and "), middle, middle_ranks, middle_ranks == 1 ? "" : "s"),
+             middle_ranks == 0 ? "make the two add up to num_layers"
+                               : fmt::format("leave a multiple of {} layers", middle_ranks));
+    }
+    const int64_t each = middle_ranks > 0 ? middle / middle_ranks : 0;
+    for (const int64_t layers : {std::max<int64_t>(first, 0), each, std::max<int64_t>(last, 0)}) {
+      if (layers % chunks == 0 || !errors.empty()) continue;
+      refuse(fmt::format("num_virtual_stages_per_pipeline_rank {} does not divide the {} layers of a rank", chunks,
+                         layers),
+             "change decoder_first/last_pipeline_num_layers, or use pipeline_model_parallel_layout");
+    }
+    if (!errors.empty()) return;
+    plan.num_chunks = narrow<int>(chunks);
+    std::vector<int64_t> sizes;
+    for (int64_t stage = 0; stage < p_ * chunks; ++stage) {
+      const int64_t rank = stage % p_;
+      const int64_t layers = rank == 0 && first >= 0 ? first : rank == p_ - 1 && last >= 0 ? last : each;
+      sizes.push_back(layers / chunks);
+    }
+    fill(sizes);
+  }
+
+  void share_out_evenly() {
+    const int64_t embedding = o_.account_for_embedding_in_pipeline_split, loss = o_.account_for_loss_in_pipeline_split;
+    const int64_t counted = num_layers_ + embedding + loss;
+    const std::string layers =
+        embedding + loss == 0
+            ? fmt::format("num_layers {}", num_layers_)
+            : fmt::format("num_layers {} and the {}", num_layers_,
+                          embedding + loss == 2 ? "embedding and the loss" : (embedding == 1 ? "embedding" : "loss"));
+    int64_t chunks = plan.order == StageOrder::kVee ? 2 : 1;
+    if (o_.num_virtual_stages_per_pipeline_rank) chunks = *o_.num_virtual_stages_per_pipeline_rank;
+    if (const auto per_stage = o_.num_layers_per_virtual_pipeline_stage) {
+      if (counted % (p_ * *per_stage) != 0) {
+        return refuse(fmt::format("{} cannot be cut into stages of num_layers_per_virtual_pipeline_stage {} on {} "
+                                  "pipeline ranks",
+                                  layers, *per_stage, p_),
+                      even_remedy(p_ * *per_stage));
+      }
+      chunks = counted / (p_ * *per_stage);
+    }
+    if (counted % (p_ * chunks) != 0) {
+      return refuse(chunks == 1
+                        ? fmt::format("{} cannot be cut into pipeline_model_parallel_size {} equal stages", layers, p_)
+                        : fmt::format("{} cannot be cut into pipeline_model_parallel_size {} × {} virtual "
+                                      "stages = {} equal stages",
+                                      layers, p_, chunks, p_ * chunks),
+                    even_remedy(p_ * chunks));
+    }
+    plan.num_chunks = narrow<int>(chunks);
+    std::vector<int64_t> sizes(static_cast<size_t>(p_ * chunks), counted / (p_ * chunks));
+    sizes.front() -= embedding;
+    sizes.back() -= loss;
+    fill(sizes);
+  }
+
+  static std::string even_remedy(int64_t stages) {
+    return fmt::format(
+        "make num_layers a multiple of {}, or cut unevenly: decoder_first_pipeline_num_layers, "
+        "account_for_embedding_in_pipeline_split or pipeline_model_parallel_layout",
+        stages);
+  }
+
+  void fill(const std::vector<int64_t>& sizes) {
+    int64_t next_layer = 0;
+    for (const int64_t size : sizes) {
+      plan.stages.push_back({next_layer, size, false, false, 0});
+      next_layer += size;
+    }
+    plan.stages.front().has_embedding = plan.stages.back().has_head = true;
+    plan.stages.back().num_prediction_modules = num_modules_;
+    for (size_t i = 0; i < plan.stages.size(); ++i) {
+      const StageLayers& stage = plan.stages[i];
+      if (stage.num_layers > 0 || stage.has_embedding || stage.has_head) continue;
+      return refuse(fmt::format("stage {} of {} would hold nothing", i + 1, plan.stages.size()),
+                    "give every pipeline rank layers, or use fewer virtual stages");
+    }
+  }
+
+  // ---- what an algorithm takes ----
+
+  void check_chunks() {
+    const int chunks = plan.num_chunks;
+    switch (plan.algorithm) {
+      case PipelineAlgorithm::kGpipe:
+        return;
+      case PipelineAlgorithm::kZeroBubble:
+        if (chunks == 1) return;
+        return refuse(fmt::format("{} takes one stage a rank, there are {}", word_, chunks),
+                      "leave virtual stages out, or use pp_algorithm 1f1b-interleaved");
+      case PipelineAlgorithm::kZeroBubbleV:
+        if (chunks == 2) return;
+        return refuse(
+            fmt::format("{} takes two virtual stages a rank, there {} {}", word_, chunks == 1 ? "is" : "are", chunks),
+            "set num_virtual_stages_per_pipeline_rank to 2, or leave it out");
+      case PipelineAlgorithm::k1f1b:
+        if (!is_interleaved_ || chunks > 1) return;
+        return refuse(fmt::format("{} needs virtual stages", word_),
+                      "set num_virtual_stages_per_pipeline_rank to 2 or more, or use pp_algorithm 1f1b");
+    }
+  }
+
+  void check_group() {
+    if (!o_.microbatch_group_size_per_virtual_pipeline_stage) return;
+    const int64_t group = *o_.microbatch_group_size_per_virtual_pipeline_stage;
+    if (plan.algorithm != PipelineAlgorithm::k1f1b || plan.num_chunks == 1) {
+      refuse(fmt::format("microbatch_group_size_per_virtual_pipeline_stage {} is for interleaved virtual stages, of "
+                         "which there are none",
+                         group),
+             "leave it out, or set num_virtual_stages_per_pipeline_rank");
+    } else if (group < p_) {
+      refuse(fmt::format("microbatch_group_size_per_virtual_pipeline_stage {} is below pipeline_model_parallel_size {}",
+                         group, p_),
+             fmt::format("use at least {}, or leave it out", p_));
+    } else {
+      plan.microbatch_group = narrow<int>(group);
+    }
+  }
+
+  const PipelineOptions& o_;
+  int64_t p_, num_layers_, num_modules_;
+  std::string word_;  // how the person chose the algorithm
+  bool is_interleaved_ = false;
+};
+
+}  // namespace
+
+std::vector<UserError> check_pipeline(const PipelineOptions& options, int64_t pipeline_size, int64_t num_layers,
+                                      int64_t num_prediction_modules) {
+  return PlanMaker(options, pipeline_size, num_layers, num_prediction_modules).errors;
+}
+
+PipelinePlan make_pipeline_plan(const PipelineOptions& options, int64_t pipeline_size, int64_t num_layers,
+                                int64_t num_prediction_modules) {
+  PlanMaker maker(options, pipeline_size, num_layers, num_prediction_modules);
+  MEGALITH_CHECK(maker.errors.empty(), "the pipeline options were not checked: {}", maker.errors.front().message());
+  return std::move(maker.plan);
+}
+
+PipelineShape PipelinePlan::shape(int num_microbatches) const {
+  return {num_ranks, num_chunks, num_microbatches, order};
+}
+
+PipelineSchedule PipelinePlan::schedule(int num_microbatches) const {
+  return with_communication(make_pipeline_schedule(algorithm, shape(num_microbatches), microbatch_group));
+}
+
+std::vector<UserError> check_microbatches(const PipelinePlan& plan, int64_t num_microbatches) {
+  std::vector<UserError> errors;
+  const bool is_interleaved = plan.algorithm == PipelineAlgorithm::k1f1b && plan.num_chunks > 1;
+  if (!is_interleaved) return errors;
+  const int64_t p = plan.num_ranks, group = plan.microbatch_group == 0 ? p : plan.microbatch_group;
+  const int64_t rest = num_microbatches % group;
+  if (rest == 0 || rest >= p) return errors;
+  const std::string whose = plan.microbatch_group == 0
+                                ? fmt::format("pipeline_model_parallel_size {}", p)
+                                : fmt::format("microbatch_group_size_per_virtual_pipeline_stage {}", group);
+  errors.emplace_back(
+      fmt::format("{} microbatches a step cannot be taken in groups of {} by interleaved virtual stages",
+                  num_microbatches, whose),
+      fmt::format("make global_batch_size a multiple of {} × micro_batch_size × data-parallel ranks, or leave virtual "
+                  "stages out",
+                  group));
+  return errors;
+}
+
+}  // namespace megalith

@@ -1,0 +1,190 @@
+// See pipelined_model.h.
+#include "train/pipelined_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "planner/pipeline_simulator.h"
+#include "planner/pipeline_trace.h"
+#include "train/profile.h"
+
+namespace megalith {
+namespace {
+
+PipelinePlan plan_of_whole(const Model& model) {
+  const StageRange& stage = model.stage();
+  PipelinePlan plan;
+  plan.stages = {{stage.first_layer, stage.num_layers, stage.has_embedding, stage.has_head}};
+  return plan;
+}
+
+}  // namespace
+
+ModelChunks::ModelChunks(Model& whole) : models{&whole}, plan(plan_of_whole(whole)) {}
+
+ModelChunks::ModelChunks(std::vector<Model*> chunks, PipelinePlan pipeline, DeferredGradients* deferred_gradients)
+    : models(std::move(chunks)), plan(std::move(pipeline)), deferred(deferred_gradients) {}
+
+// A chunk as the executor sees it, with what the present run wants of it.
+class PipelinedModel::Stage : public PipelineStage {
+ public:
+  Stage(Model& model, bool is_first) : model_(model), is_first_(is_first) {}
+
+  struct Run {
+    MakeInput make_input;
+    HeadOutput head = HeadOutput::kLoss;
+    std::function<void(int, ModelOutput)> on_output;
+  };
+  void begin(Run run) { run_ = std::move(run); }
+
+  std::vector<TensorSpec> inputs(int microbatch) const override {
+    if (is_first_) return {};
+    const ForwardContext context = run_.make_input(microbatch).context;
+    return model_.boundary(context.b, context.s);
+  }
+
+  StageResult forward(int microbatch, const Bundle& inputs) override {
+    const ProfileRange range("forward");
+    ModelOutput output = model_.forward(run_.make_input(microbatch), inputs, run_.head);
+    StageResult result{.outputs = std::move(output.boundary), .objective = {}};
+    for (const LossTerm& term : output.terms) {
+      result.objective = result.objective.defined() ? result.objective + term.objective : term.objective;
+    }
+    if (run_.on_output) run_.on_output(microbatch, std::move(output));
+    return result;
+  }
+
+ private:
+  Model& model_;
+  const bool is_first_;
+  Run run_;
+};
+
+PipelinedModel::PipelinedModel(ModelChunks chunks, const Groups& groups, at::Device device)
+    : chunks_(std::move(chunks)), groups_(groups), device_(device) {
+  MEGALITH_CHECK(chunks_.plan.num_ranks == groups.pp->size(), "a pipeline of {} on {} ranks", chunks_.plan.num_ranks,
+                 groups.pp->size());
+  MEGALITH_CHECK(chunks_.plan.num_chunks == std::ssize(chunks_.models), "{} chunks of {}", chunks_.models.size(),
+                 chunks_.plan.num_chunks);
+  const PipelineShape shape = chunks_.plan.shape(1);
+  std::vector<PipelineStage*> stages;
+  for (int chunk = 0; chunk < chunks_.plan.num_chunks; ++chunk) {
+    const int stage = shape.stage_of(groups.pp->rank(), chunk);
+    stages_.push_back(std::make_unique<Stage>(*chunks_.models[static_cast<size_t>(chunk)], stage == 0));
+    stages.push_back(stages_.back().get());
+  }
+  executor_ = std::make_unique<PipelineExecutor>(*groups.pp, stages, chunks_.deferred, device);
+}
+
+PipelinedModel::~PipelinedModel() = default;
+
+const ModelConfig& PipelinedModel::config() const { return chunks_.models[0]->config(); }
+
+bool PipelinedModel::has_head() const {
+  for (const Model* model : chunks_.models) {
+    if (model->stage().has_head) return true;
+  }
+  return false;
+}
+
+std::string PipelinedModel::gather_trace() const {
+  MEGALITH_CHECK(last_schedule_ != nullptr, "a trace before the first step");
+  // Of each action: start, end, live.
+  const auto& records = executor_->records();
+  int64_t longest = 0;
+  for (const auto& actions : last_schedule_->ranks) longest = std::max<int64_t>(longest, std::ssize(actions));
+  const at::Tensor mine = at::zeros({longest, 3}, at::kDouble);
+  auto numbers = mine.accessor<double, 2>();
+  for (int64_t i = 0; i < std::ssize(records); ++i) {
+    const ActionRecord& record = records[static_cast<size_t>(i)];
+    numbers[i][0] = record.start_s;
+    numbers[i][1] = record.end_s;
+    numbers[i][2] = record.live;
+  }
+  const at::Tensor all = groups_.pp->gathered(mine.to(groups_.pp->device()), "times of the pipeline").to(at::kCPU);
+  if (!groups_.pp->is_first()) return {};
+  const auto times = all.view({groups_.pp->size(), longest, 3});
+  const auto at = times.accessor<double, 3>();
+  std::vector<std::vector<TimedAction>> ranks;
+  for (size_t rank = 0; rank < last_schedule_->ranks.size(); ++rank) {
+    auto& list = ranks.emplace_back();
+    for (const Action& action : last_schedule_->ranks[rank]) {
+      const auto& row = at[static_cast<int64_t>(rank)][std::ssize(list)];
+      list.push_back({.action = action, .start = row[0], .end = row[1], .live = static_cast<int>(row[2])});
+    }
+  }
+  return pipeline_trace_json(*last_schedule_, ranks);
+}
+
+const PipelineSchedule& PipelinedModel::schedule_for(int num_microbatches, bool is_training) {
+  const auto key = std::pair(num_microbatches, is_training);
+  auto found = schedules_.find(key);
+  if (found == schedules_.end()) {
+    PipelineSchedule schedule = is_training ? chunks_.plan.schedule(num_microbatches)
+                                            : make_forward_schedule(chunks_.plan.shape(num_microbatches));
+    // Throws when the lists would wait for each other: here, and not as a run that hangs.
+    check_pipeline_schedule(schedule);
+    found = schedules_.emplace(key, std::move(schedule)).first;
+  }
+  return found->second;
+}
+
+void PipelinedModel::train(int num_microbatches, const MakeInput& make_input,
+                           const std::function<void(bool)>& before_forward,
+                           const std::function<void(const ModelOutput&)>& on_output) {
+  const PipelineSchedule& schedule = schedule_for(num_microbatches, /*is_training=*/true);
+  for (const auto& stage : stages_) {
+    stage->begin({.make_input = make_input, .head = HeadOutput::kLoss, .on_output = [&](int, ModelOutput output) {
+                    on_output(output);
+                  }});
+  }
+  int num_forwards = num_microbatches * chunks_.plan.num_chunks;
+  if (std::exchange(is_aligned_, false)) groups_.pp->barrier("beginning of a traced step").wait();
+  const at::AutoGradMode record(true);
+  executor_->run(schedule, [&](const Action& action) {
+    if (action.kind == ActionKind::kForward) before_forward(--num_forwards == 0);
+  });
+  last_schedule_ = &schedule;
+}
+
+void PipelinedModel::evaluate(int num_microbatches, const MakeInput& make_input, HeadOutput head,
+                              const std::function<void(int, ModelOutput)>& on_output) {
+  const at::NoGradGuard no_grad;
+  for (size_t chunk = 0; chunk < stages_.size(); ++chunk) {
+    Stage::Run run{.make_input = make_input, .head = head, .on_output = {}};
+    if (chunks_.models[chunk]->stage().has_head) run.on_output = on_output;
+    stages_[chunk]->begin(std::move(run));
+  }
+  executor_->run(schedule_for(num_microbatches, /*is_training=*/false));
+}
+
+at::Tensor PipelinedModel::broadcast_from_head(const at::Tensor& mine, at::IntArrayRef shape, at::ScalarType dtype,
+                                               std::string_view label) {
+  if (groups_.pp->size() == 1) return mine;
+  const at::Tensor tensor = has_head() ? mine.contiguous() : at::empty(shape, at::TensorOptions(device_).dtype(dtype));
+  const PipelineShape shape_of_pipeline = chunks_.plan.shape(1);
+  groups_.pp->broadcast(tensor, shape_of_pipeline.rank_of(shape_of_pipeline.num_stages() - 1), label).wait();
+  return tensor;
+}
+
+ModelOutput PipelinedModel::forward(const ModelInput& input, HeadOutput head) {
+  ModelOutput output;
+  evaluate(
+      1, [&](int) { return input; }, head, [&](int, ModelOutput own) { output = std::move(own); });
+  const int64_t b = input.context.b, s = input.context.s;
+  const at::ScalarType wide = chunks_.models[0]->dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  if (head == HeadOutput::kTokenLosses) {
+    output.token_losses = broadcast_from_head(output.token_losses, {b, s}, wide, "token losses");
+  } else if (head != HeadOutput::kLoss) {
+    const int64_t rows = head == HeadOutput::kLastLogits ? 1 : s;
+    output.logits =
+        broadcast_from_head(output.logits, {b, rows, *config().vocab_size}, chunks_.models[0]->dtype(), "logits");
+  }
+  return output;
+}
+
+}  // namespace megalith

@@ -1,0 +1,77 @@
+// The chunks of a model that a rank holds, run as one: forward, or forward and backward, of several microbatches
+// through all stages of the pipeline. A pipeline of one rank and one chunk is the plain loop over microbatches.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/groups.h"
+#include "models/model.h"
+#include "nn/deferred_gradients.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/pipeline_options.h"
+
+namespace megalith {
+
+// This rank's chunks, by chunk index, and the pipeline that they are part of.
+struct ModelChunks {
+  std::vector<Model*> models;
+  PipelinePlan plan;
+  DeferredGradients* deferred = nullptr;  // what the chunks' layers were built with
+
+  ModelChunks(Model& whole);  // NOLINT: a whole model on one rank is its own only chunk
+  ModelChunks(std::vector<Model*> models, PipelinePlan plan, DeferredGradients* deferred);
+};
+
+class PipelinedModel {
+ public:
+  // All that the chunks point to and groups outlive it.
+  PipelinedModel(ModelChunks chunks, const Groups& groups, at::Device device);
+  ~PipelinedModel();
+
+  const ModelConfig& config() const;
+  std::vector<std::string> loss_names() const { return chunks_.models[0]->loss_names(); }
+  const PipelinePlan& plan() const { return chunks_.plan; }
+  bool has_head() const;
+
+  // A microbatch as the chunks take it, when it is about to run.
+  using MakeInput = std::function<ModelInput(int microbatch)>;
+
+  // Forward and backward of every microbatch. Gradients are in the Parameters' buffers afterwards.
+  //   before_forward  called before each forward of this rank, with whether it is the rank's last
+  //   on_output       called with what each forward of this rank's chunks gave
+  void train(int num_microbatches, const MakeInput& make_input, const std::function<void(bool is_last)>& before_forward,
+             const std::function<void(const ModelOutput&)>& on_output);
+
+  // Forward without gradients. on_output is called on the ranks that have the head.
+  void evaluate(int num_microbatches, const MakeInput& make_input, HeadOutput head,
+                const std::function<void(int microbatch, ModelOutput)>& on_output);
+
+  // The same for one microbatch, with the logits or token losses on every rank of the pipeline.
+  ModelOutput forward(const ModelInput& input, HeadOutput head);
+
+  // What happened in the last train(), on every rank of this pipeline, as planner/pipeline_trace.h writes it. All of
+  // them call it; the first has the text, the others an empty one.
+  std::string gather_trace() const;
+  // The next train() begins on all ranks of the pipeline at one moment, so that their times compare.
+  void align_next_run() { is_aligned_ = true; }
+
+ private:
+  class Stage;
+  const PipelineSchedule& schedule_for(int num_microbatches, bool is_training);
+  at::Tensor broadcast_from_head(const at::Tensor& mine, at::IntArrayRef shape, at::ScalarType dtype,
+                                 std::string_view label);
+
+  ModelChunks chunks_;
+  const Groups& groups_;
+  at::Device device_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+  std::unique_ptr<PipelineExecutor> executor_;
+  std::map<std::pair<int, bool>, PipelineSchedule> schedules_;  // by microbatches and whether it trains; proven
+  const PipelineSchedule* last_schedule_ = nullptr;             // of train()
+  bool is_aligned_ = false;
+};
+
+}  // namespace megalith

@@ -1,0 +1,82 @@
+// Pipelines of every schedule against a single rank, alone and with the other axes.
+#include <gtest/gtest.h>
+
+#include "layouts/layout.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+PipelineOptions algorithm(std::string name) { return {.pp_algorithm = std::move(name)}; }
+
+PipelineOptions virtual_stages(int64_t count, std::optional<int64_t> group = {}) {
+  return {.num_virtual_stages_per_pipeline_rank = count, .microbatch_group_size_per_virtual_pipeline_stage = group};
+}
+
+std::vector<Layout> pipelines() {
+  std::vector<Layout> list;
+  const auto add = [&](Layout layout, const Task& task) {
+    layout.task = task;
+    list.push_back(std::move(layout));
+  };
+  const auto deep = [](Task task, int64_t layers) {
+    task.num_layers = layers;
+    return task;
+  };
+  const Task plain, tied{.is_tied = true};
+  const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
+  const Task qwen{.has_documents = true, .has_qkv_bias = true};
+  const Task twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
+  const RecomputeOptions full{
+      .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
+  const RecomputeOptions selective{.recompute_granularity = "selective",
+                                   .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
+
+  // Every schedule alone; fewer microbatches than stages as well.
+  add({.pp = 2, .pipeline = algorithm("gpipe")}, all);
+  add({.pp = 2}, plain);
+  add({.pp = 2, .micro_batch = 8}, all);
+  add({.pp = 4, .micro_batch = 2}, deep(tied, 4));
+  add({.pp = 4, .micro_batch = 4}, deep(qwen, 4));
+  add({.pp = 2, .pipeline = virtual_stages(2)}, deep(all, 4));
+  add({.pp = 2, .micro_batch = 2, .pipeline = virtual_stages(3)}, deep(twelve, 6));
+  add({.pp = 4, .pipeline = virtual_stages(2)}, deep(tied, 8));
+  add({.pp = 2, .pipeline = virtual_stages(2, 4)}, deep(qwen, 4));
+  add({.pp = 2, .pipeline = algorithm("zero-bubble")}, all);
+  add({.pp = 4, .micro_batch = 2, .pipeline = algorithm("zero-bubble")}, deep(twelve, 4));
+  add({.pp = 2, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
+  add({.pp = 4, .pipeline = algorithm("zbv-formatted")}, deep(qwen, 8));
+  // Uneven stages.
+  add({.pp = 2, .pipeline = {.decoder_first_pipeline_num_layers = 1}}, deep(tied, 4));
+  add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_layout = "Et|tt|L"}}, deep(twelve, 3));
+  add({.pp = 2, .pipeline = {.pipeline_model_parallel_layout = "E|t|tt|tL"}}, deep(all, 4));
+  // With tensor, sequence and data parallelism, sharded optimizer state, recomputation.
+  add({.tp = 2, .pp = 2, .micro_batch = 2}, all);
+  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .pipeline = algorithm("zero-bubble")}, all);
+  add({.dp = 2, .pp = 2, .micro_batch = 2}, tied);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = zero1()}, all);
+  add({.dp = 4, .pp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = zero1()}, tied);
+  add({.tp = 2,
+       .dp = 2,
+       .pp = 2,
+       .is_sequence_parallel = true,
+       .data_parallel = zero1(),
+       .pipeline = virtual_stages(2)},
+      deep(all, 4));
+  add({.tp = 2, .dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
+  add({.pp = 2, .recompute = full, .pipeline = virtual_stages(2)}, deep(all, 4));
+  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .recompute = full, .pipeline = algorithm("zero-bubble")}, all);
+  add({.dp = 2, .pp = 2, .recompute = selective, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
+  return list;
+}
+
+TEST(PipelineMatrix, EveryLayoutTrainsAsOneRankInFloat64) {
+  EXPECT_GE(pipelines().size(), 24U);
+  expect_as_one_rank_in_float64(pipelines());
+}
+
+TEST(PipelineMatrix, FusedOperatorsAgreeInFloat32) { expect_as_one_rank_in_float32(pipelines()); }
+
+}  // namespace
+}  // namespace megalith
