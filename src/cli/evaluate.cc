@@ -10,6 +10,7 @@
 #include "core/file.h"
 #include "core/help.h"
 #include "core/json.h"
+#include "data/context_shard.h"
 #include "train/setup.h"
 #include "train/step.h"
 
@@ -86,11 +87,12 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
                                       .dp_rank = groups.dp->rank(),
                                       .dp_size = groups.dp->size()});
     at::Tensor losses;
-    const EvaluationSums part =
-        evaluate_batch(*built.model, batch, session.device, options.losses_file ? &losses : nullptr);
+    const EvaluationSums part = evaluate_batch(*built.model, shard_batch(batch, *groups.cp), session.device,
+                                               options.losses_file ? &losses : nullptr);
     sums.loss_sum += part.loss_sum;
     sums.tokens += part.tokens;
     if (options.losses_file) {
+      losses = joined_tokens(losses, *groups.cp);
       // In the order of the ranks, which is that of the samples.
       losses = groups.dp->gathered(losses.contiguous().to(groups.dp->device()), "token losses").to(at::kCPU);
       if (is_speaker) lines += loss_lines(losses);

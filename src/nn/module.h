@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/context_parallel.h"
 #include "nn/parameter.h"
 #include "ops/kernels.h"
 
@@ -36,6 +37,7 @@ struct LayerContext {
   bool is_sequence_parallel = false;
   uint64_t seed = 1234;  // of the dropout keys
   SelectiveRecompute recompute;
+  std::vector<ContextParallelKind> context_parallel_kinds = {};  // one, or one a layer; empty: p2p
 };
 
 // What a forward pass over b sequences of s tokens costs on this rank. Attention's products are counted over all keys,
@@ -50,7 +52,7 @@ struct LayerCost {
   LayerCost& operator+=(const LayerCost& other);
 };
 struct CostShape {
-  int64_t b = 1, s = 1;
+  int64_t b = 1, s = 1;          // of this rank: under context parallelism s is its part of a sequence
   int64_t activation_bytes = 2;  // an element of the activations' dtype
 };
 

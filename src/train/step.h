@@ -17,7 +17,7 @@
 
 namespace megalith {
 
-// A batch of this rank as the model takes it, on the model's device.
+// A batch of this rank, or under context parallelism its part, as the model takes it, on the model's device.
 ModelInput make_model_input(const Batch& batch, at::Device device, const ObjectiveScales& scales);
 
 struct NamedLoss {
@@ -36,7 +36,7 @@ class TrainStep {
  public:
   TrainStep(Model& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device);
 
-  // batches  this rank's microbatches, in order
+  // batches  this rank's microbatches, in order; whole rows, of which context-parallel ranks take their parts
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
   StepResult run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0);
 
@@ -52,6 +52,7 @@ class TrainStep {
 };
 
 // Loss of the batches without gradients, averaged over all their valid tokens on all ranks.
+// batch  as make_model_input() takes it: under context parallelism the part that shard_batch() gives
 // token_losses, when given, receives each batch's (b, s) losses.
 struct EvaluationSums {
   double loss_sum = 0, tokens = 0;

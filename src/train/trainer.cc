@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "core/time.h"
+#include "data/context_shard.h"
 #include "device/memory.h"
 
 namespace megalith {
@@ -116,7 +117,8 @@ std::string Trainer::report(const std::string& device_text) const {
   memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
   const Derived& d = resolved_.derived;
-  const CostShape shape{d.micro_batch_size, d.seq_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
+  const CostShape shape{d.micro_batch_size, d.seq_length / groups_.cp->size(),
+                        static_cast<int64_t>(c10::elementSize(d.dtype))};
   memory.activations = activation_peak(built_.model->block_costs(shape), built_.recompute);
   return startup_report(resolved_, numbers_, &memory, device_text);
 }
@@ -396,7 +398,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
                                       .micro_batch_size = d.micro_batch_size,
                                       .dp_rank = groups_.dp->rank(),
                                       .dp_size = groups_.dp->size()});
-    const EvaluationSums part = evaluate_batch(*built_.model, batch, device_);
+    const EvaluationSums part = evaluate_batch(*built_.model, shard_batch(batch, *groups_.cp), device_);
     sums.loss_sum += part.loss_sum;
     sums.tokens += part.tokens;
   }

@@ -132,6 +132,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
+  context.context_parallel_kinds = context_parallel_kinds({.cp_comm_type = layout.cp_comm_type});
   const RecomputePlan plan = make_recompute_plan(layout.recompute, 0, config.num_layers);
   const auto model = family_for(config).build(
       config, context, {.num_layers = config.num_layers, .layers_per_block = plan.layers_per_block});
@@ -279,6 +280,8 @@ int64_t Layout::num_microbatches() const { return div_exact(task.global_batch, m
 
 std::string Layout::text() const {
   std::string text = fmt::format("tp {}, dp {}", tp, dp);
+  if (cp > 1) text += fmt::format(", cp {} {}", cp, fmt::join(cp_comm_type, " "));
+  if (cp_ulysses > 1) text += fmt::format(" ({} x {})", cp_ulysses, cp / cp_ulysses);
   if (is_sequence_parallel) text += ", sequence parallel";
   if (dp_replicate > 1) text += fmt::format(" ({} copies)", dp_replicate);
   if (data_parallel.make) text += ", " + data_parallel.name;
@@ -296,9 +299,14 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
                                     const Mistake* mistake) {
   std::vector<RankOutcome> ranks(static_cast<size_t>(layout.world_size()));
   ThreadWorld(layout.world_size())
-      .run(Mesh({.tp = layout.tp, .dp = layout.dp, .dp_replicate = layout.dp_replicate}), [&](Groups& groups) {
-        ranks[static_cast<size_t>(groups.rank)] = run_rank(groups, layout, precision, num_steps, mistake);
-      });
+      .run(Mesh({.tp = layout.tp,
+                 .cp = layout.cp,
+                 .dp = layout.dp,
+                 .dp_replicate = layout.dp_replicate,
+                 .cp_ulysses = layout.cp_ulysses}),
+           [&](Groups& groups) {
+             ranks[static_cast<size_t>(groups.rank)] = run_rank(groups, layout, precision, num_steps, mistake);
+           });
   return ranks;
 }
 
