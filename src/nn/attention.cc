@@ -216,8 +216,15 @@ LayerCost SelfAttention::own_cost(const CostShape& shape) const {
   // keeps.
   return {.forward_flops = 4 * static_cast<double>(tokens * keys * num_heads_ * d),
           .kept_bytes =
-              tokens * ((num_heads_ + 2 * num_kv_heads_) * d * shape.activation_bytes + num_heads_ * statistic_bytes),
-          .working_bytes = context_.cp_size() > 1 ? context_.working_bytes(shape, d) : 0};
+              tokens * ((num_heads_ + 2 * num_kv_heads_) * d * shape.activation_bytes + num_heads_ * statistic_bytes)};
+}
+
+int64_t SelfAttention::backward_bytes(const CostShape& shape) const {
+  const int64_t tokens = shape.b * shape.s, d = options_.head_dim;
+  const int64_t q = tokens * num_heads_ * d, kv = 2 * tokens * num_kv_heads_ * d;
+  // At the end the gradients of out, of q, k and v, these together, and of q before the rotation.
+  const int64_t at_end = (3 * q + 2 * kv + q) * shape.activation_bytes;
+  return context_.cp_size() > 1 ? std::max(at_end, context_.backward_bytes(shape, d)) : at_end;
 }
 
 }  // namespace megalith

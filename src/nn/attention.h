@@ -43,6 +43,9 @@ class SelfAttention : public Module {
   at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
                      const RestoreInput& restore = {});
 
+  // Of attention itself, without the projections: what backward takes for a moment beside what is kept.
+  int64_t backward_bytes(const CostShape& shape) const;
+
  protected:
   LayerCost own_cost(const CostShape& shape) const override;
 

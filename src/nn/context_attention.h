@@ -63,8 +63,8 @@ class ContextAttention {
                                    const Masks& masks) const;
 
   int cp_size() const { return ulysses_->size() * ring_->size(); }
-  // Bytes beside what is kept, at the worst moment of backward.
-  int64_t working_bytes(const CostShape& shape, int64_t head_dim) const;
+  // What backward takes at its worst moment beside what is kept, dout included.
+  int64_t backward_bytes(const CostShape& shape, int64_t head_dim) const;
 
  private:
   struct Part;
