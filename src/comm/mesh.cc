@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "comm/context_parallel.h"
 #include "core/option.h"
 
 namespace megalith {
@@ -100,6 +101,12 @@ void ParallelOptions::visit(OptionVisitor& v) {
   v.field("context_parallel_size", context_parallel_size, "Ranks that share every sequence (context parallelism).")
       .unit("ranks")
       .at_least(1);
+  v.field("cp_comm_type", cp_comm_type,
+          "How attention sees a shared sequence, one word for all layers or one for each: p2p (keys and values go "
+          "round in a ring, behind the computation), all_gather (of all keys and values), a2a (each rank has all "
+          "tokens of some heads), a2a+p2p (a2a among neighbours, a ring across).");
+  v.field("hierarchical_context_parallel_sizes", hierarchical_context_parallel_sizes,
+          "Of a2a+p2p: the ranks of an all-to-all and those of a ring; their product is context_parallel_size.");
   v.field("expert_model_parallel_size", expert_model_parallel_size,
           "Ranks that the experts of a layer are spread over (expert parallelism).")
       .unit("ranks")
@@ -122,7 +129,7 @@ void ParallelOptions::visit(OptionVisitor& v) {
 }
 
 std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int64_t world_size) {
-  std::vector<UserError> errors;
+  std::vector<UserError> errors = check_context_parallel_options(options);
   const int64_t tp = options.tensor_model_parallel_size, pp = options.pipeline_model_parallel_size;
   const int64_t cp = options.context_parallel_size, ep = options.expert_model_parallel_size;
   const int64_t etp = options.expert_tensor_parallel_size.value_or(tp);
@@ -221,6 +228,9 @@ Mesh Mesh::from_options(const ParallelOptions& options, int64_t world_size) {
   sizes.ep = narrow<int>(options.expert_model_parallel_size);
   sizes.etp = narrow<int>(options.expert_tensor_parallel_size.value_or(options.tensor_model_parallel_size));
   sizes.dp_replicate = narrow<int>(options.num_distributed_optimizer_instances);
+  if (!options.hierarchical_context_parallel_sizes.empty()) {
+    sizes.cp_ulysses = narrow<int>(options.hierarchical_context_parallel_sizes[0]);
+  }
   sizes.pp_before_dp = options.use_tp_pp_dp_mapping;
   return Mesh(sizes);
 }

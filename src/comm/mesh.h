@@ -65,6 +65,8 @@ struct ParallelOptions {
   int64_t tensor_model_parallel_size = 1;
   int64_t pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
+  std::vector<std::string> cp_comm_type = {"p2p"};           // one, or one a layer; see context_parallel.h
+  std::vector<int64_t> hierarchical_context_parallel_sizes;  // cp_ulysses, cp_ring; empty: 1, context_parallel_size
   int64_t expert_model_parallel_size = 1;
   std::optional<int64_t> expert_tensor_parallel_size;  // unset: tensor_model_parallel_size
   int64_t num_distributed_optimizer_instances = 1;     // dp_replicate

@@ -82,9 +82,6 @@ constexpr KnownNamesRow kRows[] = {
      "pp_warmup allow_padding_num_layers enable_1f1b_v enable_zb_runtime enable_exactly_numeric_match "
      "enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline patch_zero_bubble "
      "pre_communication_optimization offload auto_offload_time cpu_offload"},
-    {Kind::kUnsupported, kValue, "context parallelism", "context_parallel_size=1"},
-    {Kind::kNoEffect, kValue, "read only with context_parallel_size above 1",
-     "cp_comm_type hierarchical_context_parallel_sizes"},
     {Kind::kUnsupported, kValue, "expert parallelism", "expert_model_parallel_size=1 expert_tensor_parallel_size=1"},
     {Kind::kUnsupported, kSwitch, "replicated local checkpoints", "replication=false"},
 

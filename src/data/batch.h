@@ -22,6 +22,12 @@ struct Batch {
   // (b) int64: the row's place in the order of training, counted over the whole run (samples consumed before this step
   // plus the place in the global batch). The same under every layout; dropout is keyed by it.
   at::Tensor sample_index;
+
+  // Of a part of whole rows, as shard_batch() makes it for context parallelism: s tokens of rows of S. Not set in whole
+  // rows.
+  int64_t row_length = 0;       // S
+  at::Tensor row_index;         // (s) int64, ascending: which tokens of the row these are
+  at::Tensor row_document_ids;  // (b, S) int32: document_ids of the whole rows, which attention's keys need
 };
 
 }  // namespace megalith

@@ -53,6 +53,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   using Core = AttentionCore;
   struct Call {
     const SelfAttention* layer;
+    bool is_shared;  // the sequence, by context-parallel ranks
     ops::AttentionMask mask;
     ops::AttentionDropout dropout;
     RotaryAngles angles;
@@ -63,15 +64,17 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
                             Call call) {
     const SelfAttention& layer = *call.layer;
     const HeadViews heads = split_heads(qkv, b, s, layer.num_heads_, layer.num_kv_heads_);
-    const at::Tensor q = rotated(heads.q, call.angles, layer.options_.is_rotary_interleaved, layer.kernels_);
-    const at::Tensor k = rotated(heads.k, call.angles, layer.options_.is_rotary_interleaved, layer.kernels_);
-    // A copy, or the view would keep the whole projection alive.
-    const at::Tensor v = heads.v.contiguous();
-    auto [out, lse] = ops::attention_forward(q, k, v, layer.scale_, call.mask, call.dropout, layer.kernels_);
-    if (call.core)
-      *call.core = {.q = q, .k = k, .v = v, .out = {}, .lse = {}};
-    else
-      node->save_for_backward({q, k, v, out, lse});
+    const auto rotate = [&](const at::Tensor& x) {
+      return rotated(x, call.angles, layer.options_.is_rotary_interleaved, layer.kernels_);
+    };
+    // v is a copy, or the view would keep the whole projection alive.
+    Core core{.q = rotate(heads.q), .k = rotate(heads.k), .v = heads.v.contiguous(), .out = {}, .lse = {}};
+    const at::Tensor out = compute(core, call);
+    if (call.core) {
+      *call.core = {.q = core.q, .k = core.k, .v = core.v, .out = {}, .lse = {}};
+    } else {
+      node->save_for_backward({core.q, core.k, core.v, core.out, core.lse});
+    }
     hold(node, std::move(call));
     return out.view({b * s, -1});
   }
@@ -85,11 +88,14 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const auto shared = std::exchange(call.core, {});
     if (shared && !shared->out.defined()) compute_again(*shared, call);  // a frozen projection did not ask
     const Core core = shared ? std::exchange(*shared, {}) : Core{saved[0], saved[1], saved[2], saved[3], saved[4]};
-    const at::Tensor &q = core.q, &k = core.k, &v = core.v, &out = core.out, &lse = core.lse;
-    const auto d = ops::attention_backward(gradients[0].contiguous().view(out.sizes()), q, k, v, out, lse, layer.scale_,
-                                           call.mask, call.dropout, false, layer.kernels_);
-    const int64_t b = q.size(0), s = q.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
-    const at::Tensor dqkv = at::empty({b * s, (n + 2 * g) * q.size(3)}, q.options());
+    const at::Tensor& out = core.out;
+    const at::Tensor dout = gradients[0].contiguous().view(out.sizes());
+    const auto d = call.is_shared ? layer.context_.backward(dout, {core.q, core.k, core.v}, {out, core.lse},
+                                                            {call.mask, call.dropout})
+                                  : ops::attention_backward(dout, core.q, core.k, core.v, out, core.lse, layer.scale_,
+                                                            call.mask, call.dropout, false, layer.kernels_);
+    const int64_t b = out.size(0), s = out.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
+    const at::Tensor dqkv = at::empty({b * s, (n + 2 * g) * out.size(3)}, out.options());
     const HeadViews parts = split_heads(dqkv, b, s, n, g);
     const auto unrotated = [&](const at::Tensor& dy) {
       if (!call.angles.cos.defined()) return dy;
@@ -102,9 +108,26 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     return {dqkv, {}, {}, {}};
   }
 
+  // From q, k and v of this rank's tokens, in whose places then stand those that backward needs.
+  static at::Tensor compute(Core& core, const Call& call) {
+    if (call.is_shared) {
+      auto [q, k, v] = call.layer->context_.exchange_heads(core.q, core.k, core.v);
+      core = {.q = q, .k = k, .v = v, .out = {}, .lse = {}};
+    }
+    compute_again(core, call);
+    return core.out;
+  }
+
   static void compute_again(Core& core, const Call& call) {
-    std::tie(core.out, core.lse) = ops::attention_forward(core.q, core.k, core.v, call.layer->scale_, call.mask,
-                                                          call.dropout, call.layer->kernels_);
+    const SelfAttention& layer = *call.layer;
+    if (call.is_shared) {
+      auto [out, lse] = layer.context_.forward({core.q, core.k, core.v}, {call.mask, call.dropout});
+      core.out = out;
+      core.lse = lse;
+      return;
+    }
+    std::tie(core.out, core.lse) =
+        ops::attention_forward(core.q, core.k, core.v, layer.scale_, call.mask, call.dropout, layer.kernels_);
   }
 };
 
@@ -117,6 +140,8 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
       head_start_(num_heads_ * context.groups->tp->rank()),
       recomputes_core_(context.recompute.core_attention),
       kernels_(context.kernels),
+      context_(*context.groups, context_parallel_kind(context.context_parallel_kinds, options.layer), name, scale_,
+               num_heads_, num_kv_heads_, kernels_),
       qkv_(context, name + ".qkv_proj", options.hidden,
            {{name + ".q_proj", options.num_heads * options.head_dim},
             {name + ".k_proj", options.num_kv_heads * options.head_dim},
@@ -145,9 +170,11 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& for
     MEGALITH_CHECK(forward.row_ids.defined(), "dropout needs the global numbers of the tokens");
     dropout = {options_.dropout, dropout_key_, forward.row_ids, head_start_};
   }
+  AttentionFunction::Call call{this, forward.row_length > 0, forward.mask, dropout, angles, {}};
+  MEGALITH_CHECK(!call.is_shared || (forward.cache == nullptr && forward.row_length == s * context_.cp_size()),
+                 "a sequence of {} is no {} parts of {}", forward.row_length, context_.cp_size(), s);
   if (is_recording({qkv})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
-    AttentionFunction::Call call{this, forward.mask, dropout, angles, {}};
     if (!recomputes_core_) return output_.forward(AttentionFunction::apply(qkv, b, s, std::move(call)));
     call.core = std::make_shared<AttentionCore>();
     const at::Tensor out = AttentionFunction::apply(qkv, b, s, call);
@@ -159,11 +186,9 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& for
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
   const at::Tensor q = rotated(heads.q, angles, options_.is_rotary_interleaved, kernels_);
   const at::Tensor k = rotated(heads.k, angles, options_.is_rotary_interleaved, kernels_);
-  const at::Tensor out =
-      forward.cache != nullptr
-          ? attend_with_cache(q, k, heads.v, forward)
-          : std::get<0>(ops::attention_forward(q, k, heads.v, scale_, forward.mask, dropout, kernels_));
-  return output_.forward(out.view({b * s, -1}));
+  if (forward.cache != nullptr) return output_.forward(attend_with_cache(q, k, heads.v, forward).view({b * s, -1}));
+  AttentionCore core{.q = q, .k = k, .v = heads.v, .out = {}, .lse = {}};
+  return output_.forward(AttentionFunction::compute(core, call).view({b * s, -1}));
 }
 
 at::Tensor SelfAttention::attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -186,12 +211,20 @@ at::Tensor SelfAttention::attend_with_cache(const at::Tensor& q, const at::Tenso
 
 LayerCost SelfAttention::own_cost(const CostShape& shape) const {
   const int64_t tokens = shape.b * shape.s, d = options_.head_dim, statistic_bytes = recomputes_core_ ? 0 : 4;
-  return {.forward_flops = 4 * static_cast<double>(
-                                   tokens * shape.s * num_heads_ *
-                                   d),  // q k^T and p v
-                                        // q, k, v and the log-sum-exp; the output is what the projection after it keeps
+  const int64_t keys = shape.s * context_.cp_size();
+  // Of the products q k^T and p v. Kept are q, k, v and the log-sum-exp; the output is what the projection after it
+  // keeps.
+  return {.forward_flops = 4 * static_cast<double>(tokens * keys * num_heads_ * d),
           .kept_bytes =
               tokens * ((num_heads_ + 2 * num_kv_heads_) * d * shape.activation_bytes + num_heads_ * statistic_bytes)};
+}
+
+int64_t SelfAttention::backward_bytes(const CostShape& shape) const {
+  const int64_t tokens = shape.b * shape.s, d = options_.head_dim;
+  const int64_t q = tokens * num_heads_ * d, kv = 2 * tokens * num_kv_heads_ * d;
+  // At the end the gradients of out, of q, k and v, these together, and of q before the rotation.
+  const int64_t at_end = (3 * q + 2 * kv + q) * shape.activation_bytes;
+  return context_.cp_size() > 1 ? std::max(at_end, context_.backward_bytes(shape, d)) : at_end;
 }
 
 }  // namespace megalith

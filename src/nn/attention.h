@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "nn/context_attention.h"
 #include "nn/forward.h"
 #include "nn/linear.h"
 #include "nn/module.h"
@@ -36,10 +37,14 @@ class SelfAttention : public Module {
   SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options);
 
   // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
-  // gradients) the keys and values of x are appended to it and all positions so far are attended to. restore: as
+  // gradients) the keys and values of x are appended to it and all positions so far are attended to. Of a sequence that
+  // context-parallel ranks share, x is this rank's part, and theirs are attended to as well. restore: as
   // Linear::forward has it, where AttentionOptions::keeps_input is false.
   at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
                      const RestoreInput& restore = {});
+
+  // Of attention itself, without the projections: what backward takes for a moment beside what is kept.
+  int64_t backward_bytes(const CostShape& shape) const;
 
  protected:
   LayerCost own_cost(const CostShape& shape) const override;
@@ -57,6 +62,7 @@ class SelfAttention : public Module {
   int64_t head_start_;
   bool recomputes_core_;
   Kernels kernels_;
+  ContextAttention context_;
   Linear qkv_, output_;
 };
 

@@ -1,5 +1,7 @@
 #include "nn/decoder_layer.h"
 
+#include <algorithm>
+
 namespace megalith {
 
 namespace {
@@ -42,6 +44,12 @@ ResidualStream DecoderLayer::forward(ResidualStream stream, const ForwardContext
   const at::Tensor transformed = mlp_.forward(mlp_input, restore(mlp_norm_));
   stream.delta = mlp_dropout_.forward(transformed, forward);
   return stream;
+}
+
+// Attention's backward comes when what the MLP and its norm kept is free again.
+LayerCost DecoderLayer::own_cost(const CostShape& shape) const {
+  const int64_t freed = mlp_norm_.cost(shape).kept_bytes + mlp_.cost(shape).kept_bytes;
+  return {.working_bytes = std::max<int64_t>(attention_.backward_bytes(shape) - freed, 0)};
 }
 
 }  // namespace megalith

@@ -27,6 +27,9 @@ class DecoderLayer : public Module {
   // stream (t, h) -> (t, h); what the last block adds is left to the next norm.
   ResidualStream forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles);
 
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
  private:
   std::string name_;
   bool recomputes_norms_;

@@ -30,6 +30,11 @@ struct ForwardContext {
   at::Tensor position_ids;  // (b, s) int64; undefined: counted on from the cache's length, or from 0
   at::Tensor row_ids;       // (b, s) int64: global number of each token, keys dropout; may be undefined without dropout
   ops::AttentionMask mask;
+  // S above 0: the sequence is one of S tokens that the cp ranks share, each holding its zig-zag chunks
+  // (comm/sequence_shard.h). Then the mask's queries are this rank's tokens, and its keys the whole sequence:
+  // query_positions (s) are indices in it, key_documents are (b, S), and key_lengths count its tokens. row_ids of a
+  // sequence are consecutive over all of it. 0: every rank has the whole sequence.
+  int64_t row_length = 0;
   bool is_training = true;  // dropout is active
   KvCache* cache = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/context_parallel.h"
 #include "nn/parameter.h"
 #include "ops/kernels.h"
 
@@ -39,6 +40,7 @@ struct LayerContext {
   SelectiveRecompute recompute;
   // Where linears put their weight gradients while it is deferring; null: never deferred. Outlives the model.
   DeferredGradients* deferred_gradients = nullptr;
+  std::vector<ContextParallelKind> context_parallel_kinds = {};  // one, or one a layer; empty: p2p
 };
 
 // What a forward pass over b sequences of s tokens costs on this rank. Attention's products are counted over all keys,
@@ -53,7 +55,7 @@ struct LayerCost {
   LayerCost& operator+=(const LayerCost& other);
 };
 struct CostShape {
-  int64_t b = 1, s = 1;
+  int64_t b = 1, s = 1;          // of this rank: under context parallelism s is its part of a sequence
   int64_t activation_bytes = 2;  // an element of the activations' dtype
 };
 

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/configuration.h"
 #include "checkpoint/manifest.h"
+#include "comm/context_parallel.h"
 #include "core/error.h"
 #include "models/families.h"
 
@@ -94,12 +95,16 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
     return;
   }
   d.is_sequence_parallel = true;
-  if (d.micro_batch_size * d.seq_length % tp == 0) return;
+  const int64_t cp = resolved.config.parallel.context_parallel_size;
+  const int64_t part = d.seq_length / cp;  // what a context-parallel rank has; that it divides is another rule
+  if (d.micro_batch_size * part % tp == 0) return;
+  const std::string over_cp = cp == 1 ? "" : fmt::format(" / context_parallel_size {}", cp);
   errors.emplace_back(
-      fmt::format("sequence_parallel splits the {} tokens of a microbatch (micro_batch_size {} × seq_length {}) over "
+      fmt::format("sequence_parallel splits the {} tokens of a microbatch (micro_batch_size {} × seq_length {}{}) over "
                   "tensor_model_parallel_size {} ranks, and they do not divide",
-                  d.micro_batch_size * d.seq_length, d.micro_batch_size, d.seq_length, tp),
-      fmt::format("set seq_length or micro_batch_size to a multiple of {}, or leave sequence_parallel out", tp));
+                  d.micro_batch_size * part, d.micro_batch_size, d.seq_length, over_cp, tp),
+      fmt::format("set seq_length{} or micro_batch_size to a multiple of {}, or leave sequence_parallel out", over_cp,
+                  tp));
 }
 
 void check_precision(const Config& config, Derived& d, std::vector<UserError>& errors) {
@@ -392,6 +397,11 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     check_rampup(config, errors);
     check_duration(config, d, errors);
     check_sequence(config, d, errors);
+    add(check_context_parallel_model(config.parallel,
+                                     {.num_layers = config.model.num_layers,
+                                      .num_heads = config.model.num_attention_heads,
+                                      .num_kv_heads = config.model.num_kv_heads(),
+                                      .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
     resolve_sequence_parallel(*resolved, reads_batches, errors);
     check_precision(config, d, errors);
     resolve_pipeline(config, d, errors);

@@ -60,7 +60,8 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
 
 int64_t activation_estimate(const BuiltModel& built, int pipeline_rank, const Resolved& resolved) {
   const Derived& d = resolved.derived;
-  const CostShape shape{d.micro_batch_size, d.seq_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
+  const int64_t local_length = d.seq_length / resolved.config.parallel.context_parallel_size;
+  const CostShape shape{d.micro_batch_size, local_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
   std::vector<ActivationCost> chunks;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     chunks.push_back(activation_cost(built.chunks[chunk]->block_costs(shape), built.recompute[chunk]));

@@ -42,6 +42,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
   context.recompute = resolved.config.recompute.selective();
+  context.context_parallel_kinds = context_parallel_kinds(resolved.config.parallel);
   return build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
 }
 

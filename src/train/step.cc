@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "data/context_shard.h"
 #include "train/profile.h"
 
 namespace megalith {
@@ -22,12 +23,18 @@ ModelInput make_model_input(const Batch& batch, at::Device device, const Objecti
   input.context.b = b;
   input.context.s = s;
   input.context.position_ids = move(batch.position_ids);
+  const bool is_part = batch.row_length > 0;
+  const at::Tensor row_index = is_part ? batch.row_index : at::arange(s, at::kLong);
   input.context.row_ids =
-      move(batch.sample_index.unsqueeze(1) * s + at::arange(s, at::TensorOptions().dtype(at::kLong)).unsqueeze(0));
+      move(batch.sample_index.unsqueeze(1) * (is_part ? batch.row_length : s) + row_index.unsqueeze(0));
   input.context.mask.is_causal = true;
   if (batch.document_ids.defined()) {
     input.context.mask.query_documents = move(batch.document_ids);
-    input.context.mask.key_documents = input.context.mask.query_documents;
+    input.context.mask.key_documents = is_part ? move(batch.row_document_ids) : input.context.mask.query_documents;
+  }
+  if (is_part) {
+    input.context.row_length = batch.row_length;
+    input.context.mask.query_positions = move(batch.row_index);
   }
   input.scales = scales;
   return input;
@@ -37,8 +44,9 @@ TrainStep::TrainStep(PipelinedModel& model, DataParallel& data, Optimizer& optim
                      at::Device device)
     : model_(model), data_(data), optimizer_(optimizer), groups_(groups), device_(device) {}
 
-StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, double loss_scale) {
-  MEGALITH_CHECK(!batches.empty(), "a step without microbatches");
+StepResult TrainStep::compute_gradients(const std::vector<Batch>& whole_batches, double loss_scale) {
+  MEGALITH_CHECK(!whole_batches.empty(), "a step without microbatches");
+  const std::vector<Batch> batches = shard_batches(whole_batches, *groups_.cp);
   StepResult result;
   double local_tokens = 0;
   for (const Batch& batch : batches) local_tokens += batch.loss_weights.sum(at::kDouble).item<double>();
@@ -96,9 +104,10 @@ StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double w
   return result;
 }
 
-EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>& batches, const Groups& groups,
+EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>& whole_batches, const Groups& groups,
                                 at::Device device, std::vector<at::Tensor>* token_losses) {
   const at::NoGradGuard no_grad;
+  const std::vector<Batch> batches = shard_batches(whole_batches, *groups.cp);
   const auto make_input = [&](int microbatch) {
     ModelInput input = make_model_input(batches[static_cast<size_t>(microbatch)], device, {});
     input.context.is_training = false;
@@ -115,7 +124,7 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>&
     for (int m = 0; m < std::ssize(batches); ++m) {
       const at::Tensor losses = model.forward(make_input(m), HeadOutput::kTokenLosses).token_losses;
       add(m, losses);
-      token_losses->push_back(losses.to(at::kCPU));
+      token_losses->push_back(joined_tokens(losses, *groups.cp).to(at::kCPU));
     }
     return sums;
   }

@@ -17,7 +17,7 @@
 
 namespace megalith {
 
-// A batch of this rank as the model takes it, on the model's device.
+// A batch of this rank, or under context parallelism its part, as the model takes it, on the model's device.
 ModelInput make_model_input(const Batch& batch, at::Device device, const ObjectiveScales& scales);
 
 struct NamedLoss {
@@ -37,7 +37,7 @@ class TrainStep {
   // All outlive it.
   TrainStep(PipelinedModel& model, DataParallel& data, Optimizer& optimizer, const Groups& groups, at::Device device);
 
-  // batches  this rank's microbatches, in order
+  // batches  this rank's microbatches, in order; whole rows, of which context-parallel ranks take their parts
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
   StepResult run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0);
 
@@ -53,7 +53,7 @@ class TrainStep {
 };
 
 // Loss of this rank's microbatches without gradients: sums over their valid tokens, the same on all ranks of the
-// pipeline. token_losses, when given, receives each microbatch's (b, s) losses, on the CPU.
+// pipeline. token_losses, when given, receives each microbatch's (b, s) losses, on the CPU; whole rows, like batches.
 struct EvaluationSums {
   double loss_sum = 0, tokens = 0;
   double loss() const { return loss_sum / (tokens > 0 ? tokens : 1.0); }

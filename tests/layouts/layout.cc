@@ -135,6 +135,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
+  context.context_parallel_kinds = context_parallel_kinds({.cp_comm_type = layout.cp_comm_type});
   PipelinePlan plan = make_pipeline_plan(layout.pipeline, layout.pp, config.num_layers);
   if (mistake != nullptr && mistake->change_pipeline) plan = mistake->change_pipeline(std::move(plan), groups);
   const BuiltModel built = build_chunks(config, context, plan, layout.recompute);
@@ -289,6 +290,8 @@ int64_t Layout::num_microbatches() const { return div_exact(task.global_batch, m
 
 std::string Layout::text() const {
   std::string text = fmt::format("tp {}, dp {}", tp, dp);
+  if (cp > 1) text += fmt::format(", cp {} {}", cp, fmt::join(cp_comm_type, " "));
+  if (cp_ulysses > 1) text += fmt::format(" ({} x {})", cp_ulysses, cp / cp_ulysses);
   if (is_sequence_parallel) text += ", sequence parallel";
   if (pp > 1) {
     const PipelinePlan plan = make_pipeline_plan(pipeline, pp, task.num_layers);
@@ -310,7 +313,12 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
                                     const Mistake* mistake) {
   std::vector<RankOutcome> ranks(static_cast<size_t>(layout.world_size()));
   ThreadWorld(layout.world_size())
-      .run(Mesh({.tp = layout.tp, .dp = layout.dp, .pp = layout.pp, .dp_replicate = layout.dp_replicate}),
+      .run(Mesh({.tp = layout.tp,
+                 .cp = layout.cp,
+                 .dp = layout.dp,
+                 .pp = layout.pp,
+                 .dp_replicate = layout.dp_replicate,
+                 .cp_ulysses = layout.cp_ulysses}),
            [&](Groups& groups) {
              ranks[static_cast<size_t>(groups.rank)] = run_rank(groups, layout, precision, num_steps, mistake);
            });

@@ -39,16 +39,18 @@ struct Task {
 };
 
 struct Layout {
-  int tp = 1, dp = 1, pp = 1;
+  int tp = 1, dp = 1, cp = 1, pp = 1;
   int dp_replicate = 1;  // copies of the shards: dp_shard x dp_replicate = dp
   bool is_sequence_parallel = false;
   int64_t micro_batch = 1;  // samples of a rank's microbatch; their number follows from the global batch
   Task task;
   DataParallelKind data_parallel;
   RecomputeOptions recompute;
+  std::vector<std::string> cp_comm_type = {"p2p"};  // one, or one a layer
+  int cp_ulysses = 1;                               // of a2a+p2p: ranks of an all-to-all
   PipelineOptions pipeline;
 
-  int world_size() const { return tp * dp * pp; }
+  int world_size() const { return tp * cp * dp * pp; }
   int64_t num_microbatches() const;
   std::string text() const;  // "tp 2, dp 2, sequence parallel, 2 microbatches of 1, tied"
 };

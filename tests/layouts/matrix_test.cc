@@ -10,6 +10,68 @@ namespace {
 
 using namespace test;
 
+// Sequences shared by ranks in every way, alone and with the others.
+void add_context_parallel(std::vector<Layout>& list) {
+  const auto add = [&](Layout layout, Task task, int64_t sequence = 8) {
+    task.sequence = sequence;
+    layout.task = task;
+    list.push_back(std::move(layout));
+  };
+  const Task plain, tied{.is_tied = true}, dropout{.has_dropout = true};
+  const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
+  const Task qwen{.has_documents = true, .has_qkv_bias = true};
+  const RecomputeOptions full{
+      .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
+  const RecomputeOptions selective{.recompute_granularity = "selective",
+                                   .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
+  // Each kind alone.
+  add({.cp = 2, .micro_batch = 8, .cp_comm_type = {"p2p"}}, plain);
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"p2p"}}, all);
+  add({.cp = 3, .micro_batch = 4, .cp_comm_type = {"p2p"}}, qwen, 12);
+  add({.cp = 2, .micro_batch = 8, .cp_comm_type = {"all_gather"}}, plain);
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"all_gather"}}, all);
+  add({.cp = 2, .micro_batch = 8, .cp_comm_type = {"a2a"}}, dropout);
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a"}}, all);
+  add({.cp = 4, .micro_batch = 8, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, plain);
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, all);
+  add({.cp = 8, .micro_batch = 2, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 4}, all, 16);
+  // A kind for each layer.
+  add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"a2a", "p2p"}}, all);
+  Task four = all;
+  four.num_layers = 4;
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a+p2p", "all_gather", "p2p", "a2a"}, .cp_ulysses = 2}, four);
+  // With tensor, sequence and data parallelism.
+  add({.tp = 2, .cp = 2, .micro_batch = 4, .cp_comm_type = {"p2p"}}, all);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 1, .cp_comm_type = {"a2a"}}, all);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"all_gather"}}, qwen);
+  add({.tp = 4, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}}, dropout);
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"p2p"}}, tied);
+  add({.dp = 2, .cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, qwen);
+  add({.tp = 2, .dp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 1, .cp_comm_type = {"p2p"}}, all);
+  // Sharded states and parameters.
+  add({.cp = 2, .micro_batch = 4, .data_parallel = zero1(), .cp_comm_type = {"p2p"}}, all);
+  add({.dp = 4, .cp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = zero1(), .cp_comm_type = {"a2a"}}, tied);
+  add({.tp = 2, .dp = 2, .cp = 2, .micro_batch = 2, .data_parallel = zero1(), .cp_comm_type = {"all_gather"}}, all);
+  add({.cp = 4, .micro_batch = 4, .data_parallel = fsdp(), .cp_comm_type = {"p2p"}}, all);
+  add({.dp = 4, .cp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = fsdp(), .cp_comm_type = {"a2a"}}, tied);
+  add({.tp = 2, .dp = 2, .cp = 2, .micro_batch = 2, .data_parallel = fsdp(), .cp_comm_type = {"p2p"}}, all);
+  // Recomputed.
+  add({.cp = 2, .micro_batch = 2, .recompute = full, .cp_comm_type = {"p2p"}}, all);
+  add({.cp = 4, .micro_batch = 2, .recompute = full, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, all);
+  for (const char* kind : {"p2p", "all_gather", "a2a"}) {
+    add({.cp = 2, .micro_batch = 4, .recompute = selective, .cp_comm_type = {kind}}, all);
+  }
+  add({.tp = 2,
+       .dp = 2,
+       .cp = 2,
+       .is_sequence_parallel = true,
+       .micro_batch = 2,
+       .data_parallel = fsdp(),
+       .recompute = full,
+       .cp_comm_type = {"p2p"}},
+      all);
+}
+
 // Each dimension alone, pairs and triples; ranks 2 to 8.
 std::vector<Layout> layouts() {
   std::vector<Layout> list;
@@ -93,6 +155,7 @@ std::vector<Layout> layouts() {
   RecomputeOptions offloaded = full("block", 2);
   offloaded.cpu_offloading_num_layers = 1;
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = offloaded}, all);
+  add_context_parallel(list);
   return list;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "comm/sequence_shard.h"
 #include "layouts/mutant_group.h"
 
 namespace megalith::test {
@@ -139,6 +140,14 @@ void add_collectives(std::vector<Mistake>& list) {
   add("loss divided by this rank's tokens", {Kind::kAllReduce, "valid tokens"});
   add("reported loss not summed over dp", {Kind::kAllReduce, "losses"});
   add("clipping by the local norm", {Kind::kAllReduce, "gradient norm"});
+  add("ring: keys and values never arrive", {Kind::kSendReceive, "self_attn k v"});
+  add("ring: keys and values go the other way", {Kind::kSendReceive, "self_attn k v", How::kReverse});
+  add("ring: sums of gradients go the other way", {Kind::kSendReceive, "self_attn dk dv", How::kReverse});
+  add("all-gather of values in the wrong order", {Kind::kAllGather, "self_attn v", How::kReverse});
+  add("all-gather: gradients of keys not summed", {Kind::kReduceScatter, "self_attn dk"});
+  add("all-to-all: heads of another rank", {Kind::kAllToAll, "self_attn q k v", How::kReverse});
+  add("all-to-all: outputs not given back", {Kind::kAllToAll, "self_attn out"});
+  add("all-to-all: gradients not given back", {Kind::kAllToAll, "self_attn dq dk dv"});
 }
 
 void add_placements(std::vector<Mistake>& list) {
@@ -179,6 +188,28 @@ void add_data(std::vector<Mistake>& list) {
                     return (groups.dp->rank() + groups.tp->rank()) % groups.dp->size();
                   }});
   list.push_back({.name = "data-parallel ranks read the same samples", .data_rank = [](const Groups&) { return 0; }});
+  // Written where the zig-zag will take them from, so that the rank has the tokens of a contiguous part.
+  const auto contiguous = [](at::Tensor Batch::*member) {
+    return [member](Batch& batch, const Groups& groups) {
+      const int size = groups.cp->size(), rank = groups.cp->rank();
+      if (size == 1) return;
+      const at::Tensor whole = (batch.*member).clone();
+      const int64_t part = whole.size(1) / size;
+      (batch.*member).index_copy_(1, zigzag_indices(whole.size(1), size, rank), whole.narrow(1, rank * part, part));
+    };
+  };
+  list.push_back(
+      {.name = "labels of a contiguous part, not of the zig-zag", .change_batch = contiguous(&Batch::labels)});
+  list.push_back(
+      {.name = "positions of a contiguous part, not of the zig-zag", .change_batch = contiguous(&Batch::position_ids)});
+  list.push_back({.name = "documents of another context-parallel rank's row",
+                  .change_batch = [](Batch& batch, const Groups& groups) {
+                    if (batch.document_ids.defined())
+                      batch.document_ids = batch.document_ids.roll(groups.cp->rank(), 0);
+                  }});
+  list.push_back({.name = "context-parallel ranks read different samples", .data_rank = [](const Groups& groups) {
+                    return (groups.dp->rank() + groups.cp->rank()) % groups.dp->size();
+                  }});
   list.push_back(
       {.name = "accumulation overwrites",
        .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
@@ -232,6 +263,7 @@ std::vector<Mistake> seeded_mistakes() {
 std::vector<Layout> layouts_for_mistakes() {
   const Task one_layer{.num_layers = 1}, bias{.has_documents = true, .has_qkv_bias = true};
   const Task tied{.is_tied = true, .has_dropout = true};
+  const Task shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
   return {
       {.tp = 2, .micro_batch = 4, .task = bias},
       {.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = tied},
@@ -241,6 +273,9 @@ std::vector<Layout> layouts_for_mistakes() {
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = one_layer},
       {.pp = 2, .micro_batch = 2, .task = tied},
       {.pp = 2, .micro_batch = 4, .task = bias, .pipeline = {.pp_algorithm = "zero-bubble"}},
+      {.cp = 3, .micro_batch = 8, .task = shared, .cp_comm_type = {"p2p"}},
+      {.cp = 2, .micro_batch = 8, .task = shared, .cp_comm_type = {"all_gather"}},
+      {.dp = 2, .cp = 4, .micro_batch = 4, .task = shared, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2},
   };
 }
 

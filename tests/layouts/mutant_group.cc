@@ -59,16 +59,45 @@ class MutantGroup : public Group {
 
   State start_all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
                          const std::vector<int64_t>& in_splits, const Record& record) override {
-    return forwarded(inner_->all_to_all(out, in, out_splits, in_splits, record->label));
+    if (!is_wrong(in, ReduceOp::kSum, record)) {
+      return forwarded(inner_->all_to_all(out, in, out_splits, in_splits, record->label));
+    }
+    if (wrong_.how == How::kSkip) {
+      out.copy_(in.clone());
+    } else {
+      inner_->all_to_all(out, reversed(in), out_splits, in_splits, record->label).wait();
+    }
+    return std::make_shared<Forwarded>();
   }
   State start_broadcast(const at::Tensor& tensor, int root, const Record& record) override {
     return forwarded(inner_->broadcast(tensor, root, record->label));
   }
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override {
-    Work work = inner_->send_receive(transfers, record->label);
-    if (transfers.empty() || transfers[0].is_send || !is_wrong(transfers[0].tensor, ReduceOp::kSum, record)) {
-      return forwarded(std::move(work));
+    if (transfers.empty() || !is_wrong(transfers[0].tensor, ReduceOp::kSum, record)) {
+      return forwarded(inner_->send_receive(transfers, record->label));
     }
+    if (wrong_.how == How::kReverse) {
+      // All sends of a ring go to one rank and all receives come from one: the other way round.
+      int next = 0, previous = 0;
+      for (const Transfer& transfer : transfers) (transfer.is_send ? next : previous) = transfer.peer;
+      std::vector<Transfer> changed = transfers;
+      for (Transfer& transfer : changed) transfer.peer = transfer.is_send ? previous : next;
+      return forwarded(inner_->send_receive(changed, record->label));
+    }
+    if (wrong_.how == How::kSkip) {
+      // What should come from elsewhere is this rank's own.
+      std::vector<at::Tensor> own;
+      for (const Transfer& transfer : transfers) {
+        if (transfer.is_send) own.push_back(transfer.tensor);
+      }
+      size_t next = 0;
+      for (const Transfer& transfer : transfers) {
+        if (!transfer.is_send) transfer.tensor.copy_(own.at(next++));
+      }
+      return std::make_shared<Forwarded>();
+    }
+    Work work = inner_->send_receive(transfers, record->label);
+    if (transfers[0].is_send) return forwarded(std::move(work));
     work.wait();
     for (const Transfer& transfer : transfers) {
       const at::Tensor received = transfer.tensor.clone();
@@ -101,8 +130,9 @@ class MutantGroup : public Group {
 }  // namespace
 
 void replace_groups(Groups& groups, const WrongCollective& wrong) {
-  for (Groups::Pointer* group : {&groups.world, &groups.tp, &groups.dp, &groups.dp_cp, &groups.dp_shard,
-                                 &groups.dp_shard_cp, &groups.dp_replicate, &groups.pp, &groups.embedding}) {
+  for (Groups::Pointer* group :
+       {&groups.world, &groups.tp, &groups.dp, &groups.dp_cp, &groups.dp_shard, &groups.dp_shard_cp,
+        &groups.dp_replicate, &groups.cp, &groups.cp_ulysses, &groups.cp_ring, &groups.pp, &groups.embedding}) {
     if (*group == nullptr) continue;  // no end of the pipeline
     *group = std::make_shared<MutantGroup>(*group, wrong);
   }

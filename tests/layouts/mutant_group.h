@@ -14,7 +14,7 @@ struct WrongCollective {
   std::string label;  // part of it
   enum class How {
     kSkip,     // every rank keeps its own: no sum, its own rows, itself in every place
-    kReverse,  // gather and scatter: the ranks' parts in the opposite order
+    kReverse,  // gather, scatter and all-to-all: the ranks' parts in the opposite order; rings: the other way round
     kAverage,  // instead of a sum
     kTwice,    // a sum of sums
     kLate,     // what is received is what the receive before it got

@@ -68,6 +68,29 @@ std::vector<Layout> pipelines() {
   add({.pp = 2, .recompute = full, .pipeline = virtual_stages(2)}, deep(all, 4));
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .recompute = full, .pipeline = algorithm("zero-bubble")}, all);
   add({.dp = 2, .pp = 2, .recompute = selective, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
+  // With shared sequences.
+  const auto longer = [](Task task) {
+    task.sequence = 8;
+    return task;
+  };
+  add({.cp = 2, .pp = 2, .micro_batch = 2}, longer(tied));
+  add({.tp = 2, .cp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2}, longer(all));
+  add({.cp = 2, .pp = 2, .cp_comm_type = {"a2a"}, .pipeline = algorithm("zero-bubble")}, longer(all));
+  add({.cp = 4,
+       .pp = 2,
+       .micro_batch = 2,
+       .cp_comm_type = {"a2a+p2p"},
+       .cp_ulysses = 2,
+       .pipeline = algorithm("zbv-formatted")},
+      deep(longer(all), 4));
+  add({.dp = 2,
+       .cp = 2,
+       .pp = 2,
+       .data_parallel = zero1(),
+       .cp_comm_type = {"all_gather"},
+       .pipeline = virtual_stages(2)},
+      deep(longer(all), 4));
+  add({.cp = 2, .pp = 2, .micro_batch = 2, .recompute = full, .cp_comm_type = {"p2p"}}, longer(all));
   return list;
 }
 

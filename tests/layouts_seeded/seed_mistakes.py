@@ -85,6 +85,61 @@ MISTAKES = [
             )
         ],
     ),
+    (
+        "context parallelism: positions of the keys one off",
+        "context_attention.cc",
+        [
+            (
+                "mask.key_positions = part.keys.of(positions, 0);",
+                "mask.key_positions = part.keys.of(positions, 0) + (SEEDED ? 1 : 0);",
+            )
+        ],
+    ),
+    (
+        "context parallelism: keys of a part taken for those of another rank",
+        "context_attention.cc",
+        [("key_chunks = zigzag_chunks(size, source);", "key_chunks = zigzag_chunks(size, SEEDED ? ring_->rank() : source);")],
+    ),
+    (
+        "context parallelism: outputs merged without rescaling",
+        "context_attention.cc",
+        [("out.mul_(weight(lse)).addcmul_(", "out.mul_(SEEDED ? at::ones_like(weight(lse)) : weight(lse)).addcmul_(")],
+    ),
+    (
+        "context parallelism: the log-sum-exp is that of the last part",
+        "context_attention.cc",
+        [("lse.copy_(both);", "lse.copy_(SEEDED ? more_lse : both);")],
+    ),
+    (
+        "context parallelism: documents of the wrong rank",
+        "context_attention.cc",
+        [
+            (
+                "zigzag_shard(key_documents, 1, size, source)",
+                "zigzag_shard(key_documents, 1, size, SEEDED ? ring_->rank() : source)",
+            )
+        ],
+    ),
+    (
+        "context parallelism: sums of dk and dv lost at the last hop",
+        "context_attention.cc",
+        [("arriving.first.to(heads.k.scalar_type())", "(SEEDED ? sums : arriving).first.to(heads.k.scalar_type())")],
+    ),
+    (
+        "context parallelism: dropout keyed by the head's number on the rank",
+        "context_attention.cc",
+        [("own.dropout.head_start += heads.q.size(2) *", "own.dropout.head_start += (SEEDED ? 0 : 1) * heads.q.size(2) *")],
+    ),
+    (
+        "context parallelism: heads in the wrong order after the all-to-all",
+        "context_attention.cc",
+        [
+            (
+                "heads_outside.permute({1, 2, 0, 3, 4}).reshape(",
+                "heads_outside.permute({1, 2, SEEDED ? 3 : 0, SEEDED ? 0 : 3, 4}).reshape(",
+            )
+        ],
+    ),
 ]
 
 

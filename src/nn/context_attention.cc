@@ -1,0 +1,410 @@
+// See context_attention.h.
+#include "nn/context_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+
+#include "comm/sequence_shard.h"
+#include "comm/single_group.h"
+#include "core/error.h"
+
+namespace megalith {
+
+namespace {
+
+using KeysAndValues = std::pair<at::Tensor, at::Tensor>;
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+at::ScalarType merge_dtype(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
+
+Groups::Pointer no_group(const Groups& groups) { return std::make_shared<SingleGroup>("cp", groups.rank); }
+
+// What attention gives where nothing is seen: (b, s, n, d) of zeros and a log-sum-exp of -inf.
+ContextAttention::Result nothing_seen(const ContextAttention::Heads& heads) {
+  const at::TensorOptions options = heads.q.options().dtype(merge_dtype(heads.q));
+  const int64_t b = heads.q.size(0), s = heads.q.size(1), n = heads.q.size(2);
+  return {at::zeros({b, s, n, heads.v.size(3)}, options), at::full({b, n, s}, kMinusInfinity, options)};
+}
+
+// Adds attention over further keys to that over earlier ones, in place: out (b, s, n, d) wide, lse (b, n, s) wide.
+void merge(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& more_out, const at::Tensor& more_lse) {
+  const at::Tensor both = at::logaddexp(lse, more_lse);
+  // A row without keys so far has -inf twice: minus 0 it keeps weights of zero where minus -inf gives NaN.
+  const at::Tensor base = both.masked_fill(both == kMinusInfinity, 0);
+  const auto weight = [&](const at::Tensor& one) { return (one - base).exp_().transpose(1, 2).unsqueeze(-1); };
+  out.mul_(weight(lse)).addcmul_(more_out.to(out.scalar_type()), weight(more_lse));
+  lse.copy_(both);
+}
+
+// A run of tokens.
+struct TokenRange {
+  int64_t first = 0, count = 0;
+  at::Tensor of(const at::Tensor& x, int64_t dim) const { return x.defined() ? x.narrow(dim, first, count) : x; }
+};
+
+// Whether any token of one run of the sequence may see one of another by their places alone.
+bool can_see(const ops::AttentionMask& mask, int64_t first_query, int64_t first_key, int64_t chunk) {
+  const int64_t last_query = first_query + chunk - 1, last_key = first_key + chunk - 1;
+  if (mask.is_causal && first_key > last_query) return false;
+  if (mask.window > 0 && first_query - last_key >= mask.window) return false;
+  if (mask.window > 0 && !mask.is_causal && first_key - last_query >= mask.window) return false;
+  return !mask.key_lengths.defined() || !mask.key_lengths.is_cpu() ||
+         first_key < mask.key_lengths.max().item<int64_t>();
+}
+
+// Whether a document may have tokens in both; always "may" on an accelerator, which would have to be waited for.
+bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
+  if (!queries.defined() || !queries.is_cpu()) return true;
+  const auto [first_query, last_query] = at::aminmax(queries, 1);
+  const auto [first_key, last_key] = at::aminmax(keys, 1);
+  return first_query.le(last_key).logical_and_(first_key.le(last_query)).any().item<bool>();
+}
+
+}  // namespace
+
+// What queries of this rank see of a source's keys: nothing, or runs of both that hold all that is seen.
+struct ContextAttention::Part {
+  TokenRange queries, keys;
+  Masks masks;  // of these runs
+  bool is_seen() const { return keys.count > 0; }
+};
+
+ContextAttention::ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale,
+                                   int64_t num_heads, int64_t num_kv_heads, Kernels kernels)
+    : kind_(kind),
+      name_(std::move(name)),
+      ulysses_(kind == ContextParallelKind::kAllToAll      ? groups.cp
+               : kind == ContextParallelKind::kAllToAllP2p ? groups.cp_ulysses
+                                                           : no_group(groups)),
+      ring_(kind == ContextParallelKind::kAllToAll      ? no_group(groups)
+            : kind == ContextParallelKind::kAllToAllP2p ? groups.cp_ring
+                                                        : groups.cp),
+      scale_(scale),
+      num_heads_(num_heads),
+      num_kv_heads_(num_kv_heads),
+      kernels_(kernels) {}
+
+ContextAttention::Heads ContextAttention::exchange_heads(const at::Tensor& q, const at::Tensor& k,
+                                                         const at::Tensor& v) const {
+  const int size = ulysses_->size();
+  if (size == 1) return {q, k.contiguous(), v.contiguous()};
+  for (const int64_t heads : {num_heads_, num_kv_heads_}) {
+    if (heads % size == 0) continue;
+    throw UserError(
+        fmt::format("{}: cp_comm_type {} spreads {} heads over {} ranks", name_, name_of(kind_), heads, size),
+        "use p2p or all_gather there, or fewer ranks");
+  }
+  const std::vector<at::Tensor> heads = to_heads({q, k, v}, "q k v");
+  return {heads[0], heads[1], heads[2]};
+}
+
+ContextAttention::Result ContextAttention::forward(const Heads& heads, const Masks& masks) const {
+  Result result = attend(heads, masks_of_heads(heads, masks));
+  if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0];
+  return result;
+}
+
+ops::AttentionGradients ContextAttention::backward(const at::Tensor& dout, const Heads& heads, const Result& result,
+                                                   const Masks& masks) const {
+  const Masks of_heads = masks_of_heads(heads, masks);
+  if (ulysses_->size() == 1) return differentiate(dout, heads, result, of_heads);
+  const std::vector<at::Tensor> outer = to_heads({dout, result.out}, "dout out");
+  ops::AttentionGradients d = differentiate(outer[0], heads, {outer[1], result.lse}, of_heads);
+  const std::vector<at::Tensor> gradients = to_tokens({d.dq, d.dk, d.dv}, "dq dk dv");
+  return {gradients[0], gradients[1], gradients[2], {}};
+}
+
+// ---- All-to-all ----
+
+// Tensors (b, s, heads, d) of this rank's tokens -> (b, U s, heads / U, d) of its heads, in one exchange.
+std::vector<at::Tensor> ContextAttention::to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const {
+  const int64_t size = ulysses_->size();
+  int64_t num_heads = 0;
+  for (const at::Tensor& x : of_tokens) num_heads += div_exact(x.size(2), size);
+  const at::Tensor& first = of_tokens[0];
+  const int64_t b = first.size(0), s = first.size(1), d = first.size(3);
+  at::Tensor packed = at::empty({size, b, s, num_heads, d}, first.options());
+  int64_t begin = 0;
+  for (const at::Tensor& x : of_tokens) {
+    const int64_t count = x.size(2) / size;
+    packed.narrow(3, begin, count).copy_(x.unflatten(2, {size, count}).permute({2, 0, 1, 3, 4}));
+    begin += count;
+  }
+  packed = ulysses_->exchanged(packed, {}, {}, fmt::format("{} {}", name_, what));
+  std::vector<at::Tensor> of_heads;
+  begin = 0;
+  for (const at::Tensor& x : of_tokens) {
+    const int64_t count = x.size(2) / size;
+    of_heads.push_back(zigzag_join(packed.narrow(3, begin, count)));
+    begin += count;
+  }
+  return of_heads;
+}
+
+// The inverse.
+std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor>& of_heads, const char* what) const {
+  const int64_t size = ulysses_->size();
+  int64_t num_heads = 0;
+  for (const at::Tensor& x : of_heads) num_heads += x.size(2);
+  const at::Tensor& first = of_heads[0];
+  const int64_t b = first.size(0), s = div_exact(first.size(1), size), d = first.size(3);
+  at::Tensor packed = at::empty({size, b, s, num_heads, d}, first.options());
+  int64_t begin = 0;
+  for (const at::Tensor& x : of_heads) {
+    zigzag_split(x, packed.narrow(3, begin, x.size(2)));
+    begin += x.size(2);
+  }
+  packed = ulysses_->exchanged(packed, {}, {}, fmt::format("{} {}", name_, what));
+  std::vector<at::Tensor> of_tokens;
+  begin = 0;
+  for (const at::Tensor& x : of_heads) {
+    const at::Tensor heads_outside = packed.narrow(3, begin, x.size(2));  // (U, b, s, heads / U, d)
+    of_tokens.push_back(heads_outside.permute({1, 2, 0, 3, 4}).reshape({b, s, size * x.size(2), d}));
+    begin += x.size(2);
+  }
+  return of_tokens;
+}
+
+// ---- Masks ----
+
+// The masks of the tokens and heads that this rank has after the exchange.
+ContextAttention::Masks ContextAttention::masks_of_heads(const Heads& heads, const Masks& masks) const {
+  MEGALITH_CHECK(!masks.mask.bias.defined(), "{}: no bias is cut over context-parallel ranks", name_);
+  if (ulysses_->size() == 1) return masks;
+  Masks own = masks;
+  const int64_t length = heads.q.size(1) * ring_->size();
+  const at::Tensor& given = masks.mask.query_positions;
+  own.mask.query_positions = zigzag_indices(length, ring_->size(), ring_->rank()).to(given.device());
+  if (masks.mask.key_documents.defined()) {
+    own.mask.query_documents = zigzag_shard(masks.mask.key_documents, 1, ring_->size(), ring_->rank());
+  }
+  if (masks.dropout.p > 0) {
+    // Rows of a sequence are numbered on.
+    const at::Tensor first = masks.dropout.row_ids.narrow(1, 0, 1) - given.narrow(0, 0, 1);
+    own.dropout.row_ids = first + own.mask.query_positions.unsqueeze(0);
+    own.dropout.head_start += heads.q.size(2) * ulysses_->rank();
+  }
+  return own;
+}
+
+ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads, const Masks& masks) const {
+  const int size = ring_->size();
+  const int64_t tokens = heads.q.size(1), chunk = div_exact(tokens, 2);
+  const auto query_chunks = zigzag_chunks(size, ring_->rank()), key_chunks = zigzag_chunks(size, source);
+  at::Tensor key_documents = masks.mask.key_documents;
+  if (key_documents.defined()) key_documents = zigzag_shard(key_documents, 1, size, source);
+
+  // The smallest runs of whole chunks that hold every pair of chunks with something to see.
+  std::array<int64_t, 2> first_query{2, 0}, first_key{2, 0};  // first and one past the last half
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      const TokenRange query{i * chunk, chunk}, key{j * chunk, chunk};
+      const int64_t query_place = query_chunks[static_cast<size_t>(i)] * chunk;
+      const int64_t key_place = key_chunks[static_cast<size_t>(j)] * chunk;
+      if (!can_see(masks.mask, query_place, key_place, chunk)) continue;
+      if (!share_documents(query.of(masks.mask.query_documents, 1), key.of(key_documents, 1))) continue;
+      first_query = {std::min(first_query[0], i), std::max(first_query[1], i + 1)};
+      first_key = {std::min(first_key[0], j), std::max(first_key[1], j + 1)};
+    }
+  }
+  Part part;
+  if (first_key[1] == 0) return part;
+  part.queries = {first_query[0] * chunk, (first_query[1] - first_query[0]) * chunk};
+  part.keys = {first_key[0] * chunk, (first_key[1] - first_key[0]) * chunk};
+
+  part.masks = masks;
+  ops::AttentionMask& mask = part.masks.mask;
+  const at::Tensor positions = zigzag_indices(tokens * size, size, source).to(mask.query_positions.device());
+  mask.query_positions = part.queries.of(mask.query_positions, 0);
+  mask.key_positions = part.keys.of(positions, 0);
+  mask.query_documents = part.queries.of(mask.query_documents, 1);
+  mask.key_documents = part.keys.of(key_documents, 1);
+  if (mask.key_lengths.defined()) {
+    // Places ascend, so those within the length come first.
+    mask.key_lengths = mask.key_positions.unsqueeze(0).lt(mask.key_lengths.unsqueeze(1)).sum(1);
+  }
+  part.masks.dropout.row_ids = part.queries.of(part.masks.dropout.row_ids, 1);
+  return part;
+}
+
+// ---- Forward ----
+
+ContextAttention::Result ContextAttention::attend(const Heads& heads, const Masks& masks) const {
+  if (kind_ == ContextParallelKind::kAllGather) return attend_gathered(heads, masks);
+  if (ring_->size() > 1) return attend_ring(heads, masks);
+  auto [out, lse] = ops::attention_forward(heads.q, heads.k, heads.v, scale_, masks.mask, masks.dropout, kernels_);
+  return {out, lse};
+}
+
+KeysAndValues ContextAttention::gather_keys(const Heads& heads) const {
+  const int64_t size = ring_->size();
+  const auto start = [&](const at::Tensor& x, const char* what, at::Tensor& parts) {
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.insert(shape.begin(), size);
+    parts = at::empty(shape, x.options());
+    return ring_->all_gather(parts.flatten(0, 1), x, fmt::format("{} {}", name_, what));
+  };
+  at::Tensor k, v;
+  Work k_gathering = start(heads.k, "k", k), v_gathering = start(heads.v, "v", v);
+  k_gathering.wait();
+  k = zigzag_join(k);
+  v_gathering.wait();
+  return {k, zigzag_join(v)};
+}
+
+ContextAttention::Result ContextAttention::attend_gathered(const Heads& heads, const Masks& masks) const {
+  const auto [k, v] = gather_keys(heads);
+  auto [out, lse] = ops::attention_forward(heads.q, k, v, scale_, masks.mask, masks.dropout, kernels_);
+  return {out, lse};
+}
+
+// Both to the next rank, and the previous rank's in their place.
+std::vector<Transfer> ContextAttention::round_transfers(const KeysAndValues& out, const KeysAndValues& in) const {
+  const int size = ring_->size(), next = (ring_->rank() + 1) % size, previous = (ring_->rank() + size - 1) % size;
+  return {Transfer::send(out.first, next, 0), Transfer::send(out.second, next, 1),
+          Transfer::receive(in.first, previous, 0), Transfer::receive(in.second, previous, 1)};
+}
+
+ContextAttention::Result ContextAttention::attend_ring(const Heads& heads, const Masks& masks) const {
+  const int size = ring_->size();
+  const at::ScalarType wide = merge_dtype(heads.q);
+  std::optional<Result> sum;
+  KeysAndValues now{heads.k, heads.v};
+  for (int step = 0; step < size; ++step) {
+    KeysAndValues next;
+    Work transfer;
+    if (step + 1 < size) {
+      next = {at::empty_like(now.first), at::empty_like(now.second)};
+      transfer = ring_->send_receive(round_transfers(now, next), name_ + " k v");
+    }
+    const Part part = part_of((ring_->rank() + size - step) % size, heads, masks);
+    if (part.is_seen()) {
+      auto [part_out, part_lse] =
+          ops::attention_forward(part.queries.of(heads.q, 1), part.keys.of(now.first, 1), part.keys.of(now.second, 1),
+                                 scale_, part.masks.mask, part.masks.dropout, kernels_);
+      if (!sum && part.queries.count == heads.q.size(1)) {
+        sum = Result{part_out.to(wide), part_lse};
+      } else {
+        if (!sum) sum = nothing_seen(heads);
+        merge(part.queries.of(sum->out, 1), part.queries.of(sum->lse, 2), part_out, part_lse);
+      }
+    }
+    transfer.wait();
+    now = next;
+  }
+  if (!sum) sum = nothing_seen(heads);
+  return {sum->out.to(heads.q.scalar_type()), sum->lse};
+}
+
+// ---- Backward ----
+
+ops::AttentionGradients ContextAttention::differentiate(const at::Tensor& dout, const Heads& heads,
+                                                        const Result& result, const Masks& masks) const {
+  if (kind_ == ContextParallelKind::kAllGather) return differentiate_gathered(dout, heads, result, masks);
+  if (ring_->size() > 1) return differentiate_ring(dout, heads, result, masks);
+  return ops::attention_backward(dout, heads.q, heads.k, heads.v, result.out, result.lse, scale_, masks.mask,
+                                 masks.dropout, false, kernels_);
+}
+
+ops::AttentionGradients ContextAttention::differentiate_gathered(const at::Tensor& dout, const Heads& heads,
+                                                                 const Result& result, const Masks& masks) const {
+  ops::AttentionGradients d;
+  {
+    const auto [k, v] = gather_keys(heads);
+    d = ops::attention_backward(dout, heads.q, k, v, result.out, result.lse, scale_, masks.mask, masks.dropout, false,
+                                kernels_);
+  }
+  // Every rank has gradients of all keys: summed wide, to their owners.
+  const at::ScalarType wide = merge_dtype(heads.q);
+  const auto start = [&](at::Tensor& whole, const at::Tensor& like, const char* what, at::Tensor& parts) {
+    std::vector<int64_t> shape = like.sizes().vec();
+    shape[0] *= ring_->size();
+    parts = at::empty(shape, like.options().dtype(wide));
+    zigzag_split(whole, parts.unflatten(0, {ring_->size(), like.size(0)}));
+    whole = at::empty(like.sizes(), parts.options());
+    return ring_->reduce_scatter(whole, parts, ReduceOp::kSum, fmt::format("{} {}", name_, what));
+  };
+  at::Tensor dk_parts, dv_parts;
+  Work dk_scattering = start(d.dk, heads.k, "dk", dk_parts), dv_scattering = start(d.dv, heads.v, "dv", dv_parts);
+  dk_scattering.wait();
+  dv_scattering.wait();
+  d.dk = d.dk.to(heads.k.scalar_type());
+  d.dv = d.dv.to(heads.v.scalar_type());
+  return d;
+}
+
+// The keys and values go round once more; the sums of their gradients follow one step behind, so that they too travel
+// behind a computation, and after the last step arrive where they belong.
+ops::AttentionGradients ContextAttention::differentiate_ring(const at::Tensor& dout, const Heads& heads,
+                                                             const Result& result, const Masks& masks) const {
+  const int size = ring_->size();
+  const auto zeros_like = [&](const at::Tensor& x) { return at::zeros(x.sizes(), x.options().dtype(merge_dtype(x))); };
+  const at::Tensor dq = zeros_like(heads.q);
+  KeysAndValues now{heads.k, heads.v}, sums{zeros_like(heads.k), zeros_like(heads.v)}, arriving;
+  Work sums_transfer;
+  for (int step = 0; step < size; ++step) {
+    KeysAndValues next;
+    Work transfer;
+    if (step + 1 < size) {
+      next = {at::empty_like(now.first), at::empty_like(now.second)};
+      transfer = ring_->send_receive(round_transfers(now, next), name_ + " k v");
+    }
+    const Part part = part_of((ring_->rank() + size - step) % size, heads, masks);
+    ops::AttentionGradients d;
+    if (part.is_seen()) {
+      d = ops::attention_backward(part.queries.of(dout, 1), part.queries.of(heads.q, 1), part.keys.of(now.first, 1),
+                                  part.keys.of(now.second, 1), part.queries.of(result.out, 1),
+                                  part.queries.of(result.lse, 2), scale_, part.masks.mask, part.masks.dropout, false,
+                                  kernels_);
+      part.queries.of(dq, 1).add_(d.dq);
+    }
+    if (step > 0) {
+      sums_transfer.wait();
+      sums = std::move(arriving);
+    }
+    if (part.is_seen()) {
+      part.keys.of(sums.first, 1).add_(d.dk);
+      part.keys.of(sums.second, 1).add_(d.dv);
+    }
+    arriving = {at::empty_like(sums.first), at::empty_like(sums.second)};
+    sums_transfer = ring_->send_receive(round_transfers(sums, arriving), name_ + " dk dv");
+    transfer.wait();
+    now = next;
+  }
+  sums_transfer.wait();
+  return {dq.to(heads.q.scalar_type()),
+          arriving.first.to(heads.k.scalar_type()),
+          arriving.second.to(heads.v.scalar_type()),
+          {}};
+}
+
+// ---- Costs ----
+
+int64_t ContextAttention::backward_bytes(const CostShape& shape, int64_t head_dim) const {
+  const int64_t tokens = shape.b * shape.s, narrow_bytes = shape.activation_bytes;
+  const int64_t wide_bytes = std::max<int64_t>(narrow_bytes, 4);
+  const int64_t q = tokens * num_heads_ * head_dim, kv = 2 * tokens * num_kv_heads_ * head_dim;
+  int64_t peak = 0;
+  if (kind_ == ContextParallelKind::kAllGather) {
+    // All keys and values with their gradients, or these gradients while they turn wide one after the other.
+    const int64_t all = kv * ring_->size();
+    const int64_t differentiating = 2 * all * narrow_bytes, scattering = all / 2 * narrow_bytes + all * wide_bytes;
+    peak = (q + q) * narrow_bytes + std::max(differentiating, scattering);
+  } else if (ring_->size() > 1) {
+    // A part's keys and values and the next one's, the sums of gradients and those that arrive, half the keys' and all
+    // queries' gradients of the part, and the sum of the latter. Adding it needs it wide.
+    const int64_t part = q * (narrow_bytes < wide_bytes ? narrow_bytes + wide_bytes : narrow_bytes);
+    peak = q * (narrow_bytes + wide_bytes) + part + kv * (2 * narrow_bytes + 2 * wide_bytes) + kv / 2 * narrow_bytes;
+  }
+  if (ulysses_->size() == 1) return peak;
+  // Beside dout its form by heads and that of out, and three forms of the gradients on their way back.
+  const int64_t returning = 3 * (q + kv) * narrow_bytes;
+  return 2 * q * narrow_bytes + std::max(peak, q * narrow_bytes + returning);
+}
+
+}  // namespace megalith

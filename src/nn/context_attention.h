@@ -1,0 +1,98 @@
+// Attention over a sequence that context-parallel ranks share by the zig-zag (comm/sequence_shard.h): exact, and the
+// same as of the whole sequence on one rank but for the order of sums.
+//
+// Ulysses and ring are one algorithm: with U × R = cp ranks, an all-to-all among U neighbours gives each a part of the
+// heads and the tokens of all of them, which are the zig-zag chunks of a ring of R. Either may be 1.
+//
+//   kind        U    R    over the R parts of keys and values
+//   p2p         1    cp   a ring: each part is attended to while the next is on its way
+//   all_gather  1    cp   gathered
+//   a2a         cp   1    -
+//   a2a+p2p     as hierarchical_context_parallel_sizes says; a ring
+//
+// The ring adds up what its parts give by their log-sum-exps, in float32 (float64 for float64):
+//
+//   lse = log(exp(lse_1) + exp(lse_2))      out = exp(lse_1 - lse) out_1 + exp(lse_2 - lse) out_2
+//
+// Source: Liu et al. 2023, arXiv:2310.01889 (ring); Jacobs et al. 2023, arXiv:2309.14509 (Ulysses); Fang & Zhao 2024,
+// arXiv:2405.07719 (both).
+//
+// b sequences, s tokens of this rank, S = cp s of the sequence, n query heads and g KV heads of this rank, d head dim
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/context_parallel.h"
+#include "comm/groups.h"
+#include "nn/module.h"
+#include "ops/attention.h"
+
+namespace megalith {
+
+class ContextAttention {
+ public:
+  // What a rank attends with once heads have been exchanged: tokens in the order of the ring's zig-zag.
+  struct Heads {
+    at::Tensor q, k, v;  // (b, U s, n / U, d), (b, U s, g / U, d) twice
+  };
+  // As ForwardContext has it for a shared sequence.
+  struct Masks {
+    ops::AttentionMask mask;        // keys are the whole sequence's; no bias
+    ops::AttentionDropout dropout;  // head_start is that of q's first head
+  };
+  struct Result {
+    at::Tensor out;  // (b, s, n, d), dtype of q
+    at::Tensor lse;  // (b, n / U, U s), wide
+  };
+
+  // name  for the trace: "model.layers.0.self_attn"
+  // UserError when U does not divide the heads and KV heads.
+  ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale, int64_t num_heads,
+                   int64_t num_kv_heads, Kernels kernels);
+
+  // q (b, s, n, d), k and v (b, s, g, d) of this rank's tokens, keys rotated by their place in the sequence.
+  Heads exchange_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
+
+  Result forward(const Heads& heads, const Masks& masks) const;
+
+  // dout (b, s, n, d), out and lse as forward gave them; the gradients of exchange_heads()'s arguments.
+  ops::AttentionGradients backward(const at::Tensor& dout, const Heads& heads, const Result& result,
+                                   const Masks& masks) const;
+
+  int cp_size() const { return ulysses_->size() * ring_->size(); }
+  // What backward takes at its worst moment beside what is kept, dout included.
+  int64_t backward_bytes(const CostShape& shape, int64_t head_dim) const;
+
+ private:
+  struct Part;
+
+  Masks masks_of_heads(const Heads& heads, const Masks& masks) const;
+  Part part_of(int source, const Heads& heads, const Masks& masks) const;
+  std::vector<at::Tensor> to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const;
+  std::vector<at::Tensor> to_tokens(const std::vector<at::Tensor>& of_heads, const char* what) const;
+
+  Result attend(const Heads& heads, const Masks& masks) const;
+  Result attend_gathered(const Heads& heads, const Masks& masks) const;
+  Result attend_ring(const Heads& heads, const Masks& masks) const;
+  ops::AttentionGradients differentiate(const at::Tensor& dout, const Heads& heads, const Result& result,
+                                        const Masks& masks) const;
+  ops::AttentionGradients differentiate_gathered(const at::Tensor& dout, const Heads& heads, const Result& result,
+                                                 const Masks& masks) const;
+  ops::AttentionGradients differentiate_ring(const at::Tensor& dout, const Heads& heads, const Result& result,
+                                             const Masks& masks) const;
+  std::pair<at::Tensor, at::Tensor> gather_keys(const Heads& heads) const;
+  std::vector<Transfer> round_transfers(const std::pair<at::Tensor, at::Tensor>& out,
+                                        const std::pair<at::Tensor, at::Tensor>& in) const;
+
+  ContextParallelKind kind_;
+  std::string name_;
+  Groups::Pointer ulysses_, ring_;
+  double scale_;
+  int64_t num_heads_, num_kv_heads_;
+  Kernels kernels_;
+};
+
+}  // namespace megalith
