@@ -46,7 +46,7 @@ class Trainer {
   // error goes on, and nothing is saved, for no checkpoint is whole without every rank.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
 
-  PipelinedModel& model() { return *model_; }
+  const BuiltModel& model() const { return built_; }
   int64_t iteration() const { return iteration_; }
   // Whether the folder of --save has a checkpoint of the present iteration.
   bool is_saved() const { return last_saved_iteration_ == iteration_; }

@@ -37,6 +37,19 @@ TEST(KnownNames, EveryKindIsThereWithAReason) {
   }
 }
 
+TEST(KnownNames, WhatIsAnOptionIsNotInTheTable) {
+  for (const char* name :
+       {"pp_algorithm", "enable_zero_bubble", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
+        "num_layers_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage", "pipeline_model_parallel_size",
+        "decoder_first_pipeline_num_layers", "account_for_loss_in_pipeline_split"}) {
+    EXPECT_EQ(find_known_name(name), nullptr) << name;
+  }
+  // What only changes how transfers are made is still known.
+  for (const char* name : {"overlap_p2p_comm", "communication_method", "zero_bubble_v_schedule_mem_setup"}) {
+    EXPECT_EQ(find_known_name(name)->kind, Kind::kNoEffect) << name;
+  }
+}
+
 TEST(KnownNames, VariablesAreKnownByFamily) {
   EXPECT_NE(find_known_name("NVTE_CK_USES_BWD_V3"), nullptr);
   EXPECT_NE(find_known_name("HSA_NO_SCRATCH_RECLAIM"), nullptr);

@@ -129,7 +129,8 @@ PipelineSchedule with_communication(PipelineSchedule computations) {
   }
   UnitClock clock(computations);
   std::vector<BundleTransfer>& transfers = clock.transfers();
-  std::sort(transfers.begin(), transfers.end(), [](const BundleTransfer& a, const BundleTransfer& b) { return a.key() < b.key(); });
+  std::sort(transfers.begin(), transfers.end(),
+            [](const BundleTransfer& a, const BundleTransfer& b) { return a.key() < b.key(); });
   // On both sides a transfer goes behind the computations that have ended by its time, so all lists agree with one
   // order: by time, computations before transfers. What reads it ends later, so it stands behind the receive.
   PipelineSchedule result{computations.name, computations.shape,
