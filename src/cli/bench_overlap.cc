@@ -48,7 +48,8 @@ std::vector<OverlapCase> overlap_cases() {
           {"tensor parallel", "sum of dx behind the weight gradient", {"--tensor_model_parallel_size=2"}},
           {"tensor and sequence",
            "reduce-scatter of dx behind the weight gradient",
-           {"--tensor_model_parallel_size=2", "--sequence_parallel"}}};
+           {"--tensor_model_parallel_size=2", "--sequence_parallel"}},
+          {"context parallel", "keys, values and their gradients behind attention", {"--context_parallel_size=2"}}};
 }
 
 class ElapsedCollector : public MetricsSink {

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <tuple>
@@ -224,7 +225,8 @@ int64_t SelfAttention::backward_bytes(const CostShape& shape) const {
   const int64_t q = tokens * num_heads_ * d, kv = 2 * tokens * num_kv_heads_ * d;
   // At the end the gradients of out, of q, k and v, these together, and of q before the rotation.
   const int64_t at_end = (3 * q + 2 * kv + q) * shape.activation_bytes;
-  return context_.cp_size() > 1 ? std::max(at_end, context_.backward_bytes(shape, d)) : at_end;
+  const int64_t stream = tokens * options_.hidden * shape.activation_bytes;  // its gradient passes attention by
+  return stream + (context_.cp_size() > 1 ? std::max(at_end, context_.backward_bytes(shape, d)) : at_end);
 }
 
 }  // namespace megalith

@@ -96,9 +96,9 @@ MISTAKES = [
         ],
     ),
     (
-        "context parallelism: keys of a part taken for those of another rank",
+        "context parallelism: the seen half of a part taken for the unseen one",
         "context_attention.cc",
-        [("key_chunks = zigzag_chunks(size, source);", "key_chunks = zigzag_chunks(size, SEEDED ? ring_->rank() : source);")],
+        [("key_chunks = zigzag_chunks(size, source);", "key_chunks = zigzag_chunks(size, SEEDED ? size - 1 - source : source);")],
     ),
     (
         "context parallelism: outputs merged without rescaling",
