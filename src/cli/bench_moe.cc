@@ -48,54 +48,57 @@ struct MoeBenchOptions : BenchOptions {
 };
 
 // The order of a case's inputs.
-enum Input : size_t {
-  kX,
-  kOut,
-  kExperts,
-  kProbs,
-  kFc1,
-  kFc2,
-  kFc1Grad,
-  kFc2Grad,
-  kDense1,
-  kDense2,
-  kDense1Grad,
-  kDense2Grad
+struct MoeInput {
+  enum : size_t {
+    kX,
+    kOut,
+    kExperts,
+    kProbs,
+    kFc1,
+    kFc2,
+    kFc1Grad,
+    kFc2Grad,
+    kDense1,
+    kDense2,
+    kDense1Grad,
+    kDense2Grad,
+    kCount
+  };
 };
 
 // Forward and backward from the router's choice to the sum of each token's experts: gradients of x, of the router's
 // probabilities and of the weights.
 void run_experts(const BenchInputs& in, Kernels kernels) {
-  const int64_t num_experts = in[kFc1].size(0), num_pairs = in[kProbs].numel();
-  const ops::ExpertOrder order = ops::sort_by_expert(in[kExperts], num_experts, {}, kernels);
+  const int64_t num_experts = in[MoeInput::kFc1].size(0), num_pairs = in[MoeInput::kProbs].numel();
+  const ops::ExpertOrder order = ops::sort_by_expert(in[MoeInput::kExperts], num_experts, {}, kernels);
   const Tensor weights =
-      ops::permute_tokens_forward(in[kProbs].view({num_pairs, 1}), order.pairs, kernels).view(num_pairs);
-  const Tensor rows = ops::permute_tokens_forward(in[kX], order.source, kernels);
-  const Tensor gate_up = ops::grouped_linear_forward(rows, in[kFc1], order.offsets, kernels);
+      ops::permute_tokens_forward(in[MoeInput::kProbs].view({num_pairs, 1}), order.pairs, kernels).view(num_pairs);
+  const Tensor rows = ops::permute_tokens_forward(in[MoeInput::kX], order.source, kernels);
+  const Tensor gate_up = ops::grouped_linear_forward(rows, in[MoeInput::kFc1], order.offsets, kernels);
   const Tensor activation = ops::expert_activation_forward(gate_up, weights, {}, kernels);
-  const Tensor out = ops::grouped_linear_forward(activation, in[kFc2], order.offsets, kernels);
+  const Tensor out = ops::grouped_linear_forward(activation, in[MoeInput::kFc2], order.offsets, kernels);
   ops::combine_tokens_forward(out, order.slots, {}, kernels);
 
-  const Tensor dout = ops::permute_tokens_forward(in[kOut], order.source, kernels);
-  const Tensor dactivation = ops::grouped_linear_dgrad(dout, in[kFc2], order.offsets, kernels);
-  ops::grouped_linear_wgrad_(in[kFc2Grad], dout, activation, order.offsets, /*accumulate=*/true, kernels);
+  const Tensor dout = ops::permute_tokens_forward(in[MoeInput::kOut], order.source, kernels);
+  const Tensor dactivation = ops::grouped_linear_dgrad(dout, in[MoeInput::kFc2], order.offsets, kernels);
+  ops::grouped_linear_wgrad_(in[MoeInput::kFc2Grad], dout, activation, order.offsets, /*accumulate=*/true, kernels);
   const auto [dgate_up, dweights] = ops::expert_activation_backward(dactivation, gate_up, weights, {}, kernels);
-  const Tensor drows = ops::grouped_linear_dgrad(dgate_up, in[kFc1], order.offsets, kernels);
-  ops::grouped_linear_wgrad_(in[kFc1Grad], dgate_up, rows, order.offsets, /*accumulate=*/true, kernels);
+  const Tensor drows = ops::grouped_linear_dgrad(dgate_up, in[MoeInput::kFc1], order.offsets, kernels);
+  ops::grouped_linear_wgrad_(in[MoeInput::kFc1Grad], dgate_up, rows, order.offsets, /*accumulate=*/true, kernels);
   ops::combine_tokens_forward(drows, order.slots, {}, kernels);
   ops::permute_tokens_forward(dweights.view({num_pairs, 1}), order.slots.view(num_pairs), kernels);
 }
 
 // The same for an MLP that every token goes through, k times as wide as an expert.
 void run_dense(const BenchInputs& in) {
-  const Tensor gate_up = ops::linear_forward(in[kX], in[kDense1]);
+  const Tensor gate_up = ops::linear_forward(in[MoeInput::kX], in[MoeInput::kDense1]);
   const Tensor activation = ops::swiglu(gate_up);
-  ops::linear_forward(activation, in[kDense2]);
-  const Tensor dactivation = ops::linear_dgrad(in[kOut], in[kDense2]);
-  ops::linear_wgrad_(in[kDense2Grad], in[kOut], activation);
+  ops::linear_forward(activation, in[MoeInput::kDense2]);
+  const Tensor dactivation = ops::linear_dgrad(in[MoeInput::kOut], in[MoeInput::kDense2]);
+  ops::linear_wgrad_(in[MoeInput::kDense2Grad], in[MoeInput::kOut], activation);
   const Tensor dgate_up = ops::swiglu_backward(dactivation, gate_up);
-  ops::linear_dgrad(dgate_up, in[kDense1]);
-  ops::linear_wgrad_(in[kDense1Grad], dgate_up, in[kX]);
+  ops::linear_dgrad(dgate_up, in[MoeInput::kDense1]);
+  ops::linear_wgrad_(in[MoeInput::kDense1Grad], dgate_up, in[MoeInput::kX]);
 }
 
 // (t, k) different experts of each token
@@ -128,19 +131,19 @@ BenchCase moe_case(const std::vector<int64_t>& sides, const std::string& routing
   result.workspace_bytes = real(t) * real(k) * element * (4 * real(h) + 6 * real(f));
   result.make_inputs = [=, &tensors] {
     constexpr double kStd = 0.02;
-    BenchInputs in(kDense2Grad + 1);
-    in[kX] = tensors.normal({t, h});
-    in[kOut] = tensors.normal({t, h});
-    in[kExperts] = choose_experts(t, e, k, routing == "uneven").to(device);
-    in[kProbs] = tensors.full({t, k}, 1.0 / real(k));
-    in[kFc1] = tensors.normal({e, 2 * f, h}, kStd);
-    in[kFc2] = tensors.normal({e, h, f}, kStd);
-    in[kFc1Grad] = tensors.wide_normal({e, 2 * f, h});
-    in[kFc2Grad] = tensors.wide_normal({e, h, f});
-    in[kDense1] = tensors.normal({2 * k * f, h}, kStd);
-    in[kDense2] = tensors.normal({h, k * f}, kStd);
-    in[kDense1Grad] = tensors.wide_normal({2 * k * f, h});
-    in[kDense2Grad] = tensors.wide_normal({h, k * f});
+    BenchInputs in(MoeInput::kCount);
+    in[MoeInput::kX] = tensors.normal({t, h});
+    in[MoeInput::kOut] = tensors.normal({t, h});
+    in[MoeInput::kExperts] = choose_experts(t, e, k, routing == "uneven").to(device);
+    in[MoeInput::kProbs] = tensors.full({t, k}, 1.0 / real(k));
+    in[MoeInput::kFc1] = tensors.normal({e, 2 * f, h}, kStd);
+    in[MoeInput::kFc2] = tensors.normal({e, h, f}, kStd);
+    in[MoeInput::kFc1Grad] = tensors.wide_normal({e, 2 * f, h});
+    in[MoeInput::kFc2Grad] = tensors.wide_normal({e, h, f});
+    in[MoeInput::kDense1] = tensors.normal({2 * k * f, h}, kStd);
+    in[MoeInput::kDense2] = tensors.normal({h, k * f}, kStd);
+    in[MoeInput::kDense1Grad] = tensors.wide_normal({2 * k * f, h});
+    in[MoeInput::kDense2Grad] = tensors.wide_normal({h, k * f});
     return in;
   };
   return result;

@@ -6,12 +6,17 @@
 #include "cli/bench_cases.h"
 #include "ops/adamw.h"
 #include "ops/dropout.h"
+#include "ops/expert_activation.h"
+#include "ops/gelu.h"
 #include "ops/grad_norm.h"
+#include "ops/grouped_linear.h"
+#include "ops/layer_norm.h"
 #include "ops/linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/rms_norm.h"
 #include "ops/rotary.h"
 #include "ops/swiglu.h"
+#include "ops/token_permutation.h"
 
 namespace megalith {
 namespace {
@@ -21,6 +26,7 @@ constexpr double kWeightStd = 0.02;
 constexpr int64_t kHeadRows = 1024;  // rows of logits that the head holds at a time
 constexpr double kWide = 4;          // bytes of fp32
 constexpr double kId = 8;            // bytes of an id
+constexpr int64_t kExperts = 8, kExpertsOfToken = 2;
 
 using MakeInputs = std::function<BenchInputs()>;
 using RunOperator = std::function<void(const BenchInputs&, Kernels)>;
@@ -48,9 +54,12 @@ class OperatorCases {
         x_(tensors) {}
 
   void add_norms();
+  void add_layer_norms();
   void add_rotary();
   void add_swiglu();
+  void add_gelu();
   void add_linear();
+  void add_experts();
   void add_embedding();
   void add_linear_cross_entropy();
   void add_parallel_cross_entropy();
@@ -111,6 +120,49 @@ void OperatorCases::add_norms() {
       });
 }
 
+void OperatorCases::add_layer_norms() {
+  const int64_t t = t_, h = h_;
+  const double plane = elements({t, h}) * element_, row = element_ * static_cast<double>(h);
+  const double statistics = 2 * kWide * static_cast<double>(t), grads = 2 * kWide * static_cast<double>(h);
+  const BenchTensors& x = x_;
+  // x, weight, bias
+  const MakeInputs forward_inputs = [=, &x] { return BenchInputs{x.normal({t, h}), x.normal({h}), x.normal({h})}; };
+  add("layer_norm", "forward", {t, h}, 0, 2 * plane + 2 * row + statistics, forward_inputs,
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::layer_norm_forward(in[0], in[1], in[2], kEps, /*zero_centered_weight=*/false, kernels);
+      });
+  // dy, x, weight, mean, inv_std
+  const MakeInputs backward_inputs = [=, &x] {
+    return BenchInputs{x.normal({t, h}), x.normal({t, h}), x.normal({h}), x.full({t}, 0), x.full({t}, 1)};
+  };
+  add("layer_norm", "backward", {t, h}, 0, 3 * plane + row + statistics + grads, backward_inputs,
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::layer_norm_backward(in[0], in[1], in[2], in[3], in[4], /*zero_centered_weight=*/false, kernels);
+      });
+  // and residual
+  add(
+      "add_layer_norm", "forward", {t, h}, 0, 4 * plane + 2 * row + statistics,
+      [=, &x] {
+        BenchInputs inputs = forward_inputs();
+        inputs.push_back(x.normal({t, h}));
+        return inputs;
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::add_layer_norm_forward(in[0], in[3], in[1], in[2], kEps, /*zero_centered_weight=*/false, kernels);
+      });
+  // and dsum
+  add(
+      "add_layer_norm", "backward", {t, h}, 0, 4 * plane + row + statistics + grads,
+      [=, &x] {
+        BenchInputs inputs = backward_inputs();
+        inputs.push_back(x.normal({t, h}));
+        return inputs;
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::add_layer_norm_backward(in[0], in[5], in[1], in[2], in[3], in[4], /*zero_centered_weight=*/false, kernels);
+      });
+}
+
 void OperatorCases::add_rotary() {
   const int64_t b = b_, s = s_, n = n_, d = d_, half = d_ / 2;
   const BenchTensors& x = x_;
@@ -142,6 +194,45 @@ void OperatorCases::add_swiglu() {
       [](const BenchInputs& in, Kernels kernels) { ops::swiglu_backward(in[0], in[1], kernels); });
 }
 
+// The activations of an MLP without a gate, with the bias before them, and gated GELU.
+void OperatorCases::add_gelu() {
+  const int64_t t = t_, f = f_;
+  const double plane = elements({t, f}) * element_, row = element_ * static_cast<double>(f);
+  const BenchTensors& x = x_;
+  const MakeInputs inputs = [=, &x] { return BenchInputs{x.normal({t, f}), x.normal({f})}; };
+  // x, bias, dy
+  const MakeInputs backward_inputs = [=, &x] { return BenchInputs{x.normal({t, f}), x.normal({f}), x.normal({t, f})}; };
+  const auto add_both = [&](const char* name, RunOperator forward, RunOperator backward) {
+    add(name, "forward", {t, f}, 0, 2 * plane + row, inputs, std::move(forward));
+    add(name, "backward", {t, f}, 0, 3 * plane + row, backward_inputs, std::move(backward));
+  };
+  const auto add_form = [&](const char* name, ops::GeluForm form) {
+    add_both(
+        name, [form](const BenchInputs& in, Kernels kernels) { ops::bias_gelu(in[0], in[1], form, kernels); },
+        [form](const BenchInputs& in, Kernels kernels) {
+          ops::bias_gelu_backward(in[2], in[0], in[1], form, kernels);
+        });
+  };
+  add_form("gelu", ops::GeluForm::kTanh);
+  add_form("gelu_erf", ops::GeluForm::kErf);
+  add_form("gelu_quick", ops::GeluForm::kQuick);
+  add_both(
+      "squared_relu", [](const BenchInputs& in, Kernels kernels) { ops::bias_squared_relu(in[0], in[1], kernels); },
+      [](const BenchInputs& in, Kernels kernels) { ops::bias_squared_relu_backward(in[2], in[0], in[1], kernels); });
+  add(
+      "geglu", "forward", {t, 2 * f}, 0, 3 * plane,
+      [=, &x] {
+        return BenchInputs{x.normal({t, 2 * f})};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::geglu(in[0], ops::GeluForm::kTanh, kernels); });
+  add(
+      "geglu", "backward", {t, 2 * f}, 0, 5 * plane,
+      [=, &x] {
+        return BenchInputs{x.normal({t, f}), x.normal({t, 2 * f})};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::geglu_backward(in[0], in[1], ops::GeluForm::kTanh, kernels); });
+}
+
 void OperatorCases::add_linear() {
   const int64_t t = t_, o = 2 * f_, h = h_;
   const double xs = elements({t, h}) * element_, ys = elements({t, o}) * element_, ws = elements({o, h});
@@ -170,6 +261,65 @@ void OperatorCases::add_linear() {
         return BenchInputs{x.wide_normal({o}), x.normal({t, o}, kWeightStd)};
       },
       [](const BenchInputs& in, Kernels kernels) { ops::bias_grad_(in[0], in[1], kernels); });
+}
+
+// Each token goes to 2 of 8 experts, which have the model's ffn.
+void OperatorCases::add_experts() {
+  const int64_t t = t_, h = h_, f = f_, e = kExperts, k = kExpertsOfToken, n = t * k;
+  const double pairs = static_cast<double>(n), maps = 2 * kId * pairs;
+  const double xs = elements({t, h}) * element_, rows = elements({n, h}) * element_;
+  const double fs = elements({n, f}) * element_, ws = elements({e, 2 * f, h}), product = 2 * elements({n, 2 * f, h});
+  const BenchTensors& x = x_;
+  const auto order = [=, &x] { return ops::sort_by_expert(x.ids({t, k}, e), e); };
+  add(
+      "grouped_linear", "forward", {n, 2 * f, h, e}, product, rows + 2 * fs + ws * element_,
+      [=, &x] {
+        return BenchInputs{x.normal({n, h}), x.normal({e, 2 * f, h}, kWeightStd), order().offsets};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::grouped_linear_forward(in[0], in[1], in[2], kernels); });
+  // dy, w, x, dw, offsets: both gradients
+  add(
+      "grouped_linear", "backward", {n, 2 * f, h, e}, 2 * product, 2 * rows + 2 * fs + ws * element_ + 2 * ws * kWide,
+      [=, &x] {
+        return BenchInputs{x.normal({n, 2 * f}, kWeightStd), x.normal({e, 2 * f, h}, kWeightStd), x.normal({n, h}),
+                           x.wide_normal({e, 2 * f, h}), order().offsets};
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::grouped_linear_dgrad(in[0], in[1], in[4], kernels);
+        ops::grouped_linear_wgrad_(in[3], in[0], in[2], in[4], /*accumulate=*/true, kernels);
+      });
+  add(
+      "sort_by_expert", "forward", {t, k, e}, 0, kId * 4 * pairs,
+      [=, &x] {
+        return BenchInputs{x.ids({t, k}, e)};
+      },
+      [=](const BenchInputs& in, Kernels kernels) { ops::sort_by_expert(in[0], e, {}, kernels); });
+  add(
+      "token_permutation", "forward", {t, k, h}, 0, xs + rows + maps / 2,
+      [=, &x] {
+        return BenchInputs{x.normal({t, h}), order().source};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::permute_tokens_forward(in[0], in[1], kernels); });
+  add(
+      "token_permutation", "backward", {t, k, h}, 0, xs + rows + maps / 2,
+      [=, &x] {
+        return BenchInputs{x.normal({n, h}), order().slots};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::combine_tokens_forward(in[0], in[1], {}, kernels); });
+  add(
+      "expert_activation", "forward", {n, 2 * f}, 0, 3 * fs + kWide * pairs,
+      [=, &x] {
+        return BenchInputs{x.normal({n, 2 * f}), x.full({n}, 0.5)};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::expert_activation_forward(in[0], in[1], {}, kernels); });
+  add(
+      "expert_activation", "backward", {n, 2 * f}, 0, 5 * fs + 2 * kWide * pairs,
+      [=, &x] {
+        return BenchInputs{x.normal({n, f}), x.normal({n, 2 * f}), x.full({n}, 0.5)};
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::expert_activation_backward(in[0], in[1], in[2], {}, kernels);
+      });
 }
 
 void OperatorCases::add_embedding() {
@@ -309,13 +459,16 @@ void OperatorCases::add_optimizer() {
 std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTensors& tensors) {
   OperatorCases all(shape, tensors);
   all.add_norms();
+  all.add_layer_norms();
   all.add_rotary();
   for (BenchCase& bench_case : attention_cases({shape.b, shape.s, shape.n, shape.g, shape.d}, tensors, false)) {
     bench_case.name = "attention";
     all.cases.push_back(std::move(bench_case));
   }
   all.add_swiglu();
+  all.add_gelu();
   all.add_linear();
+  all.add_experts();
   all.add_embedding();
   all.add_linear_cross_entropy();
   all.add_parallel_cross_entropy();

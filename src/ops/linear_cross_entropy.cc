@@ -28,7 +28,7 @@ void check_per_row(const char* op, const Argument& argument, const at::Tensor& r
   check_devices(op, {{"rows", rows}, argument});
 }
 
-void check_rows(const char* op, const Argument& argument) {
+void check_row_vector(const char* op, const Argument& argument) {
   check_floating(op, argument);
   check_rank(op, argument, 2);
   const at::Tensor& x = argument.tensor;
@@ -49,15 +49,15 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, con
                                                         bool with_grad, const at::Tensor& dw,
                                                         const LinearCrossEntropyOptions& options) {
   constexpr const char* kOp = "linear_cross_entropy";
-  check_rows(kOp, {"x", x});
-  check_rows(kOp, {"w", w});
+  check_row_vector(kOp, {"x", x});
+  check_row_vector(kOp, {"w", w});
   check_dtype(kOp, {"w", w}, x.scalar_type());
   check_shape(kOp, {"w", w}, {w.size(0), x.size(1)});
   check_devices(kOp, {{"x", x}, {"w", w}});
   check_per_row(kOp, {"labels", labels}, x, at::kLong);
   check_per_row(kOp, {"row_scale", row_scale}, x, wide_dtype(x.scalar_type()));
   if (dw.defined()) {
-    check_rows(kOp, {"dw", dw});
+    check_row_vector(kOp, {"dw", dw});
     check_dtype(kOp, {"dw", dw}, wide_dtype(x.scalar_type()));
     check_shape(kOp, {"dw", dw}, w.sizes());
     check_devices(kOp, {{"x", x}, {"dw", dw}});
@@ -80,7 +80,7 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, con
 SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
                                      int64_t local_valid_vocab, Kernels kernels) {
   constexpr const char* kOp = "softmax_statistics";
-  check_rows(kOp, {"logits", logits});
+  check_row_vector(kOp, {"logits", logits});
   check_per_row(kOp, {"labels", labels}, logits, at::kLong);
   check_valid_vocab(kOp, "local_valid_vocab", local_valid_vocab, logits.size(1));
   if (kernels == Kernels::kReference) {
@@ -97,7 +97,7 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, co
                              const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab,
                              Kernels kernels) {
   constexpr const char* kOp = "cross_entropy_gradient_";
-  check_rows(kOp, {"logits", logits});
+  check_row_vector(kOp, {"logits", logits});
   const at::ScalarType wide = wide_dtype(logits.scalar_type());
   check_per_row(kOp, {"lse", lse}, logits, wide);
   check_per_row(kOp, {"labels", labels}, logits, at::kLong);

@@ -124,8 +124,9 @@ const PipelineSchedule& PipelinedModel::schedule_for(int num_microbatches, bool 
   const auto key = std::pair(num_microbatches, is_training);
   auto found = schedules_.find(key);
   if (found == schedules_.end()) {
-    PipelineSchedule schedule = is_training ? chunks_.plan.schedule(num_microbatches)
-                                            : make_forward_schedule(chunks_.plan.shape(num_microbatches));
+    PipelineSchedule schedule = is_training
+                                    ? chunks_.plan.schedule(num_microbatches)
+                                    : with_communication(make_forward_schedule(chunks_.plan.shape(num_microbatches)));
     // Throws when the lists would wait for each other: here, and not as a run that hangs.
     check_pipeline_schedule(schedule);
     found = schedules_.emplace(key, std::move(schedule)).first;

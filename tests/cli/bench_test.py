@@ -102,6 +102,8 @@ def test_ops_cover_every_operator(program):
     names = {name for name, _, _ in measured}
     assert declared <= names, f"no case in src/cli/bench_operator_cases.cc for {sorted(declared - names)}"
     both_ways = {"rms_norm", "add_rms_norm", "rotary", "attention", "swiglu", "linear", "embedding", "dropout"}
+    both_ways |= {"layer_norm", "add_layer_norm", "gelu", "gelu_erf", "gelu_quick", "squared_relu", "geglu"}
+    both_ways |= {"grouped_linear", "token_permutation", "expert_activation"}
     for name in both_ways:
         passes = {step for found, _, step in measured if found == name}
         assert passes == {"forward", "backward"}, f"{name} has {passes}"
@@ -109,6 +111,18 @@ def test_ops_cover_every_operator(program):
     forward = next(row for row in rows if (row["name"], row["pass"]) == ("swiglu", "forward"))
     element = 4 if forward["dtype"] == "fp32" else 2
     assert forward["gb_per_s"] == near(element * 3 * 64 * 96 / forward["ms"] / 1e6)
+
+
+def test_moe_is_measured_beside_a_dense_mlp(program):
+    rows = bench(program, "moe", "--shapes", "24x32x16x5x2,7x8x8x4x1")
+    measured = variants(rows, "shape", "routing")
+    assert set(measured) == {(s, r) for s in ("24x32x16x5x2", "7x8x8x4x1") for r in ("random", "uneven")}
+    assert all(kernels == ["fused", "dense", "reference"] for kernels in measured.values())
+    assert all(row["ratio"] == 1 for row in rows if row["kernels"] == "dense")
+    for row in rows:
+        t, h, f, _, k = map(int, row["shape"].split("x"))
+        # Gate, up and down of each chosen expert: forward and both gradients.
+        assert row["tflops"] == near(3 * 3 * 2 * t * k * h * f / row["ms"] / 1e9)
 
 
 @pytest.mark.parametrize("kernels", ["fused", "reference"])
@@ -146,6 +160,8 @@ REFUSED = [
     ("groups do not divide", ("attention", "--shapes", "1x8x4x3x16"), ["3 KV heads", "4 query heads"]),
     ("attention needs five", ("attention", "--shapes", "1x8x4"), ["1x8x4", "BxSxNxGxD"]),
     ("scores too large", ("attention", "--shapes", "1x2000000x8x8x16"), ["1x2000000x8x8x16", "smaller"]),
+    ("too few experts", ("moe", "--shapes", "8x8x8x3x2"), ["3 experts", "two more"]),
+    ("unknown routing", ("moe", "--routing", "best"), ["best", "uneven"]),
     ("unknown mask", ("attention", "--mask", "diagonal"), ["diagonal", "causal"]),
     ("unknown precision", ("gemm", "--dtype", "fp8"), ["dtype", "fp8"]),
     ("no rounds", ("ops", "--iterations", "0"), ["iterations", "0"]),
@@ -174,7 +190,7 @@ def test_all_that_is_wrong_is_told_at_once(program):
         assert part in errors
 
 
-@pytest.mark.parametrize("topic", ["ops", "gemm", "attention", "train"])
+@pytest.mark.parametrize("topic", ["ops", "gemm", "attention", "moe", "train"])
 def test_help_lists_the_options(topic, program):
     _, output, _ = program.run("bench", topic, "--help")
     for part in (f"megalith bench {topic}", "--iterations", "--warmup", "--json", "--num_threads", "--device"):

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "ops/cpu/linear_products.h"
 #include "support/gradients.h"
 #include "support/tensor_near.h"
 
@@ -55,6 +56,81 @@ TEST(Linear, ForwardAndInputGradientMatchFloat64) {
       }
     }
   }
+}
+
+// Sizes around those in which the product of bf16 is cut: panels of 64 columns, pairs of k, blocks of 256 rows and of
+// at most 1024 k; more rows than one task takes.
+constexpr Shape kProductShapes[] = {{64, 64, 64},    {65, 65, 65},     {70, 66, 190},   {257, 97, 131},
+                                    {300, 1025, 70}, {129, 2303, 192}, {2100, 64, 300}, {513, 1282, 67}};
+
+TEST(Linear, BlockedProductsMatchFloat64AndReference) {
+  at::manual_seed(9);
+  for (const auto& [t, h, o] : kProductShapes) {
+    const auto what = fmt::format("({}, {}, {})", t, h, o);
+    // Rows of wider tensors, an odd number of elements apart and off any alignment; what lies between them is no
+    // number.
+    const auto strided = [](int64_t rows, int64_t columns) {
+      const Tensor wide = at::full({rows, columns + 3 + columns % 2}, std::nan(""), at::kBFloat16);
+      const Tensor inner = wide.narrow(1, 1, columns);
+      inner.copy_(at::randn({rows, columns}));
+      return inner;
+    };
+    for (const bool is_strided : {false, true}) {
+      const auto make = [&](int64_t rows, int64_t columns) {
+        return is_strided ? strided(rows, columns) : at::randn({rows, columns}).to(at::kBFloat16);
+      };
+      const Tensor x = make(t, h), w = make(o, h), dy = make(t, o), bias = at::randn({o}).to(at::kBFloat16);
+      const Tensor exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+      const Tensor dx = at::mm(dy.to(at::kDouble), w.to(at::kDouble));
+      // One rounding to bf16, to nearest: 2^-8 of the value; beside it only the error of sums in fp32.
+      const double round = 1.0 / 256;
+      EXPECT_TENSOR_NEAR(linear_forward(x, w), exact, {.rel = round, .rel_to_max = 1e-6, .what = what});
+      EXPECT_TENSOR_NEAR(linear_forward(x, w, bias), exact + bias.to(at::kDouble),
+                         {.rel = round, .rel_to_max = 1e-6, .what = what + " bias"});
+      EXPECT_TENSOR_NEAR(linear_dgrad(dy, w), dx, {.rel = round, .rel_to_max = 1e-6, .what = what + " dx"});
+      // Both round the same sum, so that they differ by one step of bf16 where it lies between two.
+      const Tensor reference = linear_forward(x, w, bias, Kernels::kReference);
+      EXPECT_TENSOR_NEAR(linear_forward(x, w, bias), reference, {.rel = 1.0 / 64, .rel_to_max = 1e-2, .what = what});
+      EXPECT_TENSOR_NEAR(linear_dgrad(dy, w), linear_dgrad(dy, w, Kernels::kReference),
+                         {.rel = 1.0 / 128, .rel_to_max = 1e-5, .what = what + " dx"});
+    }
+  }
+}
+
+TEST(Linear, BlockedProductsWriteNothingBesideTheirRows) {
+  at::manual_seed(10);
+  const int64_t t = 130, h = 67, o = 97;
+  const Tensor x = at::randn({t, h}).to(at::kBFloat16), w = at::randn({o, h}).to(at::kBFloat16);
+  const Tensor dy = at::randn({t, o}).to(at::kBFloat16);
+  const auto expect_inside = [&](int64_t columns, auto&& write, const Tensor& expected) {
+    const Tensor buffer = at::full({t + 2, columns + 9}, 5.0, at::kBFloat16), untouched = buffer.clone();
+    const auto inside = [&](const Tensor& whole) { return whole.narrow(0, 1, t).narrow(1, 4, columns); };
+    write(inside(buffer));
+    inside(untouched).copy_(expected);
+    EXPECT_TENSOR_NEAR(buffer, untouched);
+  };
+  expect_inside(
+      o, [&](const Tensor& y) { cpu::linear_forward_out(y, x, w, std::nullopt); }, linear_forward(x, w));
+  expect_inside(
+      h, [&](const Tensor& dx) { cpu::linear_dgrad_out(dx, dy, w); }, linear_dgrad(dy, w));
+}
+
+TEST(Linear, BlockedProductsDoNotDependOnTheNumberOfThreads) {
+  if (!cpu::has_own_bf16_products()) GTEST_SKIP() << "LibTorch's products, which promise nothing, serve this processor";
+  at::manual_seed(11);
+  const int before = at::get_num_threads();
+  for (const auto& [t, h, o] : kProductShapes) {
+    const Tensor x = at::randn({t, h}).to(at::kBFloat16), w = at::randn({o, h}).to(at::kBFloat16);
+    const Tensor dy = at::randn({t, o}).to(at::kBFloat16), bias = at::randn({o}).to(at::kBFloat16);
+    at::set_num_threads(1);
+    const Tensor y = linear_forward(x, w, bias), dx = linear_dgrad(dy, w);
+    for (const int threads : {2, 3, 7}) {
+      at::set_num_threads(threads);
+      EXPECT_TRUE(at::equal(linear_forward(x, w, bias), y)) << t << " " << h << " " << o << ", " << threads;
+      EXPECT_TRUE(at::equal(linear_dgrad(dy, w), dx)) << t << " " << h << " " << o << ", " << threads;
+    }
+  }
+  at::set_num_threads(before);
 }
 
 TEST(Linear, WeightGradientIsSummedWithoutRounding) {

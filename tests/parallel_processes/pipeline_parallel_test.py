@@ -79,7 +79,7 @@ def test_the_trace_of_a_run_is_that_of_its_schedule(program, data, tmp_path):
     ranks = json.loads(trace.read_text())["ranks"]
     assert len(ranks) == 2 and all(ranks)
     svg = tmp_path / "pipeline.svg"
-    words = ("plan", "--draw", "--pipeline_trace", trace, "--svg", svg)
+    words = ("plan", "--draw", "--pipeline_trace", trace, "--svg", svg, *DEEP, *LAYOUTS["interleaved"][1])
     _, output, _ = program.run(*words)
     assert "interleaved" in output and svg.read_text().startswith("<svg")
 

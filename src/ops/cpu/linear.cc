@@ -1,9 +1,9 @@
 // Registers the linear layer's products and the embedding for the CPU and for the meta device.
 //
-// Forward and dgrad are LibTorch's own GEMMs. The weight gradient of bf16 is ours where the processor multiplies bf16:
-// a LibTorch product would be rounded to bf16 before it is summed, and takes twice as long on AMX. That and the
-// gradients of bias and embedding repeat to the bit for any number of threads; LibTorch's GEMMs promise that for one
-// number only.
+// Forward and dgrad are ours or LibTorch's (see matrix_product.cc). The weight gradient of bf16 is ours where the
+// processor multiplies bf16: a LibTorch product would be rounded to bf16 before it is summed, and takes twice as long
+// on AMX. Our products and the gradients of bias and embedding repeat to the bit for any number of threads; LibTorch's
+// GEMMs promise that for one number only.
 #include "ops/cpu/linear.h"
 
 #include <ATen/ATen.h>
@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "ops/arguments.h"
 #include "ops/cpu/block_products.h"
+#include "ops/cpu/linear_products.h"
 #include "ops/cpu/linear_wgrad.h"
 #include "ops/library.h"
 
@@ -24,10 +25,16 @@ namespace megalith::ops::cpu {
 namespace {
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias) {
-  return bias.has_value() ? at::addmm(*bias, x, w.t()) : at::mm(x, w.t());
+  const at::Tensor y = at::empty({x.size(0), w.size(0)}, x.options());
+  linear_forward_out(y, x, w, bias);
+  return y;
 }
 
-at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
+at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w) {
+  const at::Tensor dx = at::empty({dy.size(0), w.size(1)}, dy.options());
+  linear_dgrad_out(dx, dy, w);
+  return dx;
+}
 
 using WgradKernel = void(const WgradCall&, std::atomic<int64_t>*);
 

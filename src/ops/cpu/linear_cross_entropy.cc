@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "ops/arguments.h"
+#include "ops/cpu/linear_products.h"
 #include "ops/cpu/linear_wgrad.h"
 #include "ops/library.h"
 
@@ -63,8 +64,8 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, con
   for (int64_t start = 0; start < t; start += chunk_rows) {
     const int64_t count = std::min(chunk_rows, t - start);
     const auto chunk = [&](const at::Tensor& whole) { return whole.narrow(0, start, count); };
-    at::Tensor logits = buffer.narrow(0, 0, count);
-    at::mm_out(logits, chunk(x), w.t());
+    const at::Tensor logits = buffer.narrow(0, 0, count);
+    linear_forward_out(logits, chunk(x), w, /*bias=*/std::nullopt);
     const at::Tensor chunk_labels = chunk(dense_labels), chunk_scale = chunk(dense_scale);
     const at::Tensor chunk_losses = chunk(losses);
     LogitRows rows = rows_of(logits, chunk_labels, 0, valid_vocab);
@@ -73,8 +74,7 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, con
     rows.with_grad = with_grad;
     MEGALITH_CPU_KERNEL(cross_entropy)(rows);
     if (!with_grad) continue;
-    at::Tensor chunk_dx = chunk(dx);
-    at::mm_out(chunk_dx, logits, w);
+    linear_dgrad_out(chunk(dx), logits, w);
     if (dw.has_value()) linear_wgrad_(*dw, logits, chunk(x), /*accumulate=*/true);
   }
   return {losses, dx};

@@ -1,5 +1,6 @@
 // RMS normalisation on a GPU: a block of threads for each row; the weight's gradient by columns, over blocks of rows
 // that are added in order, so that it repeats to the bit.
+#include "ops/gpu/block_sum.h"
 #include "ops/gpu/rms_norm.h"
 #include "ops/gpu/vendor.h"
 
@@ -7,20 +8,6 @@ namespace megalith::ops::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-
-// The sum of `value` over the block, known to all its threads.
-template <typename W>
-__device__ W sum_over_block(W value) {
-  __shared__ W sums[kThreads];
-  __syncthreads();  // a former sum may still be read
-  sums[threadIdx.x] = value;
-  __syncthreads();
-  for (int width = kThreads / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) sums[threadIdx.x] += sums[threadIdx.x + width];
-    __syncthreads();
-  }
-  return sums[0];
-}
 
 template <typename T>
 __global__ void forward(int64_t columns, const T* x, const T* residual, const T* weight, double eps, T* y, T* sum,
@@ -38,7 +25,7 @@ __global__ void forward(int64_t columns, const T* x, const T* residual, const T*
     }
     squares += value * value;
   }
-  const W scale = W(1) / sqrt(sum_over_block(squares) / static_cast<W>(columns) + static_cast<W>(eps));
+  const W scale = W(1) / sqrt(sum_over_block<kThreads>(squares) / static_cast<W>(columns) + static_cast<W>(eps));
   if (threadIdx.x == 0) inv_rms[row] = scale;
   const T* normed = residual != nullptr ? sum : x;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
@@ -57,7 +44,7 @@ __global__ void backward_input(int64_t columns, const T* dy, const T* dsum, cons
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     dot += widen(dy[start + i]) * widen(weight[i]) * widen(x[start + i]);
   }
-  const W mean = sum_over_block(dot) * scale / static_cast<W>(columns);
+  const W mean = sum_over_block<kThreads>(dot) * scale / static_cast<W>(columns);
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     W result = (widen(dy[start + i]) * widen(weight[i]) - widen(x[start + i]) * scale * mean) * scale;
     if (dsum != nullptr) result += widen(dsum[start + i]);

@@ -14,7 +14,7 @@ namespace megalith::ops::reference {
 
 namespace {
 
-at::ScalarType wide_type(const at::Tensor& x) { return wide_dtype(x.scalar_type()); }
+at::ScalarType wide_type_of(const at::Tensor& x) { return wide_dtype(x.scalar_type()); }
 
 // Column of each row's label in this slice (0 where it is not here), and whether it is here: (c, 1) both.
 std::pair<at::Tensor, at::Tensor> label_columns(const at::Tensor& labels, int64_t vocab_start, int64_t num_columns) {
@@ -27,7 +27,7 @@ std::pair<at::Tensor, at::Tensor> label_columns(const at::Tensor& labels, int64_
 
 SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
                                      int64_t local_valid_vocab) {
-  const auto options = logits.options().dtype(wide_type(logits));
+  const auto options = logits.options().dtype(wide_type_of(logits));
   SoftmaxStatistics result;
   if (local_valid_vocab == 0) {
     result.row_max = at::full({logits.size(0)}, -std::numeric_limits<double>::infinity(), options);
@@ -48,7 +48,7 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, co
   logits.narrow(1, local_valid_vocab, logits.size(1) - local_valid_vocab).zero_();
   if (local_valid_vocab == 0) return;
   const at::Tensor valid = logits.narrow(1, 0, local_valid_vocab);
-  at::Tensor gradient = (valid.to(wide_type(logits)) - lse.unsqueeze(1)).exp_();
+  at::Tensor gradient = (valid.to(wide_type_of(logits)) - lse.unsqueeze(1)).exp_();
   const auto [columns, is_local] = label_columns(labels, vocab_start, local_valid_vocab);
   gradient.scatter_add_(1, columns, is_local.to(gradient.scalar_type()).neg_());
   gradient.mul_(row_scale.unsqueeze(1));
@@ -61,7 +61,7 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, con
                                                         bool with_grad, const at::Tensor& dw, int64_t valid_vocab,
                                                         int64_t chunk_rows) {
   const int64_t t = x.size(0);
-  const at::Tensor losses = at::empty({t}, x.options().dtype(wide_type(x)));
+  const at::Tensor losses = at::empty({t}, x.options().dtype(wide_type_of(x)));
   const at::Tensor dx = with_grad ? at::empty_like(x) : at::Tensor();
   for (int64_t start = 0; start < t; start += chunk_rows) {
     const int64_t rows = std::min(chunk_rows, t - start);

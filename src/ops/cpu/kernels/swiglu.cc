@@ -8,7 +8,7 @@
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {
 
-int64_t rows_per_task(int64_t columns) { return 1 + 8192 / (columns + 1); }
+int64_t swiglu_rows_per_task(int64_t columns) { return 1 + 8192 / (columns + 1); }
 
 // 1 + exp(-x), the reciprocal of the logistic function.
 template <typename T>
@@ -23,7 +23,7 @@ Lanes<T> one_plus_exp_of_negative(const Lanes<T>& x) {
 
 template <typename T>
 void forward(const Swiglu& a) {
-  at::parallel_for(0, a.rows, rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, a.rows, swiglu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T* gate = static_cast<const T*>(a.gate_up) + row * 2 * a.columns;
       const T* up = gate + a.columns;
@@ -40,7 +40,7 @@ void forward(const Swiglu& a) {
 // With s = logistic(gate):  dgate = dy up s (1 + gate (1 - s)),  dup = dy silu(gate).
 template <typename T>
 void backward(const SwigluBackward& a) {
-  at::parallel_for(0, a.rows, rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, a.rows, swiglu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
     const Lanes<T> one(1);
     for (int64_t row = begin; row < end; ++row) {
       const T* gate = static_cast<const T*>(a.gate_up) + row * 2 * a.columns;

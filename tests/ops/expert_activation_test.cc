@@ -1,0 +1,147 @@
+// expert_activation: every activation, plain and gated, with and without weights, against float64 and differences.
+#include "ops/expert_activation.h"
+
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/error.h"
+#include "ops/swiglu.h"
+#include "support/dtypes.h"
+#include "support/gradients.h"
+#include "support/tensor_near.h"
+
+namespace megalith::ops {
+namespace {
+
+using at::Tensor;
+using testing::smallest_step_of;
+using testing::unit_of;
+
+constexpr ActivationKind kKinds[] = {ActivationKind::kSilu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
+                                     ActivationKind::kSquaredRelu};
+constexpr Kernels kBoth[] = {Kernels::kFused, Kernels::kReference};
+
+struct Shape {
+  int64_t rows, columns;
+};
+constexpr Shape kShapes[] = {{0, 8}, {1, 1}, {3, 7}, {2, 64}, {5, 131}, {67, 48}};
+
+at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+// body(activation, what)
+template <typename Body>
+void for_each_activation(Body&& body) {
+  for (const ActivationKind kind : kKinds) {
+    for (const bool is_gated : {false, true}) {
+      body(ExpertActivation{kind, is_gated},
+           fmt::format("kind {}{}", static_cast<int>(kind), is_gated ? " gated" : ""));
+    }
+  }
+}
+
+TEST(ExpertActivation, MatchesReferenceAndFloat64) {
+  at::manual_seed(1);
+  for_each_activation([](ExpertActivation activation, const std::string& name) {
+    for (const auto& [rows, columns] : kShapes) {
+      for (const at::ScalarType dtype : testing::kFloatingDtypes) {
+        const Tensor x = (at::randn({rows, columns * (activation.is_gated ? 2 : 1)}) * 3).to(dtype);
+        const Tensor dy = at::randn({rows, columns}).to(dtype);
+        const Tensor weights = at::rand({rows}, wide_of(dtype)) + 0.1;
+        const double unit = unit_of(dtype), wide = unit_of(wide_of(dtype));
+        for (const bool has_weights : {false, true}) {
+          const Tensor w = has_weights ? weights : Tensor(), w64 = has_weights ? weights.to(at::kDouble) : Tensor();
+          const Tensor y64 = expert_activation_forward(x.to(at::kDouble), w64, activation, Kernels::kReference);
+          const auto [dx64, dw64] =
+              expert_activation_backward(dy.to(at::kDouble), x.to(at::kDouble), w64, activation, Kernels::kReference);
+          for (const Kernels kernels : kBoth) {
+            const auto what =
+                fmt::format("{} ({}, {}) {}{}{}", name, rows, columns, c10::toString(dtype),
+                            has_weights ? " weights" : "", kernels == Kernels::kFused ? "" : " reference");
+            // Two roundings of half a unit. Absolutely: slopes of GELU are sums that cancel near their zero and, in the
+            // reference, for negative numbers, to a few units of the dtype of sums, times |dy up| < 30; act(gate)
+            // rounds to half of fp16's smallest step, times |up| < 15.
+            const double rel = 1.1 * unit + 16 * wide, abs = 128 * wide + 8 * smallest_step_of(dtype);
+            EXPECT_TENSOR_NEAR(expert_activation_forward(x, w, activation, kernels), y64,
+                               {.abs = abs, .rel = rel, .what = what});
+            const auto [dx, dw] = expert_activation_backward(dy, x, w, activation, kernels);
+            EXPECT_TENSOR_NEAR(dx, dx64, {.abs = abs, .rel = rel, .what = what + " dx"});
+            ASSERT_EQ(dw.scalar_type(), wide_of(dtype));
+            // act(gate) is rounded before it is multiplied and summed.
+            const double rounded = activation.is_gated ? unit : 0;
+            EXPECT_TENSOR_NEAR(dw, dw64, {.abs = 1e3 * wide, .rel_to_max = rounded + 16 * wide, .what = what + " dw"});
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(ExpertActivation, GatedSiluWithoutWeightsIsSwiglu) {
+  at::manual_seed(2);
+  for (const at::ScalarType dtype : testing::kFloatingDtypes) {
+    const Tensor x = at::randn({9, 2 * 77}).to(dtype), dy = at::randn({9, 77}).to(dtype);
+    const double unit = unit_of(dtype);
+    EXPECT_TENSOR_NEAR(expert_activation_forward(x), swiglu(x), {.rel = 2 * unit});
+    EXPECT_TENSOR_NEAR(std::get<0>(expert_activation_backward(dy, x)), swiglu_backward(dy, x),
+                       {.abs = unit_of(wide_of(dtype)) * 16, .rel = 2 * unit});
+  }
+}
+
+TEST(ExpertActivation, LargeNumbersNeitherOverflowNorTurnIntoNan) {
+  for_each_activation([](ExpertActivation activation, const std::string& what) {
+    if (activation.is_gated || activation.kind == ActivationKind::kSquaredRelu) return;
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      const Tensor x =
+          at::tensor({-1e30, -1e4, -200., -100., 100., 200., 1e4, 1e30}, at::kDouble).to(dtype).view({1, -1});
+      // 0 below (4e-42 at -100) and the number itself above.
+      EXPECT_TENSOR_NEAR(expert_activation_forward(x, {}, activation), at::relu(x),
+                         {.abs = 1e-30, .rel = 1e-6, .what = what});
+      EXPECT_TENSOR_NEAR(std::get<0>(expert_activation_backward(at::ones_like(x), x, {}, activation)),
+                         (x > 0).to(dtype), {.abs = 1e-30, .rel = 1e-6, .what = what + " slope"});
+    }
+  });
+}
+
+TEST(ExpertActivation, GradientsMatchDifferences) {
+  at::manual_seed(3);
+  for_each_activation([](ExpertActivation activation, const std::string& what) {
+    for (const Kernels kernels : kBoth) {
+      const Tensor x = at::randn({3, 22}, at::kDouble), weights = at::rand({3}, at::kDouble);
+      testing::expect_gradients_match_differences(
+          [&](const std::vector<Tensor>& in) { return expert_activation(in[0], in[1], activation, kernels); },
+          {x, weights}, what);
+      testing::expect_gradients_match_differences(
+          [&](const std::vector<Tensor>& in) { return expert_activation(in[0], {}, activation, kernels); }, {x},
+          what + " without weights");
+    }
+  });
+}
+
+TEST(ExpertActivation, NumbersDoNotDependOnTheNumberOfThreads) {
+  at::manual_seed(4);
+  const int before = at::get_num_threads();
+  const Tensor x = at::randn({300, 2 * 130}).to(at::kBFloat16), dy = at::randn({300, 130}).to(at::kBFloat16);
+  const Tensor weights = at::rand({300});
+  std::vector<Tensor> first;
+  for (const int threads : {1, 2, 3, 7}) {
+    at::set_num_threads(threads);
+    const auto [dx, dw] = expert_activation_backward(dy, x, weights);
+    const std::vector<Tensor> result{expert_activation_forward(x, weights), dx, dw};
+    if (first.empty()) first = result;
+    for (size_t i = 0; i < result.size(); ++i) EXPECT_TRUE(at::equal(result[i], first[i])) << "result " << i;
+  }
+  at::set_num_threads(before);
+}
+
+TEST(ExpertActivation, WrongArgumentsAreNamed) {
+  EXPECT_THROW(expert_activation(at::ones({2, 3})), UserError);
+  EXPECT_THROW(expert_activation(at::ones({2, 4}), at::ones({3})), UserError);
+  EXPECT_THROW(expert_activation(at::ones({2, 4}), at::ones({2}, at::kDouble)), UserError);
+  EXPECT_THROW(expert_activation(at::ones({4, 2}).t()), UserError);
+  EXPECT_THROW(expert_activation_backward(at::ones({2, 4}), at::ones({2, 4})), UserError);
+}
+
+}  // namespace
+}  // namespace megalith::ops
