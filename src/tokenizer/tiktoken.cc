@@ -22,6 +22,40 @@ namespace {
 constexpr std::string_view kTekkenPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Llama 4's.
+constexpr std::string_view kO200kPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Llama 4's 2048 special tokens: named ones, and reserved ones that are counted within their group.
+std::vector<std::string> llama4_special_tokens() {
+  std::vector<std::string> tokens = {"<|begin_of_text|>", "<|end_of_text|>", "<|fim_prefix|>", "<|fim_middle|>",
+                                     "<|fim_suffix|>"};
+  const auto reserve = [&](const char* group, int first, int end) {
+    for (int i = first; i < end; ++i) tokens.push_back(fmt::format("<|{}reserved_special_token_{}|>", group, i));
+  };
+  const auto name = [&](std::initializer_list<const char*> names) {
+    tokens.insert(tokens.end(), names.begin(), names.end());
+  };
+  name({"<|header_start|>", "<|header_end|>", "<|eom|>", "<|eot|>", "<|step|>"});
+  reserve("text_post_train_", 0, 6);
+  name({"<|python_start|>", "<|python_end|>", "<|finetune_right_pad|>"});
+  reserve("text_post_train_", 8, 69);
+  name({"<|image_start|>", "<|image_end|>"});
+  reserve("vision_", 0, 2);
+  name({"<|tile_x_separator|>", "<|tile_y_separator|>"});
+  reserve("vision_", 2, 6);
+  name({"<|image|>"});
+  reserve("vision_", 6, 7);
+  name({"<|patch|>"});
+  reserve("vision_", 7, 1048);
+  reserve("reasoning_", 0, 8);
+  name({"<|reasoning_thinking_start|>", "<|reasoning_thinking_end|>"});
+  reserve("", 0, 2048 - static_cast<int>(tokens.size()));
+  return tokens;
+}
+
 // Lines "base64 rank", ranks counting up from 0.
 std::vector<std::string> read_rank_lines(const fs::path& file) {
   const MappedFile mapped(file, MappedFile::Access::kSequential);
@@ -134,13 +168,19 @@ bool is_tekken_file(const fs::path& file) {
   return text.starts_with('{') && text.find("\"default_num_special_tokens\"") != std::string::npos;
 }
 
-std::unique_ptr<Tokenizer> load_llama3_tiktoken(const fs::path& file) {
+std::unique_ptr<Tokenizer> load_llama_tiktoken(const fs::path& file) {
   RankVocabulary vocabulary{.tokens = read_rank_lines(file),
                             .finds_special = true,
                             .bos = "<|begin_of_text|>",
                             .eod = "<|end_of_text|>",
                             .pad = "<|finetune_right_pad_id|>"};
   vocabulary.first_special = narrow<int32_t>(vocabulary.tokens.size());
+  constexpr size_t kLlama4Tokens = 200'000;  // Llama 3 has 128000
+  if (vocabulary.tokens.size() >= kLlama4Tokens) {
+    vocabulary.special_tokens = llama4_special_tokens();
+    vocabulary.pad = "<|finetune_right_pad|>";
+    return make_rank_tokenizer(std::move(vocabulary), kO200kPattern, file.string());
+  }
   vocabulary.special_tokens = {"<|begin_of_text|>",
                                "<|end_of_text|>",
                                "<|reserved_special_token_0|>",

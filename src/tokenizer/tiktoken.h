@@ -19,9 +19,9 @@ bool is_tiktoken_file(const std::filesystem::path& file);
 // Whether a file is an object with "config" and "vocab" as tekken.json is; reads only its beginning.
 bool is_tekken_file(const std::filesystem::path& file);
 
-// Llama 3's tokenizer.model: its pattern, and its 256 special tokens behind the others. Special tokens in a text become
-// their ids; add_special puts <|begin_of_text|> in front.
-std::unique_ptr<Tokenizer> load_llama3_tiktoken(const std::filesystem::path& file);
+// Llama 3's tokenizer.model: its pattern, and its 256 special tokens behind the others. One of 200000 tokens or more is
+// Llama 4's. Special tokens in a text become their ids; add_special puts <|begin_of_text|> in front.
+std::unique_ptr<Tokenizer> load_llama_tiktoken(const std::filesystem::path& file);
 
 // tekken.json: special tokens come first and are not looked for in a text; add_special puts <s> in front.
 std::unique_ptr<Tokenizer> load_tekken(const std::filesystem::path& file);

@@ -44,7 +44,7 @@ fs::path file_in(const fs::path& path, std::initializer_list<const char*> names)
 std::unique_ptr<Tokenizer> open_model(const fs::path& file) {
   if (file.filename() == "tekken.json" || is_tekken_file(file)) return load_tekken(file);
   if (file.extension() == ".json" || !fs::exists(file)) return load_tokenizer_json(file);
-  if (is_tiktoken_file(file)) return load_llama3_tiktoken(file);
+  if (is_tiktoken_file(file)) return load_llama_tiktoken(file);
   return is_sentencepiece_file(file) ? load_sentencepiece(file, SentencePieceKind::kLlama2) : load_tokenizer_json(file);
 }
 

@@ -79,6 +79,21 @@ def test_llama3(program, sample, tmp_path):
         assert json.loads(output) == [9906, 11, 1917, 0]
 
 
+def test_llama4(program, sample, tmp_path):
+    tiktoken = pytest.importorskip("tiktoken")
+    from tiktoken.load import load_tiktoken_bpe
+    from tokenizer_forms import GPT4O
+
+    model = package_file("llama_models", "llama4", "tokenizer.model")
+    theirs = tiktoken.Encoding("llama4", pat_str=GPT4O, mergeable_ranks=load_tiktoken_bpe(str(model)),
+                               special_tokens={"<|begin_of_text|>": 200000, "<|python_start|>": 200016, "<|image|>": 200090, "<|reasoning_thinking_end|>": 201143})
+    options = ["--tokenizer_type", "Llama3Tokenizer", "--tokenizer_model", model]
+    compare(program, tmp_path, sample, options, lambda text: theirs.encode(text, allowed_special="all"), theirs.decode)
+    special = "<|python_start|><|image|><|reasoning_thinking_end|>"
+    _, output, _ = program.run("inspect", "tokenizer", *options, "--text", special)
+    assert json.loads(output) == theirs.encode(special, allowed_special="all")
+
+
 @pytest.mark.parametrize("file", ["tokenizer.model.v1", "mistral_instruct_tokenizer_240323.model.v3"])
 def test_mistral_sentencepiece(program, sample, tmp_path, file):
     sentencepiece = pytest.importorskip("sentencepiece")
