@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
 #include "cli/inspect_model.h"
+#include "cli/inspect_tokenizer.h"
 #include "cli/session.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -108,63 +109,6 @@ int inspect_data(CommandContext& context) {
         fmt::print("    {}\n", dump_json(Json(tokenizer->decode(narrow_ids))));
       }
     }
-  }
-  return kExitSuccess;
-}
-
-struct TokenizerInspection {
-  TokenizerOptions tokenizer;
-  std::optional<std::string> text, encode_file, decode;
-  bool add_special_tokens = false;
-
-  void visit(OptionVisitor& v) {
-    v.group("Inspection");
-    v.field("text", text, "Text to encode; its ids are printed as a JSON array.");
-    v.field("encode_file", encode_file, "File whose lines are encoded: one JSON array of ids a line.");
-    v.field("decode", decode, "Ids to decode, separated by commas or blanks.");
-    v.field("add_special_tokens", add_special_tokens, "Add the tokens that begin and end a text.");
-    tokenizer.visit_standalone(v);
-  }
-};
-
-std::vector<int32_t> parse_ids(const std::string& text) {
-  std::vector<int64_t> ids;
-  struct Holder {
-    std::vector<int64_t>& ids;
-    void visit(OptionVisitor& v) { v.field("decode", ids, ""); }
-  } holder{ids};
-  OptionSet set(holder);
-  set.find("decode")->set(text, {OptionLayer::kCommandLine, "command line"});
-  std::vector<int32_t> result;
-  for (const int64_t id : ids) result.push_back(narrow<int32_t>(id));
-  return result;
-}
-
-int inspect_tokenizer(CommandContext& context) {
-  TokenizerInspection options;
-  OptionSet set(options);
-  const Resolution resolution = resolve(set, context.config_inputs());
-  if (resolution.wants_help) {
-    fmt::print("usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]\n\n{}", help_text(set));
-    return kExitSuccess;
-  }
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
-  if (options.decode) {
-    fmt::print("{}\n", tokenizer->decode(parse_ids(*options.decode)));
-  } else if (options.text) {
-    fmt::print("{}\n", dump_json(Json(tokenizer->encode(*options.text, options.add_special_tokens))));
-  } else if (options.encode_file) {
-    const std::string text = read_file(*options.encode_file);
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      const std::string_view line = std::string_view(text).substr(begin, end - begin);
-      fmt::print("{}\n", dump_json(Json(tokenizer->encode(line, options.add_special_tokens))));
-      begin = end + 1;
-    }
-  } else {
-    fmt::print("{}\n  vocabulary {}\n", tokenizer->name(), tokenizer->vocab_size());
-    if (tokenizer->eod()) fmt::print("  end of document {}\n", *tokenizer->eod());
-    if (tokenizer->bos()) fmt::print("  beginning of text {}\n", *tokenizer->bos());
   }
   return kExitSuccess;
 }

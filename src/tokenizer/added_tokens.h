@@ -1,11 +1,12 @@
 // Added tokens: cut out of a text before everything else ("<|begin_of_text|>", or any text a user added).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tokenizer/byte_trie.h"
 
 namespace megalith {
 
@@ -24,16 +25,16 @@ class AddedTokenMatcher {
  public:
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
-  // Calls on_text(view) and on_token(id) for the stretches of the text, in order.
+  // Calls on_text(view, whether it begins the text) and on_token(id) for the stretches of the text, in order.
   template <typename OnText, typename OnToken>
   void split(std::string_view text, OnText&& on_text, OnToken&& on_token) const {
     size_t done = 0;
     for (Match match; find(text, done, match);) {
-      if (match.begin > done) on_text(text.substr(done, match.begin - done));
+      if (match.begin > done) on_text(text.substr(done, match.begin - done), done == 0);
       on_token(match.id);
       done = match.end;
     }
-    if (done < text.size()) on_text(text.substr(done));
+    if (done < text.size()) on_text(text.substr(done), done == 0);
   }
 
  private:
@@ -42,9 +43,11 @@ class AddedTokenMatcher {
     int32_t id = -1;
   };
   bool find(std::string_view text, size_t from, Match& match) const;
+  size_t next_candidate(std::string_view text, size_t from) const;
 
-  std::array<std::vector<AddedToken>, 256> by_first_byte_;  // each longest first
-  bool is_empty_ = true;
+  std::vector<AddedToken> tokens_;
+  ByteTrie trie_;            // content → index in tokens_
+  std::string first_bytes_;  // those that begin a token
 };
 
 }  // namespace megalith

@@ -1,67 +1,36 @@
-// Byte-pair encoding over bytes: start from single bytes and merge the neighbouring pair of lowest rank, leftmost
-// first, until no pair has a rank. Source: Sennrich et al. 2016; rules as in Hugging Face's `tokenizers`.
+// Byte-pair encoding over bytes; merging is in merge_table.h.
 //
 // Most pieces of real text are tokens themselves. Such a piece is answered by one look-up: whether merging really leads
-// to that token is worked out at its first use and remembered. Short pieces are merged by scanning, long ones with a
-// queue, so that a document without blanks stays O(n log n).
+// to that token is worked out at its first use and remembered.
 #include <fmt/format.h>
 
 #include <array>
 #include <atomic>
-#include <bit>
 #include <nlohmann/json.hpp>
-#include <queue>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "tokenizer/bpe_merges.h"
 #include "tokenizer/byte_alphabet.h"
+#include "tokenizer/piece_cache.h"
 #include "tokenizer/token_model.h"
 
 namespace megalith {
 namespace {
 
-struct Merge {
-  uint32_t rank = UINT32_MAX;  // UINT32_MAX: the pair does not merge
-  int32_t id = -1;
-};
-
-// (left id, right id) → merge, by open addressing.
-class MergeTable {
- public:
-  explicit MergeTable(size_t count) : mask_(std::bit_ceil(2 * count + 2) - 1), slots_(mask_ + 1) {}
-
-  void insert(int32_t left, int32_t right, Merge merge) {
-    Slot& slot = slots_[locate(key_of(left, right))];
-    slot = {key_of(left, right), merge};  // of equal pairs the last one counts
-  }
-  Merge find(int32_t left, int32_t right) const { return slots_[locate(key_of(left, right))].merge; }
-
- private:
-  struct Slot {
-    uint64_t key = UINT64_MAX;
-    Merge merge;
-  };
-  static uint64_t key_of(int32_t left, int32_t right) {
-    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-  }
-  size_t locate(uint64_t key) const {
-    size_t slot = (key * 0x9E3779B97F4A7C15 >> 32) & mask_;
-    while (slots_[slot].key != key && slots_[slot].key != UINT64_MAX) slot = (slot + 1) & mask_;
-    return slot;
-  }
-
-  size_t mask_;
-  std::vector<Slot> slots_;
-};
-
 class ByteLevelBpe final : public TokenModel {
  public:
-  ByteLevelBpe(Vocabulary vocabulary, MergeTable merges, bool ignore_merges, int32_t unk_id, bool fuse_unk)
+  struct Options {
+    bool ignore_merges = false;
+    int32_t unk_id = -1;
+    bool fuse_unk = false;
+  };
+
+  ByteLevelBpe(Vocabulary vocabulary, MergeTable merges, Options options)
       : vocabulary_(std::move(vocabulary)),
         merges_(std::move(merges)),
-        ignore_merges_(ignore_merges),
-        unk_id_(unk_id),
-        fuse_unk_(fuse_unk),
+        options_(options),
+        owner_(PieceCache::new_owner()),
         reach_(static_cast<size_t>(vocabulary_.end_id())) {
     for (int byte = 0; byte < 256; ++byte) {
       const char c = static_cast<char>(byte);
@@ -71,10 +40,10 @@ class ByteLevelBpe final : public TokenModel {
 
   void encode(std::string_view piece, std::vector<int32_t>& ids) const override {
     const int32_t whole = vocabulary_.find(piece);
-    if (whole >= 0 && (ignore_merges_ || is_reached(whole, piece))) {
+    if (whole >= 0 && (options_.ignore_merges || is_reached(whole, piece))) {
       ids.push_back(whole);
     } else {
-      merge(piece, ids);
+      PieceCache::encode(owner_, piece, ids, [&](std::vector<int32_t>& out) { merge(piece, out); });
     }
   }
 
@@ -97,189 +66,98 @@ class ByteLevelBpe final : public TokenModel {
     return reach == kReached;
   }
 
-  // The ids of single bytes; a byte without token becomes the unknown token, or is left out when there is none.
-  template <typename Out>
-  void start(std::string_view piece, Out&& put) const {
+  // Starts from the ids of single bytes; a byte without token becomes the unknown token, or is left out when there is
+  // none.
+  void merge(std::string_view piece, std::vector<int32_t>& ids) const {
+    const size_t before = ids.size();
     bool last_was_unknown = false;
     for (const char c : piece) {
       const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
       if (id >= 0) {
-        put(id);
-      } else if (unk_id_ >= 0 && !(fuse_unk_ && last_was_unknown)) {
-        put(unk_id_);
+        ids.push_back(id);
+      } else if (options_.unk_id >= 0 && !(options_.fuse_unk && last_was_unknown)) {
+        ids.push_back(options_.unk_id);
       }
       last_was_unknown = id < 0;
     }
-  }
-
-  void merge(std::string_view piece, std::vector<int32_t>& ids) const {
-    constexpr size_t kShort = 64;
-    if (piece.size() <= kShort) {
-      merge_short<kShort>(piece, ids);
-    } else {
-      merge_long(piece, ids);
-    }
-  }
-
-  // O(n^2) over a few dozen symbols on the stack: faster than any queue.
-  template <size_t kMax>
-  void merge_short(std::string_view piece, std::vector<int32_t>& ids) const {
-    std::array<int32_t, kMax> symbols;
-    std::array<Merge, kMax> merges;  // merges[i]: of symbols i and i + 1
-    size_t size = 0;
-    start(piece, [&](int32_t id) { symbols[size++] = id; });
-    for (size_t i = 0; i + 1 < size; ++i) merges[i] = merges_.find(symbols[i], symbols[i + 1]);
-    while (size > 1) {
-      size_t best = 0;
-      for (size_t i = 1; i + 1 < size; ++i) {
-        if (merges[i].rank < merges[best].rank) best = i;
-      }
-      if (merges[best].rank == UINT32_MAX) break;
-      symbols[best] = merges[best].id;
-      for (size_t i = best + 1; i + 1 < size; ++i) {
-        symbols[i] = symbols[i + 1];
-        merges[i] = merges[i + 1];
-      }
-      --size;
-      if (best > 0) merges[best - 1] = merges_.find(symbols[best - 1], symbols[best]);
-      if (best + 1 < size) merges[best] = merges_.find(symbols[best], symbols[best + 1]);
-    }
-    ids.insert(ids.end(), symbols.begin(), symbols.begin() + static_cast<std::ptrdiff_t>(size));
-  }
-
-  // O(n log n): symbols in a linked list, candidate merges in a queue; outdated candidates are dropped when they come
-  // up.
-  void merge_long(std::string_view piece, std::vector<int32_t>& ids) const {
-    struct Symbol {
-      int32_t id;
-      int64_t previous, next;  // -1 at the ends; id -1 once merged away
-    };
-    struct Candidate {
-      uint32_t rank;
-      int64_t position;
-      int32_t left, right;
-      bool operator>(const Candidate& other) const {
-        return rank != other.rank ? rank > other.rank : position > other.position;
-      }
-    };
-    std::vector<Symbol> symbols;
-    symbols.reserve(piece.size());
-    start(piece, [&](int32_t id) {
-      const auto i = static_cast<int64_t>(symbols.size());
-      symbols.push_back({id, i - 1, i + 1});
-    });
-    if (symbols.empty()) return;
-    symbols.back().next = -1;
-
-    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
-    const auto at = [&](int64_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
-    const auto offer = [&](int64_t left) {
-      const Symbol& symbol = at(left);
-      if (symbol.next < 0) return;
-      const Merge merge = merges_.find(symbol.id, at(symbol.next).id);
-      if (merge.rank != UINT32_MAX) queue.push({merge.rank, left, symbol.id, at(symbol.next).id});
-    };
-    for (int64_t i = 0; i < static_cast<int64_t>(symbols.size()); ++i) offer(i);
-    while (!queue.empty()) {
-      const Candidate candidate = queue.top();
-      queue.pop();
-      Symbol& left = at(candidate.position);
-      if (left.id != candidate.left || left.next < 0 || at(left.next).id != candidate.right) continue;
-      Symbol& right = at(left.next);
-      left.id = merges_.find(candidate.left, candidate.right).id;
-      left.next = right.next;
-      right.id = -1;
-      if (left.next >= 0) at(left.next).previous = candidate.position;
-      if (left.previous >= 0) offer(left.previous);
-      offer(candidate.position);
-    }
-    for (int64_t i = 0; i >= 0; i = at(i).next) ids.push_back(at(i).id);
+    ids.resize(before + merges_.merge(ids.data() + before, ids.size() - before));
   }
 
   Vocabulary vocabulary_;
   MergeTable merges_;
-  bool ignore_merges_;
-  int32_t unk_id_;
-  bool fuse_unk_;
+  Options options_;
+  uint32_t owner_;
   std::array<int32_t, 256> byte_ids_;
   mutable std::vector<std::atomic<uint8_t>> reach_;
 };
 
-void refuse(const Json& json, const char* key, std::string_view where) {
-  const Json* value = find_member(json, key, where);
-  const bool is_off = value == nullptr || (value->is_boolean() && !value->get<bool>()) ||
-                      (value->is_string() && value->get<std::string>().empty()) ||
-                      (value->is_number() && value->get<double>() == 0);
-  if (!is_off) throw UserError(fmt::format("{}: BPE with {} = {} is not supported", where, key, dump_json(*value)));
-}
-
-std::string to_bytes(const std::string& token) {
-  // A token outside the alphabet can never be found in a text's bytes; it keeps its spelling.
-  return spelt_bytes(token).value_or(token);
-}
-
 }  // namespace
 
+bool can_be_byte_level(const Json& json, std::string_view where) {
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!json_get_or<std::string>(json, key, "", where).empty()) return false;
+  }
+  return !json_get_or(json, "byte_fallback", false, where);
+}
+
 std::unique_ptr<TokenModel> make_byte_level_bpe(const Json& json, std::string_view where) {
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
-    refuse(json, key, where);
-  }
-  const Json& vocab = get_member(json, "vocab", where);
-  if (!vocab.is_object()) throw UserError(fmt::format("{}: \"vocab\" is not an object", where));
-  std::vector<std::pair<std::string, int32_t>> tokens, outside;
-  std::vector<bool> is_used;
-  constexpr int64_t kMaxId = 1 << 26;  // far above any vocabulary; keeps a hostile id from claiming memory
-  for (const auto& [token, value] : vocab.items()) {
-    const auto id = json_as<int64_t>(value, fmt::format("{}: vocab[\"{}\"]", where, token));
-    if (id < 0 || id >= kMaxId) throw UserError(fmt::format("{}: vocab[\"{}\"] has the id {}", where, token, id));
-    if (static_cast<size_t>(id) >= is_used.size()) is_used.resize(static_cast<size_t>(id) + 1);
-    if (is_used[static_cast<size_t>(id)]) throw UserError(fmt::format("{}: two tokens have the id {}", where, id));
-    is_used[static_cast<size_t>(id)] = true;
-    const auto bytes = spelt_bytes(token);
-    // Those in the alphabet first: they win when a token outside happens to have the same bytes.
-    (bytes ? tokens : outside).emplace_back(bytes.value_or(token), static_cast<int32_t>(id));
-  }
-  if (tokens.empty()) throw UserError(fmt::format("{}: \"vocab\" holds no byte-level token", where));
-  tokens.insert(tokens.end(), outside.begin(), outside.end());
-  Vocabulary vocabulary(tokens);
+  TokenList tokens = read_vocab(json, where), outside;
+  const Vocabulary spelling(tokens);
+  MergeTable merges = read_merges(json, spelling, 0, where);
 
-  const Json& merges = get_member(json, "merges", where);
-  if (!merges.is_array()) throw UserError(fmt::format("{}: \"merges\" is not a list", where));
-  MergeTable table(merges.size());
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const Json& merge = merges[rank];
-    std::string left, right;
-    if (merge.is_string()) {
-      const auto text = merge.get<std::string>();
-      const size_t blank = text.find(' ');
-      if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos) {
-        throw UserError(fmt::format("{}: merges[{}] is \"{}\", expected two tokens and a blank", where, rank, text));
-      }
-      left = text.substr(0, blank);
-      right = text.substr(blank + 1);
+  // A token outside the alphabet can never be found in a text's bytes; it keeps its spelling.
+  TokenList bytes;
+  bytes.reserve(tokens.size());
+  for (auto& [token, id] : tokens) {
+    if (auto spelt = spelt_bytes(token)) {
+      bytes.emplace_back(std::move(*spelt), id);
     } else {
-      const auto pair = json_as<std::vector<std::string>>(merge, fmt::format("{}: merges[{}]", where, rank));
-      if (pair.size() != 2) throw UserError(fmt::format("{}: merges[{}] is not a pair", where, rank));
-      left = pair[0];
-      right = pair[1];
+      outside.emplace_back(std::move(token), id);
     }
-    const std::string left_bytes = to_bytes(left), right_bytes = to_bytes(right);
-    const int32_t left_id = vocabulary.find(left_bytes), right_id = vocabulary.find(right_bytes);
-    const int32_t merged_id = vocabulary.find(left_bytes + right_bytes);
-    if (left_id < 0 || right_id < 0 || merged_id < 0) {
-      throw UserError(fmt::format("{}: merges[{}] (\"{}\" and \"{}\") uses or makes a token that is not in \"vocab\"",
-                                  where, rank, left, right));
-    }
-    table.insert(left_id, right_id, {narrow<uint32_t>(rank), merged_id});
   }
+  if (bytes.empty()) throw UserError(fmt::format("{}: \"vocab\" holds no byte-level token", where));
 
-  int32_t unk_id = -1;
-  if (const auto unk = json_find<std::string>(json, "unk_token", where); unk && !unk->empty()) {
-    unk_id = vocabulary.find(to_bytes(*unk));
+  ByteLevelBpe::Options options{.ignore_merges = json_get_or(json, "ignore_merges", false, where),
+                                .fuse_unk = json_get_or(json, "fuse_unk", false, where)};
+  if (const auto unk = json_find<std::string>(json, "unk_token", where)) options.unk_id = spelling.find(*unk);
+  return std::make_unique<ByteLevelBpe>(Vocabulary(bytes, outside), std::move(merges), options);
+}
+
+std::unique_ptr<TokenModel> make_rank_bpe(const std::vector<std::string>& tokens, int32_t first_id,
+                                          std::string_view where) {
+  TokenList list;
+  list.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) list.emplace_back(tokens[i], first_id + narrow<int32_t>(i));
+  Vocabulary vocabulary(list);
+  for (int byte = 0; byte < 256; ++byte) {
+    const char c = static_cast<char>(byte);
+    if (vocabulary.find({&c, 1}) < 0) {
+      throw UserError(fmt::format("{}: no token is the single byte {}", where, byte), "the file was cut or damaged");
+    }
   }
-  return std::make_unique<ByteLevelBpe>(std::move(vocabulary), std::move(table),
-                                        json_get_or(json, "ignore_merges", false, where), unk_id,
-                                        json_get_or(json, "fuse_unk", false, where));
+  // Every way to cut a token into two tokens is a merge.
+  struct Pair {
+    int32_t left, right, id;
+  };
+  std::vector<Pair> pairs;
+  pairs.reserve(3 * tokens.size());
+  constexpr size_t kLongest = 4096;  // no tokenizer has longer ones, and a hostile one shall not cost its square
+  for (const auto& [token, id] : list) {
+    if (token.size() > kLongest) {
+      throw UserError(
+          fmt::format("{}: the token of id {} has {} bytes, more than {}", where, id, token.size(), kLongest));
+    }
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      const int32_t left = vocabulary.find(std::string_view(token).substr(0, cut));
+      if (left < 0) continue;
+      const int32_t right = vocabulary.find(std::string_view(token).substr(cut));
+      if (right >= 0) pairs.push_back({left, right, id});
+    }
+  }
+  MergeTable merges(pairs.size());
+  for (const Pair& pair : pairs) merges.insert(pair.left, pair.right, {static_cast<uint32_t>(pair.id), pair.id});
+  return std::make_unique<ByteLevelBpe>(std::move(vocabulary), std::move(merges),
+                                        ByteLevelBpe::Options{.ignore_merges = true});
 }
 
 }  // namespace megalith

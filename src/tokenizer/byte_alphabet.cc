@@ -46,4 +46,11 @@ std::optional<std::string> spelt_bytes(std::string_view token) {
   return bytes;
 }
 
+std::string spell_bytes(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size() + bytes.size() / 4);
+  for (const char c : bytes) append_utf8(byte_to_symbol(static_cast<uint8_t>(c)), text);
+  return text;
+}
+
 }  // namespace megalith

@@ -15,4 +15,7 @@ uint32_t byte_to_symbol(uint8_t byte);
 // The bytes that a token spells; nothing when a character is not of the alphabet.
 std::optional<std::string> spelt_bytes(std::string_view token);
 
+// How bytes are spelt in the alphabet: the inverse of spelt_bytes.
+std::string spell_bytes(std::string_view bytes);
+
 }  // namespace megalith

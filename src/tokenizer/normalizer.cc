@@ -1,51 +1,149 @@
-// Normalizers; see normalizer.h. Unicode normal forms come from utf8proc.
+// Normalizers; see normalizer.h. Unicode normal forms and graphemes come from utf8proc.
 #include "tokenizer/normalizer.h"
 
 #include <fmt/format.h>
 #include <utf8proc.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "tokenizer/base64.h"
+#include "tokenizer/charsmap.h"
+#include "tokenizer/regex.h"
+#include "tokenizer/utf8.h"
 
 namespace megalith {
 namespace {
 
-class UnicodeForm final : public Normalizer {
+class UnicodeFormNormalizer final : public Normalizer {
  public:
-  explicit UnicodeForm(int flags) : flags_(flags) {}
+  explicit UnicodeFormNormalizer(UnicodeForm form) : form_(form) {}
+  void apply(NormalText& text) const override { to_unicode_form(form_, text.text); }
 
-  std::string normalize(std::string_view text) const override {
-    // ASCII is the same in every form; so are Latin-1 letters in NFC, but telling them apart costs more than it saves.
-    if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; })) {
-      return std::string(text);
+ private:
+  UnicodeForm form_;
+};
+
+// Takes white space away at either end.
+class StripNormalizer final : public Normalizer {
+ public:
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
+
+  void apply(NormalText& text) const override {
+    const std::string_view whole = text.text;
+    size_t begin = 0, end = whole.size();
+    while (left_ && begin < end) {
+      const Utf8Step step = decode_utf8(whole.substr(begin));
+      if (!is_space(step.code_point)) break;
+      begin += static_cast<size_t>(step.length);
     }
-    utf8proc_uint8_t* result = nullptr;
-    const utf8proc_ssize_t size =
-        utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                     &result, static_cast<utf8proc_option_t>(flags_));
-    MEGALITH_CHECK(size >= 0, "utf8proc: {}", utf8proc_errmsg(size));
-    std::string out(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
-    std::free(result);
-    return out;
+    while (right_ && end > begin) {
+      size_t last = end - 1;
+      while (last > begin && (static_cast<uint8_t>(whole[last]) & 0xC0) == 0x80) --last;
+      if (!is_space(decode_utf8(whole.substr(last)).code_point)) break;
+      end = last;
+    }
+    if (begin > 0) text.starts_input = false;
+    text.text = text.text.substr(begin, end - begin);
   }
 
  private:
-  int flags_;
+  bool left_, right_;
+};
+
+class ReplaceNormalizer final : public Normalizer {
+ public:
+  ReplaceNormalizer(Regex regex, std::string content) : regex_(std::move(regex)), content_(std::move(content)) {}
+
+  void apply(NormalText& text) const override {
+    if (text.text.empty()) return;
+    std::string out;
+    out.reserve(text.text.size());
+    size_t done = 0, begin = 0, end = 0;
+    Regex::Scanner scanner(regex_, text.text);
+    while (scanner.next(begin, end)) {
+      if (begin == 0 && end > 0 && content_.empty()) text.starts_input = false;
+      out.append(text.text, done, begin - done);
+      out += content_;
+      done = end;
+    }
+    if (done == 0 && out.empty()) return;
+    out.append(text.text, done);
+    text.text = std::move(out);
+  }
+
+ private:
+  Regex regex_;
+  std::string content_;
+};
+
+class PrependNormalizer final : public Normalizer {
+ public:
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
+  void apply(NormalText& text) const override {
+    if (!text.text.empty()) text.text.insert(0, prefix_);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+// SentencePiece's map as Hugging Face applies it: to graphemes of less than six bytes, where the shortest entry that
+// begins one replaces all of it, and else to single characters.
+class PrecompiledNormalizer final : public Normalizer {
+ public:
+  explicit PrecompiledNormalizer(Charsmap map) : map_(std::move(map)) {}
+
+  void apply(NormalText& text) const override {
+    const std::string_view whole = text.text;
+    std::string out;
+    out.reserve(whole.size());
+    const auto put = [&](std::string_view part) {
+      const Charsmap::Match match = map_.shortest_prefix(part);
+      if (match.length > 0) out += match.replacement;
+      return match.length > 0;
+    };
+    for (size_t begin = 0; begin < whole.size();) {
+      const size_t end = grapheme_end(whole, begin);
+      if (end - begin >= 6 || !put(whole.substr(begin, end - begin))) {
+        for (size_t i = begin; i < end;) {
+          const std::string_view character = whole.substr(i, utf8_length(whole[i]));
+          if (!put(character)) out += character;
+          i += character.size();
+        }
+      }
+      begin = end;
+    }
+    text.text = std::move(out);
+  }
+
+ private:
+  static size_t grapheme_end(std::string_view text, size_t begin) {
+    Utf8Step step = decode_utf8(text.substr(begin));
+    auto before = static_cast<utf8proc_int32_t>(step.code_point);
+    size_t end = begin + static_cast<size_t>(step.length);
+    utf8proc_int32_t state = 0;
+    while (end < text.size()) {
+      step = decode_utf8(text.substr(end));
+      const auto after = static_cast<utf8proc_int32_t>(step.code_point);
+      if (utf8proc_grapheme_break_stateful(before, after, &state)) break;
+      before = after;
+      end += static_cast<size_t>(step.length);
+    }
+    return end;
+  }
+
+  Charsmap map_;
 };
 
 class NormalizerSequence final : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
-
-  std::string normalize(std::string_view text) const override {
-    std::string out(text);
-    for (const auto& step : steps_) out = step->normalize(out);
-    return out;
+  void apply(NormalText& text) const override {
+    for (const auto& step : steps_) step->apply(text);
   }
 
  private:
@@ -54,24 +152,63 @@ class NormalizerSequence final : public Normalizer {
 
 }  // namespace
 
+void to_unicode_form(UnicodeForm form, std::string& text) {
+  if (is_ascii(text)) return;  // the same in every form
+  constexpr int kCompose = UTF8PROC_STABLE | UTF8PROC_COMPOSE, kDecompose = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
+  int flags = form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc ? kCompose : kDecompose;
+  if (form == UnicodeForm::kNfkc || form == UnicodeForm::kNfkd) flags |= UTF8PROC_COMPAT;
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &result, static_cast<utf8proc_option_t>(flags));
+  MEGALITH_CHECK(size >= 0, "utf8proc: {}", utf8proc_errmsg(size));
+  text.assign(reinterpret_cast<const char*>(result), static_cast<size_t>(size));
+  std::free(result);
+}
+
+std::string read_pattern(const Json& json, std::string_view where) {
+  if (json.is_string()) return escape_regex(json.get<std::string>());
+  if (const Json* regex = find_member(json, "Regex", where)) {
+    return json_as<std::string>(*regex, fmt::format("{}: pattern.Regex", where));
+  }
+  return escape_regex(json_get<std::string>(json, "String", where));
+}
+
 std::unique_ptr<Normalizer> make_normalizer(const Json& json, std::string_view where) {
   if (json.is_null()) return nullptr;
   const auto type = json_get<std::string>(json, "type", where);
-  constexpr int kCompose = UTF8PROC_STABLE | UTF8PROC_COMPOSE, kDecompose = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE;
-  if (type == "NFC") return std::make_unique<UnicodeForm>(kCompose);
-  if (type == "NFD") return std::make_unique<UnicodeForm>(kDecompose);
-  if (type == "NFKC") return std::make_unique<UnicodeForm>(kCompose | UTF8PROC_COMPAT);
-  if (type == "NFKD") return std::make_unique<UnicodeForm>(kDecompose | UTF8PROC_COMPAT);
+  if (type == "NFC") return std::make_unique<UnicodeFormNormalizer>(UnicodeForm::kNfc);
+  if (type == "NFD") return std::make_unique<UnicodeFormNormalizer>(UnicodeForm::kNfd);
+  if (type == "NFKC") return std::make_unique<UnicodeFormNormalizer>(UnicodeForm::kNfkc);
+  if (type == "NFKD") return std::make_unique<UnicodeFormNormalizer>(UnicodeForm::kNfkd);
+  if (type == "Strip") {
+    return std::make_unique<StripNormalizer>(json_get<bool>(json, "strip_left", where),
+                                             json_get<bool>(json, "strip_right", where));
+  }
+  if (type == "Prepend") return std::make_unique<PrependNormalizer>(json_get<std::string>(json, "prepend", where));
+  if (type == "Replace") {
+    return std::make_unique<ReplaceNormalizer>(Regex(read_pattern(get_member(json, "pattern", where), where), where),
+                                               json_get<std::string>(json, "content", where));
+  }
+  if (type == "Precompiled") {
+    const std::string what = fmt::format("{}: precompiled_charsmap", where);
+    return std::make_unique<PrecompiledNormalizer>(
+        Charsmap(decode_base64(json_get<std::string>(json, "precompiled_charsmap", where), what), where));
+  }
   if (type == "Sequence") {
+    const Json& list = get_member(json, "normalizers", where);
+    if (!list.is_array()) throw UserError(fmt::format("{}: \"normalizers\" is not a list", where));
     std::vector<std::unique_ptr<Normalizer>> steps;
-    for (const Json& step : get_member(json, "normalizers", where)) {
+    for (const Json& step : list) {
       if (auto normalizer = make_normalizer(step, where)) steps.push_back(std::move(normalizer));
     }
     if (steps.empty()) return nullptr;
     return std::make_unique<NormalizerSequence>(std::move(steps));
   }
+  if (auto normalizer = make_character_normalizer(type, json, where)) return normalizer;
   throw UserError(fmt::format("{}: normalizer \"{}\" is not supported", where, type),
-                  "supported are NFC, NFD, NFKC, NFKD and Sequence");
+                  "supported are NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Replace, Prepend, "
+                  "BertNormalizer, Precompiled, Nmt, ByteLevel and Sequence");
 }
 
 }  // namespace megalith

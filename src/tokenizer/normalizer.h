@@ -3,19 +3,38 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace megalith {
 
+// What is being normalised.
+struct NormalText {
+  std::string text;  // valid UTF-8
+  // Whether the first character stands for the first one of what the user gave: Metaspace's "first" asks for it. A
+  // normalizer that takes the first character away ends it.
+  bool starts_input = false;
+};
+
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  virtual std::string normalize(std::string_view text) const = 0;  // text is valid UTF-8
+  virtual void apply(NormalText& text) const = 0;
 };
 
-// Reads the component: NFC, NFD, NFKC, NFKD, Sequence; nullptr when it changes nothing. UserError for one that is not
-// supported, naming it and `where`.
+// Reads the component; nullptr when it changes nothing. UserError for one that is not known, naming it and `where`.
 std::unique_ptr<Normalizer> make_normalizer(const nlohmann::json& json, std::string_view where);
+
+// The steps that work character by character, or nullptr when `type` is not one of them: Lowercase, StripAccents, Nmt,
+// BertNormalizer, ByteLevel.
+std::unique_ptr<Normalizer> make_character_normalizer(std::string_view type, const nlohmann::json& json,
+                                                      std::string_view where);
+
+enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
+void to_unicode_form(UnicodeForm form, std::string& text);
+
+// Oniguruma's or a plain pattern as {"Regex": …} or {"String": …} writes it: a regular expression for both.
+std::string read_pattern(const nlohmann::json& json, std::string_view where);
 
 }  // namespace megalith

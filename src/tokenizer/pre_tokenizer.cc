@@ -1,4 +1,5 @@
-// Pre-tokenizers; see pre_tokenizer.h. Semantics are those of Hugging Face's `tokenizers`.
+// Pre-tokenizers that change the text, and their sequence; see pre_tokenizer.h. Semantics are those of Hugging Face's
+// `tokenizers`.
 #include "tokenizer/pre_tokenizer.h"
 
 #include <fmt/format.h>
@@ -9,147 +10,98 @@
 
 #include "core/error.h"
 #include "core/json.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/split.h"
 #include "tokenizer/utf8.h"
 
 namespace megalith {
 namespace {
 
-// GPT-2's pattern, which ByteLevel applies with use_regex.
-constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
-
-class Split final : public PreTokenizer {
- public:
-  Split(Regex regex, SplitBehavior behavior, bool invert)
-      : regex_(std::move(regex)), behavior_(behavior), invert_(invert) {}
-
-  void split(std::string_view text, PieceSink sink) const override {
-    Regex::Scanner scanner(regex_, text);
-    Joiner joiner{text, sink, behavior_, {}, false, false};
-    size_t previous_end = 0, begin = 0, end = 0;
-    while (scanner.next(begin, end)) {
-      if (begin > previous_end) joiner.add(previous_end, begin, invert_);
-      if (end > begin) joiner.add(begin, end, !invert_);
-      // An empty match still cuts the text where it stands.
-      previous_end = end;
-    }
-    if (previous_end < text.size()) joiner.add(previous_end, text.size(), invert_);
-    joiner.finish();
-  }
-
- private:
-  // Joins neighbouring stretches as the behaviour says and hands them on one stretch late.
-  struct Joiner {
-    std::string_view text;
-    PieceSink sink;
-    SplitBehavior behavior;
-    std::optional<std::pair<size_t, size_t>> held;
-    bool held_is_match, previous_is_match;
-
-    void add(size_t begin, size_t end, bool is_match) {
-      bool joins = false;
-      switch (behavior) {
-        case SplitBehavior::kRemoved:
-          if (!is_match) sink(text.substr(begin, end - begin));
-          return;
-        case SplitBehavior::kIsolated:
-          sink(text.substr(begin, end - begin));
-          return;
-        case SplitBehavior::kMergedWithPrevious:
-          joins = is_match && !previous_is_match;
-          break;
-        case SplitBehavior::kMergedWithNext:
-          joins = held_is_match && !is_match;
-          break;
-        case SplitBehavior::kContiguous:
-          joins = is_match == held_is_match;
-          break;
-      }
-      if (held && joins) {
-        held->second = end;
-      } else {
-        finish();
-        held = {begin, end};
-      }
-      held_is_match = previous_is_match = is_match;
-    }
-    void finish() {
-      if (held) sink(text.substr(held->first, held->second - held->first));
-      held.reset();
-    }
-  };
-
-  Regex regex_;
-  SplitBehavior behavior_;
-  bool invert_;
-};
-
-// Digits: runs of numeric characters, or each alone, are pieces of their own.
-class Digits final : public PreTokenizer {
- public:
-  explicit Digits(bool individual) : individual_(individual) {}
-
-  void split(std::string_view text, PieceSink sink) const override {
-    size_t begin = 0;
-    bool in_digits = false;
-    for (size_t i = 0; i < text.size();) {
-      const Utf8Step step = decode_utf8(text.substr(i));
-      const bool is_digit = is_numeric(step.code_point);
-      if (i > begin && (is_digit != in_digits || (is_digit && individual_))) {
-        sink(text.substr(begin, i - begin));
-        begin = i;
-      }
-      in_digits = is_digit;
-      i += static_cast<size_t>(step.length);
-    }
-    if (begin < text.size()) sink(text.substr(begin));
-  }
-
- private:
-  bool individual_;
-};
-
-// ByteLevel: a leading space if asked, and GPT-2's pattern if asked.
+// ByteLevel: a leading space if asked, GPT-2's pattern if asked, and then the bytes in the printable alphabet unless
+// the model works on bytes.
 class ByteLevel final : public PreTokenizer {
  public:
-  ByteLevel(bool add_prefix_space, std::unique_ptr<PreTokenizer> pattern)
-      : add_prefix_space_(add_prefix_space), pattern_(std::move(pattern)) {}
+  ByteLevel(bool add_prefix_space, std::unique_ptr<PreTokenizer> pattern, bool keep_bytes)
+      : add_prefix_space_(add_prefix_space), pattern_(std::move(pattern)), keep_bytes_(keep_bytes) {}
 
-  void split(std::string_view text, PieceSink sink) const override {
-    if (text.empty()) return;
+  void split(const Piece& piece, PieceSink sink) const override {
+    if (piece.text.empty()) return;
     std::string with_space;
-    if (add_prefix_space_ && text.front() != ' ') {
-      with_space = fmt::format(" {}", text);
-      text = with_space;
+    Piece whole = piece;
+    if (add_prefix_space_ && piece.text.front() != ' ') {
+      with_space = fmt::format(" {}", piece.text);
+      whole.text = with_space;
     }
+    const auto spell = [&](const Piece& part) {
+      const std::string text = spell_bytes(part.text);
+      sink({text, part.starts_input});
+    };
+    const PieceSink last = keep_bytes_ ? sink : PieceSink(spell);
     if (pattern_) {
-      pattern_->split(text, sink);
+      pattern_->split(whole, last);
     } else {
-      sink(text);
+      last(whole);
     }
   }
 
  private:
   bool add_prefix_space_;
   std::unique_ptr<PreTokenizer> pattern_;
+  bool keep_bytes_;
 };
 
-class Sequence final : public PreTokenizer {
+// Blanks become a visible character, which may also be put in front; pieces begin with it.
+class Metaspace final : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
+  enum class Prepend { kFirst, kNever, kAlways };
+  Metaspace(uint32_t replacement, Prepend prepend, bool split)
+      : replacement_(replacement), prepend_(prepend), split_(split) {
+    append_utf8(replacement, spelling_);
+  }
 
-  void split(std::string_view text, PieceSink sink) const override { run(0, text, sink); }
+  void split(const Piece& piece, PieceSink sink) const override {
+    std::string text;
+    text.reserve(piece.text.size() + piece.text.size() / 2 + spelling_.size());
+    const bool begins_with_it = piece.text.starts_with(spelling_) || piece.text.starts_with(' ');
+    const bool wants_it = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.starts_input);
+    if (wants_it && !begins_with_it) text = spelling_;
+    for (const char c : piece.text) {
+      if (c == ' ') {
+        text += spelling_;
+      } else {
+        text += c;
+      }
+    }
+    const Piece whole{text, piece.starts_input};
+    if (split_) {
+      split_at(whole, sink, SplitBehavior::kMergedWithNext, [this](uint32_t c) { return c == replacement_; });
+    } else {
+      sink(whole);
+    }
+  }
 
  private:
-  void run(size_t step, std::string_view text, PieceSink sink) const {
-    if (text.empty()) return;
+  uint32_t replacement_;
+  std::string spelling_;
+  Prepend prepend_;
+  bool split_;
+};
+
+class PreTokenizerSequence final : public PreTokenizer {
+ public:
+  explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
+
+  void split(const Piece& piece, PieceSink sink) const override { run(0, piece, sink); }
+
+ private:
+  void run(size_t step, const Piece& piece, PieceSink sink) const {
+    if (piece.text.empty()) return;
     if (step == steps_.size()) {
-      sink(text);
+      sink(piece);
+    } else if (step + 1 == steps_.size()) {
+      steps_[step]->split(piece, sink);
     } else {
-      steps_[step]->split(text, [&](std::string_view piece) { run(step + 1, piece, sink); });
+      steps_[step]->split(piece, [&](const Piece& part) { run(step + 1, part, sink); });
     }
   }
 
@@ -158,61 +110,56 @@ class Sequence final : public PreTokenizer {
 
 class WholeText final : public PreTokenizer {
  public:
-  void split(std::string_view text, PieceSink sink) const override {
-    if (!text.empty()) sink(text);
+  void split(const Piece& piece, PieceSink sink) const override {
+    if (!piece.text.empty()) sink(piece);
   }
 };
 
-std::unique_ptr<PreTokenizer> make_split(const Json& json, std::string_view where) {
-  const Json& pattern = get_member(json, "pattern", where);
-  std::string expression;
-  if (const Json* regex = find_member(pattern, "Regex", where)) {
-    expression = json_as<std::string>(*regex, fmt::format("{}: pattern.Regex", where));
-  } else {
-    expression = escape_regex(json_get<std::string>(pattern, "String", where));
+std::unique_ptr<PreTokenizer> make_metaspace(const Json& json, std::string_view where) {
+  using Prepend = Metaspace::Prepend;
+  // Files from before 0.15 say add_prefix_space instead.
+  const bool add_prefix = json_get_or(json, "add_prefix_space", true, where);
+  const auto scheme = json_get_or<std::string>(json, "prepend_scheme", add_prefix ? "always" : "never", where);
+  Prepend prepend = Prepend::kAlways;
+  if (scheme == "first") {
+    prepend = Prepend::kFirst;
+  } else if (scheme == "never") {
+    prepend = Prepend::kNever;
+  } else if (scheme != "always") {
+    throw UserError(fmt::format("{}: prepend_scheme \"{}\" is unknown", where, scheme));
   }
-  const auto word = json_get<std::string>(json, "behavior", where);
-  constexpr std::string_view kWords[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-  for (int i = 0; i < 5; ++i) {
-    if (word == kWords[i]) {
-      return std::make_unique<Split>(Regex(expression, where), static_cast<SplitBehavior>(i),
-                                     json_get_or(json, "invert", false, where));
-    }
-  }
-  throw UserError(fmt::format("{}: split behavior \"{}\" is unknown", where, word));
+  return std::make_unique<Metaspace>(read_character(json, "replacement", where), prepend,
+                                     json_get_or(json, "split", true, where));
 }
 
 }  // namespace
 
-PreTokenizerSpec make_pre_tokenizer(const Json& json, std::string_view where) {
+PreTokenizerSpec make_pre_tokenizer(const Json& json, bool keep_bytes, std::string_view where) {
   if (json.is_null()) return {std::make_unique<WholeText>(), false};
   const auto type = json_get<std::string>(json, "type", where);
-  if (type == "Split") return {make_split(json, where), false};
-  if (type == "Digits") {
-    return {std::make_unique<Digits>(json_get_or(json, "individual_digits", false, where)), false};
-  }
   if (type == "ByteLevel") {
     std::unique_ptr<PreTokenizer> pattern;
-    if (json_get_or(json, "use_regex", true, where)) {
-      pattern = std::make_unique<Split>(Regex(kGpt2Pattern, where), SplitBehavior::kIsolated, false);
-    }
-    return {std::make_unique<ByteLevel>(json_get_or(json, "add_prefix_space", true, where), std::move(pattern)), true};
+    if (json_get_or(json, "use_regex", true, where)) pattern = make_pattern_split(kGpt2Pattern, where);
+    const bool add_prefix_space = json_get_or(json, "add_prefix_space", true, where);
+    return {std::make_unique<ByteLevel>(add_prefix_space, std::move(pattern), keep_bytes), keep_bytes};
   }
+  if (type == "Metaspace") return {make_metaspace(json, where), false};
   if (type == "Sequence") {
+    const Json& list = get_member(json, "pretokenizers", where);
+    if (!list.is_array()) throw UserError(fmt::format("{}: \"pretokenizers\" is not a list", where));
     std::vector<std::unique_ptr<PreTokenizer>> steps;
     bool is_byte_level = false;
-    for (const Json& step : get_member(json, "pretokenizers", where)) {
-      if (is_byte_level) {
-        throw UserError(fmt::format("{}: pre_tokenizer steps after ByteLevel are not supported", where));
-      }
-      PreTokenizerSpec spec = make_pre_tokenizer(step, where);
+    for (size_t i = 0; i < list.size(); ++i) {
+      PreTokenizerSpec spec = make_pre_tokenizer(list[i], keep_bytes && i + 1 == list.size(), where);
       steps.push_back(std::move(spec.pre_tokenizer));
       is_byte_level = spec.is_byte_level;
     }
-    return {std::make_unique<Sequence>(std::move(steps)), is_byte_level};
+    return {std::make_unique<PreTokenizerSequence>(std::move(steps)), is_byte_level};
   }
+  if (auto split = make_split(type, json, where)) return {std::move(split), false};
   throw UserError(fmt::format("{}: pre_tokenizer \"{}\" is not supported", where, type),
-                  "supported are Split, Digits, ByteLevel and Sequence");
+                  "supported are Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, "
+                  "BertPreTokenizer, CharDelimiterSplit, FixedLength and Sequence");
 }
 
 }  // namespace megalith

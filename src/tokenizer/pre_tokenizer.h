@@ -9,6 +9,11 @@
 
 namespace megalith {
 
+struct Piece {
+  std::string_view text;      // valid UTF-8
+  bool starts_input = false;  // see NormalText
+};
+
 // A reference to a callable that takes a piece; the callable outlives the call it is passed to.
 class PieceSink {
  public:
@@ -16,30 +21,42 @@ class PieceSink {
   requires(!std::is_same_v<std::remove_cvref_t<F>, PieceSink>)
       PieceSink(F&& function)  // NOLINT: conversion from a lambda is the point
       : object_(const_cast<void*>(static_cast<const void*>(&function))),
-        call_(
-            [](void* object, std::string_view piece) { (*static_cast<std::remove_reference_t<F>*>(object))(piece); }) {}
-  void operator()(std::string_view piece) const { call_(object_, piece); }
+        call_([](void* object, const Piece& piece) { (*static_cast<std::remove_reference_t<F>*>(object))(piece); }) {}
+  void operator()(const Piece& piece) const { call_(object_, piece); }
 
  private:
   void* object_;
-  void (*call_)(void*, std::string_view);
+  void (*call_)(void*, const Piece&);
 };
 
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Hands the pieces of `text` (valid UTF-8) to `sink` in order; never an empty one.
-  virtual void split(std::string_view text, PieceSink sink) const = 0;
+  // Hands the pieces of a text on in order; never an empty one.
+  virtual void split(const Piece& piece, PieceSink sink) const = 0;
 };
 
 struct PreTokenizerSpec {
   std::unique_ptr<PreTokenizer> pre_tokenizer;
-  // Whether the last step is ByteLevel: the model then works on bytes, not on characters. (The bytes stay bytes here;
-  // the printable alphabet in which tokenizer.json spells them is undone when the vocabulary is read.)
+  // Whether the last step is a ByteLevel that left the bytes as they are, for a model that works on bytes.
   bool is_byte_level = false;
 };
 
 // Reads the component. UserError for one that is not supported, naming it and `where`.
-PreTokenizerSpec make_pre_tokenizer(const nlohmann::json& json, std::string_view where);
+//   keep_bytes  a ByteLevel as the last step shall not spell the bytes in its alphabet: see is_byte_level
+PreTokenizerSpec make_pre_tokenizer(const nlohmann::json& json, bool keep_bytes, std::string_view where);
+
+// The steps that cut at characters or patterns, or nullptr when `type` is not one of them: Split, Digits, Punctuation,
+// Whitespace, WhitespaceSplit, BertPreTokenizer, CharDelimiterSplit, FixedLength.
+std::unique_ptr<PreTokenizer> make_split(std::string_view type, const nlohmann::json& json, std::string_view where);
+// Every match of a regular expression is a piece, and so is what lies between. GPT-2's, Llama 3's and Qwen2's patterns
+// are matched by code of our own.
+std::unique_ptr<PreTokenizer> make_pattern_split(std::string_view expression, std::string_view where);
+
+// GPT-2's pattern, which ByteLevel applies with use_regex, and Llama 3's.
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+inline constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 }  // namespace megalith

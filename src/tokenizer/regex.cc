@@ -22,11 +22,25 @@ std::string error_text(int code) {
 
 // The members of a class that stands for `\s`, `\p{L}` and the like, or "" for what PCRE2 can read itself. `length` is
 // that of the escape.
-std::string class_members(std::string_view escape, size_t& length) {
+std::string class_members(std::string_view escape, bool in_class, size_t& length) {
   // \s in PCRE2 also holds U+180E, which lost the White_Space property in Unicode 6.3: name the class instead.
   if (escape.starts_with("\\s") || escape.starts_with("\\S")) {
     length = 2;
     return R"(\p{Z}\x09-\x0d\x{85})";
+  }
+  // \w: Oniguruma counts marks, letters in circles and (outside of brackets) Latin-1's small numbers; PCRE2 counts all
+  // numbers.
+  if (escape.starts_with("\\w") || escape.starts_with("\\W")) {
+    length = 2;
+    std::string members =
+        R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+    if (!in_class) members += R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+    for (const char category : {'L', 'M', 'N'}) {
+      for (const CodePointRange& range : new_code_points(category)) {
+        members += fmt::format("\\x{{{:x}}}-\\x{{{:x}}}", range.first, range.last);
+      }
+    }
+    return members;
   }
   if (escape.size() < 5 || (escape[1] != 'p' && escape[1] != 'P') || escape[2] != '{' || escape[4] != '}') return "";
   std::string members = fmt::format("\\p{{{}}}", escape[3]);
@@ -45,8 +59,8 @@ std::string with_unicode_classes(std::string_view pattern, std::string_view wher
     const char c = pattern[i];
     if (c == '\\' && i + 1 < pattern.size()) {
       size_t length = 2;
-      const std::string members = class_members(pattern.substr(i), length);
-      const bool is_negated = pattern[i + 1] == 'S' || pattern[i + 1] == 'P';
+      const std::string members = class_members(pattern.substr(i), in_class, length);
+      const bool is_negated = pattern[i + 1] == 'S' || pattern[i + 1] == 'P' || pattern[i + 1] == 'W';
       if (members.empty() || (in_class && is_negated)) {
         out += pattern.substr(i, 2);
         length = 2;

@@ -1,11 +1,12 @@
-// What turns a piece of text into tokens: the component "model" of tokenizer.json (BPE here; WordPiece and Unigram have
-// the same shape).
+// What turns a piece of text into tokens: the component "model" of tokenizer.json.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tokenizer/vocabulary.h"
@@ -15,13 +16,33 @@ namespace megalith {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the ids of one piece. Safe from several threads.
+  // Appends the ids of one piece, which is not empty. Safe from several threads.
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
 };
 
+// Ids from a file stay below it: far above any vocabulary, it keeps a hostile id from claiming memory.
+inline constexpr int64_t kMaxTokenId = 1 << 26;
+
+using TokenList = std::vector<std::pair<std::string, int32_t>>;
+// The member "vocab", {token: id, …}, of all models but Unigram. UserError for ids that are negative, too
+// large or given twice.
+TokenList read_vocab(const nlohmann::json& model, std::string_view where);
+
 // Byte-pair encoding over bytes. `json` is the component with "vocab" and "merges" spelt in ByteLevel's printable
-// alphabet. UserError, naming `where`, for what is malformed or not supported.
+// alphabet. UserError, naming `where`, for what is malformed.
 std::unique_ptr<TokenModel> make_byte_level_bpe(const nlohmann::json& json, std::string_view where);
+// Whether a BPE component can be read that way: nothing in it looks at characters.
+bool can_be_byte_level(const nlohmann::json& json, std::string_view where);
+// Byte-pair encoding as tiktoken has it: the rank of a pair is that of the token it makes. tokens[i] has rank i and the
+// id first_id + i.
+std::unique_ptr<TokenModel> make_rank_bpe(const std::vector<std::string>& tokens, int32_t first_id,
+                                          std::string_view where);
+
+// Byte-pair encoding over characters, with byte_fallback, prefixes of continuations and suffixes of words.
+std::unique_ptr<TokenModel> make_character_bpe(const nlohmann::json& json, std::string_view where);
+std::unique_ptr<TokenModel> make_unigram(const nlohmann::json& json, std::string_view where);
+std::unique_ptr<TokenModel> make_word_piece(const nlohmann::json& json, std::string_view where);
+std::unique_ptr<TokenModel> make_word_level(const nlohmann::json& json, std::string_view where);
 
 }  // namespace megalith

@@ -1,115 +1,173 @@
-// What all tokenizers share, the two that need no file, and the choice among them; see tokenizer.h.
+// The choice among tokenizers, and decoding as ids come; see tokenizer.h.
 #include "tokenizer/tokenizer.h"
 
 #include <fmt/format.h>
 
-#include <charconv>
+#include <filesystem>
 
 #include "core/error.h"
 #include "core/strings.h"
+#include "tokenizer/sentencepiece.h"
+#include "tokenizer/tiktoken.h"
 #include "tokenizer/tokenizer_json.h"
-#include "tokenizer/utf8.h"
+#include "tokenizer/vocab_files.h"
 
 namespace megalith {
+namespace fs = std::filesystem;
 namespace {
 
-// Ids 0 … 255 are the bytes, 256 ends a document.
-class ByteTokenizer final : public Tokenizer {
- public:
-  std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
-    // Malformed text is repaired first, as for every tokenizer, so what is trained on is valid text.
-    std::string repaired;
-    if (!is_valid_utf8(text)) text = repaired = replace_invalid_utf8(text);
-    std::vector<int32_t> ids(text.size());
-    for (size_t i = 0; i < text.size(); ++i) ids[i] = static_cast<uint8_t>(text[i]);
-    return ids;
-  }
-  std::string token_bytes(int32_t id, bool is_first) const override {
-    if (id >= 0 && id < kEod) return std::string(1, static_cast<char>(id));
-    return id == kEod ? "<|endoftext|>" : "";
-  }
-  bool is_special(int32_t id) const override { return id == kEod; }
-  int64_t vocab_size() const override { return kEod + 1; }
-  std::optional<int32_t> eod() const override { return kEod; }
-  std::optional<int32_t> bos() const override { return std::nullopt; }
-  std::string name() const override { return "ByteTokenizer"; }
+using Maker = std::unique_ptr<Tokenizer> (*)(const TokenizerOptions& options);
 
- private:
-  static constexpr int32_t kEod = 256;
+fs::path model_path(const TokenizerOptions& options, std::string_view expected) {
+  if (!options.tokenizer_model) {
+    throw UserError(fmt::format("tokenizer_type {} needs tokenizer_model", options.tokenizer_type.value_or("")),
+                    fmt::format("give --tokenizer_model with {}", expected));
+  }
+  const fs::path path = *options.tokenizer_model;
+  if (!fs::exists(path)) {
+    throw UserError(fmt::format("tokenizer_model {}: {} does not exist", path.string(), path.string()),
+                    fmt::format("name {}", expected));
+  }
+  return path;
+}
+
+// A file of a folder: the first of the names that is there, or the first one for the message that it is missing.
+fs::path file_in(const fs::path& path, std::initializer_list<const char*> names) {
+  if (!fs::is_directory(path)) return path;
+  for (const char* name : names) {
+    if (fs::exists(path / name)) return path / name;
+  }
+  return path / *names.begin();
+}
+
+// By its contents: a tokenizer.json, a tekken.json, tiktoken's lines or SentencePiece's binary.
+std::unique_ptr<Tokenizer> open_model(const fs::path& file) {
+  if (file.filename() == "tekken.json" || is_tekken_file(file)) return load_tekken(file);
+  if (file.extension() == ".json" || !fs::exists(file)) return load_tokenizer_json(file);
+  if (is_tiktoken_file(file)) return load_llama_tiktoken(file);
+  return is_sentencepiece_file(file) ? load_sentencepiece(file, SentencePieceKind::kLlama2) : load_tokenizer_json(file);
+}
+
+std::unique_ptr<Tokenizer> make_hugging_face(const TokenizerOptions& options) {
+  const fs::path path = model_path(options, "a tokenizer.json or a folder that holds one");
+  return open_model(file_in(path, {"tokenizer.json", "tokenizer.model", "tekken.json"}));
+}
+
+std::unique_ptr<Tokenizer> make_llama2(const TokenizerOptions& options) {
+  const fs::path path = model_path(options, "a SentencePiece .model or a folder with tokenizer.model");
+  return open_model(file_in(path, {"tokenizer.model", "tokenizer.json"}));
+}
+
+std::unique_ptr<Tokenizer> make_llama3(const TokenizerOptions& options) {
+  const fs::path path = model_path(options, "a folder with tokenizer.json, or tiktoken's tokenizer.model");
+  return open_model(file_in(path, {"tokenizer.json", "tokenizer.model", "original/tokenizer.model"}));
+}
+
+std::unique_ptr<Tokenizer> make_sentencepiece(const TokenizerOptions& options) {
+  const fs::path path = model_path(options, "a SentencePiece .model");
+  return load_sentencepiece(file_in(path, {"tokenizer.model"}), SentencePieceKind::kMegatron, options.vocab_extra_ids);
+}
+
+std::unique_ptr<Tokenizer> make_gpt_sentencepiece(const TokenizerOptions& options) {
+  const fs::path path = model_path(options, "a SentencePiece .model");
+  return load_sentencepiece(file_in(path, {"tokenizer.model"}), SentencePieceKind::kGpt);
+}
+
+std::unique_ptr<Tokenizer> make_tik(const TokenizerOptions& options) {
+  const fs::path path = model_path(options, "a vocabulary of tiktoken");
+  const fs::path file = file_in(path, {"tokenizer.json", "tokenizer.model", "tekken.json"});
+  if (is_tekken_file(file)) return load_tekken(file);
+  return load_tiktoken_vocabulary(file, {.pattern = options.tiktoken_pattern,
+                                         .num_special_tokens = options.tiktoken_num_special_tokens,
+                                         .special_tokens = options.tiktoken_special_tokens,
+                                         .vocab_size = options.vocab_size});
+}
+
+fs::path given_file(const std::optional<std::string>& file, const char* option, const TokenizerOptions& options,
+                    std::initializer_list<const char*> names) {
+  if (file) return *file;
+  if (options.tokenizer_model) return file_in(*options.tokenizer_model, names);
+  throw UserError(
+      fmt::format("tokenizer_type {} needs {}", options.tokenizer_type.value_or(""), option),
+      fmt::format("give --{} FILE, or --tokenizer_model with a folder that holds {}", option, *names.begin()));
+}
+
+std::unique_ptr<Tokenizer> make_gpt2(const TokenizerOptions& options) {
+  return load_gpt2_files(given_file(options.vocab_file, "vocab_file", options, {"vocab.json", "gpt2-vocab.json"}),
+                         given_file(options.merge_file, "merge_file", options, {"merges.txt", "gpt2-merges.txt"}));
+}
+
+template <bool lower_case>
+std::unique_ptr<Tokenizer> make_bert(const TokenizerOptions& options) {
+  return load_bert_vocabulary(given_file(options.vocab_file, "vocab_file", options, {"vocab.txt"}), lower_case,
+                              options.vocab_extra_ids);
+}
+
+std::unique_ptr<Tokenizer> make_null(const TokenizerOptions& options) {
+  if (!options.vocab_size) {
+    throw UserError("tokenizer_type NullTokenizer needs vocab_size", "give --vocab_size N for the ids 0 to N");
+  }
+  return make_null_tokenizer(*options.vocab_size);
+}
+
+struct TokenizerType {
+  const char* name;
+  Maker make;
+  bool has_extra_ids;  // reads vocab_extra_ids
 };
-
-// Ids written as numbers: for data that was tokenised elsewhere.
-class NullTokenizer final : public Tokenizer {
- public:
-  explicit NullTokenizer(int32_t eod) : eod_(eod) {}
-
-  std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
-    std::vector<int32_t> ids;
-    for (size_t i = 0; i < text.size();) {
-      if (text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r')) {
-        ++i;
-        continue;
-      }
-      int32_t id = -1;
-      const auto [end, error] = std::from_chars(text.data() + i, text.data() + text.size(), id);
-      const auto next = static_cast<size_t>(end - text.data());
-      const bool ends_word = next == text.size() || text[next] == ' ' || (text[next] >= '\t' && text[next] <= '\r');
-      if (error != std::errc{} || !ends_word || id < 0 || id > eod_) {
-        throw UserError(
-            fmt::format("the NullTokenizer reads numbers from 0 to {} separated by blanks, but the text has "
-                        "\"{}\"",
-                        eod_, text.substr(i, std::min(text.find(' ', i), i + 20) - i)),
-            "use another tokenizer_type for text");
-      }
-      ids.push_back(id);
-      i = next;
-    }
-    return ids;
-  }
-  std::string token_bytes(int32_t id, bool is_first) const override {
-    return fmt::format("{}{}", is_first ? "" : " ", id);
-  }
-  bool is_special(int32_t id) const override { return id == eod_; }
-  int64_t vocab_size() const override { return int64_t{eod_} + 1; }
-  std::optional<int32_t> eod() const override { return eod_; }
-  std::optional<int32_t> bos() const override { return std::nullopt; }
-  std::string name() const override { return fmt::format("NullTokenizer({})", eod_); }
-
- private:
-  int32_t eod_;
+constexpr TokenizerType kTypes[] = {
+    {"HuggingFaceTokenizer", make_hugging_face, false},
+    {"Llama2Tokenizer", make_llama2, false},
+    {"Llama3Tokenizer", make_llama3, false},
+    {"MixtralTokenizer", make_hugging_face, false},
+    {"DeepSeekV2Tokenizer", make_hugging_face, false},
+    {"DeepSeekV3Tokenizer", make_hugging_face, false},
+    {"GPT2BPETokenizer", make_gpt2, false},
+    {"BertWordPieceLowerCase", make_bert<true>, true},
+    {"BertWordPieceCase", make_bert<false>, true},
+    {"SentencePieceTokenizer", make_sentencepiece, true},
+    {"GPTSentencePieceTokenizer", make_gpt_sentencepiece, false},
+    {"TikTokenizer", make_tik, false},
+    {"ByteTokenizer", [](const TokenizerOptions&) { return make_byte_tokenizer(); }, false},
+    {"NullTokenizer", make_null, false},
 };
-
-constexpr const char* kFromJson[] = {"HuggingFaceTokenizer", "Llama2Tokenizer",     "Llama3Tokenizer",
-                                     "MixtralTokenizer",     "DeepSeekV2Tokenizer", "DeepSeekV3Tokenizer"};
 
 }  // namespace
 
-std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string bytes;
-  bool is_first = true;
-  for (const int32_t id : ids) {
-    if (skip_special && is_special(id)) continue;
-    bytes += token_bytes(id, is_first);
-    is_first = false;
-  }
-  return is_valid_utf8(bytes) ? bytes : replace_invalid_utf8(bytes);
+// Ids that are kept as context, and how many may gather before those in front of them go.
+constexpr size_t kContext = 16, kMostIds = 64;
+
+std::string StreamingDecoder::take(const std::string& text) {
+  // Bytes that turned out to form no character can change what was handed out; then only what is longer is new.
+  size_t from = std::min(given_.size(), text.size());
+  while (from < text.size() && (static_cast<uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
+  given_ = text;
+  return text.substr(from);
 }
 
 std::string StreamingDecoder::push(int32_t id) {
-  if (skip_special_ && tokenizer_.is_special(id)) return "";
-  pending_ += tokenizer_.token_bytes(id, is_first_);
-  is_first_ = false;
-  const size_t tail = incomplete_utf8_tail(pending_);
-  std::string text = replace_invalid_utf8(std::string_view(pending_).substr(0, pending_.size() - tail));
-  pending_.erase(0, pending_.size() - tail);
-  return text;
+  window_.push_back(id);
+  const std::string text = tokenizer_.decode(window_, skip_special_);
+  // U+FFFD at the end may be the beginning of a character; a character has four bytes, so most of many are not.
+  size_t whole = text.size();
+  for (int i = 0; i < 3 && std::string_view(text).substr(0, whole).ends_with("\xEF\xBF\xBD"); ++i) whole -= 3;
+  if (whole < text.size() && ++num_held_ < 8) return "";
+  num_held_ = 0;
+  const std::string fresh = take(text.substr(0, whole));
+  if (whole < text.size()) return fresh;
+  if (window_.size() >= kMostIds) {
+    window_.erase(window_.begin(), window_.end() - kContext);
+    given_ = tokenizer_.decode(window_, skip_special_);
+  }
+  return fresh;
 }
 
 std::string StreamingDecoder::finish() {
-  std::string text = replace_invalid_utf8(pending_);
-  pending_.clear();
-  is_first_ = true;
-  return text;
+  const std::string rest = take(tokenizer_.decode(window_, skip_special_));
+  window_.clear();
+  given_.clear();
+  num_held_ = 0;
+  return rest;
 }
 
 int32_t require_eod(const Tokenizer& tokenizer) {
@@ -118,50 +176,57 @@ int32_t require_eod(const Tokenizer& tokenizer) {
                   "add \"eos_token\" to the tokenizer_config.json beside it");
 }
 
-std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
-
-std::unique_ptr<Tokenizer> make_null_tokenizer(int64_t vocab_size) {
-  if (vocab_size < 1 || vocab_size >= INT32_MAX) {
-    throw UserError(fmt::format("vocab_size {} does not fit the NullTokenizer", vocab_size),
-                    "give --vocab_size N with 1 <= N < 2147483647; the tokenizer then has the ids 0 to N");
-  }
-  return std::make_unique<NullTokenizer>(static_cast<int32_t>(vocab_size));
-}
-
 void TokenizerOptions::visit(OptionVisitor& v) {
   v.group("Tokenizer");
   v.field("tokenizer_type", tokenizer_type,
-          "Kind of tokenizer: HuggingFaceTokenizer (a tokenizer.json; also under the names Llama3Tokenizer, "
-          "DeepSeekV3Tokenizer and so on), ByteTokenizer or NullTokenizer. Default: HuggingFaceTokenizer with "
-          "tokenizer_model, ByteTokenizer without.");
-  v.field("tokenizer_model", tokenizer_model, "tokenizer.json, or a folder that holds one.");
+          "Kind of tokenizer, by Megatron-LM's names: HuggingFaceTokenizer, Llama2Tokenizer, Llama3Tokenizer, "
+          "MixtralTokenizer, DeepSeekV2Tokenizer, DeepSeekV3Tokenizer, GPT2BPETokenizer, BertWordPieceLowerCase, "
+          "BertWordPieceCase, SentencePieceTokenizer, GPTSentencePieceTokenizer, TikTokenizer, NullTokenizer; or "
+          "ByteTokenizer. Default: HuggingFaceTokenizer with tokenizer_model, ByteTokenizer without.");
+  v.field("tokenizer_model", tokenizer_model,
+          "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one.");
+  v.field("vocab_file", vocab_file, "vocab.json of a GPT2BPETokenizer, vocab.txt of a BertWordPiece tokenizer.");
+  v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.");
+  v.field("vocab_extra_ids", vocab_extra_ids,
+          "Tokens <extra_id_0>, <extra_id_1>, ... to add to a BertWordPiece tokenizer or a SentencePieceTokenizer; T5 "
+          "masks with them.")
+      .at_least(0)
+      .at_most(1 << 20);
+  v.field("tiktoken_pattern", tiktoken_pattern,
+          "How a TikTokenizer cuts text: v1 is Llama 3's pattern, v2 that of Mistral's tekken.")
+      .words({"v1", "v2"});
+  v.field("tiktoken_num_special_tokens", tiktoken_num_special_tokens,
+          "Ids that a TikTokenizer keeps for special tokens, in front of all others.")
+      .at_least(3)
+      .at_most(1 << 20);
+  v.field("tiktoken_special_tokens", tiktoken_special_tokens,
+          "Special tokens of a TikTokenizer; <unk>, <s> and </s> must be among them. Default: these three.");
 }
 
 void TokenizerOptions::visit_standalone(OptionVisitor& v) {
   visit(v);
-  v.field("vocab_size", vocab_size, "Vocabulary size without padding; the NullTokenizer has one id more.").at_least(1);
+  v.field("vocab_size", vocab_size,
+          "Vocabulary size without padding, for the NullTokenizer, which has one id more, and the TikTokenizer.")
+      .at_least(1);
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
   const std::string type =
       options.tokenizer_type.value_or(options.tokenizer_model ? "HuggingFaceTokenizer" : "ByteTokenizer");
-  if (type == "ByteTokenizer") return make_byte_tokenizer();
-  if (type == "NullTokenizer") {
-    if (!options.vocab_size) {
-      throw UserError("tokenizer_type NullTokenizer needs vocab_size", "give --vocab_size N for the ids 0 to N");
-    }
-    return make_null_tokenizer(*options.vocab_size);
+  if (!options.tokenizer_type && !options.tokenizer_model && options.vocab_file) {
+    throw UserError("vocab_file is given without tokenizer_type",
+                    "add --tokenizer_type GPT2BPETokenizer, BertWordPieceLowerCase or BertWordPieceCase");
   }
-  for (const char* name : kFromJson) {
-    if (type != name) continue;
-    if (!options.tokenizer_model) {
-      throw UserError(fmt::format("tokenizer_type {} needs tokenizer_model", type),
-                      "give --tokenizer_model with a tokenizer.json or a folder that holds one");
+  std::vector<std::string> known;
+  for (const TokenizerType& candidate : kTypes) {
+    known.emplace_back(candidate.name);
+    if (type != candidate.name) continue;
+    if (options.vocab_extra_ids > 0 && !candidate.has_extra_ids) {
+      throw UserError(fmt::format("vocab_extra_ids {} with tokenizer_type {}", options.vocab_extra_ids, type),
+                      "only BertWordPieceLowerCase, BertWordPieceCase and SentencePieceTokenizer add such tokens");
     }
-    return load_tokenizer_json(*options.tokenizer_model);
+    return candidate.make(options);
   }
-  std::vector<std::string> known(std::begin(kFromJson), std::end(kFromJson));
-  known.insert(known.end(), {"ByteTokenizer", "NullTokenizer"});
   const std::string nearest = nearest_word(type, known);
   throw UserError(fmt::format("tokenizer_type {} is not supported{}", type,
                               nearest.empty() ? "" : fmt::format(". Did you mean {}?", nearest)),

@@ -2,7 +2,7 @@
 //
 // A tokenizer is immutable after it has been made, so one object serves any number of threads. Text that is not valid
 // UTF-8 is read as Python's errors='replace' reads it. Special tokens that appear in the text ("<|eot_id|>") become
-// their ids; beginning and end tokens are added only on request.
+// their ids where the format's own library does so; beginning and end tokens are added only on request.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/option.h"
+#include "tokenizer/special_ids.h"
 
 namespace megalith {
 
@@ -25,18 +26,16 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special = false) const = 0;
 
   // The text of the ids, valid UTF-8 (bytes that form no character become U+FFFD). Ids without a token give nothing.
-  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+  virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 
-  // What a token contributes to the text: bytes, perhaps part of a character. `is_first` says that no token came
-  // before (some decoders treat it differently).
-  virtual std::string token_bytes(int32_t id, bool is_first) const = 0;
   virtual bool is_special(int32_t id) const = 0;
 
   // All ids are below it. Counts added tokens; without padding for parallelism.
   virtual int64_t vocab_size() const = 0;
-  virtual std::optional<int32_t> eod() const = 0;  // end of document
-  virtual std::optional<int32_t> bos() const = 0;  // beginning of text
-  virtual std::optional<int32_t> pad() const { return std::nullopt; }
+  virtual const SpecialIds& special_ids() const = 0;
+  std::optional<int32_t> eod() const { return special_ids().eod; }  // end of document
+  std::optional<int32_t> bos() const { return special_ids().bos; }  // beginning of text
+  std::optional<int32_t> pad() const { return special_ids().pad; }
   // Names the tokenizer and its file, for reports and for the index cache.
   virtual std::string name() const = 0;
 };
@@ -44,8 +43,11 @@ class Tokenizer {
 // The end-of-document id; UserError when the tokenizer has none.
 int32_t require_eod(const Tokenizer& tokenizer);
 
-// Turns ids into text one at a time, as a model generates them, and never hands out part of a character. The tokenizer
-// must outlive it.
+// Turns ids into text one at a time, as a model generates them, and never hands out part of a character: the parts add
+// up to decode() of all ids. The tokenizer must outlive it.
+//
+// A token's text can depend on its neighbours (blanks at the beginning, bytes that only together form a character), so
+// a window of the last ids is decoded with and without the new one, and the difference is handed out once it is whole.
 class StreamingDecoder {
  public:
   explicit StreamingDecoder(const Tokenizer& tokenizer, bool skip_special = false)
@@ -57,23 +59,31 @@ class StreamingDecoder {
   std::string finish();
 
  private:
+  std::string take(const std::string& text);
+
   const Tokenizer& tokenizer_;
   bool skip_special_;
-  bool is_first_ = true;
-  std::string pending_;
+  std::vector<int32_t> window_;
+  std::string given_;  // the part of the window's text that was handed out
+  int num_held_ = 0;   // ids since something was
 };
 
 struct TokenizerOptions {
   std::optional<std::string> tokenizer_type;
-  std::optional<std::string> tokenizer_model;
-  std::optional<int64_t> vocab_size;  // for the NullTokenizer
+  std::optional<std::string> tokenizer_model;  // a file or a folder
+  std::optional<std::string> vocab_file, merge_file;
+  int64_t vocab_extra_ids = 0;
+  std::string tiktoken_pattern = "v2";
+  int64_t tiktoken_num_special_tokens = 1000;
+  std::vector<std::string> tiktoken_special_tokens;
+  std::optional<int64_t> vocab_size;  // for the NullTokenizer and TikTokenizer
 
-  // Type and file; vocab_size is the model's option where there is a model.
+  // All but vocab_size, which is the model's option where there is a model.
   void visit(OptionVisitor& v);
   // vocab_size too, for programs without a model.
   void visit_standalone(OptionVisitor& v);
   // Whether the user chose one: training from .bin files opens no tokenizer otherwise.
-  bool is_named() const { return tokenizer_type || tokenizer_model; }
+  bool is_named() const { return tokenizer_type || tokenizer_model || vocab_file; }
 };
 
 // The tokenizer the options name; the byte tokenizer when they name none. UserError for unknown types, missing files

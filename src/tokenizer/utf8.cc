@@ -4,7 +4,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <iterator>
+#include <cstring>
 
 #include "tokenizer/unicode_additions.h"
 
@@ -47,6 +47,14 @@ Utf8Step decode_utf8(std::string_view text) {
 
 bool is_valid_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
+    uint64_t eight = 0;
+    if (i + sizeof eight <= text.size()) {
+      std::memcpy(&eight, text.data() + i, sizeof eight);
+      if ((eight & 0x8080808080808080) == 0) {
+        i += sizeof eight;
+        continue;
+      }
+    }
     if (static_cast<uint8_t>(text[i]) < 0x80) {
       ++i;
       continue;
@@ -56,6 +64,10 @@ bool is_valid_utf8(std::string_view text) {
     i += static_cast<size_t>(step.length);
   }
   return true;
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
 }
 
 std::string replace_invalid_utf8(std::string_view text) {
@@ -105,10 +117,19 @@ void append_utf8(uint32_t c, std::string& out) {
 }
 
 bool is_space(uint32_t c) {
-  if ((c >= 0x09 && c <= 0x0D) || c == 0x85) return true;
+  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
+  if (c == 0x85) return true;
   const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL || category == UTF8PROC_CATEGORY_ZP;
 }
+
+namespace {
+bool is_added(char category, uint32_t c) {
+  const auto ranges = new_code_points(category);
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [&](const CodePointRange& range) { return c >= range.first && c <= range.last; });
+}
+}  // namespace
 
 bool is_word(uint32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
@@ -125,8 +146,14 @@ bool is_word(uint32_t c) {
     case UTF8PROC_CATEGORY_PC:
       return true;
     default:
-      return c == 0x200C || c == 0x200D;  // the joiners belong to words
+      break;
   }
+  if (c < 0x80) return false;
+  // The joiners belong to words, and so do letters in circles and squares, which are symbols by category.
+  if (c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9)) return true;
+  if (c >= 0x1F130 && c <= 0x1F189) return c <= 0x1F149 || (c >= 0x1F150 && c <= 0x1F169) || c >= 0x1F170;
+  const bool is_other_number = c >= 0x1D2C0 && c <= 0x1D2D3;
+  return is_added('L', c) || is_added('M', c) || (is_added('N', c) && !is_other_number);
 }
 
 bool is_numeric(uint32_t c) {
@@ -136,8 +163,7 @@ bool is_numeric(uint32_t c) {
     case UTF8PROC_CATEGORY_NO:
       return true;
     default:
-      return std::any_of(std::begin(kNewNumbers), std::end(kNewNumbers),
-                         [&](const CodePointRange& range) { return c >= range.first && c <= range.last; });
+      return c >= 0x80 && is_added('N', c);
   }
 }
 

@@ -18,10 +18,16 @@ struct Utf8Step {
 Utf8Step decode_utf8(std::string_view text);  // text must not be empty
 
 bool is_valid_utf8(std::string_view text);
+bool is_ascii(std::string_view text);
 // Every malformed sequence (its longest valid beginning, at least one byte) becomes one U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 // Bytes at the end of `text` that may still become a character when more bytes follow: 0 to 3.
 size_t incomplete_utf8_tail(std::string_view text);
+// Bytes of the character that begins with `first`, in valid UTF-8.
+constexpr size_t utf8_length(char first) {
+  const auto byte = static_cast<uint8_t>(first);
+  return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+}
 void append_utf8(uint32_t code_point, std::string& out);
 
 // Unicode classes as regular expressions have them: \s (White_Space), \w, and N* (numeric).

@@ -1,0 +1,148 @@
+// Looking at a tokenizer; see inspect_tokenizer.h.
+#include "cli/inspect_tokenizer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/help.h"
+#include "core/json.h"
+#include "core/strings.h"
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+namespace {
+
+struct TokenizerInspection {
+  TokenizerOptions tokenizer;
+  std::optional<std::string> text, encode_file, decode, decode_file;
+  bool add_special_tokens = false, skip_special_tokens = false, json_strings = false;
+  int64_t measure_rounds = 0;
+
+  void visit(OptionVisitor& v) {
+    v.group("Inspection");
+    v.field("text", text, "Text to encode; its ids are printed as a JSON array.");
+    v.field("encode_file", encode_file, "File whose lines are encoded: one JSON array of ids a line.");
+    v.field("json_strings", json_strings,
+            "Lines of encode_file, and of what decode and decode_file print, are JSON strings, so that a text can hold "
+            "line breaks.");
+    v.field("decode", decode, "Ids to decode, as a JSON array or separated by commas or blanks.");
+    v.field("decode_file", decode_file, "File of ids, one JSON array a line: one text a line.");
+    v.field(
+         "measure_rounds", measure_rounds,
+         "Encode the lines of encode_file this often and print, instead of the ids, a JSON object with their bytes and "
+         "tokens and the seconds of each round, on one thread.")
+        .at_least(0);
+    v.field("add_special_tokens", add_special_tokens, "Add the tokens that begin and end a text.");
+    v.field("skip_special_tokens", skip_special_tokens, "Leave special tokens out of decoded text.");
+    tokenizer.visit_standalone(v);
+  }
+};
+
+// "[1, 2]", "1,2" or "1 2".
+std::vector<int32_t> parse_ids(std::string_view text, std::string_view where) {
+  std::string list(text);
+  if (list.find('[') == std::string::npos) {
+    std::replace(list.begin(), list.end(), ',', ' ');
+    std::string joined;
+    for (const std::string& word : split_words(list)) joined += (joined.empty() ? "" : ",") + word;
+    list = fmt::format("[{}]", joined);
+  }
+  std::vector<int32_t> ids;
+  for (const int64_t id : json_as<std::vector<int64_t>>(parse_json(list, where), where)) {
+    if (id < INT32_MIN || id > INT32_MAX) throw UserError(fmt::format("{}: {} is no token id", where, id));
+    ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+// Calls on_line(line, "file:number") for the lines of a file.
+template <typename OnLine>
+void for_each_file_line(const std::string& file, OnLine&& on_line) {
+  const MappedFile mapped(file, MappedFile::Access::kSequential);
+  const std::string_view text = mapped.text();
+  int64_t number = 1;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    on_line(text.substr(begin, end - begin), fmt::format("{}:{}", file, number));
+    begin = end + 1;
+  }
+}
+
+void measure(const Tokenizer& tokenizer, const std::vector<std::string>& texts, int64_t rounds) {
+  Json report = {{"bytes", 0}, {"tokens", 0}, {"seconds", Json::array()}};
+  for (int64_t round = 0; round < rounds; ++round) {
+    size_t num_bytes = 0, num_tokens = 0;
+    const auto start = std::chrono::steady_clock::now();
+    for (const std::string& text : texts) {
+      num_bytes += text.size();
+      num_tokens += tokenizer.encode(text).size();
+    }
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    report["bytes"] = num_bytes;
+    report["tokens"] = num_tokens;
+    report["seconds"].push_back(elapsed.count());
+  }
+  fmt::print("{}\n", dump_json(report));
+}
+
+void describe(const Tokenizer& tokenizer) {
+  fmt::print("{}\n  vocabulary {}\n", tokenizer.name(), tokenizer.vocab_size());
+  const SpecialIds& ids = tokenizer.special_ids();
+  const auto show = [](const char* what, const std::optional<int32_t>& id) {
+    if (id) fmt::print("  {} {}\n", what, *id);
+  };
+  show("end of document", ids.eod);
+  show("beginning of text", ids.bos);
+  show("padding", ids.pad);
+  show("class", ids.cls);
+  show("separator", ids.sep);
+  show("mask", ids.mask);
+  if (!ids.extra.empty())
+    fmt::print("  {} extra ids from {} to {}\n", ids.extra.size(), ids.extra.front(), ids.extra.back());
+}
+
+}  // namespace
+
+int inspect_tokenizer(CommandContext& context) {
+  TokenizerInspection options;
+  OptionSet set(options);
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) {
+    fmt::print("usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]\n\n{}", help_text(set));
+    return kExitSuccess;
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
+  const auto print_ids = [&](std::string_view text) {
+    fmt::print("{}\n", dump_json(Json(tokenizer->encode(text, options.add_special_tokens))));
+  };
+  const auto print_text = [&](std::string_view ids, std::string_view where) {
+    const std::string text = tokenizer->decode(parse_ids(ids, where), options.skip_special_tokens);
+    fmt::print("{}\n", options.json_strings ? dump_json(Json(text)) : text);
+  };
+  if (options.decode) print_text(*options.decode, "decode");
+  if (options.decode_file) for_each_file_line(*options.decode_file, print_text);
+  if (options.text) print_ids(*options.text);
+  if (options.encode_file && options.measure_rounds > 0) {
+    std::vector<std::string> texts;
+    for_each_file_line(*options.encode_file, [&](std::string_view line, const std::string& where) {
+      texts.push_back(options.json_strings ? json_as<std::string>(parse_json(line, where), where) : std::string(line));
+    });
+    measure(*tokenizer, texts, options.measure_rounds);
+  } else if (options.encode_file) {
+    for_each_file_line(*options.encode_file, [&](std::string_view line, const std::string& where) {
+      if (options.json_strings) {
+        print_ids(json_as<std::string>(parse_json(line, where), where));
+      } else {
+        print_ids(line);
+      }
+    });
+  }
+  if (!options.decode && !options.decode_file && !options.text && !options.encode_file) describe(*tokenizer);
+  return kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,10 @@
+// `megalith inspect tokenizer`: a tokenizer's vocabulary; texts to ids and back, for comparison with other programs.
+#pragma once
+
+#include "cli/command.h"
+
+namespace megalith {
+
+int inspect_tokenizer(CommandContext& context);
+
+}  // namespace megalith

@@ -1,0 +1,54 @@
+// A set of byte strings that answers "which of them begin this text?": for vocabularies, added tokens, user symbols.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+class ByteTrie {
+ public:
+  static constexpr uint32_t kRoot = 0;
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  ByteTrie();
+  // Of equal keys the last value counts. value must not be negative.
+  void insert(std::string_view key, int32_t value);
+
+  // The node one byte further, or kNone.
+  uint32_t step(uint32_t node, uint8_t byte) const {
+    if (node == kRoot) return roots_[byte];
+    const uint64_t key = uint64_t{node} << 8 | byte;
+    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+      if (slots_[slot].key == key) return slots_[slot].child;
+      if (slots_[slot].key == kFree) return kNone;
+    }
+  }
+  // The value of the key that ends at a node, or -1.
+  int32_t value(uint32_t node) const { return values_[node]; }
+
+  struct Match {
+    int32_t value = -1;
+    size_t length = 0;
+  };
+  // The longest key that `text` begins with; value -1 when there is none.
+  Match longest_prefix(std::string_view text) const;
+  bool is_empty() const { return values_.size() == 1; }
+
+ private:
+  static constexpr uint64_t kFree = UINT64_MAX;
+  struct Slot {
+    uint64_t key = kFree;
+    uint32_t child = kNone;
+  };
+  size_t slot_of(uint64_t key) const { return (key * 0x9E3779B97F4A7C15 >> 32) & mask_; }
+  void put(uint64_t key, uint32_t child);
+
+  std::vector<uint32_t> roots_;  // children of the root, by byte
+  std::vector<Slot> slots_;      // all other edges, open addressing
+  size_t mask_ = 0, num_edges_ = 0;
+  std::vector<int32_t> values_;  // by node
+};
+
+}  // namespace megalith

@@ -1,0 +1,138 @@
+// Normalizers that work character by character; see normalizer.h.
+#include <utf8proc.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/older_unicode.h"
+#include "tokenizer/utf8.h"
+
+namespace megalith {
+namespace {
+
+// Rebuilds a text from what `put(code point, out)` makes of each character; nothing when it takes it away.
+template <typename Put>
+void rewrite(NormalText& text, Put&& put) {
+  const std::string_view whole = text.text;
+  std::string out;
+  out.reserve(whole.size());
+  for (size_t i = 0; i < whole.size();) {
+    const Utf8Step step = decode_utf8(whole.substr(i));
+    const size_t before = out.size();
+    put(step.code_point, out);
+    if (i == 0 && out.size() == before) text.starts_input = false;
+    i += static_cast<size_t>(step.length);
+  }
+  text.text = std::move(out);
+}
+
+void put_lower_case(uint32_t c, std::string& out) {
+  if (c < 0x80) {
+    out += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+    return;
+  }
+  append_utf8(c == 0x130 ? 'i' : static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
+  if (c == 0x130) append_utf8(0x307, out);  // the one character whose lower case is two: İ
+}
+
+class LowercaseNormalizer final : public Normalizer {
+ public:
+  void apply(NormalText& text) const override { rewrite(text, put_lower_case); }
+};
+
+class StripAccentsNormalizer final : public Normalizer {
+ public:
+  void apply(NormalText& text) const override {
+    rewrite(text, [](uint32_t c, std::string& out) {
+      if (c < 0x80 || !is_in(kMarks, c)) append_utf8(c, out);
+    });
+  }
+};
+
+// The cleaning of Google's neural translation: controls go, odd spaces become blanks.
+class NmtNormalizer final : public Normalizer {
+ public:
+  void apply(NormalText& text) const override {
+    rewrite(text, [](uint32_t c, std::string& out) {
+      const bool is_control =
+          (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+      if (is_control) return;
+      const bool is_blank = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                            (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                            c == 0xFFFD;
+      append_utf8(is_blank ? ' ' : c, out);
+    });
+  }
+};
+
+class BertNormalizer final : public Normalizer {
+ public:
+  struct Options {
+    bool clean_text, handle_chinese_chars, strip_accents, lowercase;
+  };
+  explicit BertNormalizer(Options options) : options_(options) {}
+
+  void apply(NormalText& text) const override {
+    if (options_.clean_text) {
+      rewrite(text, [](uint32_t c, std::string& out) {
+        const bool is_line_or_tab = c == '\t' || c == '\n' || c == '\r';
+        if (!is_line_or_tab && is_in(kControls, c)) return;
+        append_utf8(is_space(c) ? ' ' : c, out);
+      });
+    }
+    if (is_ascii(text.text)) {
+      if (options_.lowercase) rewrite(text, put_lower_case);
+      return;
+    }
+    if (options_.handle_chinese_chars) {
+      rewrite(text, [](uint32_t c, std::string& out) {
+        const bool is_chinese = is_in(kChinese, c);
+        if (is_chinese) out += ' ';
+        append_utf8(c, out);
+        if (is_chinese) out += ' ';
+      });
+    }
+    if (options_.strip_accents) {
+      to_unicode_form(UnicodeForm::kNfd, text.text);
+      rewrite(text, [](uint32_t c, std::string& out) {
+        if (c < 0x80 || !is_in(kNonspacingMarks, c)) append_utf8(c, out);
+      });
+    }
+    if (options_.lowercase) rewrite(text, put_lower_case);
+  }
+
+ private:
+  // Blocks of Chinese characters as BERT counts them; 2B820–2B91F is missing there too.
+  static constexpr CodePointRange kChinese[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
+                                                {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F},
+                                                {0x2B920, 0x2CEAF}, {0x2F800, 0x2FA1F}};
+  Options options_;
+};
+
+// Spells the bytes in ByteLevel's alphabet.
+class ByteLevelNormalizer final : public Normalizer {
+ public:
+  void apply(NormalText& text) const override { text.text = spell_bytes(text.text); }
+};
+
+}  // namespace
+
+std::unique_ptr<Normalizer> make_character_normalizer(std::string_view type, const Json& json, std::string_view where) {
+  if (type == "Lowercase") return std::make_unique<LowercaseNormalizer>();
+  if (type == "StripAccents") return std::make_unique<StripAccentsNormalizer>();
+  if (type == "Nmt") return std::make_unique<NmtNormalizer>();
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  if (type == "BertNormalizer") {
+    const bool lowercase = json_get<bool>(json, "lowercase", where);
+    return std::make_unique<BertNormalizer>(
+        BertNormalizer::Options{.clean_text = json_get<bool>(json, "clean_text", where),
+                                .handle_chinese_chars = json_get<bool>(json, "handle_chinese_chars", where),
+                                .strip_accents = json_get_or(json, "strip_accents", lowercase, where),
+                                .lowercase = lowercase});
+  }
+  return nullptr;
+}
+
+}  // namespace megalith

@@ -1,0 +1,89 @@
+// Merging; see merge_table.h.
+#include "tokenizer/merge_table.h"
+
+#include <array>
+#include <functional>
+#include <queue>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+constexpr size_t kFewSymbols = 64;
+}
+
+size_t MergeTable::merge(int32_t* symbols, size_t size) const {
+  return size <= kFewSymbols ? merge_by_scanning(symbols, size) : merge_by_queue(symbols, size);
+}
+
+// O(n^2) over a few dozen symbols on the stack: faster than any queue.
+size_t MergeTable::merge_by_scanning(int32_t* symbols, size_t size) const {
+  MEGALITH_CHECK(size <= kFewSymbols, "{} symbols", size);
+  std::array<Merge, kFewSymbols> merges;  // merges[i]: of symbols i and i + 1
+  for (size_t i = 0; i + 1 < size; ++i) merges[i] = find(symbols[i], symbols[i + 1]);
+  while (size > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < size; ++i) {
+      if (merges[i].rank < merges[best].rank) best = i;
+    }
+    if (merges[best].rank == UINT32_MAX) break;
+    symbols[best] = merges[best].id;
+    for (size_t i = best + 1; i + 1 < size; ++i) {
+      symbols[i] = symbols[i + 1];
+      merges[i] = merges[i + 1];
+    }
+    --size;
+    if (best > 0) merges[best - 1] = find(symbols[best - 1], symbols[best]);
+    if (best + 1 < size) merges[best] = find(symbols[best], symbols[best + 1]);
+  }
+  return size;
+}
+
+// O(n log n): symbols in a linked list, candidate merges in a queue; outdated candidates are dropped when they come up.
+size_t MergeTable::merge_by_queue(int32_t* ids, size_t size) const {
+  if (size == 0) return 0;
+  constexpr uint32_t kEnd = UINT32_MAX;
+  struct Symbol {
+    int32_t id;  // -1 once merged away
+    uint32_t previous, next;
+  };
+  struct Candidate {
+    uint32_t rank, position;
+    int32_t left, right;
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : position > other.position;
+    }
+  };
+  const auto count = narrow<uint32_t>(size);
+  std::vector<Symbol> symbols(count);
+  for (uint32_t i = 0; i < count; ++i) symbols[i] = {ids[i], i == 0 ? kEnd : i - 1, i + 1 == count ? kEnd : i + 1};
+
+  std::vector<Candidate> storage;
+  storage.reserve(size);
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>{}, std::move(storage));
+  const auto offer = [&](uint32_t left) {
+    const Symbol& symbol = symbols[left];
+    if (symbol.next == kEnd) return;
+    const Merge merge = find(symbol.id, symbols[symbol.next].id);
+    if (merge.rank != UINT32_MAX) queue.push({merge.rank, left, symbol.id, symbols[symbol.next].id});
+  };
+  for (uint32_t i = 0; i < count; ++i) offer(i);
+  while (!queue.empty()) {
+    const Candidate candidate = queue.top();
+    queue.pop();
+    Symbol& left = symbols[candidate.position];
+    if (left.id != candidate.left || left.next == kEnd || symbols[left.next].id != candidate.right) continue;
+    Symbol& right = symbols[left.next];
+    left.id = find(candidate.left, candidate.right).id;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next != kEnd) symbols[left.next].previous = candidate.position;
+    if (left.previous != kEnd) offer(left.previous);
+    offer(candidate.position);
+  }
+  size_t left_over = 0;
+  for (uint32_t i = 0; i != kEnd; i = symbols[i].next) ids[left_over++] = symbols[i].id;
+  return left_over;
+}
+
+}  // namespace megalith

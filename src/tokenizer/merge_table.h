@@ -1,0 +1,55 @@
+// The merges of byte-pair encoding, and merging: start from symbols and merge the neighbouring pair of lowest rank,
+// leftmost first, until no pair has a rank. Source: Sennrich et al. 2016; rules as in Hugging Face's `tokenizers`.
+//
+// Few symbols are merged by scanning, many with a queue, so that a document without blanks stays O(n log n). The two
+// are compared in tests/tokenizer.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace megalith {
+
+struct Merge {
+  uint32_t rank = UINT32_MAX;  // UINT32_MAX: the pair does not merge
+  int32_t id = -1;
+};
+
+// (left id, right id) → merge, by open addressing.
+class MergeTable {
+ public:
+  explicit MergeTable(size_t count) : mask_(std::bit_ceil(2 * count + 2) - 1), slots_(mask_ + 1) {}
+
+  // At most the `count` that the table was made for. Of equal pairs the last one counts.
+  void insert(int32_t left, int32_t right, Merge merge) {
+    slots_[locate(key_of(left, right))] = {key_of(left, right), merge};
+  }
+  Merge find(int32_t left, int32_t right) const { return slots_[locate(key_of(left, right))].merge; }
+
+  // Merges symbols[0 … size) in place and returns how many are left.
+  size_t merge(int32_t* symbols, size_t size) const;
+  // The two ways of merge(), for tests.
+  size_t merge_by_scanning(int32_t* symbols, size_t size) const;
+  size_t merge_by_queue(int32_t* symbols, size_t size) const;
+
+ private:
+  struct Slot {
+    uint64_t key = UINT64_MAX;
+    Merge merge;
+  };
+  static uint64_t key_of(int32_t left, int32_t right) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  }
+  size_t locate(uint64_t key) const {
+    size_t slot = (key * 0x9E3779B97F4A7C15 >> 32) & mask_;
+    while (slots_[slot].key != key && slots_[slot].key != UINT64_MAX) slot = (slot + 1) & mask_;
+    return slot;
+  }
+
+  size_t mask_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,112 @@
+// The stages of a tokenizer put together; see pipeline_tokenizer.h.
+#include "tokenizer/pipeline_tokenizer.h"
+
+#include <algorithm>
+
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/utf8.h"
+
+namespace megalith {
+namespace {
+
+// The tokens that are looked for before, or after, normalisation.
+std::vector<AddedToken> select_added(const PipelineTokenizer::Parts& parts, bool normalized) {
+  std::vector<AddedToken> selected;
+  if (!parts.finds_added) return selected;
+  for (const AddedToken& token : parts.added) {
+    if (token.normalized != normalized) continue;
+    selected.push_back(token);
+    if (!normalized || !parts.normalizer) continue;
+    NormalText normal{token.content, true};
+    parts.normalizer->apply(normal);
+    selected.back().content = normal.text;
+  }
+  return selected;
+}
+
+}  // namespace
+
+PipelineTokenizer::PipelineTokenizer(Parts parts)
+    : parts_(std::move(parts)),
+      raw_matcher_(select_added(parts_, false)),
+      normalized_matcher_(select_added(parts_, true)),
+      vocab_size_(parts_.model->vocabulary().end_id()) {
+  for (AddedToken& token : parts_.added) {
+    vocab_size_ = std::max<int64_t>(vocab_size_, token.id + 1);
+    added_by_id_[token.id] = std::move(token);
+  }
+  parts_.added.clear();
+}
+
+std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_special) const {
+  std::string repaired;
+  if (!is_valid_utf8(text)) {
+    repaired = replace_invalid_utf8(text);
+    text = repaired;
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + parts_.frame.before.size() + parts_.frame.after.size());
+  if (add_special) ids = parts_.frame.before;
+  const auto put_token = [&](int32_t id) { ids.push_back(id); };
+  const auto put_text = [&](std::string_view stretch, bool starts_input) {
+    parts_.pre_tokenizer->split({stretch, starts_input},
+                                [&](const Piece& piece) { parts_.model->encode(piece.text, ids); });
+  };
+  raw_matcher_.split(
+      text,
+      [&](std::string_view stretch, bool starts_input) {
+        NormalText normal{{}, starts_input};
+        if (parts_.normalizer) {
+          normal.text = stretch;
+          parts_.normalizer->apply(normal);
+          stretch = normal.text;
+        }
+        normalized_matcher_.split(
+            stretch, [&](std::string_view part, bool is_first) { put_text(part, is_first && normal.starts_input); },
+            put_token);
+      },
+      put_token);
+  if (add_special) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
+  return ids;
+}
+
+std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string bytes;
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    const auto added = added_by_id_.find(id);
+    const bool is_added = added != added_by_id_.end();
+    if (skip_special && is_added && added->second.special) continue;
+    if (!is_added && !parts_.model->vocabulary().has(id)) continue;
+    if (!parts_.decodes_bytes) {
+      tokens.push_back(is_added ? added->second.content : spelling(id));
+    } else if (is_added) {
+      // The ByteLevel decoder spells an added token out too when all its characters are of the alphabet.
+      bytes += spelt_bytes(added->second.content).value_or(added->second.content);
+    } else {
+      bytes += parts_.model->vocabulary().bytes(id);
+    }
+  }
+  if (parts_.decodes_bytes) return is_valid_utf8(bytes) ? bytes : replace_invalid_utf8(bytes);
+  if (parts_.decoder) parts_.decoder->apply(tokens);
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0 && !parts_.decoder) text += ' ';
+    text += tokens[i];
+  }
+  return text;
+}
+
+bool PipelineTokenizer::is_special(int32_t id) const {
+  const auto added = added_by_id_.find(id);
+  return added != added_by_id_.end() && added->second.special;
+}
+
+// A token as the file spells it.
+std::string PipelineTokenizer::spelling(int32_t id) const {
+  const std::string_view bytes = parts_.model->vocabulary().bytes(id);
+  const bool is_spelt = parts_.is_byte_level && parts_.model->vocabulary().find(bytes) == id;
+  return is_spelt ? spell_bytes(bytes) : std::string(bytes);
+}
+
+}  // namespace megalith

@@ -1,0 +1,65 @@
+// What SentencePiece does to a text: normalising, and cutting into pieces.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/byte_trie.h"
+#include "tokenizer/charsmap.h"
+#include "tokenizer/merge_table.h"
+#include "tokenizer/piece_cache.h"
+#include "tokenizer/sentencepiece_model.h"
+
+namespace megalith {
+
+class SentencePieceNormalizer {
+ public:
+  // user_symbols  texts that stay as they are; may be null, else outlives this object
+  SentencePieceNormalizer(const SentencePieceRules& rules, bool whitespace_as_suffix, const ByteTrie* user_symbols,
+                          std::string_view where);
+  std::string normalize(std::string_view text) const;
+
+ private:
+  // What the beginning of `text` becomes, and how much of it that is.
+  std::string_view prefix(std::string_view text, size_t& length) const;
+
+  Charsmap map_;
+  bool add_dummy_prefix_, remove_extra_whitespaces_, escape_whitespaces_, whitespace_as_suffix_;
+  const ByteTrie* user_symbols_;
+};
+
+class SentencePieceEncoder {
+ public:
+  // The model outlives the encoder. `where` names the file in UserErrors.
+  SentencePieceEncoder(const SentencePieceModel& model, std::string_view where);
+  SentencePieceEncoder(const SentencePieceEncoder&) = delete;
+  SentencePieceEncoder& operator=(const SentencePieceEncoder&) = delete;
+
+  // Appends the ids of a text, which is valid UTF-8.
+  void encode(std::string_view text, std::vector<int32_t>& ids) const;
+
+ private:
+  struct Run;  // gathers ids: fuses unknown pieces, or spells them in bytes
+  void encode_unigram(std::string_view text, Run& run) const;
+  void encode_bpe(std::string_view text, Run& run) const;
+  void encode_words(std::string_view text, Run& run) const;
+  void make_merges();
+  void put_symbol(int32_t symbol, std::string_view text, Run& run) const;
+  int32_t find(std::string_view piece) const;
+
+  const SentencePieceModel& model_;
+  ByteTrie user_symbols_, pieces_, reserved_;
+  SentencePieceNormalizer normalizer_;
+  int32_t unk_id_ = 0;
+  std::vector<int32_t> byte_ids_;
+  float lowest_score_ = 0, highest_score_ = 0;
+  std::unique_ptr<MergeTable> merges_;  // byte-pair encoding: over ids of pieces, and of characters that are none
+  ByteTrie characters_;                 // ids above the pieces' for characters that are no piece but part of one
+  bool can_cut_ = false;
+  uint32_t cache_owner_ = PieceCache::new_owner();
+};
+
+}  // namespace megalith

@@ -1,0 +1,66 @@
+// Unigram language model tokenization: the cut of a text into tokens whose log-probabilities have the largest sum.
+// Source: Kudo 2018, arXiv:1804.10959; order of comparisons as in SentencePiece and Hugging Face's `tokenizers`.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "tokenizer/byte_trie.h"
+#include "tokenizer/utf8.h"
+
+namespace megalith {
+
+// One token of the best path: text[begin, end), by its value in the trie, or -1 for an unknown character.
+struct UnigramStep {
+  size_t begin = 0, end = 0;
+  int32_t value = -1;
+};
+
+// score(value, length in bytes) is a token's log-probability. Sums are kept as Sum: float is SentencePiece, double is
+// `tokenizers`, and where two cuts are nearly equal it decides. The first of equal sums wins.
+template <typename Sum, typename Score>
+std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& trie, Sum unknown_score, Score&& score) {
+  struct Node {
+    Sum sum = 0;
+    int32_t value = -1;
+    uint32_t begin = UINT32_MAX;
+  };
+  const auto size = narrow<uint32_t>(text.size());
+  std::vector<Node> best(text.size() + 1);
+  for (uint32_t begin = 0; begin < size;) {
+    const Sum sum = best[begin].sum;
+    const auto character = std::min<uint32_t>(static_cast<uint32_t>(utf8_length(text[begin])), size - begin);
+    bool has_character = false;
+    uint32_t node = ByteTrie::kRoot;
+    for (uint32_t end = begin; end < size;) {
+      node = trie.step(node, static_cast<uint8_t>(text[end]));
+      if (node == ByteTrie::kNone) break;
+      ++end;
+      const int32_t value = trie.value(node);
+      if (value < 0) continue;
+      const Sum candidate = static_cast<Sum>(score(value, end - begin)) + sum;
+      Node& target = best[end];
+      if (target.begin == UINT32_MAX || candidate > target.sum) {
+        target = {candidate, value, begin};
+      }
+      has_character = has_character || end - begin == character;
+    }
+    if (!has_character) {
+      Node& target = best[begin + character];
+      const Sum candidate = unknown_score + sum;
+      if (target.begin == UINT32_MAX || candidate > target.sum) target = {candidate, -1, begin};
+    }
+    begin += character;
+  }
+  std::vector<UnigramStep> path;
+  for (size_t end = text.size(); end > 0; end = path.back().begin) {
+    path.push_back({best[end].begin, end, best[end].value});
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+}  // namespace megalith

@@ -1,0 +1,21 @@
+// Vocabularies as the first releases of GPT-2 and BERT have them: a file of tokens and, for GPT-2, one of merges.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+
+// Megatron's GPT2BPETokenizer: vocab.json and merges.txt. <|endoftext|> ends a document; in a text it is plain text.
+std::unique_ptr<Tokenizer> load_gpt2_files(const std::filesystem::path& vocab_file,
+                                           const std::filesystem::path& merge_file);
+
+// Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added behind it, then
+// num_extra_ids tokens <extra_id_0> and so on; [EOS] ends a document. add_special puts [CLS] and [SEP] around a text.
+std::unique_ptr<Tokenizer> load_bert_vocabulary(const std::filesystem::path& vocab_file, bool lower_case,
+                                                int64_t num_extra_ids);
+
+}  // namespace megalith
