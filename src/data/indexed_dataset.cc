@@ -141,6 +141,12 @@ int64_t IndexedDataset::sequence_length(int64_t sequence) const {
   return load<int32_t>(lengths_ + sequence * 4);
 }
 
+void IndexedDataset::read_lengths(int64_t begin, int64_t end, int32_t* out) const {
+  MEGALITH_CHECK(begin >= 0 && begin <= end && end <= num_sequences_, "sequences {} to {} of {}", begin, end,
+                 num_sequences_);
+  if (begin < end) std::memcpy(out, lengths_ + begin * 4, static_cast<size_t>(end - begin) * 4);
+}
+
 int64_t IndexedDataset::document_begin(int64_t document) const {
   MEGALITH_CHECK(document >= 0 && document < num_boundaries_, "document {} of {}", document, num_boundaries_);
   return load<int64_t>(boundaries_ + document * 8);
