@@ -39,7 +39,8 @@ class BlendedDataset final : public SampleSource {
   // size  samples of the blend; nothing: every sample of every data set, in proportion to their sizes. UserError when a
   //       data set has fewer samples than the blend takes from it.
   BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, const std::vector<double>& weights,
-                 std::optional<int64_t> size, Split split, const std::optional<std::filesystem::path>& cache_folder, Logger& log);
+                 std::optional<int64_t> size, Split split, const std::optional<std::filesystem::path>& cache_folder,
+                 Logger& log);
 
   int64_t num_samples() const override { return dataset_index_.rows(); }
   void read(int64_t index, std::span<int64_t> out) const override;

@@ -82,8 +82,8 @@ std::vector<UserError> check_data_options(const DataOptions& options) {
   if (options.data_args_path && !options.data_path.empty()) {
     errors.emplace_back("data_path and data_args_path are given together", "drop one of them");
   }
-  if (options.per_split_data_args_path && (!options.train_data_path.empty() || !options.valid_data_path.empty() ||
-                                           !options.test_data_path.empty())) {
+  if (options.per_split_data_args_path &&
+      (!options.train_data_path.empty() || !options.valid_data_path.empty() || !options.test_data_path.empty())) {
     errors.emplace_back(
         "per_split_data_args_path and train_data_path, valid_data_path or test_data_path are given together",
         "drop one of them");

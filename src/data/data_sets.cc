@@ -23,7 +23,8 @@ class Builder {
   Builder(const DataOptions& options, const DataSetup& setup, Logger& log)
       : options_(options), setup_(setup), log_(log) {}
 
-  // One split of a blend; null when the split has no weight. split_text is empty when the split has the blend to itself.
+  // One split of a blend; null when the split has no weight. split_text is empty when the split has the blend to
+  // itself.
   std::unique_ptr<SampleSource> build(const BlendSpec& blend, Split split, const std::string& split_text) {
     const std::optional<int64_t> wanted = setup_.num_samples[static_cast<size_t>(split)];
     if (!split_text.empty() && parse_split(split_text)[static_cast<size_t>(split)] == 0) return nullptr;

@@ -54,8 +54,7 @@ EpochPlan checked_plan(const TokenSource& source, ElementRange range, const std:
                        const GptDatasetOptions& options) {
   MEGALITH_CHECK(options.sequence_length > 0, "sequence length {}", options.sequence_length);
   const int64_t tokens_per_epoch = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
-  const std::string split_words =
-      options.split_text.empty() ? "" : fmt::format(", split \"{}\"", options.split_text);
+  const std::string split_words = options.split_text.empty() ? "" : fmt::format(", split \"{}\"", options.split_text);
   if (tokens_per_epoch == 0) {
     throw UserError(fmt::format("the {} split of {} is empty (sequences {} to {} of {}{})", split_name(options.split),
                                 source.name(), range.begin, range.end, source.num_sequences(), split_words),
@@ -118,9 +117,8 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
                          {"keep_partial", options_.keep_partial}};
   key.description = description.dump(4);
   key.fits = [&](const std::vector<IndexArray>& arrays) {
-    return arrays[0].columns() == 1 && arrays[0].rows() == range.size() * plan.num_epochs &&
-           arrays[1].columns() == 2 && arrays[1].rows() == plan.num_samples + 1 && arrays[2].columns() == 1 &&
-           arrays[2].rows() == plan.num_samples;
+    return arrays[0].columns() == 1 && arrays[0].rows() == range.size() * plan.num_epochs && arrays[1].columns() == 2 &&
+           arrays[1].rows() == plan.num_samples + 1 && arrays[2].columns() == 1 && arrays[2].rows() == plan.num_samples;
   };
   std::vector<IndexArray> arrays = load_or_build_arrays(
       options_.cache_folder, key,

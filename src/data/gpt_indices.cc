@@ -131,8 +131,9 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange rang
   GptIndices indices;
   // Nothing of the sample index is drawn: it is made beside the second shuffle.
   const auto shuffle = [&] {
-    indices.shuffle_index = plan.num_samples < INT64_C(0xfffffffe) ? IndexArray::of(make_shuffle_index<uint32_t>(plan, rng))
-                                                                   : IndexArray::of(make_shuffle_index<int64_t>(plan, rng));
+    indices.shuffle_index = plan.num_samples < INT64_C(0xfffffffe)
+                                ? IndexArray::of(make_shuffle_index<uint32_t>(plan, rng))
+                                : IndexArray::of(make_shuffle_index<int64_t>(plan, rng));
   };
   std::exception_ptr failure;
   std::jthread shuffler;
