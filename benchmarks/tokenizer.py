@@ -45,7 +45,7 @@ def llama3():
 
     spec = importlib.util.find_spec("llama_models")
     if spec is None:
-        sys.exit("the package llama-models is missing: pip install --no-deps -r tests/oracle/requirements-tokenizers.txt")
+        sys.exit("the package llama-models is missing: pip install --no-deps -r tests/oracle/no_deps/tokenizers.txt")
     model = Path(spec.submodule_search_locations[0]) / "llama3" / "tokenizer.model"
     ranks = {}
     for line in model.read_text().splitlines():

@@ -29,17 +29,18 @@ struct EvaluateOptions {
   }
 };
 
-Split chosen_split(const EvaluateOptions& options, const DataOptions& data) {
+Split chosen_split(const EvaluateOptions& options, const DataOptions& given) {
   if (options.split_name_text) {
     for (const Split split : kSplits) {
       if (split_name(split) == *options.split_name_text) return split;
     }
     throw UserError(fmt::format("eval_split is '{}'", *options.split_name_text), "use train, valid or test");
   }
-  if (data.has_split_paths()) {
+  if (given.has_split_paths()) {
+    const DataOptions data = with_listed_paths(given);
     return !data.train_data_path.empty() ? Split::kTrain : !data.valid_data_path.empty() ? Split::kValid : Split::kTest;
   }
-  const auto weights = parse_split(data.split.value_or("969, 30, 1"));
+  const auto weights = parse_split(given.split.value_or("969, 30, 1"));
   for (const Split split : kSplits) {
     if (weights[static_cast<size_t>(split)] > 0) return split;
   }

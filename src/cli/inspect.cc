@@ -5,6 +5,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
+#include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
 #include "cli/inspect_tokenizer.h"
 #include "cli/session.h"
@@ -13,7 +14,6 @@
 #include "core/help.h"
 #include "core/json.h"
 #include "core/strings.h"
-#include "data/indexed_dataset.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -55,61 +55,6 @@ int inspect_config(CommandContext& context) {
     return kExitSuccess;
   }
   fmt::print("{}", resolved_yaml(*resolved.options, all ? Shown::kAll : Shown::kNonDefault));
-  return kExitSuccess;
-}
-
-struct DataInspection {
-  std::vector<std::string> data_path;
-  int64_t num_samples = 3;
-  TokenizerOptions tokenizer;
-
-  void visit(OptionVisitor& v) {
-    v.group("Inspection");
-    v.field("data_path", data_path, "Prefixes of .bin and .idx files.");
-    v.field("num_samples", num_samples, "Documents to show.").at_least(0);
-    tokenizer.visit_standalone(v);
-  }
-};
-
-// `inspect data PREFIX …`: counts, lengths, and the beginnings of a few documents.
-int inspect_data(CommandContext& context) {
-  DataInspection options;
-  OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    fmt::print("usage: megalith inspect data PREFIX ...\n\n{}", help_text(set));
-    return kExitSuccess;
-  }
-  std::vector<std::string> prefixes = resolution.positional;
-  prefixes.insert(prefixes.end(), options.data_path.begin(), options.data_path.end());
-  if (prefixes.empty()) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
-  const std::unique_ptr<Tokenizer> tokenizer =
-      options.tokenizer.is_named() ? make_tokenizer(options.tokenizer) : nullptr;
-  for (const std::string& prefix : prefixes) {
-    const IndexedDataset data(prefix);
-    int64_t shortest = INT64_MAX, longest = 0;
-    for (int64_t i = 0; i < data.num_sequences(); ++i) {
-      shortest = std::min(shortest, data.sequence_length(i));
-      longest = std::max(longest, data.sequence_length(i));
-    }
-    if (data.num_sequences() == 0) shortest = 0;
-    fmt::print("{}\n  documents {}\n  sequences {}\n  tokens {} of {} bytes\n", data.name(), data.num_documents(),
-               data.num_sequences(), data.num_tokens(), token_bytes_of(data.token_type()));
-    fmt::print("  sequence length: shortest {}, mean {:.1f}, longest {}\n", shortest,
-               static_cast<double>(data.num_tokens()) / static_cast<double>(std::max<int64_t>(data.num_sequences(), 1)),
-               longest);
-    for (int64_t i = 0; i < std::min(options.num_samples, data.num_sequences()); ++i) {
-      std::vector<int64_t> ids(static_cast<size_t>(std::min<int64_t>(data.sequence_length(i), 32)));
-      data.read(i, 0, static_cast<int64_t>(ids.size()), ids.data());
-      fmt::print("  {}: {}\n", data.describe(i), dump_json(Json(ids)));
-      if (tokenizer != nullptr) {
-        const std::vector<int32_t> narrow_ids(ids.begin(), ids.end());
-        fmt::print("    {}\n", dump_json(Json(tokenizer->decode(narrow_ids))));
-      }
-    }
-  }
   return kExitSuccess;
 }
 
@@ -156,7 +101,7 @@ int inspect_checkpoint(CommandContext& context) {
 
 constexpr Command kTopics[] = {
     {"config", "a resolved configuration, with the layer that set each value", inspect_config},
-    {"data", "counts, lengths and beginnings of .bin/.idx files", inspect_data},
+    {"data", "counts, lengths and beginnings of .bin/.idx files; samples in training order", inspect_data},
     {"tokenizer", "vocabulary; encode or decode", inspect_tokenizer},
     {"checkpoint", "what a checkpoint folder holds, and whether it is intact", inspect_checkpoint},
     {"logits", "a model's logits for a prompt, as safetensors", inspect_logits},

@@ -1,4 +1,4 @@
-// megalith prepare: text into token files.
+// megalith prepare: text into token files; data sets joined and checked.
 #include "data/prepare.h"
 
 #include <cstdio>
@@ -6,16 +6,109 @@
 #include "cli/command.h"
 #include "core/error.h"
 #include "core/help.h"
+#include "core/strings.h"
+#include "data/dataset_tools.h"
 
 namespace megalith {
+namespace {
+
+struct MergeOptions {
+  std::vector<std::string> input_prefixes;
+  std::string output_prefix;
+
+  void visit(OptionVisitor& v) {
+    v.group("Merging");
+    v.field("input_prefixes", input_prefixes, "Data sets in their order, by the prefix of .bin and .idx.");
+    v.field("output_prefix", output_prefix, "The data set to write.");
+  }
+};
+
+// `prepare merge --input_prefixes A B … --output_prefix C`
+int prepare_merge(CommandContext& context) {
+  MergeOptions options;
+  OptionSet set(options);
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) {
+    fmt::print("usage: megalith prepare merge --input_prefixes PREFIX ... --output_prefix PREFIX\n\n{}",
+               help_text(set));
+    return kExitSuccess;
+  }
+  std::vector<UserError> errors;
+  if (options.input_prefixes.empty()) errors.emplace_back("no data set to merge", "name them with --input_prefixes");
+  if (options.output_prefix.empty()) errors.emplace_back("no output_prefix given", "name the data set to write");
+  throw_if_any(errors);
+  const MergeReport report = merge_data_sets(options.input_prefixes, options.output_prefix, context.log);
+  fmt::print("{}.bin: {} tokens in {} documents from {} data sets\n", data_prefix(options.output_prefix), report.tokens,
+             report.documents, options.input_prefixes.size());
+  return kExitSuccess;
+}
+
+struct CheckOptions {
+  std::vector<std::string> data_path;
+  TokenizerOptions tokenizer;
+
+  void visit(OptionVisitor& v) {
+    v.group("Checking");
+    v.field("data_path", data_path, "Prefixes of .bin and .idx files.");
+    tokenizer.visit_standalone(v);
+  }
+};
+
+// `prepare check PREFIX …`: whether every file is whole, and every id one of the vocabulary's.
+int prepare_check(CommandContext& context) {
+  CheckOptions options;
+  OptionSet set(options);
+  ConfigInputs inputs = context.config_inputs();
+  inputs.allow_positional = true;
+  const Resolution resolution = resolve(set, inputs);
+  if (resolution.wants_help) {
+    fmt::print("usage: megalith prepare check PREFIX ... [--vocab_size N | --tokenizer_model DIR]\n\n{}",
+               help_text(set));
+    return kExitSuccess;
+  }
+  std::vector<std::string> prefixes = resolution.positional;
+  prefixes.insert(prefixes.end(), options.data_path.begin(), options.data_path.end());
+  if (prefixes.empty()) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
+  std::optional<int64_t> vocab_size = options.tokenizer.vocab_size;
+  if (!vocab_size && options.tokenizer.is_named()) vocab_size = make_tokenizer(options.tokenizer)->vocab_size();
+  bool is_sound = true;
+  for (const std::string& prefix : prefixes) {
+    const CheckReport report = check_data_set(prefix, vocab_size, context.log);
+    if (report.faults.empty()) {
+      fmt::print("{}: sound: {} documents, {} sequences, {} tokens, ids {} to {}\n", data_prefix(prefix),
+                 report.documents, report.sequences, report.tokens, report.smallest_id, report.largest_id);
+      if (report.empty_documents > 0) fmt::print("  {} documents are empty\n", report.empty_documents);
+      continue;
+    }
+    is_sound = false;
+    fmt::print("{}: damaged\n", data_prefix(prefix));
+    for (const std::string& fault : report.faults) fmt::print("  {}\n", fault);
+  }
+  return is_sound ? kExitSuccess : kExitFailure;
+}
+
+constexpr Command kPrepareTopics[] = {
+    {"merge", "several data sets into one", prepare_merge},
+    {"check", "whether data sets are whole and their ids in the vocabulary", prepare_check},
+};
+
+}  // namespace
 
 int run_prepare(CommandContext& context) {
+  for (const Command& topic : kPrepareTopics) {
+    if (!context.arguments.empty() && context.arguments[0] == topic.name) {
+      return run_topic(context, "prepare", kPrepareTopics);
+    }
+  }
   PrepareOptions options;
   OptionSet set(options);
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("usage: megalith prepare --input FILE ... --output_prefix PREFIX [--option value ...]\n\n{}",
-               help_text(set));
+    fmt::print("usage: megalith prepare --input FILE ... --output_prefix PREFIX [--option value ...]\n");
+    for (const Command& topic : kPrepareTopics) {
+      fmt::print("       megalith prepare {:<6} --help   {}\n", topic.name, topic.summary);
+    }
+    fmt::print("\n{}", help_text(set));
     return kExitSuccess;
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);

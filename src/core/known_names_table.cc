@@ -29,7 +29,8 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "no Python runs here", "manual_gc manual_gc_eval"},
     {Kind::kNoEffect, kValue, "no Python runs here",
      "manual_gc_interval multiprocessing_context dataloader_mp_context torch_compile.* TOKENIZERS_PARALLELISM"},
-    {Kind::kNoEffect, kValue, "one thread builds the indices", "num_dataset_builder_threads"},
+    {Kind::kNoEffect, kValue, "the indices are built by as many threads as there are processors",
+     "num_dataset_builder_threads"},
     {Kind::kNoEffect, kSwitch, "masks are described, never stored", "create_attention_mask_in_dataloader"},
     {Kind::kNoEffect, kSwitch, "data files are always memory-mapped", "mmap_bin_files"},
     {Kind::kNoEffect, kValue, "memory is planned, not collected", "empty_unused_memory_level"},
@@ -184,7 +185,12 @@ constexpr KnownNamesRow kRows[] = {
      "sft_* use_packed_attention max_samples_per_sequence lora.*"},
 
     // ---- Data ----
-    {Kind::kUnsupported, kValue, "blends listed in a file", "data_args_path=null per_split_data_args_path=null"},
+    {Kind::kNoEffect, kValue, "documents keep their order, and all workers share one queue",
+     "partitions chunk_size workers_to_check dataset_impl"},
+    {Kind::kNoEffect, kSwitch, "documents keep their order, and all workers share one queue",
+     "keep_sequential_samples find_optimal_num_workers"},
+    {Kind::kUnsupported, kValue, "sentences of another language: the rule is one for all (docs/data.md)",
+     "lang=english"},
     {Kind::kUnsupported, kValue, "several or complete validation sets",
      "full_validation=false multiple_validation_sets=false"},
     {Kind::kUnsupported, kSwitch, "documents kept apart within a sample",

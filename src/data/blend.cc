@@ -24,6 +24,29 @@ std::optional<double> parse_number(std::string_view text) {
   return value;
 }
 
+// numpy.sum's order of additions, which decides the last bit of a weight: eight running sums, halves from 128 on.
+double numpy_sum(const double* values, size_t count) {
+  if (count < 8) return std::accumulate(values, values + count, 0.0);
+  if (count > 128) {
+    const size_t half = count / 2 - count / 2 % 8;
+    return numpy_sum(values, half) + numpy_sum(values + half, count - half);
+  }
+  double r[8];
+  std::copy(values, values + 8, r);
+  size_t i = 8;
+  for (; i + 8 <= count; i += 8) {
+    for (size_t k = 0; k < 8; ++k) r[k] += values[i + k];
+  }
+  double sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+  for (; i < count; ++i) sum += values[i];
+  return sum;
+}
+
+std::pair<IndexArray, IndexArray> as_arrays(std::vector<int16_t> dataset_index,
+                                            std::vector<int64_t> dataset_sample_index) {
+  return {IndexArray::of(std::move(dataset_index)), IndexArray::of(std::move(dataset_sample_index))};
+}
+
 }  // namespace
 
 BlendSpec parse_blend(const std::vector<std::string>& items, std::string_view option) {
@@ -49,7 +72,7 @@ BlendSpec parse_blend(const std::vector<std::string>& items, std::string_view op
 }
 
 std::vector<double> normalize_weights(const std::vector<double>& weights) {
-  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double sum = numpy_sum(weights.data(), weights.size());
   std::vector<double> normalized;
   for (const double weight : weights) normalized.push_back(weight / sum);
   return normalized;
@@ -74,28 +97,74 @@ std::pair<IndexArray, IndexArray> build_blend_indices(const std::vector<double>&
     dataset_index[static_cast<size_t>(i)] = static_cast<int16_t>(best);
     dataset_sample_index[static_cast<size_t>(i)] = counts[best]++;
   }
-  return {IndexArray::of(std::move(dataset_index)), IndexArray::of(std::move(dataset_sample_index))};
+  return as_arrays(std::move(dataset_index), std::move(dataset_sample_index));
+}
+
+std::pair<IndexArray, IndexArray> build_exhaustive_blend_indices(const std::vector<int64_t>& sizes) {
+  MEGALITH_CHECK(sizes.size() < INT16_MAX, "{} data sets in one blend", sizes.size());
+  const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  std::vector<double> weights;
+  for (const int64_t size : sizes) weights.push_back(static_cast<double>(size) / static_cast<double>(total));
+  std::vector<int16_t> dataset_index(static_cast<size_t>(total));
+  std::vector<int64_t> dataset_sample_index(static_cast<size_t>(total));
+  std::vector<int64_t> counts(sizes.size(), 0);
+  for (int64_t i = 0; i < total; ++i) {
+    const auto position = static_cast<double>(std::max<int64_t>(i, 1));
+    size_t best = 0;
+    double best_error = -INFINITY;
+    for (size_t k = 0; k < sizes.size(); ++k) {
+      const double error = weights[k] * position - static_cast<double>(counts[k]);
+      if (counts[k] < sizes[k] && error > best_error) {
+        best_error = error;
+        best = k;
+      }
+    }
+    dataset_index[static_cast<size_t>(i)] = static_cast<int16_t>(best);
+    dataset_sample_index[static_cast<size_t>(i)] = counts[best]++;
+  }
+  return as_arrays(std::move(dataset_index), std::move(dataset_sample_index));
 }
 
 BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, const std::vector<double>& weights,
-                               int64_t size, Split split, const std::optional<std::filesystem::path>& cache_folder,
-                               Logger& log)
+                               std::optional<int64_t> size, Split split,
+                               const std::optional<std::filesystem::path>& cache_folder, Logger& log)
     : datasets_(std::move(datasets)) {
   MEGALITH_CHECK(datasets_.size() == weights.size() && !datasets_.empty(), "{} weights for {} data sets",
                  weights.size(), datasets_.size());
+  std::vector<int64_t> sizes;
+  for (const auto& dataset : datasets_) sizes.push_back(dataset->num_samples());
   const std::vector<double> normalized = normalize_weights(weights);
+  const int64_t num_samples = size.value_or(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
   OrderedJson description;
   description["class"] = "BlendedDataset";
-  for (const auto& dataset : datasets_) description["datasets"].push_back(dataset->name());
+  bool is_megatrons = true;
+  for (const auto& dataset : datasets_) {
+    const std::string identity = dataset->identity();
+    is_megatrons = is_megatrons && !identity.empty();
+    description["datasets"].push_back(identity.empty() ? OrderedJson(dataset->name()) : OrderedJson::parse(identity));
+  }
   description["split"] = split_name(split);
-  description["weights"] = normalized;
-  description["size"] = size;
-  const IndexCacheKey key{
-      "BlendedDataset", std::string(split_name(split)), description.dump(4), {"dataset_index", "dataset_sample_index"}};
+  if (size) {
+    description["weights"] = normalized;
+    description["size"] = *size;
+  } else {
+    description["weights"] = sizes;
+    description["size"] = nullptr;
+  }
+  const IndexCacheKey key{"BlendedDataset",
+                          std::string(split_name(split)),
+                          description.dump(4),
+                          {"dataset_index", "dataset_sample_index"},
+                          is_megatrons ? description.dump() : "",
+                          [&](const std::vector<IndexArray>& arrays) {
+                            return arrays[0].columns() == 1 && arrays[1].columns() == 1 &&
+                                   arrays[0].rows() == num_samples && arrays[1].rows() == num_samples;
+                          }};
   std::vector<IndexArray> arrays = load_or_build_arrays(
       cache_folder, key,
       [&] {
-        auto [dataset_index, dataset_sample_index] = build_blend_indices(normalized, size);
+        auto [dataset_index, dataset_sample_index] =
+            size ? build_blend_indices(normalized, *size) : build_exhaustive_blend_indices(sizes);
         std::vector<IndexArray> list;
         list.push_back(std::move(dataset_index));
         list.push_back(std::move(dataset_sample_index));
@@ -104,21 +173,41 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datase
       log);
   dataset_index_ = std::move(arrays[0]);
   dataset_sample_index_ = std::move(arrays[1]);
-  MEGALITH_CHECK(dataset_index_.rows() == size && dataset_sample_index_.rows() == size, "blend of {} samples", size);
+  check_supply();
 }
 
-void BlendedDataset::read(int64_t index, std::span<int64_t> out) const {
-  MEGALITH_CHECK(index >= 0 && index < num_samples(), "sample {} of {}", index, num_samples());
+// Samples of a data set are taken in order, so the last one taken of each says whether there are enough; it is among
+// the last of the blend unless the weight is tiny.
+void BlendedDataset::check_supply() const {
+  std::vector<bool> is_seen(datasets_.size(), false);
+  size_t num_seen = 0;
+  for (int64_t i = num_samples() - 1; i >= 0 && num_seen < datasets_.size(); --i) {
+    const auto [dataset, sample] = checked_place(i);
+    if (is_seen[static_cast<size_t>(dataset)]) continue;
+    is_seen[static_cast<size_t>(dataset)] = true;
+    ++num_seen;
+  }
+}
+
+std::pair<int64_t, int64_t> BlendedDataset::checked_place(int64_t index) const {
   const auto [dataset, sample] = locate(index);
-  MEGALITH_CHECK(dataset >= 0 && dataset < static_cast<int64_t>(datasets_.size()), "data set {} in the blend's index",
-                 dataset);
+  if (dataset < 0 || dataset >= static_cast<int64_t>(datasets_.size()) || sample < 0) {
+    throw UserError(fmt::format("the index cache of the {} is damaged (sample {})", name(), index),
+                    "delete the files of BlendedDataset in data_cache_path");
+  }
   const SampleSource& source = *datasets_[static_cast<size_t>(dataset)];
-  if (sample < 0 || sample >= source.num_samples()) {
+  if (sample >= source.num_samples()) {
     throw UserError(
         fmt::format("the blend takes sample {} of {}, which has {}", sample, source.name(), source.num_samples()),
         "raise --mid_level_dataset_surplus (for example to 0.02)");
   }
-  source.read(sample, out);
+  return {dataset, sample};
+}
+
+void BlendedDataset::read(int64_t index, std::span<int64_t> out) const {
+  MEGALITH_CHECK(index >= 0 && index < num_samples(), "sample {} of {}", index, num_samples());
+  const auto [dataset, sample] = checked_place(index);
+  datasets_[static_cast<size_t>(dataset)]->read(sample, out);
 }
 
 std::string BlendedDataset::name() const {

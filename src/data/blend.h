@@ -25,17 +25,22 @@ struct BlendSpec {
 // are prefixes. UserError for weights that are not positive numbers, naming `option`.
 BlendSpec parse_blend(const std::vector<std::string>& items, std::string_view option);
 
+// Divided by their sum, which is added up as numpy.sum does.
 std::vector<double> normalize_weights(const std::vector<double>& weights);
 
 // Greedy choice that keeps the counts closest to the weights: for sample i take the smallest data set k that maximises
 // weights[k] · max(i, 1) - count[k]. Two arrays of `size`: the data set (int16) and its sample (int64).
 std::pair<IndexArray, IndexArray> build_blend_indices(const std::vector<double>& normalized_weights, int64_t size);
+// The same over all samples of data sets of these sizes, in proportion to them; one that is used up is passed over.
+std::pair<IndexArray, IndexArray> build_exhaustive_blend_indices(const std::vector<int64_t>& sizes);
 
 class BlendedDataset final : public SampleSource {
  public:
-  // size  samples of the blend. UserError when a data set has fewer samples than the blend takes from it.
-  BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, const std::vector<double>& weights, int64_t size,
-                 Split split, const std::optional<std::filesystem::path>& cache_folder, Logger& log);
+  // size  samples of the blend; nothing: every sample of every data set, in proportion to their sizes. UserError when a
+  //       data set has fewer samples than the blend takes from it.
+  BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datasets, const std::vector<double>& weights,
+                 std::optional<int64_t> size, Split split, const std::optional<std::filesystem::path>& cache_folder,
+                 Logger& log);
 
   int64_t num_samples() const override { return dataset_index_.rows(); }
   void read(int64_t index, std::span<int64_t> out) const override;
@@ -46,6 +51,9 @@ class BlendedDataset final : public SampleSource {
   }
 
  private:
+  std::pair<int64_t, int64_t> checked_place(int64_t index) const;
+  void check_supply() const;
+
   std::vector<std::unique_ptr<SampleSource>> datasets_;
   IndexArray dataset_index_, dataset_sample_index_;
 };

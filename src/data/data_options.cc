@@ -1,6 +1,12 @@
 // Data options; see data_options.h.
 #include "data/data_options.h"
 
+#include <nlohmann/json.hpp>
+
+#include "core/file.h"
+#include "core/json.h"
+#include "core/strings.h"
+
 namespace megalith {
 
 void DataOptions::visit(OptionVisitor& v) {
@@ -10,6 +16,10 @@ void DataOptions::visit(OptionVisitor& v) {
   v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.");
   v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.");
   v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.");
+  v.field("data_args_path", data_args_path,
+          "A file that holds what data_path would: for blends too long for a command line.");
+  v.field("per_split_data_args_path", per_split_data_args_path,
+          "A JSON file with lists under train, valid and test: what train_data_path and the others would hold.");
   v.field("split", split, "Weights of training, validation and test in data_path; 969, 30, 1 when not given.");
   v.field("mock_data", mock_data, "Made-up documents that count upwards; what a run without any data path gets.");
   v.field(
@@ -36,13 +46,53 @@ void DataOptions::visit(OptionVisitor& v) {
           "Leave the prediction that follows an end-of-document token out of the loss.");
 }
 
+DataOptions with_listed_paths(DataOptions options) {
+  if (options.data_args_path) {
+    options.data_path = split_words(read_file(*options.data_args_path));
+    if (options.data_path.empty()) {
+      throw UserError(fmt::format("data_args_path {} is empty", *options.data_args_path),
+                      "it holds what --data_path would: weight prefix weight prefix …");
+    }
+    options.data_args_path.reset();
+  }
+  if (options.per_split_data_args_path) {
+    const std::string& path = *options.per_split_data_args_path;
+    const Json lists = load_json(path);
+    const auto read_list = [&](std::string_view key, std::vector<std::string>& into) {
+      const Json* list = find_member(lists, key, path);
+      if (list == nullptr) return;
+      if (!list->is_array()) throw UserError(fmt::format("{}: {} is not a list of paths", path, key));
+      // Megatron's files mix numbers and texts: [0.3, "a", 0.7, "b"].
+      for (const Json& item : *list) into.push_back(item.is_string() ? item.get<std::string>() : dump_json(item));
+    };
+    read_list("train", options.train_data_path);
+    read_list("valid", options.valid_data_path);
+    read_list("test", options.test_data_path);
+    options.per_split_data_args_path.reset();
+    if (!options.has_split_paths()) {
+      throw UserError(fmt::format("{} lists nothing under train, valid or test", path),
+                      R"(write {"train": ["0.3", "first_prefix", "0.7", "second_prefix"], "valid": ["third_prefix"]})");
+    }
+  }
+  return options;
+}
+
 std::vector<UserError> check_data_options(const DataOptions& options) {
   std::vector<UserError> errors;
-  if (!options.data_path.empty() && options.has_split_paths()) {
+  if (options.data_args_path && !options.data_path.empty()) {
+    errors.emplace_back("data_path and data_args_path are given together", "drop one of them");
+  }
+  if (options.per_split_data_args_path &&
+      (!options.train_data_path.empty() || !options.valid_data_path.empty() || !options.test_data_path.empty())) {
+    errors.emplace_back(
+        "per_split_data_args_path and train_data_path, valid_data_path or test_data_path are given together",
+        "drop one of them");
+  }
+  if ((!options.data_path.empty() || options.data_args_path) && options.has_split_paths()) {
     errors.emplace_back("data_path and train_data_path, valid_data_path or test_data_path are given together",
                         "give data_path with split, or one path for each split");
   }
-  if (options.mock_data && (!options.data_path.empty() || options.has_split_paths())) {
+  if (options.mock_data && (!options.data_path.empty() || options.data_args_path || options.has_split_paths())) {
     errors.emplace_back("mock_data and a data path are given together", "drop one of them");
   }
   if (options.split && options.has_split_paths()) {

@@ -13,6 +13,7 @@ namespace megalith {
 
 struct DataOptions {
   std::vector<std::string> data_path, train_data_path, valid_data_path, test_data_path;
+  std::optional<std::string> data_args_path, per_split_data_args_path;
   std::optional<std::string> split;
   bool mock_data = false;
   std::optional<std::string> data_cache_path;
@@ -26,11 +27,15 @@ struct DataOptions {
 
   void visit(OptionVisitor& v);
   bool has_split_paths() const {
-    return !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty();
+    return !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty() || per_split_data_args_path;
   }
   // Mock data is also what a run without any data path gets.
-  bool uses_mock_data() const { return mock_data || (data_path.empty() && !has_split_paths()); }
+  bool uses_mock_data() const { return mock_data || (data_path.empty() && !data_args_path && !has_split_paths()); }
 };
+
+// The options with the paths that data_args_path or per_split_data_args_path list in the places of those that are given
+// on the command line. UserError for files that cannot be read or list nothing.
+DataOptions with_listed_paths(DataOptions options);
 
 // The rules between them; empty when all hold.
 std::vector<UserError> check_data_options(const DataOptions& options);

@@ -1,8 +1,10 @@
 // From options to batches; see data_sets.h. Source: megatron/core/datasets/blended_megatron_dataset_builder.py.
 #include "data/data_sets.h"
 
+#include <atomic>
 #include <cmath>
 #include <map>
+#include <thread>
 
 #include "core/error.h"
 #include "data/blend.h"
@@ -21,50 +23,51 @@ class Builder {
   Builder(const DataOptions& options, const DataSetup& setup, Logger& log)
       : options_(options), setup_(setup), log_(log) {}
 
-  // One split of a blend; null when the split has no weight.
+  // One split of a blend; null when the split has no weight. split_text is empty when the split has the blend to
+  // itself.
   std::unique_ptr<SampleSource> build(const BlendSpec& blend, Split split, const std::string& split_text) {
     const std::optional<int64_t> wanted = setup_.num_samples[static_cast<size_t>(split)];
-    const std::array<double, 3> shares = parse_split(split_text);
-    if (shares[static_cast<size_t>(split)] == 0) return nullptr;
-    if (!options_.split && split != Split::kTrain && has_empty_part(blend, split, split_text)) {
+    if (!split_text.empty() && parse_split(split_text)[static_cast<size_t>(split)] == 0) return nullptr;
+    if (!split_text.empty() && !options_.split && split != Split::kTrain && has_empty_part(blend, split, split_text)) {
       // Nobody asked for these shares, so a small data set simply has no such split.
       log_.note("the data set is too small for a {} split by the default {}: there is none", split_name(split),
                 split_text);
       return nullptr;
     }
-    if (blend.is_single()) return build_one(open(blend.prefixes[0]), split, split_text, wanted);
+    // As Megatron: the weight of a split's only data set means nothing, that of data_path's makes a blend of one.
+    if (blend.is_single() || (split_text.empty() && blend.prefixes.size() == 1)) {
+      return build_one(open(blend.prefixes[0]), split, split_text, wanted);
+    }
 
-    std::vector<std::unique_ptr<SampleSource>> parts;
     std::vector<double> weights = blend.weights;
-    int64_t size = 0;
+    std::vector<std::optional<int64_t>> held(blend.prefixes.size());
+    std::optional<int64_t> size;
     if (!weights.empty() && wanted) {
-      const std::vector<double> normalized = normalize_weights(weights);
-      for (size_t i = 0; i < blend.prefixes.size(); ++i) {
-        const double target = std::ceil(static_cast<double>(*wanted) * normalized[i]);
-        const auto held = static_cast<int64_t>(std::ceil(target * (1 + options_.mid_level_dataset_surplus)));
-        parts.push_back(build_one(open(blend.prefixes[i]), split, split_text, held));
-        size += static_cast<int64_t>(target);
+      weights = normalize_weights(weights);
+      size = 0;
+      for (size_t i = 0; i < held.size(); ++i) {
+        const double target = std::ceil(static_cast<double>(*wanted) * weights[i]);
+        held[i] = static_cast<int64_t>(std::ceil(target * (1 + options_.mid_level_dataset_surplus)));
+        *size += static_cast<int64_t>(target);
       }
-    } else {
+    }
+    std::vector<std::unique_ptr<SampleSource>> parts = build_parts(blend, split, split_text, held);
+    if (weights.empty()) {
       // Without weights every data set gives one pass, mixed in proportion to its length.
       int64_t available = 0;
-      for (const std::string& prefix : blend.prefixes) {
-        parts.push_back(build_one(open(prefix), split, split_text, std::nullopt));
-        available += parts.back()->num_samples();
+      for (const auto& part : parts) {
+        weights.push_back(static_cast<double>(part->num_samples()));
+        available += part->num_samples();
       }
-      if (weights.empty()) {
-        for (const auto& part : parts) weights.push_back(static_cast<double>(part->num_samples()));
-        size = std::min(wanted.value_or(available), available);
-      } else {
-        size = exhaustible_size(parts, normalize_weights(weights));
-      }
+      if (wanted) size = std::min(*wanted, available);
+    } else if (!size) {
+      size = exhaustible_size(parts, normalize_weights(weights));
     }
     return std::make_unique<BlendedDataset>(std::move(parts), weights, size, split, blend_cache_folder(), log_);
   }
 
   std::unique_ptr<SampleSource> build_one(std::shared_ptr<const TokenSource> source, Split split,
-                                          const std::string& split_text, std::optional<int64_t> num_samples) {
-    const auto ranges = split_ranges(parse_split(split_text), source->num_sequences());
+                                          const std::string& split_text, std::optional<int64_t> num_samples) const {
     GptDatasetOptions gpt;
     gpt.sequence_length = setup_.sequence_length;
     gpt.num_samples = num_samples;
@@ -73,13 +76,14 @@ class Builder {
     gpt.split_text = split_text;
     gpt.vocab_size = setup_.vocab_size;
     gpt.pad_id = setup_.pad_id;
-    gpt.tokenizer_name = setup_.tokenizer_name;
+    gpt.is_mock = options_.uses_mock_data();
     if (options_.data_cache_path) {
       gpt.cache_folder = *options_.data_cache_path;
-    } else if (!options_.uses_mock_data()) {
+    } else if (!gpt.is_mock) {
       gpt.cache_folder = fs::path(source->name()) / "cache" / "GPTDataset_indices";
     }
-    return std::make_unique<GptDataset>(std::move(source), *ranges[static_cast<size_t>(split)], gpt, log_);
+    const ElementRange range = range_of(*source, split, split_text);
+    return std::make_unique<GptDataset>(std::move(source), range, gpt, log_);
   }
 
  private:
@@ -90,11 +94,45 @@ class Builder {
     return source;
   }
 
+  static ElementRange range_of(const TokenSource& source, Split split, const std::string& split_text) {
+    if (split_text.empty()) return {0, source.num_sequences()};
+    return split_ranges(parse_split(split_text), source.num_sequences())[static_cast<size_t>(split)].value_or(
+        ElementRange{});
+  }
+
+  // The data sets of a blend, several at a time; what is wrong with the first bad one is thrown.
+  std::vector<std::unique_ptr<SampleSource>> build_parts(const BlendSpec& blend, Split split,
+                                                         const std::string& split_text,
+                                                         const std::vector<std::optional<int64_t>>& held) {
+    std::vector<std::shared_ptr<const TokenSource>> sources;
+    for (const std::string& prefix : blend.prefixes) sources.push_back(open(prefix));
+    std::vector<std::unique_ptr<SampleSource>> parts(sources.size());
+    std::vector<std::exception_ptr> failures(sources.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+      for (size_t i = next++; i < parts.size(); i = next++) {
+        try {
+          parts[i] = build_one(sources[i], split, split_text, held[i]);
+        } catch (...) {
+          failures[i] = std::current_exception();
+        }
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      const size_t count = std::min<size_t>(parts.size(), std::max(1u, std::thread::hardware_concurrency()));
+      for (size_t i = 1; i < count; ++i) threads.emplace_back(work);
+      work();
+    }
+    for (const std::exception_ptr& failure : failures) {
+      if (failure) std::rethrow_exception(failure);
+    }
+    return parts;
+  }
+
   bool has_empty_part(const BlendSpec& blend, Split split, const std::string& split_text) {
     for (const std::string& prefix : blend.prefixes) {
-      const auto range =
-          split_ranges(parse_split(split_text), open(prefix)->num_sequences())[static_cast<size_t>(split)];
-      if (!range || range->size() == 0) return true;
+      if (range_of(*open(prefix), split, split_text).size() == 0) return true;
     }
     return false;
   }
@@ -128,11 +166,12 @@ const std::vector<std::string>& paths_of(const DataOptions& options, Split split
 
 }  // namespace
 
-DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
-  if (auto errors = check_data_options(options); !errors.empty()) {
+DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, Logger& log) {
+  if (auto errors = check_data_options(given); !errors.empty()) {
     if (errors.size() == 1) throw errors[0];
     throw UserErrors(std::move(errors));
   }
+  const DataOptions options = with_listed_paths(given);
   MEGALITH_CHECK(setup.sequence_length > 0, "sequence length {}", setup.sequence_length);
   if (!options.data_path.empty() && !options.split) {
     log.note("split is not given: {} of data_path go to training, validation and test", kDefaultSplit);
@@ -160,8 +199,7 @@ DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logg
       samples =
           builder.build(parse_blend(options.data_path, "data_path"), split, options.split.value_or(kDefaultSplit));
     } else if (const auto& paths = paths_of(options, split); !paths.empty()) {
-      constexpr const char* kWhole[] = {"1,0,0", "0,1,0", "0,0,1"};
-      samples = builder.build(parse_blend(paths, fmt::format("{}_data_path", split_name(split))), split, kWhole[i]);
+      samples = builder.build(parse_blend(paths, fmt::format("{}_data_path", split_name(split))), split, "");
     }
     if (!samples) continue;
     BatchOptions batch;

@@ -18,7 +18,6 @@ struct DataSetup {
   int64_t vocab_size = INT64_MAX;  // ids at or above it are refused
   std::optional<int64_t> eod;
   int64_t pad_id = -1;
-  std::string tokenizer_name;
   // Samples that the run will read of each split: 0 leaves the split out, nothing takes one pass.
   // Megatron's: train_iters · gbs; (train_iters / eval_interval + 1) · eval_iters · gbs; eval_iters · gbs.
   std::array<std::optional<int64_t>, 3> num_samples = {0, 0, 0};

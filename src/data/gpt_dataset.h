@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "core/log.h"
-#include "data/index_array.h"
+#include "data/gpt_indices.h"
 #include "data/sample_source.h"
 #include "data/split.h"
 #include "data/token_source.h"
@@ -23,18 +23,12 @@ struct GptDatasetOptions {
   std::optional<int64_t> num_samples;  // nothing: one epoch
   uint32_t seed = 1234;
   Split split = Split::kTrain;
-  std::string split_text;          // as the user wrote it, for the cache
+  std::string split_text;          // as the user wrote it; empty: the data set is used whole
   bool keep_partial = false;       // keep a last sample that is shorter, padded
   int64_t vocab_size = INT64_MAX;  // ids at or above it are errors; padded sizes are fine
   int64_t pad_id = -1;
-  std::string tokenizer_name;  // for the cache
+  bool is_mock = false;  // for the cache: megatron-core gives mock data another class, and no path
   std::optional<std::filesystem::path> cache_folder;
-};
-
-struct GptIndices {
-  IndexArray document_index;  // (epochs · sequences)
-  IndexArray sample_index;    // (samples + 1, 2)
-  IndexArray shuffle_index;   // (samples)
 };
 
 // Builds the three arrays for sequences [range.begin, range.end). UserError when the range holds no token.
@@ -47,13 +41,13 @@ class GptDataset final : public SampleSource {
   int64_t num_samples() const override { return indices_.shuffle_index.rows(); }
   void read(int64_t index, std::span<int64_t> out) const override;
   std::string name() const override { return source_->name(); }
+  std::string identity() const override { return identity_; }
   const GptIndices& indices() const { return indices_; }
 
  private:
-  void check_shapes() const;
-
   std::shared_ptr<const TokenSource> source_;
   GptDatasetOptions options_;
+  std::string identity_;
   GptIndices indices_;
 };
 

@@ -4,33 +4,54 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
 
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// Holds the folder for one builder at a time. Where the file system knows no locks nobody waits: the work is then done
-// more than once, with the same result.
-class FolderLock {
+// Held by one builder of the same arrays at a time, over processes and threads. Where the file system knows no locks
+// nobody waits: the work is then done more than once, with the same result.
+class BuilderLock {
  public:
-  explicit FolderLock(const fs::path& folder) : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    if (fd_ < 0) return;
-    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+  explicit BuilderLock(fs::path path) : path_(std::move(path)) {
+    while (true) {
+      fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+      if (fd_ < 0) return;
+      int result = 0;
+      while ((result = ::flock(fd_, LOCK_EX)) != 0 && errno == EINTR) {
+      }
+      // Its holder removes the file: a lock on one that is gone holds nobody back.
+      struct stat held {
+      }, named{};
+      if (result != 0 || (::fstat(fd_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+                          held.st_ino == named.st_ino && held.st_dev == named.st_dev)) {
+        return;
+      }
+      ::close(fd_);
     }
   }
-  ~FolderLock() {
-    if (fd_ >= 0) ::close(fd_);
+  ~BuilderLock() {
+    if (fd_ < 0) return;
+    ::unlink(path_.c_str());
+    ::close(fd_);
   }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
+  BuilderLock(const BuilderLock&) = delete;
+  BuilderLock& operator=(const BuilderLock&) = delete;
 
  private:
-  int fd_;
+  fs::path path_;
+  int fd_ = -1;
 };
 
 struct CacheFiles {
@@ -38,20 +59,82 @@ struct CacheFiles {
   std::vector<fs::path> arrays;
 };
 
+CacheFiles files_of(const fs::path& folder, const std::string& stem, const IndexCacheKey& key) {
+  CacheFiles files{folder / (stem + "description.txt"), {}};
+  for (const std::string& name : key.array_names) files.arrays.push_back(folder / (stem + name + ".npy"));
+  return files;
+}
+
+// Nothing when an array is missing or the shapes are not the right ones; UserError for damaged ones.
+std::optional<std::vector<IndexArray>> load_arrays(const CacheFiles& files, const IndexCacheKey& key) {
+  std::vector<IndexArray> arrays;
+  for (const fs::path& path : files.arrays) {
+    if (!fs::exists(path)) return std::nullopt;
+    arrays.push_back(IndexArray::load_npy(path));
+  }
+  if (key.fits && !key.fits(arrays)) {
+    throw UserError(fmt::format("the arrays beside {} do not fit together", files.description.string()));
+  }
+  return arrays;
+}
+
 // Nothing when the cache does not hold all files, or holds damaged ones.
-std::optional<std::vector<IndexArray>> try_load(const CacheFiles& files, const std::string& description, Logger& log) {
+std::optional<std::vector<IndexArray>> try_load(const CacheFiles& files, const IndexCacheKey& key, Logger& log) {
   try {
-    if (!fs::exists(files.description) || read_file(files.description) != description) return std::nullopt;
-    std::vector<IndexArray> arrays;
-    for (const fs::path& path : files.arrays) {
-      if (!fs::exists(path)) return std::nullopt;
-      arrays.push_back(IndexArray::load_npy(path));
-    }
-    return arrays;
+    if (!fs::exists(files.description) || read_file(files.description) != key.description) return std::nullopt;
+    return load_arrays(files, key);
   } catch (const UserError& error) {
     log.warn("index cache: {}; building it anew", error.message());
     return std::nullopt;
   }
+}
+
+// Without what does not matter: tokenizers, and how a path is written.
+Json comparable(Json value) {
+  if (value.is_array()) {
+    for (Json& item : value) item = comparable(std::move(item));
+  }
+  if (value.is_object()) {
+    value.erase("tokenizer");
+    for (auto& [name, item] : value.items()) {
+      if (name == "dataset_path" && item.is_string()) {
+        std::error_code ignored;
+        const fs::path path = fs::weakly_canonical(item.get<std::string>(), ignored);
+        if (!ignored) item = path.string();
+      } else {
+        item = comparable(std::move(item));
+      }
+    }
+  }
+  return value;
+}
+
+// The arrays of a cache that megatron-core wrote into this folder, when there is one. Its hash cannot be known (it
+// covers Python's names of the tokenizer), so the descriptions are read.
+std::optional<std::vector<IndexArray>> find_megatrons(const fs::path& folder, const IndexCacheKey& key, Logger& log) {
+  if (key.megatron_description.empty()) return std::nullopt;
+  const std::string ending = fmt::format("-{}-{}-description.txt", key.class_name, key.split);
+  const Json wanted = comparable(parse_json(key.megatron_description, "description"));
+  std::error_code error;
+  std::vector<fs::path> candidates;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().filename().string().ends_with(ending)) candidates.push_back(it->path());
+  }
+  std::sort(candidates.begin(), candidates.end());
+  for (const fs::path& path : candidates) {
+    try {
+      if (comparable(parse_json(read_file(path), path.string())) != wanted) continue;
+      const std::string name = path.filename().string();
+      const std::string stem = name.substr(0, name.size() - std::string_view("description.txt").size());
+      if (auto arrays = load_arrays(files_of(folder, stem, key), key)) {
+        log.debug("index cache: the arrays that megatron-core left beside {}", path.string());
+        return arrays;
+      }
+    } catch (const UserError& problem) {
+      log.note("index cache: {}; not used", problem.message());
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -60,19 +143,18 @@ std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& fold
                                              const std::function<std::vector<IndexArray>()>& build, Logger& log) {
   if (!folder) return build();
   const std::string stem = fmt::format("{}-{}-{}-", checksum128(key.description).hex(), key.class_name, key.split);
-  CacheFiles files{*folder / (stem + "description.txt"), {}};
-  for (const std::string& name : key.array_names) files.arrays.push_back(*folder / (stem + name + ".npy"));
-
-  if (auto arrays = try_load(files, key.description, log)) return std::move(*arrays);
+  const CacheFiles files = files_of(*folder, stem, key);
+  if (auto arrays = try_load(files, key, log)) return std::move(*arrays);
+  if (auto arrays = find_megatrons(*folder, key, log)) return std::move(*arrays);
   try {
     make_directories(*folder);
   } catch (const UserError& error) {
     log.note("{}; the sample index stays in memory (data_cache_path chooses another folder)", error.message());
     return build();
   }
-  const FolderLock lock(*folder);
+  const BuilderLock lock(*folder / ("." + stem + "lock"));
   // Another process may have built it while this one waited.
-  if (auto arrays = try_load(files, key.description, log)) return std::move(*arrays);
+  if (auto arrays = try_load(files, key, log)) return std::move(*arrays);
   std::vector<IndexArray> arrays = build();
   MEGALITH_CHECK(arrays.size() == files.arrays.size(), "{} arrays for {} names", arrays.size(), files.arrays.size());
   try {
@@ -80,7 +162,10 @@ std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& fold
     write_file_atomic(files.description, key.description);  // last: its presence says that the arrays are complete
   } catch (const UserError& error) {
     log.note("{}; the sample index stays in memory (data_cache_path chooses another folder)", error.message());
+    return arrays;
   }
+  // From now on mapped: what was built is given back, and the ranks of a node share the pages.
+  if (auto saved = try_load(files, key, log)) return std::move(*saved);
   return arrays;
 }
 

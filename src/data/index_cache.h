@@ -18,11 +18,17 @@ struct IndexCacheKey {
   std::string split;
   std::string description;               // everything the arrays depend on, as JSON
   std::vector<std::string> array_names;  // "document_index", …
+  // The JSON by which megatron-core would describe them, without tokenizers; empty when its arrays would not do.
+  std::string megatron_description;
+  // Whether arrays from the cache have the shapes they must have.
+  std::function<bool(const std::vector<IndexArray>&)> fits;
 };
 
-// The arrays from the cache, or from build(), which then fills the cache. Of several processes on one node that ask at
-// the same time one builds and the others wait (a lock on the folder), and files appear whole, so jobs may share a
-// folder. Without a folder, or when it cannot be written (a note says so), the arrays stay in memory.
+// The arrays from the cache, or from build(), which then fills the cache. Of several processes that ask at the same
+// time one builds and the others wait (a lock on a file beside them, freed by the system when its holder dies), and
+// files appear whole, so ranks and jobs may share a folder. A cache of megatron-core's in the folder is used when its
+// description agrees in every field but the tokenizer's. Without a folder, or when it cannot be written (a note says
+// so), the arrays stay in memory.
 std::vector<IndexArray> load_or_build_arrays(const std::optional<std::filesystem::path>& folder,
                                              const IndexCacheKey& key,
                                              const std::function<std::vector<IndexArray>()>& build, Logger& log);

@@ -14,9 +14,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
-constexpr std::string_view kIndexMagic("MMIDIDX\0\0", 9);
+constexpr std::string_view kIndexMagic = kIndexFileMagic;
 constexpr size_t kHeaderBytes = 34;
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = kIndexFileVersion;
 
 // The arrays follow a header of 34 bytes, so nothing is aligned.
 template <typename T>
@@ -111,8 +111,8 @@ void IndexedDataset::check_index() {
     if (length < 0 || offset < 0 || offset > INT64_MAX / 2) {
       throw UserError(fmt::format("{}: sequence {} has length {} and offset {}", name, i, length, offset), kDamaged);
     }
-    needed_bytes = std::max(needed_bytes, offset + length * item_bytes);
-    num_tokens_ += length;
+    needed_bytes = std::max(needed_bytes, offset + length * item_bytes);  // below 2^62 + 2^34
+    num_tokens_ += length;  // the file would need 2^35 bytes before this could overflow
   }
   if (needed_bytes > bin_bytes) {
     throw UserError(fmt::format("{}.bin is {} bytes shorter than {} says ({} tokens of {} bytes)", prefix_,
@@ -139,6 +139,12 @@ void IndexedDataset::check_index() {
 int64_t IndexedDataset::sequence_length(int64_t sequence) const {
   MEGALITH_CHECK(sequence >= 0 && sequence < num_sequences_, "sequence {} of {}", sequence, num_sequences_);
   return load<int32_t>(lengths_ + sequence * 4);
+}
+
+void IndexedDataset::read_lengths(int64_t begin, int64_t end, int32_t* out) const {
+  MEGALITH_CHECK(begin >= 0 && begin <= end && end <= num_sequences_, "sequences {} to {} of {}", begin, end,
+                 num_sequences_);
+  if (begin < end) std::memcpy(out, lengths_ + begin * 4, static_cast<size_t>(end - begin) * 4);
 }
 
 int64_t IndexedDataset::document_begin(int64_t document) const {
@@ -179,51 +185,19 @@ std::string IndexedDataset::describe(int64_t sequence) const {
   return fmt::format("{}.bin, document {}", prefix_, low);
 }
 
-IndexedDatasetWriter::IndexedDatasetWriter(std::string_view path, TokenType type)
-    : prefix_(data_prefix(path)), type_(type), bin_(prefix_ + ".bin") {
-  MEGALITH_CHECK(type == TokenType::kUint16 || type == TokenType::kInt32, "token type {}", static_cast<int>(type));
+std::span<const std::byte> IndexedDataset::sequence_bytes(int64_t sequence) const {
+  const int64_t length = sequence_length(sequence);
+  return bin_.bytes().subspan(static_cast<size_t>(load<int64_t>(offsets_ + sequence * 8)),
+                              static_cast<size_t>(length * token_bytes_of(type_)));
 }
 
-void IndexedDatasetWriter::add_sequence(std::span<const int32_t> ids) {
-  if (ids.size() > INT32_MAX) {
-    throw UserError(
-        fmt::format("a sequence of {} tokens does not fit {}.idx (at most {})", ids.size(), prefix_, INT32_MAX),
-        "split the document");
-  }
-  if (type_ == TokenType::kInt32) {
-    bin_.append(std::as_bytes(ids));
-  } else {
-    narrow_.resize(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i) narrow_[i] = narrow<uint16_t>(ids[i]);
-    bin_.append(std::as_bytes(std::span<const uint16_t>(narrow_)));
-  }
-  lengths_.push_back(static_cast<int32_t>(ids.size()));
-  num_tokens_ += static_cast<int64_t>(ids.size());
+int64_t IndexedDataset::num_unused_bin_bytes() const {
+  return static_cast<int64_t>(bin_.size()) - num_tokens_ * token_bytes_of(type_);
 }
 
-void IndexedDatasetWriter::end_document() { boundaries_.push_back(static_cast<int64_t>(lengths_.size())); }
-
-void IndexedDatasetWriter::finish() {
-  AtomicFile index(prefix_ + ".idx");
-  index.append(kIndexMagic);
-  const auto put = [&](auto value) { index.append_raw(&value, sizeof(value)); };
-  put(kVersion);
-  put(static_cast<uint8_t>(type_));
-  put(static_cast<uint64_t>(lengths_.size()));
-  put(static_cast<uint64_t>(boundaries_.size()));
-  index.append(std::as_bytes(std::span<const int32_t>(lengths_)));
-  int64_t offset = 0;
-  for (const int32_t length : lengths_) {
-    put(offset);
-    offset += length * token_bytes_of(type_);
-  }
-  index.append(std::as_bytes(std::span<const int64_t>(boundaries_)));
-  // The index comes last, and an old one goes first: an index always belongs to the .bin beside it.
-  bin_.flush();
-  index.flush();
-  remove_tree(prefix_ + ".idx");
-  bin_.commit();
-  index.commit();
+int64_t IndexedDataset::num_trailing_index_bytes() const {
+  return static_cast<int64_t>(index_.size()) - static_cast<int64_t>(kHeaderBytes) - num_sequences_ * 12 -
+         num_boundaries_ * 8;
 }
 
 }  // namespace megalith

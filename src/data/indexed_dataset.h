@@ -9,12 +9,16 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/file.h"
 #include "data/token_source.h"
 
 namespace megalith {
+
+inline constexpr std::string_view kIndexFileMagic("MMIDIDX\0\0", 9);
+inline constexpr uint64_t kIndexFileVersion = 1;
 
 // The codes of the .idx file.
 enum class TokenType : uint8_t { kUint8 = 1, kInt8, kInt16, kInt32, kInt64, kFloat64, kFloat32, kUint16 };
@@ -34,6 +38,7 @@ class IndexedDataset final : public TokenSource {
 
   int64_t num_sequences() const override { return num_sequences_; }
   int64_t sequence_length(int64_t sequence) const override;
+  void read_lengths(int64_t begin, int64_t end, int32_t* out) const override;
   void read(int64_t sequence, int64_t offset, int64_t count, int64_t* out) const override;
   std::string name() const override { return prefix_; }
   std::string describe(int64_t sequence) const override;
@@ -42,6 +47,11 @@ class IndexedDataset final : public TokenSource {
   int64_t document_begin(int64_t document) const;  // its first sequence; document_begin(num_documents()) is the end
   int64_t num_tokens() const { return num_tokens_; }
   TokenType token_type() const { return type_; }
+  // The bytes of a sequence as they lie in .bin.
+  std::span<const std::byte> sequence_bytes(int64_t sequence) const;
+  // Bytes of .bin and .idx that no sequence and no array takes up (an .idx of images and text has some).
+  int64_t num_unused_bin_bytes() const;
+  int64_t num_trailing_index_bytes() const;
 
  private:
   void check_index();
@@ -53,30 +63,6 @@ class IndexedDataset final : public TokenSource {
   const std::byte* lengths_ = nullptr;
   const std::byte* offsets_ = nullptr;
   const std::byte* boundaries_ = nullptr;
-};
-
-// Writes a data set as it comes; both files appear at finish(), and neither when it is not reached.
-class IndexedDatasetWriter {
- public:
-  IndexedDatasetWriter(std::string_view path, TokenType type);
-
-  // UserError when an id does not fit the type or a sequence has more than 2^31-1 tokens.
-  void add_sequence(std::span<const int32_t> ids);
-  // Ends the document that the sequences since the last call form; it may be empty.
-  void end_document();
-  void finish();
-
-  int64_t num_tokens() const { return num_tokens_; }
-  int64_t num_documents() const { return static_cast<int64_t>(boundaries_.size()) - 1; }
-
- private:
-  std::string prefix_;
-  TokenType type_;
-  AtomicFile bin_;
-  std::vector<int32_t> lengths_;
-  std::vector<int64_t> boundaries_ = {0};
-  std::vector<uint16_t> narrow_;  // reused
-  int64_t num_tokens_ = 0;
 };
 
 }  // namespace megalith

@@ -39,6 +39,10 @@ class MockSource final : public TokenSource {
 
 }  // namespace
 
+void TokenSource::read_lengths(int64_t begin, int64_t end, int32_t* out) const {
+  for (int64_t i = begin; i < end; ++i) *out++ = static_cast<int32_t>(sequence_length(i));
+}
+
 std::unique_ptr<TokenSource> make_mock_source(int64_t vocab_size, int64_t eod) {
   return std::make_unique<MockSource>(vocab_size, eod);
 }

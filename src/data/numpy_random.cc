@@ -1,8 +1,6 @@
 // NumPy's generators; see numpy_random.h.
 #include "data/numpy_random.h"
 
-#include <bit>
-
 #include "core/error.h"
 
 namespace megalith {
@@ -14,35 +12,24 @@ NumpyRandomState::NumpyRandomState(uint32_t seed) {
 
 void NumpyRandomState::refill() {
   constexpr size_t kShift = 397;
+  const auto twisted = [](uint32_t here, uint32_t next, uint32_t far) {
+    const uint32_t y = (here & 0x80000000u) | (next & 0x7fffffffu);
+    return far ^ (y >> 1) ^ ((0u - (y & 1u)) & 0x9908b0dfu);
+  };
+  // In runs without a wrap, which a compiler can vectorise.
+  for (size_t i = 0; i < kSize - kShift; ++i) state_[i] = twisted(state_[i], state_[i + 1], state_[i + kShift]);
+  for (size_t i = kSize - kShift; i + 1 < kSize; ++i) {
+    state_[i] = twisted(state_[i], state_[i + 1], state_[i + kShift - kSize]);
+  }
+  state_[kSize - 1] = twisted(state_[kSize - 1], state_[0], state_[kShift - 1]);
   for (size_t i = 0; i < kSize; ++i) {
-    const uint32_t y = (state_[i] & 0x80000000u) | (state_[(i + 1) % kSize] & 0x7fffffffu);
-    state_[i] = state_[(i + kShift) % kSize] ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0u);
+    uint32_t y = state_[i];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    drawn_[i] = y ^ (y >> 18);
   }
   position_ = 0;
-}
-
-uint32_t NumpyRandomState::next_u32() {
-  if (position_ == kSize) refill();
-  uint32_t y = state_[position_++];
-  y ^= y >> 11;
-  y ^= (y << 7) & 0x9d2c5680u;
-  y ^= (y << 15) & 0xefc60000u;
-  return y ^ (y >> 18);
-}
-
-uint64_t NumpyRandomState::interval(uint64_t max) {
-  if (max == 0) return 0;
-  const uint64_t mask = ~uint64_t{0} >> std::countl_zero(max);
-  uint64_t value;
-  do {
-    if (max <= UINT32_MAX) {
-      value = next_u32() & mask;
-    } else {
-      const uint64_t high = next_u32();
-      value = (high << 32 | next_u32()) & mask;
-    }
-  } while (value > max);
-  return value;
 }
 
 NumpyDefaultRng::NumpyDefaultRng(uint64_t seed) {

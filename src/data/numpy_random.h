@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,9 +19,25 @@ class NumpyRandomState {
  public:
   explicit NumpyRandomState(uint32_t seed);
 
-  uint32_t next_u32();
+  uint32_t next_u32() {
+    if (position_ == kSize) refill();
+    return drawn_[position_++];
+  }
   // Uniform in 0 … max, by masked rejection: 32-bit draws while max fits them, else 64-bit.
-  uint64_t interval(uint64_t max);
+  uint64_t interval(uint64_t max) {
+    if (max == 0) return 0;
+    const uint64_t mask = ~uint64_t{0} >> std::countl_zero(max);
+    uint64_t value;
+    do {
+      if (max <= UINT32_MAX) {
+        value = next_u32() & mask;
+      } else {
+        const uint64_t high = next_u32();
+        value = (high << 32 | next_u32()) & mask;
+      }
+    } while (value > max);
+    return value;
+  }
 
   // RandomState.shuffle of a one-dimensional array.
   template <typename T>
@@ -32,7 +49,7 @@ class NumpyRandomState {
   void refill();
 
   static constexpr size_t kSize = 624;
-  std::array<uint32_t, kSize> state_;
+  std::array<uint32_t, kSize> state_, drawn_{};  // drawn_: the words of this round, tempered
   size_t position_ = kSize;
 };
 

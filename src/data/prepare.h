@@ -19,9 +19,15 @@ struct PrepareOptions {
   bool append_eod = false;
   bool add_special_tokens = false;
   bool plain_text = false;
+  bool split_sentences = false;
+  bool keep_newlines = false;
   std::optional<int64_t> workers;
   int64_t log_interval = 1000;
   TokenizerOptions tokenizer;
+
+  // Not options: what tests make smaller.
+  int64_t max_line_bytes = int64_t{1} << 30;  // longer lines are broken ones
+  double store_every_s = 5;                   // between states that a killed run goes on from
 
   void visit(OptionVisitor& v);
 };
@@ -36,7 +42,7 @@ struct InputProblem {
 struct PrepareReport {
   struct Output {
     std::string prefix;  // of the .bin and .idx
-    int64_t documents = 0, tokens = 0;
+    int64_t documents = 0, tokens = 0, sequences = 0, bytes = 0;
   };
   std::vector<Output> outputs;  // one a key
   int64_t documents = 0;        // read, broken ones not counted
@@ -44,12 +50,15 @@ struct PrepareReport {
   int64_t num_empty_lines = 0, num_empty_documents = 0, num_broken_lines = 0;
   // The first hundred of each kind.
   std::vector<InputProblem> empty_lines, empty_documents, broken_lines;
-  double elapsed_s = 0;
+  double elapsed_s = 0;    // of all runs that made the outputs
+  int64_t resumed_at = 0;  // documents that were done before this run
 };
 
-// Reads every input in order and writes {output_prefix}_{key}_document.bin and .idx for each key (plain text: key
-// "text", one document a file). Documents keep their order whatever the number of workers. The outputs appear only when
-// all inputs were read. UserError for missing inputs, unknown formats, and when no document could be read.
+// Reads every input in order and writes {output_prefix}_{key}_document.bin and .idx (_sentence with split_sentences)
+// for each key (plain text: key "text", one document a file). Documents keep their order whatever the number of
+// workers; memory does not grow with the input. The outputs appear only when all inputs were read; until then the
+// folder {output_prefix}.prepare holds what is done, and the same call goes on from there and gives the same bytes.
+// UserError for missing inputs, unknown formats, and when no document could be read.
 PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log);
 
 // The report as text for a person, ending in a line break.

@@ -14,6 +14,8 @@ class TokenSource {
 
   virtual int64_t num_sequences() const = 0;
   virtual int64_t sequence_length(int64_t sequence) const = 0;  // in tokens
+  // Writes the lengths of sequences [begin, end) to out.
+  virtual void read_lengths(int64_t begin, int64_t end, int32_t* out) const;
   // Writes tokens [offset, offset + count) of a sequence to out. InternalError outside the sequence.
   virtual void read(int64_t sequence, int64_t offset, int64_t count, int64_t* out) const = 0;
 

@@ -122,7 +122,6 @@ DataSetup make_data_setup(const Resolved& resolved) {
   setup.vocab_size = d.vocab_size;
   setup.eod = d.eod_id;
   if (resolved.tokenizer != nullptr) {
-    setup.tokenizer_name = resolved.tokenizer->name();
     // A padding token that also ends documents must keep its loss.
     if (resolved.tokenizer->pad() && *resolved.tokenizer->pad() != d.eod_id) setup.pad_id = *resolved.tokenizer->pad();
   }

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "data/indexed_dataset.h"
+#include "data/indexed_writer.h"
 
 namespace megalith {
 

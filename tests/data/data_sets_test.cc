@@ -175,5 +175,57 @@ TEST_F(DataSetsTest, RunningPastTheDataNamesTheSplit) {
             fmt::format("the train split of {} has 6 samples, but the run asks for samples 5 to 7", path("five")));
 }
 
+TEST_F(DataSetsTest, PathsMayBeListedInFiles) {
+  const std::string a = write_counting("a", std::vector<int>(30, 9)), b = write_counting("b", std::vector<int>(20, 9));
+  DataOptions given;
+  given.data_path = {"3", a, "1", b};
+  given.split = "1,0,0";
+  DataOptions listed;
+  write_file_atomic(path("blend.txt"), fmt::format("3 {}\n1\t{}\n", a, b));
+  listed.data_args_path = path("blend.txt");
+  listed.split = "1,0,0";
+  const DataSets expected = make_data_sets(given, setup(40), log_), found = make_data_sets(listed, setup(40), log_);
+  for (int64_t i = 0; i < 40; ++i) {
+    EXPECT_EQ(list(found.train->read({i}).tokens), list(expected.train->read({i}).tokens)) << i;
+  }
+  DataOptions splits;
+  write_file_atomic(path("splits.json"),
+                    fmt::format("{{\"train\": [0.25, \"{}\", 0.75, \"{}\"], \"valid\": [\"{}\"]}}", a, b, b));
+  splits.per_split_data_args_path = path("splits.json");
+  const DataSets each = make_data_sets(splits, setup(8, 8, 8), log_);
+  ASSERT_TRUE(each.train && each.valid);
+  EXPECT_FALSE(each.test);
+  EXPECT_EQ(each.train->num_samples(), 8);
+  EXPECT_EQ(each.valid->name(), b);
+  // The only data set of a split needs no blend, whatever its weight.
+  DataOptions single;
+  single.train_data_path = {"1", a};
+  EXPECT_EQ(make_data_sets(single, setup(8), log_).train->name(), a);
+
+  write_file_atomic(path("blend.txt"), std::string_view(" \n"));
+  EXPECT_EQ(message_of([&] { make_data_sets(listed, setup(4), log_); }),
+            fmt::format("data_args_path {} is empty", path("blend.txt")));
+  write_file_atomic(path("splits.json"), std::string_view("{\"train\": \"x\"}"));
+  EXPECT_EQ(message_of([&] { make_data_sets(splits, setup(4), log_); }),
+            fmt::format("{}: train is not a list of paths", path("splits.json")));
+  listed.data_path = {a};
+  EXPECT_EQ(message_of([&] { make_data_sets(listed, setup(4), log_); }),
+            "data_path and data_args_path are given together");
+}
+
+TEST_F(DataSetsTest, ABlendThatTakesTooMuchIsRefusedBeforeTraining) {
+  DataOptions options;
+  options.data_path = {write_counting("a", {9}), write_counting("b", std::vector<int>(30, 9))};
+  options.split = "1,0,0";
+  // One pass over all: nothing is taken twice, nothing is left.
+  DataSetup whole = setup();
+  whole.num_samples[0] = std::nullopt;
+  const DataSets sets = make_data_sets(options, whole, log_);
+  EXPECT_EQ(sets.train->num_samples(), 2 + 67);
+  std::map<List, int> seen;
+  for (int64_t i = 0; i < sets.train->num_samples(); ++i) ++seen[list(sets.train->read({i}).tokens)];
+  EXPECT_EQ(seen[(List{0, 1, 2, 3})], 1);
+}
+
 }  // namespace
 }  // namespace megalith

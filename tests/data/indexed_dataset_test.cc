@@ -1,8 +1,7 @@
 // The .bin and .idx files: bytes on disk, reading any part, and what damaged files meet.
-#include "data/indexed_dataset.h"
-
 #include <cstring>
 
+#include "data/indexed_writer.h"
 #include "data_fixture.h"
 
 namespace megalith {

@@ -135,8 +135,12 @@ TEST_F(PrepareTest, BadInputIsExplainedAndLeavesNoOutput) {
             "cannot open " + path("no.jsonl") + ": No such file or directory");
   EXPECT_EQ(message_of([&] { prepare_data(options({path("*.none")}), *tokenizer_, log_); }),
             "no file matches the input " + path("*.none"));
-  EXPECT_EQ(message_of([&] { prepare_data(options({write("a.jsonl.gz", "x")}), *tokenizer_, log_); }),
-            "the input " + path("a.jsonl.gz") + " is compressed, which is not supported");
+  EXPECT_EQ(message_of([&] { prepare_data(options({write("a.jsonl.bz2", "BZh91AY")}), *tokenizer_, log_); }),
+            "the input " + path("a.jsonl.bz2") + " is compressed with bzip2, which is not read here");
+  EXPECT_EQ(message_of([&] {
+              prepare_data(options({"-", "-"}), *tokenizer_, log_);
+            }),
+            "standard input is named more than once");
   const std::string broken = write("b.jsonl", "not json\n");
   EXPECT_TRUE(
       message_of([&] {
@@ -150,6 +154,131 @@ TEST_F(PrepareTest, BadInputIsExplainedAndLeavesNoOutput) {
   EXPECT_THROW(prepare_data(options({path("c.txt")}), *make_null_tokenizer(5), log_), UserError);
   EXPECT_FALSE(std::filesystem::exists(path("out_text_document.bin")));
   EXPECT_FALSE(std::filesystem::exists(path("out_text_document.idx")));
+  EXPECT_FALSE(std::filesystem::exists(path("out.prepare")));
+}
+
+TEST_F(PrepareTest, SentencesBecomeSequencesAndListsAreSentences) {
+  PrepareOptions split = options({write("a.jsonl",
+                                        "{\"text\": \"One. Two!\\n\\nThree\"}\n{\"text\": \"  \"}\n"
+                                        "{\"text\": [\"Dr. A\", \"\", \"b. C.\"]}\n")});
+  split.split_sentences = split.append_eod = true;
+  const PrepareReport report = prepare_data(split, *tokenizer_, log_);
+  const IndexedDataset data(path("out_text_sentence"));
+  ASSERT_EQ(data.num_documents(), 3);
+  EXPECT_EQ(data.document_begin(1), 3);
+  EXPECT_EQ(data.document_begin(2), 3);
+  EXPECT_EQ(data.num_sequences(), 6);
+  EXPECT_EQ(data.sequence_length(0), 4);
+  EXPECT_EQ(data.sequence_length(2), 6);  // "Three" and the end of the document
+  EXPECT_EQ(report.outputs[0].sequences, 6);
+  EXPECT_EQ(report.num_empty_documents, 1);
+  EXPECT_NE(describe(report).find("3 documents of 6 sequences"), std::string::npos) << describe(report);
+  // Without splitting a list is still what its author split.
+  split.split_sentences = false;
+  prepare_data(split, *tokenizer_, log_);
+  EXPECT_EQ(IndexedDataset(path("out_text_document")).num_sequences(), 4);
+  split.keep_newlines = true;
+  EXPECT_EQ(message_of([&] { prepare_data(split, *tokenizer_, log_); }),
+            "keep_newlines is given without split_sentences");
+}
+
+TEST_F(PrepareTest, LinesThatAreTooLongAreBrokenOnes) {
+  const std::string huge = fmt::format("{{\"text\": \"{}\"}}\n", std::string(3'000'000, 'z'));
+  PrepareOptions small = options({write("a.jsonl", "{\"text\": \"a\"}\n" + huge + "{\"text\": \"b\"}\n" + huge)});
+  small.max_line_bytes = 1'000'000;
+  const PrepareReport report = prepare_data(small, *tokenizer_, log_);
+  EXPECT_EQ(documents(path("out_text_document"), *tokenizer_), (Texts{"a", "b"}));
+  ASSERT_EQ(report.num_broken_lines, 2);
+  EXPECT_EQ(report.broken_lines[0].line, 2);
+  EXPECT_EQ(report.broken_lines[1].line, 4);
+  const std::string text = write("c.txt", std::string(1'500'000, 'c'));
+  small.input = {text};
+  EXPECT_EQ(message_of([&] { prepare_data(small, *tokenizer_, log_); }),
+            text + " is longer than 977 KiB, and a plain-text file is one document");
+}
+
+// Fails when it meets a certain text, as a full disk or a signal would in the middle of a run.
+class FailingTokenizer : public Tokenizer {
+ public:
+  FailingTokenizer(const Tokenizer& inner, std::string bad) : inner_(inner), bad_(std::move(bad)) {}
+  std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
+    if (text == bad_) throw InternalError("stopped here");
+    return inner_.encode(text, add_special);
+  }
+  std::string token_bytes(int32_t id, bool is_first) const override { return inner_.token_bytes(id, is_first); }
+  bool is_special(int32_t id) const override { return inner_.is_special(id); }
+  int64_t vocab_size() const override { return inner_.vocab_size(); }
+  std::optional<int32_t> eod() const override { return inner_.eod(); }
+  std::optional<int32_t> bos() const override { return inner_.bos(); }
+  std::string name() const override { return inner_.name(); }
+
+ private:
+  const Tokenizer& inner_;
+  std::string bad_;
+};
+
+class PrepareResume : public PrepareTest {
+ protected:
+  // Chunks are 256 KiB: eleven of them in two files, with an empty and a broken line early on.
+  PrepareOptions big_job() {
+    std::string lines[2] = {"\n{\"text\": 3}\n", ""};
+    for (int i = 0; i < 3000; ++i) {
+      lines[i / 2000] += fmt::format("{{\"text\": \"document {} {}\"}}\n", i, std::string(900, 'x'));
+    }
+    PrepareOptions job = options({write("a.jsonl", lines[0]), write("b.jsonl", lines[1])});
+    job.store_every_s = 0;
+    job.append_eod = true;
+    return job;
+  }
+  static std::string document(int i) { return fmt::format("document {} {}", i, std::string(900, 'x')); }
+  std::pair<std::string, std::string> result() {
+    return {read_file(path("out_text_document.bin")), read_file(path("out_text_document.idx"))};
+  }
+};
+
+TEST_F(PrepareResume, AStoppedRunGoesOnAndGivesTheSameBytes) {
+  PrepareOptions job = big_job();
+  const PrepareReport whole = prepare_data(job, *tokenizer_, log_);
+  const auto expected = result();
+  for (const int stop : {700, 1999, 2000, 2999}) {
+    remove_tree(path("out_text_document.bin"));
+    remove_tree(path("out_text_document.idx"));
+    const FailingTokenizer failing(*tokenizer_, document(stop));
+    EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
+    EXPECT_FALSE(std::filesystem::exists(path("out_text_document.bin")));
+    EXPECT_TRUE(std::filesystem::exists(path("out.prepare"))) << stop;
+    job.workers = 1;  // not part of what the bytes hang on
+    const PrepareReport rest = prepare_data(job, *tokenizer_, log_);
+    EXPECT_GT(rest.resumed_at, 0) << stop;
+    EXPECT_LE(rest.resumed_at, stop);
+    EXPECT_TRUE(result() == expected) << stop;
+    EXPECT_EQ(rest.documents, whole.documents);
+    EXPECT_EQ(rest.input_bytes, whole.input_bytes);
+    EXPECT_EQ(rest.num_empty_lines, 1);
+    ASSERT_EQ(rest.num_broken_lines, 1);
+    EXPECT_EQ(rest.broken_lines[0].line, 2);
+    EXPECT_FALSE(std::filesystem::exists(path("out.prepare")));
+  }
+}
+
+TEST_F(PrepareResume, AnotherJobOrDamagedPartsBeginAnew) {
+  PrepareOptions job = big_job();
+  const FailingTokenizer failing(*tokenizer_, document(1500));
+  EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
+  job.append_eod = false;
+  EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0);
+  EXPECT_NE(logged_.find("other inputs or options: beginning anew"), std::string::npos) << logged_;
+  const auto expected = result();
+
+  EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
+  std::filesystem::resize_file(path("out.prepare/part0.bin"), 10);
+  EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0);
+  EXPECT_TRUE(result() == expected);
+
+  EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
+  write_file_atomic(path("out.prepare/state.json"), std::string_view("{\"job\": {}"));
+  EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0);
+  EXPECT_TRUE(result() == expected);
 }
 
 }  // namespace

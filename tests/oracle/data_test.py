@@ -1,6 +1,13 @@
 """Token files and sample order against numpy: what Megatron-LM would read, and in which order."""
 
+import gzip
 import json
+import lzma
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import hf_models
 import indexed_data
@@ -127,3 +134,129 @@ def test_prepared_tokens_are_those_of_the_tokenizers_library(program, tmp_path):
     eod = tokenizer.token_to_id("<|endoftext|>")
     expected = [[*tokenizer.encode(text).ids, eod] for text in sentences]
     assert [document.tolist() for document in indexed_data.read(tmp_path / "out_text_document")] == expected
+
+
+def prepare_words(source, output, *more):
+    return ("prepare", "--input", source, "--output_prefix", output, "--tokenizer_type", "ByteTokenizer", "--workers", 2, *more)
+
+
+def output_bytes(prefix):
+    return tuple(Path(f"{prefix}_text_document.{ending}").read_bytes() for ending in ("bin", "idx"))
+
+
+def write_lines(path, count):
+    with open(path, "w", encoding="utf-8") as file:
+        for i in range(count):
+            print(json.dumps({"text": f"document {i} " + "again and " * (i % 97)}), file=file)
+
+
+def test_a_killed_run_goes_on_and_gives_the_same_bytes(program, tmp_path):
+    source = tmp_path / "texts.jsonl"
+    write_lines(source, 60_000)
+    program.run(*prepare_words(source, tmp_path / "whole"))
+    content = source.read_bytes()
+    state = tmp_path / "stopped.prepare" / "state.json"
+    reader, writer = os.pipe()
+    process = program.start(*prepare_words("-", tmp_path / "stopped"), stdin=reader)
+    os.close(reader)
+    # A state comes with the first chunk behind five seconds: the text trickles until there is one.
+    sent, deadline = 0, time.monotonic() + 60
+    while not state.exists() and sent < len(content) and time.monotonic() < deadline:
+        sent += os.write(writer, content[sent : sent + 60_000])
+        time.sleep(0.05)
+    assert state.exists() and sent < len(content)
+    process.kill()
+    process.communicate()
+    os.close(writer)
+    assert not Path(f"{tmp_path}/stopped_text_document.bin").exists()
+    # Another text in the place of the first is noticed.
+    with open(tmp_path / "other.jsonl", "wb") as file:
+        file.write(content.replace(b"document 1 ", b"Document 1 ", 1))
+    with open(tmp_path / "other.jsonl", "rb") as file:
+        packed = subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE)
+        _, _, errors = program.run(*prepare_words("-", tmp_path / "stopped"), stdin=packed.stdout, expected=2)
+    packed.stdout.close()
+    packed.wait()
+    assert "are not those that were read the last time" in errors
+    unpacked = subprocess.Popen(["cat", source], stdout=subprocess.PIPE)
+    _, _, errors = program.run(*prepare_words("-", tmp_path / "stopped"), stdin=unpacked.stdout)
+    unpacked.wait()
+    assert "going on behind document" in errors
+    assert output_bytes(tmp_path / "stopped") == output_bytes(tmp_path / "whole")
+    assert not state.exists()
+
+
+def test_compressed_inputs_and_standard_input_give_the_same_bytes(program, tmp_path):
+    source = tmp_path / "texts.jsonl"
+    write_lines(source, 500)
+    program.run(*prepare_words(source, tmp_path / "plain"))
+    expected = output_bytes(tmp_path / "plain")
+    content = source.read_bytes()
+    for name, packed in {"gz": gzip.compress(content), "xz": lzma.compress(content)}.items():
+        (tmp_path / f"texts.{name}").write_bytes(packed)
+        program.run(*prepare_words(tmp_path / f"texts.{name}", tmp_path / name))
+        assert output_bytes(tmp_path / name) == expected
+    with open(tmp_path / "texts.xz", "rb") as file:
+        program.run(*prepare_words("-", tmp_path / "stdin"), stdin=file)
+    assert output_bytes(tmp_path / "stdin") == expected
+
+
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "llama" / "prepare_dataset.sh"
+
+
+def run_script(program, folder, **environment):
+    return subprocess.run(
+        ["bash", SCRIPT], cwd=folder, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "MEGALITH": str(program.path), "PYTHON": sys.executable, **environment},
+    )
+
+
+def test_the_script_for_known_data_sets_says_what_it_would_fetch(program, tmp_path):
+    for name in ("wiki", "fineweb", "bookcorpus"):
+        done = run_script(program, tmp_path, DATASET=name, TOKENIZER_MODEL="tokenizer", DRY_RUN="1")
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("would fetch the list of files https://huggingface.co/api/datasets/")
+        assert lines[-1] == "DATA_PATH=data/data_text_document"
+    for environment in ({"DATASET": "c4", "TOKENIZER_MODEL": "x"}, {"DATASET": "wiki"}):
+        done = run_script(program, tmp_path, DRY_RUN="1", **environment)
+        assert done.returncode == 2 and done.stderr.startswith("error: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_script_prepares_parquet_files(program, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    for number, texts in enumerate([TEXTS, ["another file", None]]):
+        pyarrow.parquet.write_table(
+            pyarrow.table({"id": list(range(len(texts))), "text": texts}), tmp_path / f"{number}.parquet"
+        )
+    words = {"DATASET": "wiki", "TOKENIZER_TYPE": "ByteTokenizer", "TOKENIZER_MODEL": "unused", "APPEND_EOD": "1"}
+    files = f"{tmp_path}/0.parquet {tmp_path}/1.parquet"
+    done = run_script(program, tmp_path, PARQUET_FILES=files, **words)
+    assert done.returncode == 0, done.stderr
+    prefix = done.stdout.splitlines()[-1].removeprefix("DATA_PATH=")
+    expected = [[*text.encode(), 256] if text else [] for text in [*TEXTS, "another file", ""]]
+    assert [document.tolist() for document in indexed_data.read(tmp_path / prefix)] == expected
+    # A file that cannot be read must not pass for the end of the data.
+    (tmp_path / "1.parquet").write_bytes(b"PAR1 broken")
+    done = run_script(program, tmp_path, PARQUET_FILES=files, DATA_DIR="other", **words)
+    assert done.returncode != 0
+    assert not list((tmp_path / "other").glob("*.bin"))
+
+
+def test_data_sets_are_shown(program, data):
+    _, output, _ = program.run("inspect", "data", data.prefix, "--num_samples", 2)
+    assert "documents 37" in output and "tokens 2499 of 2 bytes" in output and "#" in output
+    _, output, _ = program.run(
+        *("inspect", "data", "--data_path", data.prefix, "--split", "100,0,0", "--seq_length", 17, "--num_samples", 150),
+        *("--print_samples", "train"),
+    )
+    samples = data.samples(150, 17)
+    for line, sample in zip(output.splitlines(), samples, strict=True):
+        assert json.loads(line) == {"tokens": sample[:-1].tolist(), "labels": sample[1:].tolist()}
+    _, output, _ = program.run("prepare", "check", data.prefix, "--vocab_size", 131)
+    assert "sound: 37 documents" in output
+    code, output, _ = program.run("prepare", "check", f"{data.prefix}.idx", "--vocab_size", 100, expected=1)
+    assert "damaged" in output and "but the vocabulary has 100 ids" in output

@@ -1,7 +1,7 @@
 """Tokenizers against the libraries they come from: Hugging Face's tokenizers, tiktoken and sentencepiece.
 
 Ids must be equal on every text, and so must what the ids decode to. Real vocabularies come from the packages llama-models and
-mistral-common; requirements-tokenizers.txt says which.
+mistral-common; no_deps/tokenizers.txt says which.
 """
 
 import importlib.util

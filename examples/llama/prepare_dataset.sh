@@ -1,0 +1,89 @@
+#!/bin/bash
+# Fetches a data set from the Hugging Face hub and turns it into the token files that training reads.
+#
+#   DATASET=wiki TOKENIZER_MODEL=path/to/tokenizer bash examples/llama/prepare_dataset.sh
+#
+# The last line is the DATA_PATH to use. A run that was stopped goes on where it was: fetched files stay, and
+# `megalith prepare` takes up its unfinished outputs.
+#
+#   DATASET          wiki (English Wikipedia), fineweb (the sample of 10 billion tokens) or bookcorpus
+#   TOKENIZER_MODEL  folder or file of the tokenizer; TOKENIZER_TYPE if it is no HuggingFaceTokenizer
+#   DATA_DIR         where everything goes (data): parquet/DATASET/ and data_text_document.{bin,idx}
+#   PARQUET_FILES    Parquet files that are here already, instead of fetching
+#   APPEND_EOD=1     end each document with the end-of-document token
+#   WORKERS          threads that tokenise (all processors)
+#   DRY_RUN=1        print what would be fetched and run, and do nothing
+#   MEGALITH         the program (build/megalith)
+#   PYTHON           an interpreter with pyarrow (.venv-tools/bin/python3, which `make tools` makes)
+#   HF_ENDPOINT, HF_TOKEN  another hub, and the token for what needs one
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+
+fail() {
+  echo "error: $1" >&2
+  [ $# -lt 2 ] || echo "  $2" >&2
+  exit 2
+}
+
+case ${DATASET:-} in
+  wiki) name=wikimedia/wikipedia config=20231101.en ;;
+  fineweb) name=HuggingFaceFW/fineweb config=sample-10BT ;;
+  bookcorpus) name=bookcorpus/bookcorpus config=plain_text ;;
+  *) fail "DATASET is '${DATASET:-}'" "set DATASET=wiki, DATASET=fineweb or DATASET=bookcorpus" ;;
+esac
+[ -n "${TOKENIZER_MODEL:-}" ] || fail "TOKENIZER_MODEL is not set" "name a tokenizer's folder or file: TOKENIZER_MODEL=…"
+data_dir=${DATA_DIR:-data}
+program=${MEGALITH:-$root/build/megalith}
+python=${PYTHON:-$root/.venv-tools/bin/python3}
+endpoint=${HF_ENDPOINT:-https://huggingface.co}
+list_url=$endpoint/api/datasets/$name/parquet/$config/train
+folder=$data_dir/parquet/$DATASET
+
+command=("$program" prepare --input - --output_prefix "$data_dir/data" --json_keys text
+  --tokenizer_type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}" --tokenizer_model "$TOKENIZER_MODEL")
+[ "${APPEND_EOD:-0}" = 1 ] && command+=(--append_eod)
+[ -n "${WORKERS:-}" ] && command+=(--workers "$WORKERS")
+
+if [ "${DRY_RUN:-0}" = 1 ]; then
+  if [ -n "${PARQUET_FILES:-}" ]; then
+    printf 'would read %s\n' $PARQUET_FILES
+  else
+    echo "would fetch the list of files $list_url"
+    echo "would fetch each of them into $folder/"
+  fi
+  echo "would run ${command[*]}"
+  echo "DATA_PATH=$data_dir/data_text_document"
+  exit 0
+fi
+
+[ -x "$program" ] || fail "$program is missing" "'make build' makes it; MEGALITH names another"
+"$python" -c 'import pyarrow.parquet' 2>/dev/null ||
+  fail "$python has no pyarrow" "'make tools' installs it; PYTHON names another interpreter"
+
+# The token goes through a pipe, so that it is in no list of processes.
+fetch() {
+  { [ -z "${HF_TOKEN:-}" ] || printf 'header = "Authorization: Bearer %s"\n' "$HF_TOKEN"; } |
+    curl --config - --fail --silent --show-error --location --retry 5 "$@"
+}
+
+if [ -n "${PARQUET_FILES:-}" ]; then
+  read -r -a files <<<"$PARQUET_FILES"
+else
+  mkdir -p "$folder"
+  list=$(fetch "$list_url") || fail "$list_url cannot be fetched" \
+    "off line? Put its Parquet files anywhere and name them: PARQUET_FILES='a.parquet b.parquet'"
+  mapfile -t urls < <("$python" -c 'import json, sys; print("\n".join(json.load(sys.stdin)))' <<<"$list")
+  files=()
+  for i in "${!urls[@]}"; do
+    file=$folder/$(printf '%05d' "$i").parquet
+    if [ ! -e "$file" ]; then
+      echo "fetching file $((i + 1)) of ${#urls[@]}: ${urls[$i]}" >&2
+      fetch --continue-at - --output "$file.part" "${urls[$i]}" || fail "${urls[$i]} cannot be fetched" "run this again"
+      mv "$file.part" "$file"
+    fi
+    files+=("$file")
+  done
+fi
+"$python" "$here/stream_parquet.py" "${files[@]}" -- "${command[@]}"
+echo "DATA_PATH=$data_dir/data_text_document"

@@ -1,0 +1,150 @@
+// What is in a data set; see inspect_data.h.
+#include "cli/inspect_data.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/help.h"
+#include "core/json.h"
+#include "data/blend.h"
+#include "data/data_sets.h"
+#include "data/dataset_tools.h"
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+namespace {
+
+constexpr int64_t kShownTokens = 32;
+
+struct DataInspection {
+  int64_t num_samples = 3;
+  std::optional<std::string> print_samples;
+  std::optional<int64_t> total_samples;
+  bool print_masks = false;
+  int64_t seq_length = 0, seed = 1234;
+  std::optional<int64_t> eod;
+  DataOptions data;
+  TokenizerOptions tokenizer;
+
+  void visit(OptionVisitor& v) {
+    v.group("Inspection");
+    v.field("num_samples", num_samples, "Documents to show, or samples to print.").at_least(0);
+    v.field("print_samples", print_samples,
+            "Print the first samples of this split in the order of training, one JSON object a line.")
+        .words({"train", "valid", "test"});
+    v.field("total_samples", total_samples,
+            "print_samples: how many samples the run reads of the split, on which epochs and order hang; num_samples "
+            "when not given.")
+        .at_least(1);
+    v.field("print_masks", print_masks,
+            "print_samples: also loss_mask, position_ids and, with reset_attention_mask, document_ids.");
+    v.field("seq_length", seq_length, "print_samples: tokens of a sample.").at_least(0).at_most(INT32_MAX);
+    v.field("seed", seed, "print_samples: seed of the order.").at_least(0).at_most(UINT32_MAX);
+    v.field("eod", eod, "print_samples: id that ends a document, where no tokenizer says it.").at_least(0);
+    data.visit(v);
+    tokenizer.visit_standalone(v);
+  }
+};
+
+std::vector<int64_t> row_of(const at::Tensor& tensor) {
+  const at::Tensor wide = tensor.to(at::kLong).contiguous();
+  return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
+}
+
+void print_samples(const DataInspection& options, const Tokenizer* tokenizer, Logger& log) {
+  if (options.seq_length == 0) throw UserError("print_samples needs seq_length", "give --seq_length N");
+  const auto split = static_cast<size_t>(
+      std::find_if(kSplits.begin(), kSplits.end(), [&](Split s) { return split_name(s) == *options.print_samples; }) -
+      kSplits.begin());
+  DataSetup setup;
+  setup.sequence_length = options.seq_length;
+  setup.seed = static_cast<uint32_t>(options.seed);
+  setup.eod = options.eod;
+  if (tokenizer != nullptr) {
+    setup.vocab_size = tokenizer->vocab_size();
+    if (!setup.eod) setup.eod = tokenizer->eod();
+    if (tokenizer->pad() && *tokenizer->pad() != setup.eod) setup.pad_id = *tokenizer->pad();
+  } else if (options.tokenizer.vocab_size) {
+    setup.vocab_size = *options.tokenizer.vocab_size;
+  }
+  setup.num_samples[split] = std::max(options.num_samples, options.total_samples.value_or(0));
+  const DataSets sets = make_data_sets(options.data, setup, log);
+  BatchSource* source = sets.of(kSplits[split]);
+  if (source == nullptr) {
+    if (options.num_samples == 0) return;
+    throw UserError(fmt::format("the {} split does not exist", *options.print_samples), "give it a weight in --split");
+  }
+  for (int64_t i = 0; i < options.num_samples; ++i) {
+    const Batch batch = source->read({.consumed_samples = i});
+    OrderedJson line;
+    line["tokens"] = row_of(batch.tokens);
+    line["labels"] = row_of(batch.labels);
+    if (options.print_masks) {
+      line["loss_mask"] = row_of(batch.loss_weights);
+      line["position_ids"] = row_of(batch.position_ids);
+      if (batch.document_ids.defined()) line["document_ids"] = row_of(batch.document_ids);
+    }
+    fmt::print("{}\n", dump_json(line));
+  }
+}
+
+void print_contents(const std::string& prefix, int64_t num_documents, const Tokenizer* tokenizer) {
+  const IndexedDataset data(prefix);
+  const LengthHistogram lengths = measure_lengths(data);
+  fmt::print("{}\n  documents {}\n  sequences {}\n  tokens {} of {} bytes\n", data.name(), data.num_documents(),
+             data.num_sequences(), data.num_tokens(), token_bytes_of(data.token_type()));
+  fmt::print("  sequence length: shortest {}, mean {:.1f}, longest {}\n{}", lengths.shortest, lengths.mean,
+             lengths.longest, draw(lengths));
+  for (int64_t i = 0; i < std::min(num_documents, data.num_sequences()); ++i) {
+    std::vector<int64_t> ids(static_cast<size_t>(std::min(data.sequence_length(i), kShownTokens)));
+    data.read(i, 0, static_cast<int64_t>(ids.size()), ids.data());
+    fmt::print("  {}: {}\n", data.describe(i), dump_json(Json(ids)));
+    if (tokenizer != nullptr) {
+      std::vector<int32_t> known;
+      for (const int64_t id : ids) {
+        if (id >= 0 && id < tokenizer->vocab_size()) known.push_back(static_cast<int32_t>(id));
+      }
+      fmt::print("    {}\n", dump_json(Json(tokenizer->decode(known))));
+    }
+  }
+}
+
+}  // namespace
+
+int inspect_data(CommandContext& context) {
+  DataInspection options;
+  OptionSet set(options);
+  ConfigInputs inputs = context.config_inputs();
+  inputs.allow_positional = true;
+  const Resolution resolution = resolve(set, inputs);
+  if (resolution.wants_help) {
+    fmt::print(
+        "usage: megalith inspect data PREFIX ...\n"
+        "       megalith inspect data --data_path PREFIX ... --print_samples train --seq_length N\n\n{}",
+        help_text(set));
+    return kExitSuccess;
+  }
+  options.data.data_path.insert(options.data.data_path.begin(), resolution.positional.begin(),
+                                resolution.positional.end());
+  const std::unique_ptr<Tokenizer> tokenizer =
+      options.tokenizer.is_named() ? make_tokenizer(options.tokenizer) : nullptr;
+  if (options.print_samples) {
+    print_samples(options, tokenizer.get(), context.log);
+    return kExitSuccess;
+  }
+  const DataOptions listed = with_listed_paths(options.data);
+  bool is_empty = true;
+  for (const auto* paths :
+       {&listed.data_path, &listed.train_data_path, &listed.valid_data_path, &listed.test_data_path}) {
+    for (const std::string& prefix : parse_blend(*paths, "data_path").prefixes) {
+      print_contents(prefix, options.num_samples, tokenizer.get());
+      is_empty = false;
+    }
+  }
+  if (is_empty) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
+  return kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,90 @@
+// The tokenising part of `prepare`: chunks of lines to ids, by several threads that keep the chunks' order.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "data/prepare_input.h"
+#include "tokenizer/tokenizer.h"
+
+namespace megalith {
+
+struct EncoderOptions {
+  std::vector<std::string> json_keys;
+  bool append_eod = false, add_special_tokens = false;
+  bool split_sentences = false, keep_newlines = false;
+};
+
+// What became of a chunk.
+struct EncodedChunk {
+  // The sequences of one key of one document, one behind the other.
+  struct Text {
+    std::vector<int32_t> ids;
+    std::vector<int32_t> lengths;
+  };
+  struct Document {
+    int64_t line = 0;
+    std::vector<Text> texts;  // one a key
+  };
+  std::unique_ptr<InputChunk> chunk;
+  std::vector<Document> documents;
+  std::vector<int64_t> empty_lines;
+  std::vector<std::pair<int64_t, std::string>> broken_lines;  // number and reason
+};
+
+// Turns the lines of chunks into ids; what is wrong with a line becomes part of the result. Safe from several threads.
+class ChunkEncoder {
+ public:
+  // UserError when append_eod is set and the tokenizer has no such token.
+  ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer);
+  void encode(EncodedChunk& result) const;
+
+ private:
+  EncodedChunk::Text encode_texts(const std::vector<std::string_view>& texts) const;
+  void encode_line(std::string_view line, int64_t number, EncodedChunk& result) const;
+
+  EncoderOptions options_;
+  const Tokenizer& tokenizer_;
+  std::optional<int32_t> eod_;
+};
+
+// Threads that encode chunks; the caller takes them back in the order in which it gave them.
+class EncoderPool {
+ public:
+  EncoderPool(int64_t num_threads, const ChunkEncoder& encoder);
+  ~EncoderPool();
+  EncoderPool(const EncoderPool&) = delete;
+  EncoderPool& operator=(const EncoderPool&) = delete;
+
+  void give(std::unique_ptr<InputChunk> chunk);
+  size_t num_pending() const { return in_order_.size(); }  // changed by the caller's thread alone
+  // Waits for the oldest chunk; rethrows what its encoding threw.
+  EncodedChunk take();
+
+ private:
+  struct Job {
+    EncodedChunk result;
+    std::exception_ptr error;
+    bool is_done = false;
+  };
+  void run();
+
+  const ChunkEncoder& encoder_;
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  std::deque<Job*> waiting_;
+  std::deque<std::unique_ptr<Job>> in_order_;
+  std::vector<std::thread> threads_;
+  bool is_stopping_ = false;
+};
+
+}  // namespace megalith

@@ -1,0 +1,175 @@
+// The inputs of `prepare`; see prepare_input.h.
+#include "data/prepare_input.h"
+
+#include <fmt/format.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kChunkBytes = size_t{256} * 1024;
+
+PrepareInput input_of(const std::string& path, bool is_plain_text) {
+  PrepareInput input{path, is_plain_text};
+  if (path == "-") return input;
+  input.bytes = file_bytes(path);
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) input.modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+  const std::string_view name = without_compression_ending(path);
+  input.is_plain_text = is_plain_text || lower_case(fs::path(name).extension().string()) == ".txt";
+  return input;
+}
+
+}  // namespace
+
+std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain) {
+  if (patterns.empty()) throw UserError("no input is given", "name JSON lines or text files with --input");
+  std::vector<PrepareInput> inputs;
+  for (const std::string& pattern : patterns) {
+    std::vector<std::string> paths;
+    if (pattern == "-" || fs::exists(pattern) || pattern.find_first_of("*?[") == std::string::npos) {
+      paths = {pattern};
+    } else {
+      glob_t found{};
+      if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
+        paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+      ::globfree(&found);
+      if (paths.empty()) throw UserError(fmt::format("no file matches the input {}", pattern));
+    }
+    for (const std::string& path : paths) inputs.push_back(input_of(path, all_plain));
+  }
+  const auto num_standard = std::count_if(inputs.begin(), inputs.end(), [](const auto& i) { return i.path == "-"; });
+  if (num_standard > 1) throw UserError("standard input is named more than once", "give --input - once");
+  return inputs;
+}
+
+ChunkReader::ChunkReader(const std::vector<PrepareInput>& inputs, int64_t max_line_bytes, const InputPosition& position)
+    : inputs_(inputs), max_line_bytes_(max_line_bytes), position_(position) {
+  if (position_.input < inputs_.size()) open();
+}
+
+// Opens the input at position_ and goes to its offset.
+void ChunkReader::open() {
+  const PrepareInput& input = inputs_[position_.input];
+  source_ = open_text(input.path);
+  checksum_ = StreamingChecksum();
+  source_bytes_ = 0;
+  pending_.clear();
+  // Standard input may be a file, but nothing says that it is the one of the last time.
+  is_seekable_ = input.path != "-" && source_->try_seek(position_.offset);
+  if (is_seekable_) {
+    source_bytes_ = source_->input_bytes();
+    return;
+  }
+  std::string block(kChunkBytes, '\0');
+  for (int64_t left = position_.offset; left > 0;) {
+    const size_t count =
+        source_->read(std::span(block).first(static_cast<size_t>(std::min<int64_t>(left, kChunkBytes))));
+    if (count == 0) {
+      throw UserError(fmt::format("{} ends before byte {} of its text, which was read the last time", input.name(),
+                                  position_.offset),
+                      "give the same input again, or remove the folder of the unfinished run to begin anew");
+    }
+    checksum_.update(std::string_view(block).substr(0, count));
+    left -= static_cast<int64_t>(count);
+    num_skipped_bytes_ += static_cast<int64_t>(count);
+  }
+  if (position_.offset > 0 && checksum_.sum64() != position_.checksum) {
+    throw UserError(fmt::format("the first {} bytes of {} are not those that were read the last time", position_.offset,
+                                input.name()),
+                    "give the same input again, or remove the folder of the unfinished run to begin anew");
+  }
+  source_bytes_ = source_->input_bytes();
+}
+
+// Appends to pending_; false at the end.
+bool ChunkReader::read_block() {
+  const size_t before = pending_.size();
+  pending_.resize(before + kChunkBytes);
+  const size_t count = source_->read(std::span(pending_).subspan(before));
+  pending_.resize(before + count);
+  return count > 0;
+}
+
+std::unique_ptr<InputChunk> ChunkReader::next() {
+  while (position_.input < inputs_.size()) {
+    if (inputs_[position_.input].is_plain_text) return next_plain_text();
+    auto chunk = std::make_unique<InputChunk>();
+    chunk->input = &inputs_[position_.input];
+    chunk->first_line = position_.line;
+    // Up to the last line break once there is enough; beyond, until a line ends.
+    bool is_end = false;
+    size_t searched = 0, cut = std::string::npos;
+    int64_t dropped = 0;
+    while (!is_end && cut == std::string::npos) {
+      if (pending_.size() < kChunkBytes || searched == pending_.size()) is_end = !read_block();
+      if (pending_.size() < kChunkBytes && !is_end) continue;
+      const size_t found = std::string_view(pending_).substr(searched).rfind('\n');
+      if (found != std::string_view::npos) cut = searched + found + 1;
+      searched = pending_.size();
+      if (cut == std::string::npos && static_cast<int64_t>(searched) > max_line_bytes_) {
+        chunk->is_too_long = true;
+        if (!is_seekable_) checksum_.update(pending_);
+        dropped += static_cast<int64_t>(searched);
+        pending_.clear();
+        searched = 0;
+      }
+    }
+    if (chunk->is_too_long) {
+      // The rest of the line goes too; what follows it is for the next chunk.
+      const size_t line_end = pending_.find('\n');
+      cut = line_end == std::string::npos ? pending_.size() : line_end + 1;
+    } else if (cut == std::string::npos) {
+      cut = pending_.size();
+    }
+    if (cut == 0 && dropped == 0) {  // the end of this input
+      ++position_.input;
+      position_ = {position_.input};
+      if (position_.input < inputs_.size()) open();
+      continue;
+    }
+    chunk->text.assign(pending_, 0, cut);
+    pending_.erase(0, cut);
+    if (!is_seekable_) checksum_.update(chunk->text);
+    position_.offset += dropped + static_cast<int64_t>(cut);
+    position_.line += chunk->is_too_long ? 1 : std::count(chunk->text.begin(), chunk->text.end(), '\n');
+    position_.checksum = is_seekable_ ? 0 : checksum_.sum64();
+    if (chunk->is_too_long) chunk->text.clear();
+    chunk->end = position_;
+    chunk->input_bytes = source_->input_bytes() - source_bytes_;
+    source_bytes_ = source_->input_bytes();
+    return chunk;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<InputChunk> ChunkReader::next_plain_text() {
+  auto chunk = std::make_unique<InputChunk>();
+  chunk->input = &inputs_[position_.input];
+  while (read_block()) {
+    if (static_cast<int64_t>(pending_.size()) > max_line_bytes_) {
+      throw UserError(fmt::format("{} is longer than {}, and a plain-text file is one document", chunk->input->name(),
+                                  format_bytes(max_line_bytes_)),
+                      "divide it, or write its documents as JSON lines");
+    }
+  }
+  chunk->text = std::move(pending_);
+  pending_.clear();
+  chunk->input_bytes = source_->input_bytes() - source_bytes_;
+  position_ = {position_.input + 1};
+  chunk->end = position_;
+  if (position_.input < inputs_.size()) open();
+  return chunk;
+}
+
+}  // namespace megalith

@@ -1,0 +1,163 @@
+// What an unfinished run leaves; see prepare_state.h.
+#include "data/prepare_state.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kStateFile = "state.json";
+// Turned up when the bytes that a job gives change.
+constexpr int kJobVersion = 1;
+
+OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {
+  OrderedJson list = OrderedJson::array();
+  for (const InputProblem& p : problems) list.push_back({p.file, p.line, p.reason});
+  return list;
+}
+
+std::vector<InputProblem> problems_from_json(const Json& list) {
+  std::vector<InputProblem> problems;
+  for (const Json& p : list) {
+    problems.push_back({p.at(0).get<std::string>(), p.at(1).get<int64_t>(), p.at(2).get<std::string>()});
+  }
+  return problems;
+}
+
+OrderedJson state_to_json(const PrepareState& state) {
+  OrderedJson d;
+  d["input"] = state.position.input;
+  d["offset"] = state.position.offset;
+  d["line"] = state.position.line;
+  d["checksum"] = state.position.checksum;
+  d["input_bytes"] = state.input_bytes;
+  const PrepareReport& r = state.report;
+  d["documents"] = r.documents;
+  d["num_empty_lines"] = r.num_empty_lines;
+  d["num_empty_documents"] = r.num_empty_documents;
+  d["num_broken_lines"] = r.num_broken_lines;
+  d["empty_lines"] = problems_to_json(r.empty_lines);
+  d["empty_documents"] = problems_to_json(r.empty_documents);
+  d["broken_lines"] = problems_to_json(r.broken_lines);
+  d["elapsed_s"] = r.elapsed_s;
+  for (const IndexedDatasetWriter::Position& w : state.writers)
+    d["writers"].push_back({w.num_sequences, w.num_documents, w.num_tokens});
+  return d;
+}
+
+PrepareState state_from_json(const Json& d) {
+  PrepareState state;
+  state.position = {d.at("input").get<size_t>(), d.at("offset").get<int64_t>(), d.at("line").get<int64_t>(),
+                    d.at("checksum").get<uint64_t>()};
+  state.input_bytes = d.at("input_bytes").get<int64_t>();
+  PrepareReport& r = state.report;
+  r.documents = d.at("documents").get<int64_t>();
+  r.num_empty_lines = d.at("num_empty_lines").get<int64_t>();
+  r.num_empty_documents = d.at("num_empty_documents").get<int64_t>();
+  r.num_broken_lines = d.at("num_broken_lines").get<int64_t>();
+  r.empty_lines = problems_from_json(d.at("empty_lines"));
+  r.empty_documents = problems_from_json(d.at("empty_documents"));
+  r.broken_lines = problems_from_json(d.at("broken_lines"));
+  r.elapsed_s = d.at("elapsed_s").get<double>();
+  for (const Json& w : d.at("writers")) {
+    state.writers.push_back({w.at(0).get<int64_t>(), w.at(1).get<int64_t>(), w.at(2).get<int64_t>()});
+  }
+  return state;
+}
+
+}  // namespace
+
+PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(output_prefix + ".prepare") {
+  make_directories(folder_);
+  lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // Where the file system knows no locks, nobody is kept out.
+  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(lock_);
+    throw UserError(fmt::format("another process is preparing {}", output_prefix),
+                    "wait for it, or choose another output_prefix");
+  }
+}
+
+PrepareFolder::~PrepareFolder() {
+  if (!has_state_) {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  if (lock_ >= 0) ::close(lock_);
+}
+
+std::optional<PrepareState> PrepareFolder::load(const std::string& job, size_t num_writers, Logger& log) {
+  const fs::path path = folder_ / kStateFile;
+  if (!fs::exists(path)) {
+    clear();
+    return std::nullopt;
+  }
+  try {
+    const Json stored = load_json(path);
+    if (dump_json(stored.at("job")) != dump_json(parse_json(job, "job"))) {
+      log.note("{} holds an unfinished run with other inputs or options: beginning anew", folder_.string());
+      clear();
+      return std::nullopt;
+    }
+    PrepareState state = state_from_json(stored.at("state"));
+    if (state.writers.size() != num_writers) throw UserError("it is about other outputs");
+    has_state_ = true;
+    return state;
+  } catch (const std::exception& error) {
+    log.warn("{} cannot be used ({}): beginning anew", path.string(), error.what());
+    clear();
+    return std::nullopt;
+  }
+}
+
+void PrepareFolder::store(const std::string& job, const PrepareState& state) {
+  OrderedJson d;
+  d["job"] = OrderedJson::parse(job);
+  d["state"] = state_to_json(state);
+  write_file_atomic(folder_ / kStateFile, dump_json_pretty(d));
+  has_state_ = true;
+}
+
+void PrepareFolder::clear() {
+  has_state_ = false;
+  // The state first: without it the parts mean nothing.
+  remove_tree(folder_ / kStateFile);
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) remove_tree(entry.path());
+}
+
+void PrepareFolder::remove() {
+  clear();
+  remove_tree(folder_);
+}
+
+std::string PrepareFolder::part(size_t writer) const { return (folder_ / fmt::format("part{}", writer)).string(); }
+
+std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput>& inputs, const Tokenizer& tokenizer) {
+  OrderedJson d;
+  d["version"] = kJobVersion;
+  for (const PrepareInput& input : inputs) {
+    d["inputs"].push_back({input.path, input.bytes, input.modified_ns, input.is_plain_text});
+  }
+  d["json_keys"] = options.json_keys;
+  d["append_eod"] = options.append_eod;
+  d["add_special_tokens"] = options.add_special_tokens;
+  d["split_sentences"] = options.split_sentences;
+  d["keep_newlines"] = options.keep_newlines;
+  d["max_line_bytes"] = options.max_line_bytes;
+  d["tokenizer"] = tokenizer.name();
+  d["vocab_size"] = tokenizer.vocab_size();
+  return d.dump();
+}
+
+}  // namespace megalith

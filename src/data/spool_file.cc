@@ -1,0 +1,76 @@
+// Growing files; see spool_file.h.
+#include "data/spool_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace megalith {
+namespace {
+
+constexpr size_t kSpoolBufferBytes = size_t{1} << 20;
+
+[[noreturn]] void fail_spool(std::string_view action, const std::filesystem::path& path, int error_number) {
+  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
+                  error_number == ENOSPC || error_number == EDQUOT
+                      ? "free space there and run the same command again: it goes on where it stopped"
+                      : "check the permissions of the folder");
+}
+
+}  // namespace
+
+SpoolFile::SpoolFile(std::filesystem::path path, int64_t size) : path_(std::move(path)), size_(size) {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_spool("create", path_, errno);
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || info.st_size < size) {
+    ::close(std::exchange(fd_, -1));
+    throw UserError(fmt::format("{} has {} bytes, fewer than the {} that were written", path_.string(),
+                                static_cast<int64_t>(info.st_size), size),
+                    "remove it and begin anew");
+  }
+  if (::ftruncate(fd_, size) != 0 || ::lseek(fd_, size, SEEK_SET) != size) {
+    const int error_number = errno;
+    ::close(std::exchange(fd_, -1));
+    fail_spool("write", path_, error_number);
+  }
+}
+
+SpoolFile::~SpoolFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+SpoolFile::SpoolFile(SpoolFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      buffer_(std::move(other.buffer_)) {}
+
+void SpoolFile::append(std::span<const std::byte> bytes) {
+  size_ += static_cast<int64_t>(bytes.size());
+  buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (buffer_.size() >= kSpoolBufferBytes) write_buffer();
+}
+
+void SpoolFile::write_buffer() {
+  for (size_t done = 0; done < buffer_.size();) {
+    const ssize_t written = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
+    if (written < 0 && errno != EINTR) fail_spool("write", path_, errno);
+    if (written > 0) done += static_cast<size_t>(written);
+  }
+  buffer_.clear();
+}
+
+void SpoolFile::sync() {
+  write_buffer();
+  if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP) fail_spool("flush", path_, errno);
+}
+
+}  // namespace megalith

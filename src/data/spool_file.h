@@ -1,0 +1,38 @@
+// A file that grows while a long piece of work goes on, and from whose known length the work can be taken up again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace megalith {
+
+class SpoolFile {
+ public:
+  // Opens or creates the file for appending behind its first `size` bytes; what lies beyond is cut off. UserError when
+  // it has fewer, or cannot be written.
+  SpoolFile(std::filesystem::path path, int64_t size);
+  ~SpoolFile();
+  SpoolFile(SpoolFile&& other) noexcept;
+  SpoolFile& operator=(SpoolFile&&) = delete;
+
+  // Buffered, so small pieces are fine.
+  void append(std::span<const std::byte> bytes);
+  // Returns when all that was appended is on disk.
+  void sync();
+
+  int64_t size() const { return size_; }  // with what is buffered
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void write_buffer();
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+  std::string buffer_;
+};
+
+}  // namespace megalith
