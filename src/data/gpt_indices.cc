@@ -19,6 +19,7 @@ namespace {
 
 constexpr int64_t kExtraToken = 1;  // a sample of s tokens needs s + 1: the last label
 constexpr size_t kSmallIndex = size_t{1} << 16;
+constexpr size_t kAhead = 24;  // documents whose lengths are on their way from memory
 
 // Runs body(0 … count - 1), each in a thread of its own; the first here.
 template <typename Body>
@@ -70,6 +71,9 @@ std::vector<T> make_sample_index(std::span<const int32_t> lengths, int64_t first
     // Row 0 stays (0, 0), even before an empty document.
     int64_t row = std::max<int64_t>(1, div_up(token, sequence_length));
     for (size_t p = begin_of(part); p < end_of(part) && row <= num_samples; ++p) {
+      if (p + kAhead < documents.size()) {
+        __builtin_prefetch(&lengths[static_cast<size_t>(documents[p + kAhead] - first_sequence)]);
+      }
       const int64_t end = token + length_at(p);
       for (; row <= num_samples && row * sequence_length < end; ++row) {
         index[static_cast<size_t>(2 * row)] = static_cast<T>(p);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/checksum.h"
 #include "core/error.h"
@@ -76,6 +77,26 @@ std::optional<std::vector<IndexArray>> load_arrays(const CacheFiles& files, cons
     throw UserError(fmt::format("the arrays beside {} do not fit together", files.description.string()));
   }
   return arrays;
+}
+
+// At the same time, since most of it is waiting for the disk. Throws what the first that failed threw.
+void save_arrays(const std::vector<IndexArray>& arrays, const CacheFiles& files) {
+  std::vector<std::exception_ptr> failures(arrays.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          arrays[i].save_npy(files.arrays[i]);
+        } catch (...) {
+          failures[i] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
 }
 
 // Nothing when the cache does not hold all files, or holds damaged ones.
@@ -158,7 +179,7 @@ std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& fold
   std::vector<IndexArray> arrays = build();
   MEGALITH_CHECK(arrays.size() == files.arrays.size(), "{} arrays for {} names", arrays.size(), files.arrays.size());
   try {
-    for (size_t i = 0; i < arrays.size(); ++i) arrays[i].save_npy(files.arrays[i]);
+    save_arrays(arrays, files);
     write_file_atomic(files.description, key.description);  // last: its presence says that the arrays are complete
   } catch (const UserError& error) {
     log.note("{}; the sample index stays in memory (data_cache_path chooses another folder)", error.message());

@@ -32,6 +32,24 @@ void NumpyRandomState::refill() {
   position_ = 0;
 }
 
+void NumpyRandomState::draw_places(uint64_t max, std::span<uint32_t> places) {
+  for (size_t i = 0; i < places.size();) {
+    const uint64_t top = max - i;
+    const uint64_t mask = ~uint64_t{0} >> std::countl_zero(top);
+    // The mask holds down to its half. A rejected draw is overwritten by the next: no branch to guess.
+    const size_t end = i + static_cast<size_t>(std::min<uint64_t>(places.size() - i, top - (mask >> 1)));
+    while (i < end) {
+      if (position_ == kSize) refill();
+      size_t position = position_;
+      for (; position < kSize && i < end; ++position) {
+        places[i] = drawn_[position] & static_cast<uint32_t>(mask);
+        i += places[i] <= max - i ? 1 : 0;
+      }
+      position_ = position;
+    }
+  }
+}
+
 NumpyDefaultRng::NumpyDefaultRng(uint64_t seed) {
   // SeedSequence: the seed's 32-bit words stirred into a pool of four, from which eight words are drawn.
   std::array<uint32_t, 4> pool = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), 0, 0};

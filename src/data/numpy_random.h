@@ -6,6 +6,7 @@
 // Source: numpy/random/mtrand (MT19937, masked rejection), numpy/random/_pcg64 (SeedSequence, XSL-RR, Lemire).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -42,13 +43,25 @@ class NumpyRandomState {
   // RandomState.shuffle of a one-dimensional array.
   template <typename T>
   void shuffle(std::span<T> values) {
-    for (size_t i = values.size(); i-- > 1;) std::swap(values[i], values[interval(i)]);
+    size_t left = values.size();
+    for (; left > (size_t{1} << 32); --left) std::swap(values[left - 1], values[interval(left - 1)]);
+    // Where an element goes does not hang on the elements: places are drawn ahead, and memory is asked for them.
+    std::array<uint32_t, kBlock> places;
+    while (left > 1) {
+      const size_t count = std::min(kBlock, left - 1);
+      draw_places(left - 1, std::span(places).first(count));
+      for (size_t i = 0; i < count; ++i) __builtin_prefetch(&values[places[i]], 1);
+      for (size_t i = 0; i < count; ++i) std::swap(values[left - 1 - i], values[places[i]]);
+      left -= count;
+    }
   }
 
  private:
   void refill();
+  // places[i] = interval(max - i), for max below 2^32 and at most `max` places.
+  void draw_places(uint64_t max, std::span<uint32_t> places);
 
-  static constexpr size_t kSize = 624;
+  static constexpr size_t kSize = 624, kBlock = 256;
   std::array<uint32_t, kSize> state_, drawn_{};  // drawn_: the words of this round, tempered
   size_t position_ = kSize;
 };

@@ -63,14 +63,12 @@ void ChunkReader::open() {
   const PrepareInput& input = inputs_[position_.input];
   source_ = open_text(input.path);
   checksum_ = StreamingChecksum();
-  source_bytes_ = 0;
   pending_.clear();
   // Standard input may be a file, but nothing says that it is the one of the last time.
   is_seekable_ = input.path != "-" && source_->try_seek(position_.offset);
-  if (is_seekable_) {
-    source_bytes_ = source_->input_bytes();
-    return;
-  }
+  // Input is taken in blocks, so what was taken the last time lies beyond the position.
+  source_bytes_ = position_.input_bytes;
+  if (is_seekable_) return;
   std::string block(kChunkBytes, '\0');
   for (int64_t left = position_.offset; left > 0;) {
     const size_t count =
@@ -82,14 +80,12 @@ void ChunkReader::open() {
     }
     checksum_.update(std::string_view(block).substr(0, count));
     left -= static_cast<int64_t>(count);
-    num_skipped_bytes_ += static_cast<int64_t>(count);
   }
   if (position_.offset > 0 && checksum_.sum64() != position_.checksum) {
     throw UserError(fmt::format("the first {} bytes of {} are not those that were read the last time", position_.offset,
                                 input.name()),
                     "give the same input again, or remove the folder of the unfinished run to begin anew");
   }
-  source_bytes_ = source_->input_bytes();
 }
 
 // Appends to pending_; false at the end.
@@ -145,9 +141,10 @@ std::unique_ptr<InputChunk> ChunkReader::next() {
     position_.line += chunk->is_too_long ? 1 : std::count(chunk->text.begin(), chunk->text.end(), '\n');
     position_.checksum = is_seekable_ ? 0 : checksum_.sum64();
     if (chunk->is_too_long) chunk->text.clear();
+    chunk->input_bytes = std::max<int64_t>(source_->input_bytes() - source_bytes_, 0);
+    source_bytes_ += chunk->input_bytes;
+    position_.input_bytes = source_bytes_;
     chunk->end = position_;
-    chunk->input_bytes = source_->input_bytes() - source_bytes_;
-    source_bytes_ = source_->input_bytes();
     return chunk;
   }
   return nullptr;
@@ -165,7 +162,7 @@ std::unique_ptr<InputChunk> ChunkReader::next_plain_text() {
   }
   chunk->text = std::move(pending_);
   pending_.clear();
-  chunk->input_bytes = source_->input_bytes() - source_bytes_;
+  chunk->input_bytes = source_->input_bytes();
   position_ = {position_.input + 1};
   chunk->end = position_;
   if (position_.input < inputs_.size()) open();

@@ -27,8 +27,9 @@ std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, 
 struct InputPosition {
   size_t input = 0;  // which of the inputs
   int64_t offset = 0;
-  int64_t line = 1;       // number of the line that begins there
-  uint64_t checksum = 0;  // of the text before it; 0 where the text before it need not be read again
+  int64_t line = 1;         // number of the line that begins there
+  int64_t input_bytes = 0;  // of this input, as it lies there, that were taken to get here
+  uint64_t checksum = 0;    // of the text before it; 0 where the text before it need not be read again
 };
 
 // A stretch of one input.
@@ -50,8 +51,6 @@ class ChunkReader {
   // The next chunk, or nothing at the end. UserError for inputs that cannot be read, and for an input that is not the
   // one that was read before.
   std::unique_ptr<InputChunk> next();
-  // Whether the position lies behind a text that had to be read and thrown away.
-  int64_t num_skipped_bytes() const { return num_skipped_bytes_; }
 
  private:
   void open();
@@ -65,7 +64,7 @@ class ChunkReader {
   bool is_seekable_ = false;  // then no checksum is kept
   StreamingChecksum checksum_;
   std::string pending_;  // read and not yet handed out
-  int64_t source_bytes_ = 0, num_skipped_bytes_ = 0;
+  int64_t source_bytes_ = 0;
 };
 
 }  // namespace megalith

@@ -40,6 +40,7 @@ OrderedJson state_to_json(const PrepareState& state) {
   d["input"] = state.position.input;
   d["offset"] = state.position.offset;
   d["line"] = state.position.line;
+  d["taken"] = state.position.input_bytes;
   d["checksum"] = state.position.checksum;
   d["input_bytes"] = state.input_bytes;
   const PrepareReport& r = state.report;
@@ -59,7 +60,7 @@ OrderedJson state_to_json(const PrepareState& state) {
 PrepareState state_from_json(const Json& d) {
   PrepareState state;
   state.position = {d.at("input").get<size_t>(), d.at("offset").get<int64_t>(), d.at("line").get<int64_t>(),
-                    d.at("checksum").get<uint64_t>()};
+                    d.at("taken").get<int64_t>(), d.at("checksum").get<uint64_t>()};
   state.input_bytes = d.at("input_bytes").get<int64_t>();
   PrepareReport& r = state.report;
   r.documents = d.at("documents").get<int64_t>();

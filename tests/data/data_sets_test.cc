@@ -3,6 +3,9 @@
 
 #include <ATen/ops/cat.h>
 
+#include <set>
+
+#include "data/blend.h"
 #include "data_fixture.h"
 
 namespace megalith {
@@ -213,18 +216,36 @@ TEST_F(DataSetsTest, PathsMayBeListedInFiles) {
             "data_path and data_args_path are given together");
 }
 
-TEST_F(DataSetsTest, ABlendThatTakesTooMuchIsRefusedBeforeTraining) {
+TEST_F(DataSetsTest, OnePassOverABlendTakesEverySampleOnce) {
   DataOptions options;
   options.data_path = {write_counting("a", {9}), write_counting("b", std::vector<int>(30, 9))};
   options.split = "1,0,0";
-  // One pass over all: nothing is taken twice, nothing is left.
   DataSetup whole = setup();
   whole.num_samples[0] = std::nullopt;
-  const DataSets sets = make_data_sets(options, whole, log_);
-  EXPECT_EQ(sets.train->num_samples(), 2 + 67);
-  std::map<List, int> seen;
-  for (int64_t i = 0; i < sets.train->num_samples(); ++i) ++seen[list(sets.train->read({i}).tokens)];
-  EXPECT_EQ(seen[(List{0, 1, 2, 3})], 1);
+  EXPECT_EQ(make_data_sets(options, whole, log_).train->num_samples(), 2 + 67);
+  const auto [datasets, samples] = build_exhaustive_blend_indices({2, 67});
+  std::set<std::pair<int64_t, int64_t>> taken;
+  for (int64_t i = 0; i < datasets.rows(); ++i) taken.emplace(datasets.at(i), samples.at(i));
+  EXPECT_EQ(taken.size(), 69u);
+  EXPECT_EQ(taken.count({0, 1}), 1u);
+  EXPECT_EQ(taken.count({1, 66}), 1u);
+}
+
+TEST_F(DataSetsTest, ABlendThatTakesTooMuchIsRefusedBeforeTraining) {
+  class Few : public SampleSource {
+   public:
+    int64_t num_samples() const override { return 5; }
+    void read(int64_t, std::span<int64_t>) const override {}
+    std::string name() const override { return "few"; }
+  };
+  const auto blend = [&](int64_t size) {
+    std::vector<std::unique_ptr<SampleSource>> parts;
+    parts.push_back(std::make_unique<Few>());
+    parts.push_back(std::make_unique<Few>());
+    return BlendedDataset(std::move(parts), {3, 1}, size, Split::kTrain, std::nullopt, log_).num_samples();
+  };
+  EXPECT_EQ(blend(6), 6);
+  EXPECT_EQ(message_of([&] { blend(8); }), "the blend takes sample 5 of few, which has 5");
 }
 
 }  // namespace

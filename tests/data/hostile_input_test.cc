@@ -73,7 +73,7 @@ class HostileInput : public DataTest {
 TEST_F(HostileInput, IndexAndTokenFiles) {
   write_counting("d", {5, 7, 0, 3});
   const std::string index = read_file(path("d.idx")), bin = read_file(path("d.bin"));
-  for (int round = 0; round < 1500; ++round) {
+  for (int round = 0; round < 400; ++round) {
     put("d.idx", round % 5 == 0 ? index : mutated(index));
     put("d.bin", round % 5 == 0 ? mutated(bin) : bin);
     survive("d", [&] {
@@ -95,7 +95,7 @@ TEST_F(HostileInput, IndexAndTokenFiles) {
 TEST_F(HostileInput, IndexArrays) {
   IndexArray::of(std::vector<int32_t>{1, 2, 3, 4, 5, 6}, 2).save_npy(path("a.npy"));
   const std::string bytes = read_file(path("a.npy"));
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 500; ++round) {
     put("a.npy", mutated(bytes));
     survive("a.npy", [&] {
       const IndexArray array = IndexArray::load_npy(path("a.npy"));
@@ -109,7 +109,7 @@ TEST_F(HostileInput, CompressedText) {
   for (int i = 0; i < 200; ++i) text += fmt::format("line {} of some text\n", i * i);
   const std::string packed[] = {gzipped(text), xzipped(text), zstandard(text)};
   std::string block(1 << 16, '\0');
-  for (int round = 0; round < 900; ++round) {
+  for (int round = 0; round < 300; ++round) {
     put("t", mutated(packed[round % 3]));
     survive("t", [&] {
       const auto source = open_text(path("t"));
@@ -126,7 +126,7 @@ TEST_F(HostileInput, JsonLines) {
   options.workers = 1;
   const std::string good = "{\"text\": \"one \\u00e9\\n\", \"n\": [1, {\"a\": -2.5e3}]}\n";
   const std::string deep = "{\"text\": " + std::string(100'000, '[') + "\n";
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 30; ++round) {
     std::string lines = good;
     for (int i = 0; i < 20; ++i) {
       std::string line = mutated(good);

@@ -75,5 +75,18 @@ TEST(MockData, DocumentsCountAndEndInEod) {
   EXPECT_EQ(tokens[2], 1);
 }
 
+// The blocks that shuffle() draws ahead against the rule: element i trades places with one of 0 … i.
+TEST(NumpyRandomState, ShufflesOfEverySizeAreTheRulesAndLeaveTheStreamAlike) {
+  for (const size_t size : {0, 1, 2, 3, 255, 256, 257, 623, 1000, 65536, 65537, 100003}) {
+    NumpyRandomState fast(7), slow(7);
+    std::vector<int> shuffled(size), expected(size);
+    for (size_t i = 0; i < size; ++i) shuffled[i] = expected[i] = static_cast<int>(i);
+    fast.shuffle(std::span(shuffled));
+    for (size_t i = size; i-- > 1;) std::swap(expected[i], expected[slow.interval(i)]);
+    EXPECT_TRUE(shuffled == expected) << size;
+    EXPECT_EQ(fast.next_u32(), slow.next_u32()) << size;
+  }
+}
+
 }  // namespace
 }  // namespace megalith
