@@ -205,11 +205,12 @@ class FailingTokenizer : public Tokenizer {
     if (text == bad_) throw InternalError("stopped here");
     return inner_.encode(text, add_special);
   }
-  std::string token_bytes(int32_t id, bool is_first) const override { return inner_.token_bytes(id, is_first); }
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
+    return inner_.decode(ids, skip_special);
+  }
   bool is_special(int32_t id) const override { return inner_.is_special(id); }
   int64_t vocab_size() const override { return inner_.vocab_size(); }
-  std::optional<int32_t> eod() const override { return inner_.eod(); }
-  std::optional<int32_t> bos() const override { return inner_.bos(); }
+  const SpecialIds& special_ids() const override { return inner_.special_ids(); }
   std::string name() const override { return inner_.name(); }
 
  private:

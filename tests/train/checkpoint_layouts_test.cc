@@ -6,7 +6,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/manifest.h"
 #include "comm/thread_world.h"
-#include "data/indexed_dataset.h"
+#include "data/indexed_writer.h"
 #include "device/threads.h"
 #include "support/module_tools.h"
 #include "support/temporary_folder.h"
