@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/help.h"
+#include "core/hub.h"
 #include "core/json.h"
 #include "core/strings.h"
 #include "data/indexed_dataset.h"
@@ -84,6 +85,11 @@ int inspect_data(CommandContext& context) {
   std::vector<std::string> prefixes = resolution.positional;
   prefixes.insert(prefixes.end(), options.data_path.begin(), options.data_path.end());
   if (prefixes.empty()) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
+  resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
+                     context.log);
+  for (std::string& prefix : prefixes) {
+    prefix = resolve_hub_path("data_path", prefix, HubNeed::kTokenData, context.environment, context.log).string();
+  }
   const std::unique_ptr<Tokenizer> tokenizer =
       options.tokenizer.is_named() ? make_tokenizer(options.tokenizer) : nullptr;
   for (const std::string& prefix : prefixes) {
@@ -148,6 +154,8 @@ int inspect_tokenizer(CommandContext& context) {
     fmt::print("usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]\n\n{}", help_text(set));
     return kExitSuccess;
   }
+  resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
+                     context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   if (options.decode) {
     fmt::print("{}\n", tokenizer->decode(parse_ids(*options.decode)));
