@@ -229,7 +229,7 @@ fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed n
   if (std::optional<fs::path> found = find_cached(settings, name, need)) return *found;
   const std::string what = fmt::format("{} {}", option, name.text());
   const auto with_hint = [&](const std::string& remedy) {
-    return fmt::format("{}{}{}", remedy, remedy.empty() || hint.empty() ? "" : "\n", hint);
+    return fmt::format("{}{}{}", remedy, remedy.empty() || hint.empty() ? "" : "\n  ", hint);
   };
   if (settings.is_offline) {
     throw UserError(

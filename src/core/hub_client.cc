@@ -150,7 +150,7 @@ HubFile read_sibling(const Json& sibling, const std::string& where) {
 std::string offline_remedy(const HubSettings& settings, const HubName& name) {
   const std::string folder = hub_repo_folder(settings, name).string();
   return fmt::format(
-      "where there is a network, run 'megalith fetch {}{}', and copy {} from its cache to {}\n"
+      "where there is a network, run 'megalith fetch {}{}', and copy {} from its cache to {}\n  "
       "or put the files into any folder, and name its path",
       name.text(), name.type == HubRepoType::kDataset ? " --repo_type dataset" : "",
       hub_repo_folder(settings, name).filename().string(), folder);
@@ -183,7 +183,13 @@ std::string HubClient::without_token(std::string text) const {
 }
 
 void HubClient::give_up(const std::string& reason) const {
-  throw UserError(fmt::format("{}: {}", what_, without_token(reason)), offline_remedy(settings_, name_));
+  const bool is_mistrust = reason.find("certificate") != std::string::npos;
+  throw UserError(fmt::format("{}: {}", what_, without_token(reason)),
+                  fmt::format("{}{}",
+                              is_mistrust ? "if a proxy of yours signs connections, name its certificates with "
+                                            "SSL_CERT_FILE (REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE come before it)\n  "
+                                          : "",
+                              offline_remedy(settings_, name_)));
 }
 
 void HubClient::refuse(const HttpResponse& response, const std::string& file) const {
@@ -200,8 +206,8 @@ void HubClient::refuse(const HttpResponse& response, const std::string& file) co
                                                      : fmt::format("the token of {} was sent", settings_.token_source);
     throw UserError(
         fmt::format("{}: {} refuses the {} {} ({}); {}", what_, hub, name_.type_word(), name_.repo, said, sent),
-        fmt::format("if it asks for a licence to be accepted, do so on {}\n"
-                    "then put a token of that account (made on {}/settings/tokens) into the variable HF_TOKEN\n"
+        fmt::format("if it asks for a licence to be accepted, do so on {}\n  "
+                    "then put a token of that account (made on {}/settings/tokens) into the variable HF_TOKEN\n  "
                     "the hub answers the same for a name that does not exist: is it spelled right?",
                     page, hub));
   }

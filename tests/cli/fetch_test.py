@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,7 +178,6 @@ def test_a_mirror_that_lists_no_hashes_is_asked_for_each_file(hub, client, tmp_p
     assert "SHA-256" in client.fetch(NAME, expected=2)[1]
 
 
-# Each fault once, or twice where the second attempt has to cope too.
 @pytest.mark.parametrize(
     "faults",
     [
@@ -197,6 +197,9 @@ def test_a_connection_that_fails_is_taken_up_again(hub, client, faults):
     output, _ = client.fetch(NAME)
     assert contents(output.strip()) == FILES
     assert not list(client.cache.rglob("*.incomplete"))
+    # One more than there are faults, but an answer without ranges is as good as any.
+    asked = [role for role, _ in hub.requests("GET", "model.safetensors") if role == "store"]
+    assert len(asked) == len(faults) + (("whole",) not in faults)
 
 
 def test_an_interrupted_download_goes_on_where_it_was(hub, client, tmp_path):
@@ -290,6 +293,22 @@ def test_a_refusal_names_repository_licence_and_variable(hub, client, token, lis
         assert part in errors
     assert client.fetch(NAME, expected=2, HF_HUB_OFFLINE="1")
     assert "hf_wrong" not in errors
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+def test_connections_are_encrypted_and_stay_so(program, hub, tmp_path):
+    words = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hub", "-addext", "subjectAltName=IP:127.0.0.1")
+    subprocess.run(["openssl", *words, "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
+    hub.encrypt(tmp_path / "cert", tmp_path / "key")
+    hub.add(NAME, FILES, LARGE)
+    client = Client(program, hub, tmp_path)
+    client.environment |= {"REQUESTS_CA_BUNDLE": "", "CURL_CA_BUNDLE": ""}
+    _, errors = client.fetch(NAME, expected=2)
+    assert "certificate" in errors and "SSL_CERT_FILE" in errors
+    trusted = {"SSL_CERT_FILE": str(tmp_path / "cert")}
+    output, _ = client.fetch(NAME, "--exclude", "*.safetensors", **trusted)
+    assert set(contents(output.strip())) == set(FILES) - set(LARGE)
+    assert "not encrypted" in client.fetch(NAME, expected=2, **trusted)[1]
 
 
 def test_what_is_not_there_is_named(hub, client):

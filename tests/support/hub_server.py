@@ -6,6 +6,7 @@ Two servers, as with the real one: the hub itself, and a store on another port t
 import hashlib
 import json
 import re
+import ssl
 import threading
 import time
 import urllib.parse
@@ -63,6 +64,13 @@ class Hub:
         for server in self.servers.values():
             server.shutdown()
             server.server_close()
+
+    def encrypt(self, certificate, key):
+        """The hub speaks TLS from now on; the store does not."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self.servers["hub"].socket = context.wrap_socket(self.servers["hub"].socket, server_side=True)
+        self.endpoint = self.endpoint.replace("http:", "https:")
 
     def add(self, repo, files, large=(), repo_type="model", revision="main"):
         added = Repo(files, large)
