@@ -12,6 +12,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"train", "pre-train or fine-tune a model", run_train},
     {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare},
+    {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch},
     {"generate", "text from a checkpoint or a Hugging Face folder", run_generate},
     {"evaluate", "loss and perplexity on a data set", run_evaluate},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},

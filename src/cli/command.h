@@ -44,6 +44,7 @@ int run_topic(CommandContext& context, std::string_view command, std::span<const
 
 int run_train(CommandContext& context);
 int run_prepare(CommandContext& context);
+int run_fetch(CommandContext& context);
 int run_generate(CommandContext& context);
 int run_evaluate(CommandContext& context);
 int run_inspect(CommandContext& context);

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "core/error.h"
 #include "core/help.h"
+#include "core/hub.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -134,7 +135,11 @@ int run_convert(CommandContext& context) {
     return kExitSuccess;
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
-  throw_if_any(check_options(options));
+  std::vector<UserError> errors = refuse_urls(set);
+  for (UserError& error : check_options(options)) errors.push_back(std::move(error));
+  throw_if_any(errors);
+  resolve_hub_option("load_hf", options.load_hf, HubNeed::kModel, context.environment, context.log);
+  resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, context.log);
 
   const StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
                                          : open_stored_hf(*options.load_hf);

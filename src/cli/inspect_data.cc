@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/help.h"
+#include "core/hub.h"
 #include "core/json.h"
 #include "data/blend.h"
 #include "data/data_sets.h"
@@ -128,6 +129,8 @@ int inspect_data(CommandContext& context) {
   }
   options.data.data_path.insert(options.data.data_path.begin(), resolution.positional.begin(),
                                 resolution.positional.end());
+  resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
+                     context.log);
   const std::unique_ptr<Tokenizer> tokenizer =
       options.tokenizer.is_named() ? make_tokenizer(options.tokenizer) : nullptr;
   if (options.print_samples) {
@@ -138,7 +141,9 @@ int inspect_data(CommandContext& context) {
   bool is_empty = true;
   for (const auto* paths :
        {&listed.data_path, &listed.train_data_path, &listed.valid_data_path, &listed.test_data_path}) {
-    for (const std::string& prefix : parse_blend(*paths, "data_path").prefixes) {
+    for (const std::string& name : parse_blend(*paths, "data_path").prefixes) {
+      const std::string prefix =
+          resolve_hub_path("data_path", name, HubNeed::kTokenData, context.environment, context.log).string();
       print_contents(prefix, options.num_samples, tokenizer.get());
       is_empty = false;
     }

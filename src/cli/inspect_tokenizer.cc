@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/help.h"
+#include "core/hub.h"
 #include "core/json.h"
 #include "core/strings.h"
 #include "tokenizer/tokenizer.h"
@@ -115,6 +116,8 @@ int inspect_tokenizer(CommandContext& context) {
     fmt::print("usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]\n\n{}", help_text(set));
     return kExitSuccess;
   }
+  resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
+                     context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const auto print_ids = [&](std::string_view text) {
     fmt::print("{}\n", dump_json(Json(tokenizer->encode(text, options.add_special_tokens))));

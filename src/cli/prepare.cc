@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "core/error.h"
 #include "core/help.h"
+#include "core/hub.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
 
@@ -112,12 +113,17 @@ int run_prepare(CommandContext& context) {
     return kExitSuccess;
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
-  std::vector<UserError> errors;
+  std::vector<UserError> errors = refuse_urls(set);
   if (options.input.empty()) errors.emplace_back("no input given", "name JSON-lines or text files with --input");
   if (options.output_prefix.empty()) {
     errors.emplace_back("no output_prefix given", "give the path that the .bin and .idx files shall begin with");
   }
   throw_if_any(errors);
+  resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
+                     context.log);
+  for (std::string& input : options.input) {
+    input = resolve_hub_path("input", input, HubNeed::kTextFile, context.environment, context.log).string();
+  }
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   fmt::print("{}", describe(prepare_data(options, *tokenizer, context.log)));
   return kExitSuccess;

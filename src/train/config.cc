@@ -9,7 +9,9 @@
 #include "checkpoint/manifest.h"
 #include "comm/context_parallel.h"
 #include "core/error.h"
+#include "core/hub.h"
 #include "models/families.h"
+#include "train/hub_paths.h"
 
 namespace megalith {
 namespace {
@@ -345,6 +347,8 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   resolved->exports = resolution.exports;
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
+  for (UserError& refusal : refuse_urls(*resolved->options)) errors.push_back(std::move(refusal));
+  HubPaths hub(inputs.environment, resolution.exports);
   Config& config = resolved->config;
   Derived& d = resolved->derived;
   CheckpointOptions& checkpoint = config.checkpoint;
@@ -354,12 +358,20 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   }
   if (config.checkpoint.load_hf || config.checkpoint.load) {
     try {
-      if (config.checkpoint.load_hf)
-        apply_hf_architecture(*resolved);
-      else
+      if (config.checkpoint.load_hf) {
+        if (hub.find_model(config, errors.empty())) apply_hf_architecture(*resolved);
+      } else {
         apply_checkpoint_architecture(*resolved->options, *config.checkpoint.load);
+      }
     } catch (const UserErrors& several) {
       errors.insert(errors.end(), several.errors().begin(), several.errors().end());
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  }
+  if (errors.empty()) {
+    try {
+      hub.find_tokenizer(config);
     } catch (const UserError& error) {
       errors.push_back(error);
     }
@@ -419,6 +431,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     }
   }
   throw_if_any(errors);
+  hub.fetch_large_files(config);
   return resolved;
 }
 

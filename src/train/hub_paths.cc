@@ -1,0 +1,61 @@
+// Hub names in a configuration; see hub_paths.h.
+#include "train/hub_paths.h"
+
+#include "core/hub.h"
+#include "core/resolve.h"
+
+namespace megalith {
+
+HubPaths::HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports)
+    : environment_(environment) {
+  for (const auto& [name, value] : exports) environment_[name] = value;
+}
+
+bool HubPaths::find_model(Config& config, bool may_fetch) {
+  std::optional<std::string>& load_hf = config.checkpoint.load_hf;
+  if (!load_hf || std::filesystem::exists(*load_hf)) return load_hf.has_value();
+  if (!may_fetch) return url_scheme(*load_hf).empty() && !parse_hub_name(*load_hf, HubRepoType::kModel);
+  const std::string given = *load_hf;
+  resolve_hub_option("load_hf", load_hf, HubNeed::kModelConfig, environment_, log_);
+  if (*load_hf != given) model_name_ = given;
+  return true;
+}
+
+void HubPaths::find_tokenizer(Config& config) {
+  resolve_hub_option("tokenizer_model", config.tokenizer.tokenizer_model, HubNeed::kTokenizer, environment_, log_);
+}
+
+void HubPaths::fetch_large_files(Config& config) {
+  if (config.train.dry_run) return;
+  std::vector<UserError> errors;
+  const auto keep_error = [&](const auto& action) {
+    try {
+      action();
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  };
+  if (!model_name_.empty()) {
+    keep_error([&] {
+      // The commit whose config.json was read: the branch may have moved on since.
+      config.checkpoint.load_hf =
+          resolve_hub_weights("load_hf", *config.checkpoint.load_hf, environment_, log_).string();
+    });
+  }
+  const std::pair<const char*, std::vector<std::string>*> lists[] = {
+      {"data_path", &config.data.data_path},
+      {"train_data_path", &config.data.train_data_path},
+      {"valid_data_path", &config.data.valid_data_path},
+      {"test_data_path", &config.data.test_data_path},
+  };
+  for (const auto& [option, values] : lists) {
+    for (std::string& value : *values) {
+      keep_error([&, option = option] {
+        value = resolve_hub_path(option, value, HubNeed::kTokenData, environment_, log_).string();
+      });
+    }
+  }
+  throw_if_any(errors);
+}
+
+}  // namespace megalith

@@ -1,0 +1,40 @@
+// Names of the Hugging Face hub in a run's configuration, replaced by local paths: small files while the configuration
+// is read, because it depends on them; weights and data when nothing else is wrong with it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/yaml_document.h"
+#include "train/config.h"
+
+namespace megalith {
+
+class HubPaths {
+ public:
+  // environment  of the process
+  // exports      the experiment's `env`, which wins over it
+  HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports);
+
+  // load_hf: fetches what the architecture and the tokenizer are read from. With `may_fetch` false, nothing is asked of
+  // the hub. Returns whether load_hf is a path now, or no name at all. UserError when the model cannot be had.
+  bool find_model(Config& config, bool may_fetch);
+
+  // tokenizer_model. UserError when it cannot be had.
+  void find_tokenizer(Config& config);
+
+  // The weights of load_hf, and token files of the data paths; nothing for a dry run. UserErrors for what cannot be
+  // had.
+  void fetch_large_files(Config& config);
+
+ private:
+  EnvironmentMap environment_;
+  // Its own, because whichever process of a node fetches also speaks.
+  Logger log_;
+  std::string model_name_;  // as it was given; empty when load_hf is no name
+};
+
+}  // namespace megalith
