@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "planner/pipeline_simulator.h"
 #include "planner/pipeline_trace.h"
-#include "train/profile.h"
 
 namespace megalith {
 namespace {
@@ -48,7 +47,6 @@ class PipelinedModel::Stage : public PipelineStage {
   }
 
   StageResult forward(int microbatch, const Bundle& inputs) override {
-    const ProfileRange range("forward");
     ModelOutput output = model_.forward(run_.make_input(microbatch), inputs, run_.head);
     StageResult result{.outputs = std::move(output.boundary), .objective = {}};
     for (const LossTerm& term : output.terms) {

@@ -140,7 +140,7 @@ REFUSED = [
     ("batch does not divide", (*PIPELINE, "--global_batch_size", 7, "--micro_batch_size", 2), ["global_batch_size 7"]),
     ("no time at all", (*PIPELINE, "--forward_time", 0), ["forward_time"]),
     ("no such trace", (*PIPELINE, "--pipeline_trace", "nowhere.json"), ["nowhere.json"]),
-    ("no such folder", (*PIPELINE, "--svg", "nowhere/picture.svg"), ["nowhere/picture.svg"]),
+    ("a folder that is a file", (*PIPELINE, "--svg", "/dev/null/picture.svg"), ["/dev/null"]),
     ("unknown option", (*PIPELINE, "--drow"), ["drow", "draw"]),
 ]
 

@@ -159,8 +159,8 @@ TEST_P(EveryLayout, GoesOnFromEveryOther) {
   const std::string data_path = "--data_path=" + write_documents(data.path());
   const StepLosses straight = train_layout(layouts[0], {data_path, "--train_iters=6", precision});
   ASSERT_EQ(straight.size(), 6u);
-  // bf16 activations: sums in another order move a loss of 4 by a few 1e-3.
-  const double tolerance = precision == "--fp32" ? 1e-5 : 5e-3;
+  // bf16 activations: sums in another order move a loss of 4 by a few 1e-2.
+  const double tolerance = precision == "--fp32" ? 1e-5 : 2e-2;
   for (size_t from = 0; from < layouts.size(); ++from) {
     const test::TemporaryFolder saved;
     const std::string load = "--load=" + saved.path().string();
