@@ -155,12 +155,12 @@ at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
 LayerCost LmHead::own_cost(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
   const int64_t tokens = shape.b * shape.s;
-  return {.forward_flops = 2 * static_cast<double>(tokens) * static_cast<double>(local[0] * local[1]),
-          .kept_bytes = tokens / (is_sequence_parallel_ ? tp_->size() : 1) * local[1] * shape.activation_bytes,
-          // Logits; under sequence parallelism also the gathered input and the gradient that is to be scattered.
-          .working_bytes =
-              (std::min(tokens, kChunkRows) * local[0] + (is_sequence_parallel_ ? 2 * tokens * local[1] : 0)) *
-              shape.activation_bytes};
+  return {
+      .forward_flops = 2 * static_cast<double>(tokens) * static_cast<double>(local[0] * local[1]),
+      .kept_bytes = tokens / (is_sequence_parallel_ ? tp_->size() : 1) * local[1] * shape.activation_bytes,
+      // Logits; under sequence parallelism also the gathered input and the gradient that is to be scattered.
+      .working_bytes = (std::min(tokens, kChunkRows) * local[0] + (is_sequence_parallel_ ? 2 * tokens * local[1] : 0)) *
+                       shape.activation_bytes};
 }
 
 }  // namespace megalith

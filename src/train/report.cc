@@ -74,6 +74,8 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
                            const std::string& device_text) {
   const Derived& d = resolved.derived;
   const Config& c = resolved.config;
+  ModelConfig model = c.model;
+  model.vocab_size = d.vocab_size;  // a tokenizer may have given it
   std::string text = "options that differ from their defaults:\n";
   for (const auto& option : resolved.options->options()) {
     if (option->is_default()) continue;
@@ -87,7 +89,7 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   text += fmt::format("model: {} layers, hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})\n",
                       c.model.num_layers, c.model.hidden_size, c.model.ffn_size(), c.model.num_attention_heads,
                       c.model.head_dim(), c.model.num_kv_heads(), d.vocab_size,
-                      c.model.padded_vocab_size(c.parallel.tensor_model_parallel_size));
+                      model.padded_vocab_size(c.parallel.tensor_model_parallel_size));
   if (d.pipeline.stages.size() > 1) text += pipeline_text(d.pipeline, d.num_microbatches);
   text += fmt::format("number of parameters: {}\n", with_separators(numbers.parameters));
   text += fmt::format("batch: {} samples of {} tokens = {} microbatch{} of {} on {} data-parallel rank{}\n",

@@ -125,7 +125,8 @@ TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
             (std::vector<std::string>{
                 "no effect here: use_flash_attn, masked_softmax_fusion, rope_fusion (operators are always fused)",
                 "no effect here: NVTE_DEBUG (read by Transformer Engine, which is not used)",
-                "no effect here: num_dataset_builder_threads (the indices are built by as many threads as there are processors)",
+                "no effect here: num_dataset_builder_threads (the indices are built by as many threads as there are "
+                "processors)",
                 "no effect here: moe_grouped_gemm (read only with num_experts)",
                 "the environment variable MEGALITH_LRR names no option here. Did you mean MEGALITH_LR?",
                 "environment: HSA_ENABLE_SDMA (read by the GPU's runtime from the environment, not by this program)",

@@ -21,8 +21,8 @@ struct Fixture {
     norm = std::make_unique<Parameter>("norm", Placement::whole("norm", {4}), parameter);
     weight->initialise(1);
     norm->initialise(1);
-    buffer = std::make_unique<GradBuffer>(std::vector<Parameter*>{weight.get(), norm.get()}, groups,
-                                          GradBufferOptions{});
+    buffer =
+        std::make_unique<GradBuffer>(std::vector<Parameter*>{weight.get(), norm.get()}, groups, GradBufferOptions{});
     optimizer = std::make_unique<Optimizer>(*buffer, groups, options, Kernels::kReference);
   }
 

@@ -110,6 +110,15 @@ void expect_continues(const Ran& resumed, const Ran& straight, size_t first) {
   expect_same_weights(resumed, straight);
 }
 
+TEST(Trainer, ItsReportKnowsAVocabularyThatTheTokenizerGave) {
+  const auto resolved = resolve_tiny({"--vocab_size=null"}, /*world_size=*/1);
+  Logger log{LoggerSettings{.write = [](std::string_view) {}}};
+  StopRequest never{0};
+  const Groups alone = Groups::single();
+  const Trainer trainer(*resolved, alone, at::kCPU, log, never);
+  EXPECT_NE(trainer.report("the CPU").find("vocabulary 257 (padded 384)"), std::string::npos);
+}
+
 TEST(Trainer, Fp16FindsItsScaleSkippingStepsAndThenFollowsFp32) {
   const Words common = {"--train_iters=40", "--global_batch_size=4"};
   const Ran fp16 = train(common + Words{"--fp16", "--hysteresis=1"});
