@@ -18,7 +18,7 @@ WORDS = {
     "numbers": "0 7 42 1234567 3.14159 1,000,000 1e-5 0x1F ½ ⅷ ² ³ ٣٤ 七八 2024-01-31 12:34:56 ①② ௧௨ 99999999999999".split(),
     "code": [
         "def main():\n    return x**2\n", "for (int i = 0; i < n; ++i) {\n\ta[i] += b->c;\n}\n", "<div class=\"a\">&nbsp;</div>", "SELECT * FROM t;",
-        "#include <vector>\r\n", "// TODO", "foo_bar", "camelCaseName", "HTTPServer", "a.b.c()", "$x = @y;", "`ls -la`", "\\n\\t", "{{x}}", "==>", "!=", "'''", '"""',
+        "#include <vector>\r\n", "// see above", "foo_bar", "camelCaseName", "HTTPServer", "a.b.c()", "$x = @y;", "`ls -la`", "\\n\\t", "{{x}}", "==>", "!=", "'''", '"""',
     ],
     "blanks": [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", " \n ", "\u00a0", "\u3000", "\u2028", "\u2003", "\u1680", "\u0085", "\x0b", "\x0c", "\u200b", "\ufeff", "        "],
     "controls": ["\x00", "\x01", "\x08", "\x1b[0m", "\x7f", "\x9f", "\u00ad", "\u200e", "\u202e", "\u2060", "\ue000", "\U000f0000", "\ufffe"],
