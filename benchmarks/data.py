@@ -1,15 +1,16 @@
 """Speed and memory of data: building the sample index beside megatron-core, and `megalith prepare`.
 
 Index: a synthetic corpus (documents of log-normal length; the .bin file is sparse, since no index reads tokens) and the
-GPT data set over it. The programs run in turn, several rounds. megatron-core's time is that of its GPTDataset alone,
-without Python's start and imports; Megalith's is that of a process that builds less that of one that finds the cache. Both
-write their cache; Megalith also waits until it is on disk. Memory is the peak of the process; megatron-core's includes Python, numpy and torch, so what its
-process has before the data set is given too.
+GPT data set over it. The programs run in turn, several rounds. megatron-core's time is that of opening the data and of its
+GPTDataset, without Python's start and imports; Megalith's is that of a process less that of one over a hundred thousand tokens.
+Both write their cache; Megalith also waits until it is on disk. Times are wall-clock and processor time (user and system,
+of all threads, which says more where other programs run): medians, with the smallest and the largest. Memory is the peak of
+the process; megatron-core's includes Python, numpy and torch, so what its process has before the data set is given too.
 
 Prepare: JSON lines of English-like words with the byte tokenizer, which costs next to nothing: what reading, parsing,
 writing and decompressing allow.
 
-usage: data.py [--program build/megalith] [--tokens 100_000_000] [--rounds 3] [--text_mb 200]
+usage: data.py [--program build/megalith] [--tokens 100_000_000] [--rounds 3] [--text_mb 200] [--only index]
 A billion tokens: data.py --tokens 1_000_000_000
 """
 
@@ -50,7 +51,7 @@ def write_corpus(prefix, num_tokens):
 
 
 def run_megatron(prefix, cache, num_samples):
-    """In a process of its own. Prints seconds, and kilobytes before and at the peak."""
+    """In a process of its own. Prints seconds, of the clock and of processors, and kilobytes at the peak and before."""
     import resource
     import warnings
 
@@ -67,25 +68,34 @@ def run_megatron(prefix, cache, num_samples):
         random_seed=1234, sequence_length=SEQUENCE, blend=([prefix], None), split="1,0,0", path_to_cache=cache,
         tokenizer=Tokenizer(), reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
     )
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resource.getrusage(resource.RUSAGE_SELF)
     start = time.monotonic()
     data = IndexedDataset(prefix)
     indices = np.arange(len(data.sequence_lengths), dtype=np.int32)
     dataset = GPTDataset(data, prefix, indices, num_samples, Split.train, config)
     seconds = time.monotonic() - start
     assert len(dataset) >= num_samples
-    print(json.dumps([seconds, before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps([seconds, processor_s(after) - processor_s(before), after.ru_maxrss, before.ru_maxrss]))
+
+
+def processor_s(usage):
+    return usage.ru_utime + usage.ru_stime
+
+
+def spread(values):
+    return f"{statistics.median(values):.2f} s ({min(values):.2f} … {max(values):.2f})"
 
 
 def timed(command):
-    """(seconds, peak kilobytes) of a process."""
+    """(seconds, processor seconds, peak kilobytes) of a process."""
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     errors = process.stderr.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status != 0:
         raise SystemExit(f"{command}\n{errors.decode()}")
-    return time.monotonic() - start, usage.ru_maxrss
+    return time.monotonic() - start, processor_s(usage), usage.ru_maxrss
 
 
 def same_arrays(a, b):
@@ -98,6 +108,8 @@ def same_arrays(a, b):
 def bench_index(program, folder, num_tokens, rounds):
     prefix = str(folder / "corpus")
     num_documents, num_tokens = write_corpus(prefix, num_tokens)
+    tiny = str(folder / "tiny")
+    write_corpus(tiny, 100_000)
     print(f"index: {num_tokens / 1e6:.0f} M tokens in {num_documents / 1e6:.2f} M documents, seq_length {SEQUENCE}")
     for epochs in (1, 3):
         num_samples = int((epochs - 0.5) * num_tokens) // SEQUENCE
@@ -110,21 +122,26 @@ def bench_index(program, folder, num_tokens, rounds):
             if done.returncode != 0:
                 raise SystemExit(done.stderr)
             theirs.append(json.loads(done.stdout.splitlines()[-1]))
-            command = [program, "inspect", "data", "--data_path", prefix, "--split", "1,0,0", "--seq_length", str(SEQUENCE)]
-            command += ["--print_samples", "train", "--num_samples", "1", "--total_samples", str(num_samples)]
-            command += ["--data_cache_path", caches[1]]
-            whole, peak = timed(command)
-            ours.append((whole - timed(command)[0], peak, whole))  # the second one finds the cache
+            def command(data, samples, cache):
+                return [
+                    program, "inspect", "data", "--data_path", data, "--split", "1,0,0", "--seq_length", str(SEQUENCE),
+                    "--print_samples", "train", "--num_samples", "1", "--total_samples", str(samples), "--data_cache_path", cache,
+                ]  # fmt: skip
+
+            built, start = timed(command(prefix, num_samples, caches[1])), timed(command(tiny, 10, f"{caches[1]}_tiny"))
+            ours.append((built[0] - start[0], built[1] - start[1], built[2]))
             same_arrays(*caches)
             for cache in caches:
                 shutil.rmtree(cache)
-        their_s, our_s = (statistics.median(run[0] for run in runs) for runs in (theirs, ours))
-        before, their_peak = (max(run[k] for run in theirs) / 1024 for k in (1, 2))
-        our_peak, whole = max(run[1] for run in ours) / 1024, statistics.median(run[2] for run in ours)
-        print(
-            f"  {epochs} epoch(s), {num_samples} samples: megatron-core {their_s:.2f} s, {their_peak:.0f} MiB "
-            f"({before:.0f} before); Megalith {our_s:.2f} s (the process {whole:.2f} s), {our_peak:.0f} MiB; {their_s / our_s:.2f} times as fast"
-        )
+        before, their_peak, our_peak = (max(x) / 1024 for x in zip(*[(t[3], t[2], o[2]) for t, o in zip(theirs, ours)]))
+        print(f"  {epochs} epoch(s), {num_samples} samples, {rounds} rounds:")
+        for k, what in enumerate(("wall", "processors")):
+            their_s, our_s = [run[k] for run in theirs], [run[k] for run in ours]
+            print(
+                f"    {what}: megatron-core {spread(their_s)}, Megalith {spread(our_s)}; "
+                f"{statistics.median(their_s) / statistics.median(our_s):.2f} times as fast"
+            )
+        print(f"    memory: megatron-core {their_peak:.0f} MiB ({before:.0f} before), Megalith {our_peak:.0f} MiB")
 
 
 def write_text(path, megabytes):
@@ -159,8 +176,11 @@ def bench_prepare(program, folder, megabytes, rounds):
                 )
             )
     for (name, workers), found in runs.items():
-        seconds, peak = statistics.median(run[0] for run in found), max(run[1] for run in found) / 1024
-        print(f"  {name}, {workers} worker(s): {len(content) / 1e6 / seconds:.0f} MB/s of text, {peak:.0f} MiB")
+        rates = sorted(len(content) / 1e6 / run[0] for run in found)
+        print(
+            f"  {name}, {workers} worker(s): {statistics.median(rates):.0f} MB/s of text ({rates[0]:.0f} … {rates[-1]:.0f}), "
+            f"{statistics.median(run[1] for run in found):.2f} processor seconds, {max(run[2] for run in found) / 1024:.0f} MiB"
+        )
 
 
 def main():
@@ -171,10 +191,13 @@ def main():
     parser.add_argument("--tokens", type=int, default=100_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--text_mb", type=int, default=200)
+    parser.add_argument("--only", choices=("index", "prepare"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench_index(arguments.program, Path(folder), arguments.tokens, arguments.rounds)
-        bench_prepare(arguments.program, Path(folder), arguments.text_mb, arguments.rounds)
+        if arguments.only != "prepare":
+            bench_index(arguments.program, Path(folder), arguments.tokens, arguments.rounds)
+        if arguments.only != "index":
+            bench_prepare(arguments.program, Path(folder), arguments.text_mb, arguments.rounds)
 
 
 if __name__ == "__main__":

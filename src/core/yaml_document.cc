@@ -2,10 +2,12 @@
 #include "core/yaml_document.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <fstream>
+#include <sstream>
 
 #include "core/strings.h"
 
@@ -73,6 +75,38 @@ std::string read_text(const fs::path& file) {
   return text;
 }
 
+// Counts documents as the parser comes to them.
+class DocumentCounter final : public YAML::EventHandler {
+ public:
+  size_t count = 0;
+  YAML::Mark last;
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    // At a ',' of no list the parser gives one empty document after another and goes no further.
+    if (count > 0 && mark.pos == last.pos) throw YAML::ParserException(mark, "a value cannot begin like this");
+    last = mark;
+    ++count;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// How many documents a text holds: 0, 1, or 2 for more than one.
+size_t count_documents(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentCounter counter;
+  while (counter.count < 2 && parser.HandleNextDocument(counter)) {
+  }
+  return counter.count;
+}
+
 class Loader {
  public:
   Loader(const EnvironmentMap& environment, YamlDocument& result) : environment_(environment), result_(result) {}
@@ -103,15 +137,13 @@ class Loader {
   YamlNode parse(const fs::path& file) {
     const std::string name = file.lexically_normal().string();
     const std::string text = read_text(file);
-    std::vector<YAML::Node> documents;
     try {
-      documents = YAML::LoadAll(text);
-      if (documents.empty()) return {};
-      if (documents.size() > 1) {
-        throw UserError(fmt::format("{} holds {} YAML documents", name, documents.size()),
-                        "keep one; '---' begins another");
+      const size_t num_documents = count_documents(text);
+      if (num_documents == 0) return {};
+      if (num_documents > 1) {
+        throw UserError(fmt::format("{} holds more than one YAML document", name), "keep one; '---' begins another");
       }
-      return convert(documents[0], name, 0, fmt::format("{}:1", name));
+      return convert(YAML::Load(text), name, 0, fmt::format("{}:1", name));
     } catch (const YAML::Exception& error) {
       const std::string place = error.mark.is_null() ? name : fmt::format("{}:{}", name, error.mark.line + 1);
       throw UserError(fmt::format("{}: not valid YAML: {}", place, error.msg), "check indentation, colons and quotes");

@@ -11,13 +11,15 @@ namespace megalith {
 
 void DataOptions::visit(OptionVisitor& v) {
   v.group("Data");
-  v.field("data_path", data_path,
-          "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …");
+  v.field(
+      "data_path", data_path,
+      "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or data "
+      "sets of the Hugging Face hub: org/name, of several in a repository org/name/prefix.");
   v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.");
   v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.");
   v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.");
   v.field("data_args_path", data_args_path,
-          "A file that holds what data_path would: for blends too long for a command line.");
+          "A file that holds what data_path would, names of the hub too: for blends too long for a command line.");
   v.field("per_split_data_args_path", per_split_data_args_path,
           "A JSON file with lists under train, valid and test: what train_data_path and the others would hold.");
   v.field("split", split, "Weights of training, validation and test in data_path; 969, 30, 1 when not given.");
@@ -56,7 +58,7 @@ DataOptions with_listed_paths(DataOptions options) {
     options.data_args_path.reset();
   }
   if (options.per_split_data_args_path) {
-    const std::string& path = *options.per_split_data_args_path;
+    const std::string path = *options.per_split_data_args_path;
     const Json lists = load_json(path);
     const auto read_list = [&](std::string_view key, std::vector<std::string>& into) {
       const Json* list = find_member(lists, key, path);

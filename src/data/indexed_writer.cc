@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -56,16 +57,46 @@ void IndexedDatasetWriter::remove_parts() {
     ::unlink(part->path().c_str());
 }
 
-void IndexedDatasetWriter::add_sequence(std::span<const int32_t> ids) {
-  MEGALITH_CHECK(type_ == TokenType::kUint16 || type_ == TokenType::kInt32, "token type {}", static_cast<int>(type_));
-  count_sequence(ids.size());
-  if (type_ == TokenType::kInt32) {
-    parts_[0].bin.append(std::as_bytes(ids));
+void append_tokens(std::span<const int32_t> ids, TokenType type, std::vector<std::byte>& bytes) {
+  MEGALITH_CHECK(type == TokenType::kUint16 || type == TokenType::kInt32, "token type {}", static_cast<int>(type));
+  const size_t before = bytes.size();
+  if (type == TokenType::kInt32) {
+    const auto from = std::as_bytes(ids);
+    bytes.insert(bytes.end(), from.begin(), from.end());
     return;
   }
-  narrow_.resize(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) narrow_[i] = narrow<uint16_t>(ids[i]);
-  parts_[0].bin.append(std::as_bytes(std::span<const uint16_t>(narrow_)));
+  bytes.resize(before + ids.size() * sizeof(uint16_t));
+  uint32_t all = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto token = static_cast<uint16_t>(ids[i]);
+    all |= static_cast<uint32_t>(ids[i]);
+    std::memcpy(bytes.data() + before + i * sizeof(token), &token, sizeof(token));
+  }
+  MEGALITH_CHECK(all <= UINT16_MAX, "an id does not fit two bytes: all of them or-ed are {:#x}", all);
+}
+
+void IndexedDatasetWriter::add_sequence(std::span<const int32_t> ids) {
+  bytes_.clear();
+  append_tokens(ids, type_, bytes_);
+  add_raw_sequence(bytes_);
+}
+
+void IndexedDatasetWriter::add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
+                                         std::span<const int32_t> sequences) {
+  int64_t num_tokens = 0;
+  for (const int32_t length : lengths) num_tokens += length;
+  const int64_t num_sequences = std::accumulate(sequences.begin(), sequences.end(), int64_t{0});
+  MEGALITH_CHECK(num_tokens * token_bytes_of(type_) == static_cast<int64_t>(tokens.size()) &&
+                     num_sequences == static_cast<int64_t>(lengths.size()),
+                 "{} bytes for {} tokens, {} lengths for {} sequences", tokens.size(), num_tokens, lengths.size(),
+                 num_sequences);
+  parts_[0].bin.append(tokens);
+  parts_[0].lengths.append(std::as_bytes(lengths));
+  position_.num_tokens += num_tokens;
+  for (const int32_t count : sequences) {
+    position_.num_sequences += count;
+    end_document();
+  }
 }
 
 void IndexedDatasetWriter::add_raw_sequence(std::span<const std::byte> bytes) {

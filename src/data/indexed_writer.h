@@ -13,6 +13,9 @@
 
 namespace megalith {
 
+// Appends ids as they lie in .bin. InternalError for ids that do not fit the type, kUint16 or kInt32.
+void append_tokens(std::span<const int32_t> ids, TokenType type, std::vector<std::byte>& bytes);
+
 class IndexedDatasetWriter {
  public:
   // How far a writer is; another one can go on from there.
@@ -36,6 +39,11 @@ class IndexedDatasetWriter {
   // Ends the document that the sequences since the last call form; it may be empty.
   void end_document();
 
+  // Several documents at once: the tokens of all their sequences in the bytes of this writer's type, the sequences'
+  // lengths in tokens, and how many sequences each document has.
+  void add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
+                     std::span<const int32_t> sequences);
+
   // Brings everything so far to disk.
   Position checkpoint();
   void finish();
@@ -56,7 +64,7 @@ class IndexedDatasetWriter {
   bool keeps_parts_;
   Position position_;
   std::vector<Parts> parts_;      // one, until finish()
-  std::vector<uint16_t> narrow_;  // reused
+  std::vector<std::byte> bytes_;  // reused
 };
 
 }  // namespace megalith

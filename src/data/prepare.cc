@@ -1,7 +1,8 @@
 // `megalith prepare`; see prepare.h.
 //
-// One thread reads and writes, the workers tokenise. Lines travel in chunks; the chunks are written in the order in
-// which they were read, so the result does not depend on the number of workers, and at most a few chunks are in memory.
+// One thread reads and writes, the workers tokenise: what they hand over are the bytes of the output. Lines travel in
+// chunks; the chunks are written in the order in which they were read, so the result does not depend on the number of
+// workers, and at most a few chunks are in memory.
 #include "data/prepare.h"
 
 #include <fmt/format.h>
@@ -53,8 +54,8 @@ class Preparation {
       : inputs_(find_inputs(options.input, options.plain_text)),
         options_(checked_options(options, inputs_)),
         log_(log),
-        encoder_(encoder_options(options), tokenizer),
         type_(token_type_for(tokenizer.vocab_size())),
+        encoder_(encoder_options(options), tokenizer, type_),
         job_(job_of(options, inputs_, tokenizer)),
         folder_(options.output_prefix) {
     const std::string level = options.split_sentences ? "sentence" : "document";
@@ -126,22 +127,18 @@ class Preparation {
     for (const auto& [line, reason] : encoded.broken_lines) {
       list(report.broken_lines, report.num_broken_lines, line, reason);
     }
-    for (const EncodedChunk::Document& document : encoded.documents) {
-      bool is_empty = true;
-      for (size_t key = 0; key < writers_.size(); ++key) {
-        std::span<const int32_t> rest = document.texts[key].ids;
-        for (const int32_t length : document.texts[key].lengths) {
-          writers_[key].add_sequence(rest.first(static_cast<size_t>(length)));
-          rest = rest.subspan(static_cast<size_t>(length));
-          is_empty = false;
-        }
-        writers_[key].end_document();
-      }
-      if (is_empty) list(report.empty_documents, report.num_empty_documents, document.line, "");
+    for (size_t d = 0; d < encoded.lines.size(); ++d) {
+      const bool is_empty = std::all_of(encoded.outputs.begin(), encoded.outputs.end(),
+                                        [d](const EncodedChunk::Output& output) { return output.sequences[d] == 0; });
+      if (is_empty) list(report.empty_documents, report.num_empty_documents, encoded.lines[d], "");
       ++report.documents;
       if (!log_.is_terminal() && report.documents % options_.log_interval == 0) {
         log_.info("{} documents; {}", report.documents, progress.line());
       }
+    }
+    for (size_t key = 0; key < writers_.size(); ++key) {
+      const EncodedChunk::Output& output = encoded.outputs[key];
+      writers_[key].add_documents(output.tokens, output.lengths, output.sequences);
     }
     progress.advance(encoded.chunk->input_bytes);
     state_.position = encoded.chunk->end;
@@ -187,8 +184,8 @@ class Preparation {
   std::vector<PrepareInput> inputs_;
   const PrepareOptions& options_;
   Logger& log_;
-  ChunkEncoder encoder_;
   TokenType type_;
+  ChunkEncoder encoder_;
   std::string job_;
   PrepareFolder folder_;
   std::vector<PrepareReport::Output> outputs_;

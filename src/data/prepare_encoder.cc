@@ -14,38 +14,45 @@
 
 namespace megalith {
 
-ChunkEncoder::ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer)
-    : options_(std::move(options)), tokenizer_(tokenizer) {
+ChunkEncoder::ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer, TokenType type)
+    : options_(std::move(options)), tokenizer_(tokenizer), type_(type) {
+  MEGALITH_CHECK(type_ == TokenType::kUint16 || type_ == TokenType::kInt32, "token type {}", static_cast<int>(type_));
   if (options_.append_eod) eod_ = require_eod(tokenizer);
 }
 
 void ChunkEncoder::encode(EncodedChunk& result) const {
   const InputChunk& chunk = *result.chunk;
+  result.outputs.resize(options_.json_keys.size());
   if (chunk.is_too_long) {
     result.broken_lines.emplace_back(chunk.first_line, "the line is too long to be held in memory");
     return;
   }
   if (chunk.input->is_plain_text) {
-    result.documents.push_back({1, {encode_texts({chunk.text})}});
+    add_document(1, {encode_texts({chunk.text})}, result);
     return;
   }
+  JsonTexts texts(options_.json_keys);
   int64_t line_number = chunk.first_line;
   for (std::string_view rest = chunk.text; !rest.empty(); ++line_number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
-    encode_line(rest.substr(0, end), line_number, result);
+    encode_line(rest.substr(0, end), line_number, texts, result);
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
 }
 
 // The texts of one key: one, or the sentences when a line holds a list of them.
-EncodedChunk::Text ChunkEncoder::encode_texts(const std::vector<std::string_view>& texts) const {
-  EncodedChunk::Text encoded;
+ChunkEncoder::Text ChunkEncoder::encode_texts(const std::vector<std::string_view>& texts) const {
+  Text encoded;
   const auto add = [&](std::string_view text) {
-    const std::vector<int32_t> ids = tokenizer_.encode(text, options_.add_special_tokens);
+    std::vector<int32_t> ids = tokenizer_.encode(text, options_.add_special_tokens);
     if (ids.empty()) return;
     if (ids.size() >= INT32_MAX) throw UserError("a text has more tokens than a sequence can hold (2^31 - 2)");
-    encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
     encoded.lengths.push_back(static_cast<int32_t>(ids.size()));
+    if (encoded.ids.empty()) {
+      encoded.ids = std::move(ids);
+    } else {
+      encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
+    }
   };
   for (const std::string_view text : texts) {
     if (!options_.split_sentences) {
@@ -65,31 +72,51 @@ EncodedChunk::Text ChunkEncoder::encode_texts(const std::vector<std::string_view
   return encoded;
 }
 
-void ChunkEncoder::encode_line(std::string_view line, int64_t number, EncodedChunk& result) const {
+std::vector<ChunkEncoder::Text> ChunkEncoder::encode_members(std::string_view line, const std::string& file,
+                                                             JsonTexts& texts) const {
+  std::vector<Text> encoded;
+  if (texts.read(line)) {
+    for (size_t k = 0; k < options_.json_keys.size(); ++k) encoded.push_back(encode_texts({texts.text(k)}));
+    return encoded;
+  }
+  const Json json = parse_json(line, file);
+  for (const std::string& key : options_.json_keys) {
+    const Json* member = find_member(json, key, "the line");
+    if (member != nullptr && member->is_array()) {
+      const auto sentences = json_get<std::vector<std::string>>(json, key, "the line");
+      encoded.push_back(encode_texts({sentences.begin(), sentences.end()}));
+    } else {
+      encoded.push_back(encode_texts({json_get<std::string>(json, key, "the line")}));
+    }
+  }
+  return encoded;
+}
+
+void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts& texts, EncodedChunk& result) const {
   if (trim(line).empty()) {
     result.empty_lines.push_back(number);
     return;
   }
   const std::string file = result.chunk->input->name();
   try {
-    const Json json = is_valid_utf8(line) ? parse_json(line, file) : parse_json(replace_invalid_utf8(line), file);
-    EncodedChunk::Document document{number, {}};
-    for (const std::string& key : options_.json_keys) {
-      const Json* member = find_member(json, key, "the line");
-      if (member != nullptr && member->is_array()) {
-        const auto sentences = json_get<std::vector<std::string>>(json, key, "the line");
-        document.texts.push_back(encode_texts({sentences.begin(), sentences.end()}));
-      } else {
-        document.texts.push_back(encode_texts({json_get<std::string>(json, key, "the line")}));
-      }
-    }
-    result.documents.push_back(std::move(document));
+    const std::string repaired = is_valid_utf8(line) ? std::string() : replace_invalid_utf8(line);
+    add_document(number, encode_members(repaired.empty() ? line : repaired, file, texts), result);
   } catch (const UserError& error) {
     // The place is reported beside it: leave the parser's own "file:1: " out.
     std::string reason = error.message();
     const std::string place = fmt::format("{}:1: ", file);
     if (reason.starts_with(place)) reason.erase(0, place.size());
     result.broken_lines.emplace_back(number, std::move(reason));
+  }
+}
+
+void ChunkEncoder::add_document(int64_t line, const std::vector<Text>& texts, EncodedChunk& result) const {
+  result.lines.push_back(line);
+  for (size_t k = 0; k < texts.size(); ++k) {
+    EncodedChunk::Output& output = result.outputs[k];
+    append_tokens(texts[k].ids, type_, output.tokens);
+    output.lengths.insert(output.lengths.end(), texts[k].lengths.begin(), texts[k].lengths.end());
+    output.sequences.push_back(narrow<int32_t>(texts[k].lengths.size()));
   }
 }
 

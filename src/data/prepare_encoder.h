@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -13,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "data/indexed_dataset.h"
+#include "data/json_texts.h"
 #include "data/prepare_input.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,34 +29,42 @@ struct EncoderOptions {
 
 // What became of a chunk.
 struct EncodedChunk {
-  // The sequences of one key of one document, one behind the other.
-  struct Text {
-    std::vector<int32_t> ids;
-    std::vector<int32_t> lengths;
-  };
-  struct Document {
-    int64_t line = 0;
-    std::vector<Text> texts;  // one a key
+  // What one key of all documents gave, one sequence behind the other.
+  struct Output {
+    std::vector<std::byte> tokens;   // in the bytes of the output's type
+    std::vector<int32_t> lengths;    // of the sequences, in tokens
+    std::vector<int32_t> sequences;  // of each document: how many
   };
   std::unique_ptr<InputChunk> chunk;
-  std::vector<Document> documents;
+  std::vector<Output> outputs;  // one a key
+  std::vector<int64_t> lines;   // of the documents
   std::vector<int64_t> empty_lines;
   std::vector<std::pair<int64_t, std::string>> broken_lines;  // number and reason
 };
 
-// Turns the lines of chunks into ids; what is wrong with a line becomes part of the result. Safe from several threads.
+// Turns the lines of chunks into the bytes that are written; what is wrong with a line becomes part of the result. Safe
+// from several threads.
 class ChunkEncoder {
  public:
+  // type  of the outputs: kUint16 or kInt32
   // UserError when append_eod is set and the tokenizer has no such token.
-  ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer);
+  ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer, TokenType type);
   void encode(EncodedChunk& result) const;
 
  private:
-  EncodedChunk::Text encode_texts(const std::vector<std::string_view>& texts) const;
-  void encode_line(std::string_view line, int64_t number, EncodedChunk& result) const;
+  // The sequences of one key of one document.
+  struct Text {
+    std::vector<int32_t> ids;
+    std::vector<int32_t> lengths;
+  };
+  Text encode_texts(const std::vector<std::string_view>& texts) const;
+  void encode_line(std::string_view line, int64_t number, JsonTexts& texts, EncodedChunk& result) const;
+  std::vector<Text> encode_members(std::string_view line, const std::string& file, JsonTexts& texts) const;
+  void add_document(int64_t line, const std::vector<Text>& texts, EncodedChunk& result) const;
 
   EncoderOptions options_;
   const Tokenizer& tokenizer_;
+  TokenType type_;
   std::optional<int32_t> eod_;
 };
 

@@ -15,7 +15,7 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kSpoolBufferBytes = size_t{1} << 20;
+constexpr size_t kSpoolBufferBytes = size_t{1} << 20, kSpoolDirectBytes = size_t{1} << 16;
 
 [[noreturn]] void fail_spool(std::string_view action, const std::filesystem::path& path, int error_number) {
   throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
@@ -55,17 +55,26 @@ SpoolFile::SpoolFile(SpoolFile&& other) noexcept
 
 void SpoolFile::append(std::span<const std::byte> bytes) {
   size_ += static_cast<int64_t>(bytes.size());
+  if (bytes.size() >= kSpoolDirectBytes) {  // no copy for what is large by itself
+    write_buffer();
+    write_through(bytes);
+    return;
+  }
   buffer_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (buffer_.size() >= kSpoolBufferBytes) write_buffer();
 }
 
 void SpoolFile::write_buffer() {
-  for (size_t done = 0; done < buffer_.size();) {
-    const ssize_t written = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
-    if (written < 0 && errno != EINTR) fail_spool("write", path_, errno);
-    if (written > 0) done += static_cast<size_t>(written);
-  }
+  write_through(std::as_bytes(std::span(buffer_)));
   buffer_.clear();
+}
+
+void SpoolFile::write_through(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) fail_spool("write", path_, errno);
+    if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
+  }
 }
 
 void SpoolFile::sync() {

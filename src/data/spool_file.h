@@ -28,6 +28,7 @@ class SpoolFile {
 
  private:
   void write_buffer();
+  void write_through(std::span<const std::byte> bytes);
 
   std::filesystem::path path_;
   int fd_ = -1;

@@ -1,8 +1,11 @@
 // The stages of a tokenizer put together; see pipeline_tokenizer.h.
 #include "tokenizer/pipeline_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "core/error.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/utf8.h"
 
@@ -36,6 +39,14 @@ PipelineTokenizer::PipelineTokenizer(Parts parts)
     added_by_id_[token.id] = std::move(token);
   }
   parts_.added.clear();
+  for (const std::vector<int32_t>* around : {&parts_.frame.before, &parts_.frame.after}) {
+    for (const int32_t id : *around) {
+      if (id < vocab_size_) continue;
+      throw UserError(fmt::format("{}: post_processor puts the id {} around a text, but the ids end at {}", parts_.name,
+                                  id, vocab_size_ - 1),
+                      "a token is missing in \"vocab\" or \"added_tokens\": fetch the files of the tokenizer again");
+    }
+  }
 }
 
 std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_special) const {

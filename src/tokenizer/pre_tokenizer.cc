@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/split.h"
+#include "tokenizer/unicode_scripts.h"
 #include "tokenizer/utf8.h"
 
 namespace megalith {
@@ -87,6 +88,32 @@ class Metaspace final : public PreTokenizer {
   bool split_;
 };
 
+// Cuts where the script changes. As in the library, what has no script and lies in front of everything else is dropped.
+class UnicodeScripts final : public PreTokenizer {
+ public:
+  void split(const Piece& piece, PieceSink sink) const override {
+    const std::string_view text = piece.text;
+    size_t begin = std::string_view::npos;
+    uint8_t last = 0;
+    for (size_t at = 0; at < text.size();) {
+      const Utf8Step step = decode_utf8(text.substr(at));
+      const uint8_t script = script_of(step.code_point);
+      if (script != 0 && script != last) {
+        hand_on(piece, begin, at, sink);
+        begin = at;
+        last = script;
+      }
+      at += static_cast<size_t>(step.length);
+    }
+    hand_on(piece, begin, text.size(), sink);
+  }
+
+ private:
+  static void hand_on(const Piece& piece, size_t begin, size_t end, PieceSink sink) {
+    if (begin < end) sink({piece.text.substr(begin, end - begin), piece.starts_input && begin == 0});
+  }
+};
+
 class PreTokenizerSequence final : public PreTokenizer {
  public:
   explicit PreTokenizerSequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
@@ -144,6 +171,7 @@ PreTokenizerSpec make_pre_tokenizer(const Json& json, bool keep_bytes, std::stri
     return {std::make_unique<ByteLevel>(add_prefix_space, std::move(pattern), keep_bytes), keep_bytes};
   }
   if (type == "Metaspace") return {make_metaspace(json, where), false};
+  if (type == "UnicodeScripts") return {std::make_unique<UnicodeScripts>(), false};
   if (type == "Sequence") {
     const Json& list = get_member(json, "pretokenizers", where);
     if (!list.is_array()) throw UserError(fmt::format("{}: \"pretokenizers\" is not a list", where));
@@ -159,7 +187,7 @@ PreTokenizerSpec make_pre_tokenizer(const Json& json, bool keep_bytes, std::stri
   if (auto split = make_split(type, json, where)) return {std::move(split), false};
   throw UserError(fmt::format("{}: pre_tokenizer \"{}\" is not supported", where, type),
                   "supported are Split, ByteLevel, Metaspace, Digits, Punctuation, Whitespace, WhitespaceSplit, "
-                  "BertPreTokenizer, CharDelimiterSplit, FixedLength and Sequence");
+                  "BertPreTokenizer, CharDelimiterSplit, FixedLength, UnicodeScripts and Sequence");
 }
 
 }  // namespace megalith

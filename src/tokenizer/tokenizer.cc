@@ -50,7 +50,11 @@ std::unique_ptr<Tokenizer> open_model(const fs::path& file) {
 
 std::unique_ptr<Tokenizer> make_hugging_face(const TokenizerOptions& options) {
   const fs::path path = model_path(options, "a tokenizer.json or a folder that holds one");
-  return open_model(file_in(path, {"tokenizer.json", "tokenizer.model", "tekken.json"}));
+  const fs::path file = file_in(path, {"tokenizer.json", "tokenizer.model", "tekken.json"});
+  if (!fs::exists(file) && fs::exists(path / "vocab.json") && fs::exists(path / "merges.txt")) {
+    return load_byte_level_folder(path);
+  }
+  return open_model(file);
 }
 
 std::unique_ptr<Tokenizer> make_llama2(const TokenizerOptions& options) {
@@ -183,8 +187,10 @@ void TokenizerOptions::visit(OptionVisitor& v) {
           "MixtralTokenizer, DeepSeekV2Tokenizer, DeepSeekV3Tokenizer, GPT2BPETokenizer, BertWordPieceLowerCase, "
           "BertWordPieceCase, SentencePieceTokenizer, GPTSentencePieceTokenizer, TikTokenizer, NullTokenizer; or "
           "ByteTokenizer. Default: HuggingFaceTokenizer with tokenizer_model, ByteTokenizer without.");
-  v.field("tokenizer_model", tokenizer_model,
-          "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one.");
+  v.field(
+      "tokenizer_model", tokenizer_model,
+      "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one, or that holds "
+      "vocab.json and merges.txt of GPT-2's or Qwen's kind; or a model of the Hugging Face hub: org/name.");
   v.field("vocab_file", vocab_file, "vocab.json of a GPT2BPETokenizer, vocab.txt of a BertWordPiece tokenizer.");
   v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.");
   v.field("vocab_extra_ids", vocab_extra_ids,

@@ -3,11 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "tokenizer/special_ids.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/utf8.h"
 
@@ -44,7 +48,147 @@ Json read_merge_lines(const fs::path& file) {
   return merges;
 }
 
+// The tokenizer's class without the "Fast" at its end.
+std::string class_of(const fs::path& folder, const Json& settings, const std::string& where) {
+  std::optional<std::string> name = json_find<std::string>(settings, "tokenizer_class", where);
+  if (const fs::path path = folder / "config.json"; !name && fs::exists(path)) {
+    const Json config = load_json(path);
+    name = json_find<std::string>(config, "tokenizer_class", path.string());
+    const auto model_type = json_find<std::string>(config, "model_type", path.string());
+    constexpr std::pair<std::string_view, std::string_view> kClasses[] = {
+        {"gpt2", "GPT2Tokenizer"},       {"gptj", "GPT2Tokenizer"},   {"gpt_neo", "GPT2Tokenizer"},
+        {"qwen2", "Qwen2Tokenizer"},     {"qwen3", "Qwen2Tokenizer"}, {"qwen2_moe", "Qwen2Tokenizer"},
+        {"qwen3_moe", "Qwen2Tokenizer"},
+    };
+    for (const auto& [type, tokenizer] : kClasses) {
+      if (!name && model_type == type) name = tokenizer;
+    }
+  }
+  std::string found = name.value_or("");
+  if (found.ends_with("Fast")) found.resize(found.size() - 4);
+  if (found == "GPT2Tokenizer" || found == "Qwen2Tokenizer") return found;
+  throw UserError(
+      found.empty()
+          ? fmt::format("{} has vocab.json and merges.txt, but nothing says how they cut a text", folder.string())
+          : fmt::format("{} has vocab.json and merges.txt of a {}, which is read from a tokenizer.json alone",
+                        folder.string(), found),
+      "transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER); or name the class "
+      "GPT2Tokenizer or Qwen2Tokenizer as \"tokenizer_class\" in tokenizer_config.json");
+}
+
+// {"content": …, flags} of a special token, which is a text or an object already; nothing for null.
+std::optional<Json> token_entry(const Json* value, bool normalized) {
+  if (value == nullptr || value->is_null()) return std::nullopt;
+  if (value->is_object()) return *value;
+  return Json{{"content", *value}, {"special", true}, {"normalized", normalized}};
+}
+
+// The tokens that AutoTokenizer adds, with their ids: those of added_tokens_decoder in the order of their ids, then the
+// special ones. What the vocabulary has keeps its id, the others get the next ones.
+Json added_tokens_of(const Json& settings, const Json& special_map, const Json& defaults, const Json& vocab,
+                     const std::string& where) {
+  const bool normalized = defaults.at("normalized").get<bool>();
+  Json added = Json::array();
+  auto next_id = static_cast<int64_t>(vocab.size());
+  std::set<std::string> known;
+  const auto add = [&](std::optional<Json> entry) {
+    if (!entry) return;
+    const auto content = json_get<std::string>(*entry, "content", where);
+    if (content.empty() || !known.insert(content).second) return;
+    const auto found = vocab.find(content);
+    (*entry)["id"] = found == vocab.end() ? Json(next_id++) : *found;
+    added.push_back(std::move(*entry));
+  };
+  if (const Json* decoder = find_member(settings, "added_tokens_decoder", where)) {
+    std::map<int64_t, const Json*> by_id;
+    if (!decoder->is_object()) throw UserError(fmt::format("{}: \"added_tokens_decoder\" is not an object", where));
+    for (const auto& [id, entry] : decoder->items()) {
+      int64_t number = 0;
+      if (std::from_chars(id.data(), id.data() + id.size(), number).ptr != id.data() + id.size()) {
+        throw UserError(fmt::format("{}: \"added_tokens_decoder\" has \"{}\" in the place of an id", where, id));
+      }
+      by_id[number] = &entry;
+    }
+    for (const auto& [id, entry] : by_id) add(token_entry(entry, normalized));
+  }
+  const auto chosen = [&](const char* key) -> const Json* {
+    for (const Json* from : {&settings, &special_map, &defaults}) {
+      if (from->is_object() && from->contains(key)) return &from->at(key);
+    }
+    return nullptr;
+  };
+  const auto add_special = [&](const Json* value) {
+    std::optional<Json> entry = token_entry(value, normalized);
+    if (entry) (*entry)["special"] = true;
+    add(std::move(entry));
+  };
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    add_special(chosen(key));
+  }
+  if (const Json* more = chosen("additional_special_tokens"); more != nullptr && more->is_array()) {
+    for (const Json& token : *more) add_special(&token);
+  }
+  return added;
+}
+
+Json load_json_if_there(const fs::path& path) { return fs::exists(path) ? load_json(path) : Json::object(); }
+
 }  // namespace
+
+std::unique_ptr<Tokenizer> load_byte_level_folder(const fs::path& folder) {
+  const std::string where = (folder / "tokenizer_config.json").string();
+  const Json settings = load_json_if_there(folder / "tokenizer_config.json");
+  const bool is_gpt2 = class_of(folder, settings, where) == "GPT2Tokenizer";
+  if (fs::exists(folder / "added_tokens.json") && find_member(settings, "added_tokens_decoder", where) == nullptr) {
+    throw UserError(fmt::format("{} has an added_tokens.json of older versions of transformers", folder.string()),
+                    "save it anew: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)");
+  }
+  Json vocab = load_json(folder / "vocab.json");
+  if (!vocab.is_object()) throw UserError(fmt::format("{}: not an object", (folder / "vocab.json").string()));
+  // What the classes say themselves.
+  const char* const end = "<|endoftext|>";
+  const Json defaults = is_gpt2
+                            ? Json{{"normalized", true}, {"bos_token", end}, {"eos_token", end}, {"unk_token", end}}
+                            : Json{{"normalized", false}, {"eos_token", end}, {"unk_token", end}, {"pad_token", end}};
+  Json added =
+      added_tokens_of(settings, load_json_if_there(folder / "special_tokens_map.json"), defaults, vocab, where);
+  Json root = {{"model", {{"type", "BPE"}, {"merges", read_merge_lines(folder / "merges.txt")}}},
+               {"decoder", {{"type", "ByteLevel"}}}};
+  if (is_gpt2) {
+    const bool has_prefix = json_get_or(settings, "add_prefix_space", false, where);
+    root["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", has_prefix}, {"use_regex", true}};
+    if (json_get_or(settings, "add_bos_token", false, where)) {
+      const auto entry =
+          token_entry(settings.contains("bos_token") ? &settings["bos_token"] : &defaults["bos_token"], true);
+      if (!entry) throw UserError(fmt::format("{}: add_bos_token without a bos_token", where));
+      const auto bos = json_get<std::string>(*entry, "content", where);
+      int64_t id = -1;
+      for (const Json& token : added) {
+        if (token.at("content") == bos) id = json_as<int64_t>(token.at("id"), bos);
+      }
+      root["post_processor"] = {
+          {"type", "TemplateProcessing"},
+          {"single", {{{"SpecialToken", {{"id", bos}}}}, {{"Sequence", {{"id", "A"}}}}}},
+          {"special_tokens", {{bos, {{"id", bos}, {"ids", Json::array({id})}, {"tokens", Json::array({bos})}}}}}};
+    }
+  } else {
+    root["normalizer"] = {{"type", "NFC"}};
+    root["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"},
+           {"pattern",
+            {{"Regex", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+                       R"(\s*[\r\n]+|\s+(?!\S)|\s+)"}}},
+           {"behavior", "Isolated"},
+           {"invert", false}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  }
+  root["model"]["vocab"] = std::move(vocab);
+  root["added_tokens"] = std::move(added);
+  return make_json_tokenizer(root, folder.string(),
+                             [&](const TokenFinder& find) { return find_special_ids(folder, find); });
+}
 
 std::unique_ptr<Tokenizer> load_gpt2_files(const fs::path& vocab_file, const fs::path& merge_file) {
   Json vocab = load_json(vocab_file);

@@ -13,6 +13,12 @@ namespace megalith {
 std::unique_ptr<Tokenizer> load_gpt2_files(const std::filesystem::path& vocab_file,
                                            const std::filesystem::path& merge_file);
 
+// The tokenizer that transformers' AutoTokenizer makes of a folder with vocab.json and merges.txt and without
+// tokenizer.json, when its class is GPT2Tokenizer or Qwen2Tokenizer: by tokenizer_class in tokenizer_config.json or
+// config.json, else by config.json's model_type. UserError for every other class, and for a folder that names none.
+// Source: transformers/convert_slow_tokenizer.py, GPT2Converter and Qwen2Converter.
+std::unique_ptr<Tokenizer> load_byte_level_folder(const std::filesystem::path& folder);
+
 // Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added behind it, then
 // num_extra_ids tokens <extra_id_0> and so on; [EOS] ends a document. add_special puts [CLS] and [SEP] around a text.
 std::unique_ptr<Tokenizer> load_bert_vocabulary(const std::filesystem::path& vocab_file, bool lower_case,

@@ -5,6 +5,14 @@
 #include "core/resolve.h"
 
 namespace megalith {
+namespace {
+
+// The option that a path of a split came with, for messages.
+const char* listed_option(const DataOptions& options, const char* of_split) {
+  return options.per_split_data_args_path ? "per_split_data_args_path" : of_split;
+}
+
+}  // namespace
 
 HubPaths::HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports)
     : environment_(environment) {
@@ -42,19 +50,27 @@ void HubPaths::fetch_large_files(Config& config) {
           resolve_hub_weights("load_hf", *config.checkpoint.load_hf, environment_, log_).string();
     });
   }
-  const std::pair<const char*, std::vector<std::string>*> lists[] = {
-      {"data_path", &config.data.data_path},
-      {"train_data_path", &config.data.train_data_path},
-      {"valid_data_path", &config.data.valid_data_path},
-      {"test_data_path", &config.data.test_data_path},
-  };
-  for (const auto& [option, values] : lists) {
-    for (std::string& value : *values) {
-      keep_error([&, option = option] {
-        value = resolve_hub_path(option, value, HubNeed::kTokenData, environment_, log_).string();
-      });
+  // Names in files of lists count too. Without any, the configuration keeps the files as they were given.
+  keep_error([&] {
+    DataOptions data = with_listed_paths(config.data);
+    bool has_names = false;
+    const std::pair<const char*, std::vector<std::string>*> lists[] = {
+        {config.data.data_args_path ? "data_args_path" : "data_path", &data.data_path},
+        {listed_option(config.data, "train_data_path"), &data.train_data_path},
+        {listed_option(config.data, "valid_data_path"), &data.valid_data_path},
+        {listed_option(config.data, "test_data_path"), &data.test_data_path},
+    };
+    for (const auto& [option, values] : lists) {
+      for (std::string& value : *values) {
+        keep_error([&, option = option] {
+          const std::string found = resolve_hub_path(option, value, HubNeed::kTokenData, environment_, log_).string();
+          has_names = has_names || found != value;
+          value = found;
+        });
+      }
     }
-  }
+    if (has_names) config.data = std::move(data);
+  });
   throw_if_any(errors);
 }
 

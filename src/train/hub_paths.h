@@ -26,8 +26,9 @@ class HubPaths {
   // tokenizer_model. UserError when it cannot be had.
   void find_tokenizer(Config& config);
 
-  // The weights of load_hf, and token files of the data paths; nothing for a dry run. UserErrors for what cannot be
-  // had.
+  // The weights of load_hf, and token files of the data paths, also of those that data_args_path and
+  // per_split_data_args_path list: where one of these names a data set of the hub, the lists take the files' place in
+  // the configuration. Nothing for a dry run. UserErrors for what cannot be had.
   void fetch_large_files(Config& config);
 
  private:

@@ -1,5 +1,6 @@
 """`megalith fetch`, and hub names as paths: against a hub on this machine, and beside huggingface_hub's own cache."""
 
+import json
 import os
 import random
 import shutil
@@ -417,6 +418,23 @@ def test_weights_and_data_wait_until_nothing_else_is_wrong(hub, client, models, 
     assert {Path(name).name for name in found if "cache" not in name} == {"wiki.bin", "wiki.idx"}
     for path in save.rglob("*"):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes()
+
+
+def test_names_in_files_of_lists_are_fetched(hub, client, models, data):
+    tokens = {f"part/wiki.{end}": Path(f"{data.prefix}.{end}").read_bytes() for end in ("bin", "idx")}
+    hub.add("org/tokens", tokens, list(tokens), repo_type="dataset")
+    client.home.mkdir()
+    lists = {"data_args_path": f"0.5 org/tokens 0.5 {data.prefix}\n", "per_split_data_args_path": json.dumps({"train": [1, "org/tokens"]})}
+    run = ("train", "--load_hf", models["llama"].folder, "--seq_length", 32, "--eval_iters", 0, "--device", "cpu", "--train_iters", 1)
+    for option, content in lists.items():
+        file = client.home / option
+        file.write_text(content)
+        client.run(*run, f"--{option}", file)
+    found = contents(client.repo("org/tokens", "dataset") / "snapshots")
+    assert {Path(name).name for name in found if "cache" not in name} == {"wiki.bin", "wiki.idx"}
+    (client.home / "data_args_path").write_text("org/nothing\n")
+    _, errors = client.run(*run, "--data_args_path", client.home / "data_args_path", expected=2)
+    assert "data_args_path" in errors and "org/nothing" in errors
 
 
 def test_ranks_that_start_together_fetch_once(hub, client, models, data):

@@ -173,7 +173,10 @@ TEST_F(YamlConfig, StructureErrorsAreNamed) {
       {"modules:\n  trainer:\n    overrides: 3\n", "x.yaml:3: overrides is not a map\n"},
       {"env: 3\n", "x.yaml:1: env takes a map of variables\n"},
       {"a: 1\n? [x]\n: 2\n", "x.yaml:2: a key must be a word\n"},
-      {"a: 1\n---\nb: 2\n", "x.yaml holds 2 YAML documents\n"},
+      {"a: 1\n---\nb: 2\n", "x.yaml holds more than one YAML document\n"},
+      {"a: 1\n---\n", "x.yaml holds more than one YAML document\n"},
+      // The parser would give empty documents for ever.
+      {",3-\n", "x.yaml:1: not valid YAML: a value cannot begin like this\n"},
       {"extends: gone.yaml\n", "x.yaml:1: extends names 'gone.yaml', which is not there\n"},
       {"extends: [{a: b}]\n", "x.yaml:1: 'extends' takes file names\n"},
       {"model: gone.yaml\n", "x.yaml:1: no preset 'gone.yaml'\n"},

@@ -205,6 +205,11 @@ TEST_F(DataSetsTest, PathsMayBeListedInFiles) {
   single.train_data_path = {"1", a};
   EXPECT_EQ(make_data_sets(single, setup(8), log_).train->name(), a);
 
+  write_file_atomic(path("splits.json"), std::string_view("{\"training\": [\"a\"]}"));
+  DataOptions misspelled;
+  misspelled.per_split_data_args_path = path("splits.json");
+  EXPECT_EQ(message_of([&] { make_data_sets(misspelled, setup(4), log_); }),
+            path("splits.json") + " lists nothing under train, valid or test");
   write_file_atomic(path("blend.txt"), std::string_view(" \n"));
   EXPECT_EQ(message_of([&] { make_data_sets(listed, setup(4), log_); }),
             fmt::format("data_args_path {} is empty", path("blend.txt")));

@@ -52,6 +52,7 @@ def byte_level_forms(corpus):
         "falcon": [pre_tokenizers.Punctuation("contiguous"), byte_level(regex=True), pre_tokenizers.Digits(),
                    split("[0-9][0-9][0-9]")],
         "starcoder": [pre_tokenizers.Digits(individual_digits=True), byte_level(regex=True)],
+        "scripts": [pre_tokenizers.UnicodeScripts(), byte_level()],
         "words": [split(r"\w+|[^\w\s]+", "removed", True), byte_level(prefix=True)],
     }
     for name, pre in steps.items():
@@ -151,6 +152,7 @@ def word_forms(corpus):
         "delimiter": pre_tokenizers.CharDelimiterSplit("a"),
         "digits_and_punctuation": pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.Punctuation("merged_with_previous")]),
         "fixed_length": pre_tokenizers.FixedLength(3),
+        "scripts": pre_tokenizers.UnicodeScripts(),
     }
     for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
         for invert in (False, True):

@@ -212,3 +212,65 @@ def test_every_form_of_tokenizer_json(program, sample, tmp_path, trained_sentenc
             failures.append(f"{name}: {error}")
     assert count >= 40
     assert not failures, "\n\n".join(failures)
+
+
+ADDED = {"content": "<|x|>", "special": True, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+FOLDERS = {
+    "gpt2": ("gpt2", {"tokenizer_class": "GPT2Tokenizer"}, None),
+    "gpt2_bos": ("gpt2", {"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": True, "pad_token": "<pad>", "add_prefix_space": True}, None),
+    "gpt2_by_model": ("gpt2", None, {"model_type": "gpt2"}),
+    "qwen2": ("qwen2", {"tokenizer_class": "Qwen2Tokenizer"}, None),
+    "qwen2_special": (
+        "qwen2",
+        {"tokenizer_class": "Qwen2TokenizerFast", "eos_token": "<|im_end|>", "bos_token": None,
+         "additional_special_tokens": ["<|im_start|>"], "added_tokens_decoder": {"900": ADDED}},
+        None,
+    ),
+    "qwen3_by_model": ("qwen2", None, {"model_type": "qwen3"}),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_vocab_and_merges_alone(program, sample, tmp_path, name):
+    """What AutoTokenizer makes of a folder without tokenizer.json."""
+    from transformers import AutoTokenizer
+
+    kind, settings, config = FOLDERS[name]
+    source = Path(__file__).parents[1] / "tokenizer" / "data" / kind / "tokenizer.json"
+    whole = json.loads(source.read_text(encoding="utf-8"))
+    vocab = {**whole["model"]["vocab"], **{token["content"]: token["id"] for token in whole["added_tokens"]}}
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in whole["model"]["merges"]]
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges), encoding="utf-8")
+    for file, content in (("tokenizer_config.json", settings), ("config.json", config)):
+        if content:
+            (tmp_path / file).write_text(json.dumps(content))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    strings = [text + extra for text, extra in zip(sample[0][::16], ("", "<|endoftext|> a", " <pad><|x|>b", "<|im_start|>\u0065\u0301") * COUNT)]
+    file = tmp_path / "few.jsonl"
+    file.write_text("".join(json.dumps(text, ensure_ascii=False) + "\n" for text in strings), encoding="utf-8")
+    backend = theirs.backend_tokenizer
+    compare(
+        program, tmp_path, (strings, file), ["--tokenizer_model", tmp_path],
+        lambda text: backend.encode(text, add_special_tokens=False).ids,
+        lambda ids: backend.decode(ids, skip_special_tokens=False),
+        lambda text: backend.encode(text).ids,
+    )  # fmt: skip
+
+
+def test_scripts_of_all_characters(program, tmp_path):
+    """UnicodeScripts between every two neighbours, and at the beginning."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    theirs = Tokenizer(models.BPE(vocab={**{c: i for i, c in enumerate(sorted(alphabet))}, "ĠA": 256}, merges=[("Ġ", "A")]))
+    # What a piece begins with is marked: ByteLevel puts a blank in front of each.
+    theirs.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)])
+    theirs.decoder = decoders.ByteLevel()
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000 and chr(c) not in "\r\n"]
+    strings = ["".join(characters[i : i + 256]) for i in range(0, len(characters), 255)]
+    file = tmp_path / "all.jsonl"
+    file.write_text("".join(json.dumps(text, ensure_ascii=False) + "\n" for text in strings), encoding="utf-8")
+    rows = lines(program, "--tokenizer_model", tmp_path, "--encode_file", file)
+    first_difference(strings, rows, [row.ids for row in theirs.encode_batch(strings, add_special_tokens=False)])

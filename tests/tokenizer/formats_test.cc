@@ -169,5 +169,30 @@ TEST(VocabFiles, Gpt2AndBert) {
             "vocab_extra_ids 3 with tokenizer_type GPT2BPETokenizer");
 }
 
+// The same against transformers: tests/oracle/tokenizer_test.py.
+TEST(VocabFiles, AFolderWithoutTokenizerJsonNeedsAClass) {
+  const test::TemporaryFolder folder;
+  folder.write("vocab.json", R"({"a": 0, "b": 1, "Ġ": 2, "ab": 3, "Ġab": 4, "<|endoftext|>": 5})");
+  folder.write("merges.txt", "#version: 0.2\na b\nĠ ab\n");
+  const TokenizerOptions options{.tokenizer_model = folder.path().string()};
+  const std::string has = folder.path().string() + " has vocab.json and merges.txt";
+  EXPECT_EQ(error_of(options), has + ", but nothing says how they cut a text");
+  folder.write("config.json", R"({"model_type": "qwen2"})");
+  EXPECT_EQ(make_tokenizer(options)->encode("ab<|endoftext|>abb"), (Ids{3, 5, 3, 1}));
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizerFast"})");
+  EXPECT_EQ(error_of(options), has + " of a RobertaTokenizer, which is read from a tokenizer.json alone");
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true,
+    "add_bos_token": true, "bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": null})");
+  const auto tokenizer = make_tokenizer(options);
+  EXPECT_EQ(tokenizer->encode("ab", true), (Ids{6, 4}));
+  EXPECT_EQ(tokenizer->encode("b</s>"), (Ids{2, 1, 7}));
+  EXPECT_EQ(tokenizer->eod(), 7);
+  EXPECT_EQ(tokenizer->bos(), 6);
+  EXPECT_EQ(tokenizer->vocab_size(), 8);
+  EXPECT_EQ(tokenizer->decode(Ids{6, 3, 7}, /*skip_special=*/true), "ab");
+  folder.write("added_tokens.json", R"({"x": 6})");
+  EXPECT_EQ(error_of(options), folder.path().string() + " has an added_tokens.json of older versions of transformers");
+}
+
 }  // namespace
 }  // namespace megalith

@@ -40,8 +40,8 @@ const std::string kUnigram =
     R"({"model":{"type":"Unigram","unk_id":0,"byte_fallback":true,"vocab":[["<unk>",0],["a",-1],
   ["▁a",-2.5],["日",-3]]},"pre_tokenizer":{"type":"WhitespaceSplit"},"decoder":{"type":"Metaspace","replacement":"▁"}})";
 const std::string kWordPiece = R"({"model":{"type":"WordPiece","unk_token":"[UNK]","max_input_chars_per_word":100,
-  "vocab":{"[UNK]":0,"the":1,"##ick":2}},"pre_tokenizer":{"type":"BertPreTokenizer"},"decoder":{"type":"WordPiece"},
-  "post_processor":{"type":"BertProcessing","sep":["[SEP]",3],"cls":["[CLS]",2]}})";
+  "vocab":{"[UNK]":0,"the":1,"##ick":2,"[SEP]":3}},"pre_tokenizer":{"type":"BertPreTokenizer"},"decoder":{"type":"WordPiece"},
+  "post_processor":{"type":"BertProcessing","sep":["[SEP]",3],"cls":["[UNK]",0]}})";
 
 std::string damaged(const std::string& good, std::mt19937& random) {
   std::string bad = good;
@@ -140,6 +140,19 @@ TEST(HostileFiles, AreUsedOrRefused) {
       }
     }
     EXPECT_GT(num_refused, 0) << subject.name << " (" << num_used << " could be used)";
+  }
+}
+
+TEST(HostileFiles, IdsAroundATextAreOfTheVocabulary) {
+  const test::TemporaryFolder folder;
+  std::string outside = kWordPiece;
+  outside.replace(outside.find("[\"[SEP]\",3]"), 11, "[\"[SEP]\",4]");
+  const auto file = folder.write("outside.json", outside);
+  try {
+    make_tokenizer({.tokenizer_model = file.string()});
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.message(), file.string() + ": post_processor puts the id 4 around a text, but the ids end at 3");
   }
 }
 

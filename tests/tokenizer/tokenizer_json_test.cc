@@ -10,6 +10,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "support/temporary_folder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -158,6 +160,18 @@ TEST_F(BadTokenizerJson, HostileValuesAreReported) {
             ": the regular expression \"[a&&[b]]\" nests or intersects character classes, which is not supported");
   EXPECT_EQ(with("/model", 3), " is 3, expected an object with \"type\"");
   EXPECT_TRUE(message_of_text(good_.dump().substr(0, 1000)).starts_with(":1: not valid JSON at byte "));
+}
+
+TEST(PreTokenizers, UnicodeScriptsCutsWhereTheScriptChanges) {
+  const test::TemporaryFolder folder;
+  const auto file =
+      folder.write("tokenizer.json", R"({"model":{"type":"WordLevel","unk_token":"?","vocab":{"?":0,"ab ":1,
+    "どこ で生れ":2,"。":3,"Да ":4,"9!":5}},"pre_tokenizer":{"type":"UnicodeScripts"}})");
+  const auto tokenizer = make_tokenizer({.tokenizer_model = file.string()});
+  // Blanks stay with what they follow, and those in front are dropped, as in the library.
+  EXPECT_EQ(tokenizer->encode("  ab どこ で生れ。Да 9!"), (std::vector<int32_t>{1, 2, 3, 4, 5}));
+  EXPECT_TRUE(tokenizer->encode("   ").empty());
+  EXPECT_EQ(tokenizer->encode("ーab "), (std::vector<int32_t>{0, 1}));
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+// Files of weights.
+#include "checkpoint/safetensors.h"
+#include "fuzz/mutate.h"
+#include "fuzz/target.h"
+
+namespace megalith::fuzz {
+namespace {
+
+std::string with_length(const std::string& header, const std::string& data) {
+  std::string bytes;
+  for (size_t i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(header.size() >> (8 * i)));
+  return bytes + header + data;
+}
+
+Target safetensors(const Scratch& scratch) {
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},"z":{"dtype":"F32","shape":[1,1],"data_offsets":[0,4]},)"
+      R"("a":{"dtype":"BF16","shape":[],"data_offsets":[4,6]},"b":{"dtype":"BF16","shape":[2],"data_offsets":[6,10]},)"
+      R"("e":{"dtype":"I64","shape":[0,3],"data_offsets":[10,10]}})";
+  Target target{"safetensors", {with_length(header, "0123456789")}, {}, {}, {}};
+  target.words = {"dtype", "shape", "data_offsets", "__metadata__", "F64",  "F4",
+                  "BOOL",  "U8",    "F8_E4M3",      "C64",          "[4,6]"};
+  target.run = [&scratch](std::string_view input) {
+    const SafetensorsFile file(scratch.put("w.safetensors", input));
+    int64_t sum = 0;
+    for (const auto& [name, tensor] : file.tensors()) {
+      for (const std::byte value : file.bytes(tensor)) sum += static_cast<int64_t>(value);
+      require(file.find(name) == &tensor, "a tensor is found by its name");
+      if (!scalar_type_of(tensor.dtype)) continue;
+      const at::Tensor view = file.view(tensor);
+      require(static_cast<int64_t>(view.nbytes()) == tensor.num_bytes, "a tensor has its bytes");
+      const auto* values = static_cast<const uint8_t*>(view.const_data_ptr());
+      for (size_t i = 0; i < view.nbytes(); ++i) sum -= values[i];
+    }
+    require(sum == 0, "both views hold the same bytes");
+  };
+  // The header alone, with the length that it then has.
+  target.mutate = [words = target.words](const std::string& input, Random& random) {
+    size_t length = 0;
+    for (size_t i = 8; i-- > 0;) length = length << 8 | (i < input.size() ? static_cast<uint8_t>(input[i]) : 0);
+    if (input.size() < 8 || length > input.size() - 8) return damaged_bytes(input, words, random);
+    return with_length(damaged_json(input.substr(8, length), words, random), input.substr(8 + length));
+  };
+  return target;
+}
+
+}  // namespace
+
+std::vector<Target> checkpoint_targets(const Scratch& scratch) { return {safetensors(scratch)}; }
+
+}  // namespace megalith::fuzz

@@ -1,0 +1,245 @@
+// Runs readers on damaged files for a bounded time; see target.h.
+//
+// Inputs are made from good ones by seeded damage. The compiler's hooks (-fsanitize-coverage=trace-pc, coverage.cc)
+// say which code an input reached; one that reached something new joins those that are damaged further. That is what
+// libFuzzer does, for compilers that come without it.
+//
+// usage: fuzz_readers [--target NAME]… [--seconds S] [--seed N] [--input FILE] [--save FOLDER] [--list]
+//   --seconds  for each target
+//   --input    runs one target on this file alone: what a failure left
+//   --save     where the input of a failure is written (the current folder)
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sanitizer/common_interface_defs.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "core/error.h"
+#include "fuzz/coverage.h"
+#include "fuzz/mutate.h"
+#include "fuzz/target.h"
+
+namespace megalith::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr unsigned kMostSecondsAnInput = 10;
+constexpr size_t kMostInputBytes = size_t{1} << 16;
+constexpr size_t kMostInputs = 1000;  // of each kind
+
+// What the callbacks of a dying process need to know.
+struct Current {
+  const Scratch* scratch = nullptr;
+  std::string target, save_path;
+  std::string input;
+  bool is_running = false;
+};
+Current current;
+
+void save_input() {
+  if (!std::exchange(current.is_running, false)) return;
+  const int file = ::open(current.save_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  size_t done = 0;
+  while (file >= 0 && done < current.input.size()) {
+    const ssize_t written = ::write(file, current.input.data() + done, current.input.size() - done);
+    if (written <= 0) break;
+    done += static_cast<size_t>(written);
+  }
+  if (file >= 0) ::close(file);
+  std::fprintf(stderr, "fuzz: %s failed; its input: fuzz_readers --target %s --input %s\n", current.target.c_str(),
+               current.target.c_str(), current.save_path.c_str());
+}
+
+void on_death() {
+  save_input();
+  if (current.scratch != nullptr) current.scratch->remove();
+}
+
+void on_alarm(int) {
+  std::fprintf(stderr, "fuzz: an input of %s takes more than %u seconds\n", current.target.c_str(),
+               kMostSecondsAnInput);
+  on_death();
+  ::_exit(1);
+}
+
+// What UndefinedBehaviorSanitizer found; GCC's is a library of its own, which knows nothing of the callback above.
+void on_abort(int) {
+  on_death();
+  ::_exit(1);
+}
+
+struct Outcome {
+  bool was_used = false;
+  std::string refusal;
+};
+
+Outcome run_one(const Target& target, std::string input) {
+  current.input = std::move(input);
+  current.is_running = true;
+  ::alarm(kMostSecondsAnInput);
+  Outcome outcome;
+  try {
+    target.run(current.input);
+    outcome.was_used = true;
+  } catch (const UserError& error) {
+    outcome.refusal = error.message();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fuzz: %s: neither used nor refused: %s\n", target.name.c_str(), error.what());
+    on_death();
+    ::_exit(1);
+  }
+  ::alarm(0);
+  current.is_running = false;
+  return outcome;
+}
+
+// Inputs that reached something new. Those that could be used lead deeper; those that were refused are more.
+struct Kept {
+  std::vector<std::string> used, refused;
+
+  void keep(std::string input, bool was_used, Random& random) {
+    std::vector<std::string>& list = was_used ? used : refused;
+    if (list.size() < kMostInputs) {
+      list.push_back(std::move(input));
+    } else {
+      list[below(list.size(), random)] = std::move(input);
+    }
+  }
+};
+
+std::string damaged(const Target& target, const Kept& kept, Random& random) {
+  const std::vector<std::string>& inputs = kept.refused.empty() || random() % 4 != 0 ? kept.used : kept.refused;
+  const std::string& chosen = inputs[below(inputs.size(), random)];
+  std::string input;
+  if (random() % 16 == 0) {  // the beginning of one, the end of another
+    const std::string& other = inputs[below(inputs.size(), random)];
+    input = chosen.substr(0, below(chosen.size() + 1, random)) + other.substr(below(other.size() + 1, random));
+  } else if (target.mutate && random() % 3 != 0) {
+    input = target.mutate(chosen, random);
+  } else {
+    input = damaged_bytes(chosen, target.words, random);
+  }
+  if (input.size() > kMostInputBytes) input.resize(kMostInputBytes);
+  return input;
+}
+
+void fuzz(const Target& target, double seconds, uint64_t seed, const std::string& save_folder) {
+  current.target = target.name;
+  current.save_path = (fs::path(save_folder) / ("fuzz_" + target.name + ".failure")).string();
+  Random random(seed);
+  Coverage coverage;
+  Kept kept;
+  for (const std::string& seed_input : target.seeds) {
+    if (const Outcome outcome = run_one(target, seed_input); !outcome.was_used) {
+      throw UserError(fmt::format("{} refuses its good input {}: {}", target.name, kept.used.size(), outcome.refusal));
+    }
+    coverage.take_new();
+    kept.used.push_back(seed_input);
+  }
+  int64_t num_used = 0, num_refused = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  while (elapsed() < seconds) {
+    const bool was_used = run_one(target, damaged(target, kept, random)).was_used;
+    ++(was_used ? num_used : num_refused);
+    if (coverage.take_new() > 0) kept.keep(current.input, was_used, random);
+  }
+  std::printf("%-20s %7lld used %8lld refused %6zu places in code %4zu + %4zu inputs kept\n", target.name.c_str(),
+              static_cast<long long>(num_used), static_cast<long long>(num_refused), coverage.num_places(),
+              kept.used.size(), kept.refused.size());
+  std::fflush(stdout);
+}
+
+int run(const std::vector<std::string>& arguments) {
+  std::vector<std::string> names;
+  std::string input, save_folder = ".";
+  double seconds = 3;
+  uint64_t seed = 1;
+  bool only_lists = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& flag = arguments[i];
+    if (flag == "--list") {
+      only_lists = true;
+      continue;
+    }
+    if (i + 1 == arguments.size()) throw UserError("fuzz_readers: " + flag + " needs a value");
+    const std::string& value = arguments[++i];
+    if (flag == "--target") {
+      names.push_back(value);
+    } else if (flag == "--seconds") {
+      seconds = std::stod(value);
+    } else if (flag == "--seed") {
+      seed = std::stoull(value);
+    } else if (flag == "--input") {
+      input = value;
+    } else if (flag == "--save") {
+      save_folder = value;
+    } else {
+      throw UserError("fuzz_readers: unknown flag " + flag);
+    }
+  }
+  const Scratch scratch;
+  current.scratch = &scratch;
+  __sanitizer_set_death_callback(on_death);
+  ::signal(SIGALRM, on_alarm);
+  ::signal(SIGABRT, on_abort);
+  std::vector<Target> targets;
+  for (auto make : {tokenizer_targets, data_targets, configuration_targets, checkpoint_targets}) {
+    for (Target& target : make(scratch)) targets.push_back(std::move(target));
+  }
+  const size_t num_readers = targets.size();
+  for (Target& target : planted_targets(scratch)) targets.push_back(std::move(target));
+  std::printf("seed %llu, %g s a target\n", static_cast<unsigned long long>(seed), seconds);
+  std::fflush(stdout);
+  size_t num_run = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const Target& target = targets[i];
+    // Planted faults only by name.
+    if (names.empty() ? i >= num_readers : std::find(names.begin(), names.end(), target.name) == names.end()) continue;
+    ++num_run;
+    if (only_lists) {
+      std::printf("%s\n", target.name.c_str());
+    } else if (!input.empty()) {
+      std::ifstream file(input, std::ios::binary);
+      if (!file) throw UserError("fuzz_readers: cannot read " + input);
+      current.target = target.name;
+      current.save_path = "/dev/null";
+      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+      const Outcome outcome = run_one(target, bytes);
+      std::printf("%s: %s\n", target.name.c_str(), outcome.was_used ? "used" : outcome.refusal.c_str());
+    } else {
+      fuzz(target, seconds, seed, save_folder);
+    }
+  }
+  if (num_run < std::max<size_t>(names.size(), 1)) throw UserError("fuzz_readers: no such target; --list names them");
+  current.scratch = nullptr;
+  return 0;
+}
+
+}  // namespace
+}  // namespace megalith::fuzz
+
+// An allocation beyond this is a finding: a file of a few kilobytes asks for none. The shadow of threads that a
+// library left running is not our concern, so leaks are not looked for.
+extern "C" const char* __asan_default_options() {
+  return "max_allocation_size_mb=512:allocator_may_return_null=0:detect_leaks=0:detect_stack_use_after_return=1:"
+         "strict_string_checks=1:hard_rss_limit_mb=4096";
+}
+extern "C" const char* __ubsan_default_options() { return "print_stacktrace=1:halt_on_error=1:abort_on_error=1"; }
+
+int main(int argc, char** argv) {
+  try {
+    return megalith::fuzz::run({argv + 1, argv + argc});
+  } catch (const megalith::UserError& error) {
+    std::fprintf(stderr, "error: %s\n", error.message().c_str());
+    return 2;
+  }
+}
