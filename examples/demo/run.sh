@@ -2,7 +2,8 @@
 # The demo: trains a small Llama on the King James Bible on this machine, shows how the loss falls, and lets it write.
 # `make demo` builds the program first and then calls this.
 #
-# usage: run.sh [PROGRAM] [FOLDER] [options of megalith train, such as --train_iters 100]
+# usage: [EXPERIMENT=demo_mixtral] run.sh [PROGRAM] [FOLDER] [options of megalith train, such as --train_iters 100]
+#   EXPERIMENT  of configs/experiments: demo (a Llama), demo_mixtral and demo_deepseek (mixtures of experts)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -36,7 +37,7 @@ done
 # A demo starts from the beginning; a run of yours goes on where it was with --load.
 rm -rf "$folder/checkpoint" "$folder/metrics.jsonl" "$folder/loss.svg"
 step "3/5  Training (megalith train), a few minutes. It can be stopped with Ctrl-C"
-"$program" train --config "$root/configs/experiments/demo.yaml" $precision --tokenizer_type ByteTokenizer \
+"$program" train --config "$root/configs/experiments/${EXPERIMENT:-demo}.yaml" $precision --tokenizer_type ByteTokenizer \
   --train_data_path "$folder/data/train_text_document" --valid_data_path "$folder/data/valid_text_document" \
   --save "$folder/checkpoint" --metrics_file "$folder/metrics.jsonl" --loss_plot_file "$folder/loss.svg" "$@"
 

@@ -36,7 +36,9 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("finetune", finetune, "Load the weights alone: iteration 0, no samples consumed, a fresh optimizer.");
   v.field("exit_on_missing_checkpoint", exit_on_missing_checkpoint,
           "Refuse to start when load has no checkpoint, instead of starting afresh.");
-  v.field("load_hf", load_hf, "Hugging Face folder that gives the architecture and the weights.");
+  v.field("load_hf", load_hf,
+          "Hugging Face folder that gives the architecture and the weights, or a model of the hub: org/name, or "
+          "org/name@revision.");
   v.field("save_hf", save_hf, "Hugging Face folder that is written at the end.");
 }
 

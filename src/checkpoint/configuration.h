@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace megalith {
 using Configuration = std::vector<std::pair<std::string, std::string>>;
 
 Configuration configuration_of(const OptionSet& options);
+
+// A value without the quotes and escapes of yaml_scalar(); lists stay as they are.
+std::string plain_text(std::string_view value);
 
 // What the shapes and the meaning of the weights depend on, defaults filled in: two models with the same architecture
 // can exchange weights. Dropouts, initialisation, padding and the like are left out.

@@ -19,17 +19,30 @@
 namespace megalith {
 namespace {
 
+void add_tensor(StoredModel& model, std::string_view key, const std::string& name, const std::vector<int64_t>& shape,
+                const Box& box, const at::Tensor& local) {
+  Placement placement;
+  placement.local_shape = box.extent;
+  placement.pieces.push_back({.name = name, .shape = shape, .canonical = box, .local = Box::whole(box.extent)});
+  model.placements.push_back(std::move(placement));
+  model.state.tensors.push_back({.key = std::string(key), .placement = &model.placements.back(), .local = local});
+}
+
 // Each stored box becomes a tensor of its own; writers join the neighbours.
-void add_entry(StoredModel& model, const std::string& key, const std::string& name, const TensorStore::Entry& entry) {
+void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry) {
   for (const TensorStore::Part& part : entry.parts) {
-    Placement placement;
-    placement.local_shape = part.box.extent;
-    placement.pieces.push_back(
-        {.name = name, .shape = entry.shape, .canonical = part.box, .local = Box::whole(part.box.extent)});
-    model.placements.push_back(std::move(placement));
-    model.state.tensors.push_back(
-        {.key = key, .placement = &model.placements.back(), .local = part.file->view(*part.tensor)});
+    add_tensor(model, key, name, entry.shape, part.box, part.file->view(*part.tensor));
   }
+}
+
+// Under its canonical name; one with scales is decoded, to the dtype of what DeepSeek's files leave unquantised.
+void add_hf_entry(StoredModel& model, const std::string& name, const TensorStore& store, std::string_view stored_name) {
+  const TensorStore::Entry& entry = *store.find(stored_name);
+  if (entry.scales.empty()) return add_entry(model, kModelKey, name, entry);
+  const Box whole = Box::whole(entry.shape);
+  const at::Tensor decoded = at::empty(entry.shape, at::kBFloat16);
+  store.read(stored_name, whole, decoded);
+  add_tensor(model, kModelKey, name, entry.shape, whole, decoded);
 }
 
 }  // namespace
@@ -83,8 +96,9 @@ StoredModel open_stored_hf(const std::filesystem::path& folder) {
   LayerContext context;
   context.groups = &groups;
   context.device = at::kMeta;
-  const auto shape = read.family->build(read.config, context, {0, read.config.num_layers, true, true});
-  const TensorStore store = TensorStore::open_folder(folder);
+  const auto shape = read.family->build(read.config, context, StageRange::whole(read.config));
+  const HfWeights weights = open_hf_weights(folder);
+  const TensorStore& store = weights.store;
   std::vector<PieceView> views;
   for (const Parameter* parameter : shape->parameters()) {
     for (PieceView& view : piece_views(parameter->placement(), parameter->data())) views.push_back(std::move(view));
@@ -92,14 +106,14 @@ StoredModel open_stored_hf(const std::filesystem::path& folder) {
   const StoreFit fit = compare_with_store(store, views);
   std::vector<std::string> unexpected;
   for (const auto& [name, entry] : store.entries()) {
-    if (!fit.used.contains(name) && !is_saved_buffer(name)) unexpected.push_back(name);
+    if (!fit.used.contains(name) && !weights.may_be_unused(name)) unexpected.push_back(name);
   }
   throw_unless_empty(folder.string(), fit.missing, fit.misshaped, unexpected,
                      "config.json and the weights of this folder do not belong together");
   std::set<std::string> added;
   for (const PieceView& view : views) {
     if (!added.insert(view.piece.name).second) continue;
-    add_entry(model, std::string(kModelKey), view.piece.name, *store.find(store.resolve(view.piece)));
+    add_hf_entry(model, view.piece.name, store, store.resolve(view.piece));
   }
   return model;
 }

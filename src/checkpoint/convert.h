@@ -1,6 +1,6 @@
 // Stored models as the states that writers take, so that one form becomes another without a model being built: what is
 // stored stays in its files, is mapped, and is written block by block. Memory is bounded by a block, however large the
-// model; mapped pages are the system's to drop.
+// model; mapped pages are the system's to drop. Block-scaled FP8 matrices alone are decoded into memory, as bf16.
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,28 +14,57 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/exchange.h"
-#include "checkpoint/tensor_store.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "models/hf_config.h"
 
 namespace megalith {
 
-bool is_saved_buffer(std::string_view name) {
+bool HfWeights::may_be_unused(std::string_view name) const {
   constexpr std::array<std::string_view, 3> kEndings = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
-  return std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) { return name.ends_with(ending); });
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view ending) { return name.ends_with(ending); }) ||
+         std::any_of(prediction_layers.begin(), prediction_layers.end(),
+                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+HfWeights open_hf_weights(const std::filesystem::path& folder) {
+  HfWeights weights{TensorStore::open_folder(folder), {}};
+  const std::filesystem::path path = folder / kHfConfigFile;
+  if (!std::filesystem::exists(path)) return weights;
+  const Json json = load_json(path);
+  const std::string where = path.string();
+  if (const Json* quantization = find_member(json, "quantization_config", where)) {
+    const auto block = json_get_or<std::vector<int64_t>>(*quantization, "weight_block_size", {128, 128}, where);
+    if (block.size() != 2 || block[0] < 1 || block[1] < 1) {
+      throw UserError(fmt::format("{}: weight_block_size is [{}], expected rows and columns of a block", where,
+                                  fmt::join(block, ", ")),
+                      "the file is broken: fetch it again");
+    }
+    weights.store.set_block_scales(block);
+  }
+  if (const auto num_layers = json_find<int64_t>(json, "num_hidden_layers", where)) {
+    const auto num_predictions = json_get_or<int64_t>(json, "num_nextn_predict_layers", 0, where);
+    for (int64_t i = 0; i < num_predictions; ++i) {
+      weights.prediction_layers.push_back(fmt::format("model.layers.{}.", *num_layers + i));
+    }
+  }
+  return weights;
 }
 
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups) {
   Group& world = *groups.world;
-  std::optional<TensorStore> store;
+  std::optional<HfWeights> weights;
   std::vector<PieceView> views;
   StoreFit fit;
   run_on_all(world, "load_hf open", [&] {
-    store = TensorStore::open_folder(folder);
+    weights = open_hf_weights(folder);
     for (const CheckpointTensor& tensor : tensors) {
       for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
         views.push_back(std::move(view));
       }
     }
-    fit = compare_with_store(*store, views);
+    fit = compare_with_store(weights->store, views);
   });
   // A rank sees only its own stage: what no rank wants is unexpected.
   std::set<std::string> used;
@@ -48,8 +78,8 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
   }
   run_on_all(world, "load_hf fit", [&] {
     std::vector<std::string> unexpected;
-    for (const auto& [name, entry] : store->entries()) {
-      if (!used.contains(name) && !is_saved_buffer(name)) unexpected.push_back(name);
+    for (const auto& [name, entry] : weights->store.entries()) {
+      if (!used.contains(name) && !weights->may_be_unused(name)) unexpected.push_back(name);
     }
     throw_unless_empty(
         folder.string(), fit.missing, fit.misshaped, unexpected,
@@ -59,7 +89,7 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
     for (const CheckpointTensor& tensor : tensors) {
       if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
     }
-    read_pieces(*store, views);
+    read_pieces(weights->store, views);
   });
 }
 

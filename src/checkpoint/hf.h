@@ -5,22 +5,35 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "checkpoint/checkpoint_state.h"
+#include "checkpoint/tensor_store.h"
 #include "comm/groups.h"
 #include "models/families.h"
 
 namespace megalith {
 
-// Fills the tensors (of key "model") from DIR/model.safetensors or its shards; dtypes are converted, padding becomes
-// zero. A tied lm_head.weight may be there or not, buffers that old versions saved are passed over. UserError, before
+// Fills the tensors (of key "model") from DIR/model.safetensors or its shards; dtypes are converted, block-scaled FP8
+// matrices decoded, padding becomes zero. A tied lm_head.weight may be there or not, what HfWeights::may_be_unused()
+// allows is passed over. UserError, before
 // anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the world.
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups);
 
-// Whether a stored tensor of this name is a buffer and no weight: what versions of transformers saved although it
-// follows from the configuration.
-bool is_saved_buffer(std::string_view name);
+// The tensors of a folder as its config.json, if there is one, says to read them.
+struct HfWeights {
+  TensorStore store;                           // decodes what quantization_config says
+  std::vector<std::string> prediction_layers;  // "model.layers.61.": behind the decoder's (num_nextn_predict_layers)
+
+  // Whether a tensor may be there that no parameter wants: a buffer that versions of transformers saved although it
+  // follows from the configuration, or a part of a multi-token prediction layer, which transformers passes over too.
+  bool may_be_unused(std::string_view name) const;
+};
+
+// UserError as TensorStore::open_folder() and set_block_scales() have it.
+HfWeights open_hf_weights(const std::filesystem::path& folder);
 
 struct HfExport {
   at::ScalarType dtype = at::kBFloat16;  // of the weights in the files

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -30,6 +31,25 @@ void add_file(TensorStore& store, const fs::path& path, std::set<std::string>* n
     store.add(name, tensor.shape, {.box = Box::whole(tensor.shape), .file = file, .tensor = &tensor});
     if (names != nullptr) names->insert(name);
   }
+}
+
+int64_t blocks_in(int64_t extent, int64_t block) { return (extent + block - 1) / block; }
+
+// out = stored * the scale of each element's block. `offset` is where the stored box lies in its matrix, scales are
+// those of the blocks it touches.
+void copy_scaled(const at::Tensor& stored, const std::vector<int64_t>& offset, const at::Tensor& scales,
+                 const std::vector<int64_t>& block, const at::Tensor& out) {
+  const at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), out.options().device(at::kCPU));
+  const int64_t rows = stored.size(0), columns = stored.size(1), first_column = offset[1] % block[1];
+  const at::Tensor column_blocks = at::arange(first_column, first_column + columns).div(block[1], "floor");
+  const at::Tensor by_column = scales.index_select(1, column_blocks);  // (rows of blocks, columns)
+  int64_t row = 0;
+  for (int64_t i = 0; i < scales.size(0); ++i) {
+    const int64_t count = std::min((offset[0] / block[0] + i + 1) * block[0] - offset[0], rows) - row;
+    host.narrow(0, row, count).copy_(stored.narrow(0, row, count).to(at::kFloat).mul_(by_column[i]));
+    row += count;
+  }
+  if (!out.is_cpu()) out.copy_(host);
 }
 
 [[noreturn]] void fail_no_weights(const fs::path& folder) {
@@ -136,6 +156,39 @@ void TensorStore::add(const std::string& name, const std::vector<int64_t>& shape
   entry.parts.push_back(std::move(part));
 }
 
+void TensorStore::set_block_scales(const std::vector<int64_t>& block) {
+  MEGALITH_CHECK(block.size() == 2 && block[0] > 0 && block[1] > 0, "blocks of [{}]", fmt::join(block, ", "));
+  constexpr std::array kFloats = {SafetensorsDtype::kF16, SafetensorsDtype::kBf16, SafetensorsDtype::kF32,
+                                  SafetensorsDtype::kF64};
+  for (auto& [name, entry] : entries_) {
+    if (entry.dtype != SafetensorsDtype::kF8E4M3) continue;
+    const std::string where = fmt::format("{}: {}", entry.parts.front().file->path().string(), name);
+    if (entry.shape.size() != 2) {
+      throw UserError(
+          fmt::format("{} is F8_E4M3 [{}], and block scales belong to matrices", where, fmt::join(entry.shape, ", ")),
+          "load the unquantised model that it was made from");
+    }
+    const std::string scale_name = name + "_scale_inv";
+    const Entry* scales = find(scale_name);
+    if (scales == nullptr) {
+      throw UserError(fmt::format("{} is F8_E4M3, but its scales {} are in no file", where, scale_name),
+                      "fetch the whole folder again");
+    }
+    const std::vector<int64_t> expected = {blocks_in(entry.shape[0], block[0]), blocks_in(entry.shape[1], block[1])};
+    const bool is_float = std::find(kFloats.begin(), kFloats.end(), scales->dtype) != kFloats.end();
+    if (!is_float || scales->shape != expected) {
+      throw UserError(fmt::format("{}: {} is {} [{}], expected floats [{}]: one for each {} x {} block of [{}]",
+                                  scales->parts.front().file->path().string(), scale_name, name_of(scales->dtype),
+                                  fmt::join(scales->shape, ", "), fmt::join(expected, ", "), block[0], block[1],
+                                  fmt::join(entry.shape, ", ")),
+                      "config.json (quantization_config.weight_block_size) and the weights do not belong together: "
+                      "fetch them again");
+    }
+    entry.scales = scale_name;
+    entry.block = block;
+  }
+}
+
 const TensorStore::Entry* TensorStore::find(std::string_view name) const {
   const auto found = entries_.find(name);
   return found == entries_.end() ? nullptr : &found->second;
@@ -149,6 +202,18 @@ std::string_view TensorStore::resolve(const Piece& piece) const {
   return "";
 }
 
+// (rows of blocks, columns of blocks) float32: of the blocks that the box touches.
+at::Tensor TensorStore::scales_of(const Entry& entry, const Box& box) const {
+  Box blocks = box;
+  for (size_t d = 0; d < 2; ++d) {
+    blocks.offset[d] = box.offset[d] / entry.block[d];
+    blocks.extent[d] = blocks_in(box.offset[d] + box.extent[d], entry.block[d]) - blocks.offset[d];
+  }
+  at::Tensor scales = at::empty(blocks.extent, at::kFloat);
+  read(entry.scales, blocks, scales);
+  return scales;
+}
+
 void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& out) const {
   const at::NoGradGuard no_grad;
   const Entry* entry = find(name);
@@ -158,7 +223,11 @@ void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& 
     const Box common = intersect(part.box, box);
     if (common.is_empty()) continue;
     const at::Tensor source = slice_box(part.file->view(*part.tensor), common, part.box.offset);
-    slice_box(out, common, box.offset).copy_(source);
+    const at::Tensor target = slice_box(out, common, box.offset);
+    if (entry->scales.empty())
+      target.copy_(source);
+    else
+      copy_scaled(source, common.offset, scales_of(*entry, common), entry->block, target);
     num_read += common.num_elements();
   }
   if (num_read != box.num_elements()) {
@@ -180,10 +249,14 @@ StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView>
       fit.missing.push_back(piece.name);
       continue;
     }
-    fit.used.emplace(name);
-    for (const std::string& alias : piece.aliases) {
-      if (store.find(alias) != nullptr) fit.used.insert(alias);
-    }
+    const auto use = [&](std::string_view used) {
+      const TensorStore::Entry* found = store.find(used);
+      if (found == nullptr) return;
+      fit.used.emplace(used);
+      if (!found->scales.empty()) fit.used.insert(found->scales);
+    };
+    use(name);
+    for (const std::string& alias : piece.aliases) use(alias);
     const TensorStore::Entry& entry = *store.find(name);
     if (entry.shape != piece.shape) {
       fit.misshaped.push_back(

@@ -29,6 +29,10 @@ class TensorStore {
     std::vector<int64_t> shape;
     SafetensorsDtype dtype = SafetensorsDtype::kF32;
     std::vector<Part> parts;
+    // Of a matrix that is stored with a scale for each block of elements: their tensor, and the blocks' rows and
+    // columns. Empty for most.
+    std::string scales = {};
+    std::vector<int64_t> block = {};
   };
 
   // model.safetensors, or all files of model.safetensors.index.json. UserError when neither is there, a shard is
@@ -39,16 +43,25 @@ class TensorStore {
   // UserError when another part of the tensor had a different shape or dtype, or covers the same elements.
   void add(const std::string& name, const std::vector<int64_t>& shape, Part part);
 
+  // Says what F8_E4M3 matrices mean: element times the scale of its block, which lies in `NAME_scale_inv`, a tensor
+  // (ceil(rows / block[0]), ceil(columns / block[1])) of floats. Reading gives the products from now on. UserError,
+  // with file and tensor, where an F8_E4M3 tensor is no matrix or its scales are missing or do not fit. Source:
+  // DeepSeek-V3's published files, inference/kernel.py (weight_dequant).
+  void set_block_scales(const std::vector<int64_t>& block);
+
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
   const Entry* find(std::string_view name) const;
   // The piece's own name or the first of its aliases that is here; "" when none is.
   std::string_view resolve(const Piece& piece) const;
 
   // Copies a box of a tensor into `out`, which has the box's extents, any strides, any device and any dtype that the
-  // stored one converts to. UserError when the stored parts do not cover the box.
+  // stored one converts to; scaled elements are computed in float32 and rounded once. UserError when the stored parts
+  // do not cover the box.
   void read(std::string_view name, const Box& box, const at::Tensor& out) const;
 
  private:
+  at::Tensor scales_of(const Entry& entry, const Box& box) const;
+
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
@@ -56,7 +69,7 @@ class TensorStore {
 struct StoreFit {
   std::vector<std::string> missing;    // canonical names
   std::vector<std::string> misshaped;  // "model.norm.weight is [8], expected [16]"
-  std::set<std::string> used;          // names in the store, aliases that also are there included
+  std::set<std::string> used;          // names in the store, aliases that also are there and scales included
 };
 StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views);
 

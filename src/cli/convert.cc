@@ -83,7 +83,7 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   LayerContext context;
   context.groups = &groups;
   context.kernels = Kernels::kReference;
-  const auto model = family.build(config, context, {0, config.num_layers, true, true});
+  const auto model = family.build(config, context, StageRange::whole(config));
   load(model_tensors(model->parameters()));
   const at::NoGradGuard no_grad;
   ModelInput input;

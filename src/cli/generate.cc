@@ -1,5 +1,6 @@
 // megalith generate: text from a checkpoint or a Hugging Face folder.
 #include <cstdio>
+#include <numeric>
 
 #include "cli/session.h"
 #include "core/error.h"
@@ -98,12 +99,17 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
   return kExitSuccess;
 }
 
-// Replicas of the model would all write the same text.
-void check_ranks(const Derived& derived) {
-  if (derived.data_parallel_size == 1) return;
-  const int64_t model_ranks = derived.world_size / derived.data_parallel_size;
+// Replicas of the model would all write the same text. Ranks that hold experts of their own are none, though they see
+// the same tokens.
+void check_ranks(const Resolved& resolved) {
+  const ParallelOptions& parallel = resolved.config.parallel;
+  const int64_t tp = parallel.tensor_model_parallel_size, world_size = resolved.derived.world_size;
+  const int64_t of_experts = parallel.expert_tensor_parallel_size.value_or(tp) * parallel.expert_model_parallel_size;
+  const int64_t model_ranks =
+      std::lcm(tp * parallel.context_parallel_size, of_experts) * parallel.pipeline_model_parallel_size;
+  if (world_size == model_ranks) return;
   throw UserError(
-      fmt::format("{} ranks were started, and the model to generate with lies on {}", derived.world_size, model_ranks),
+      fmt::format("{} ranks were started, and the model to generate with lies on {}", world_size, model_ranks),
       fmt::format("start {} rank{}, or spread the model further with tensor_model_parallel_size", model_ranks,
                   model_ranks == 1 ? "" : "s"));
 }
@@ -121,7 +127,7 @@ int run_generate(CommandContext& context) {
                help_text(*resolved->options));
     return kExitSuccess;
   }
-  check_ranks(resolved->derived);
+  check_ranks(*resolved);
   Session session = start_session(context, std::move(resolved), launch);
   return run_in_session(session, [&] {
     const int code = generate(context, session, options);

@@ -14,7 +14,7 @@ constexpr bool kSwitch = true, kValue = false;
 constexpr KnownNamesRow kRows[] = {
     // ---- The Python stack's performance switches ----
     {Kind::kNoEffect, kSwitch, "operators are always fused",
-     "use_flash_attn masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion bias_dropout_fusion rope_fusion "
+     "use_flash_attn masked_softmax_fusion bias_swiglu_fusion bias_dropout_fusion rope_fusion "
      "apply_rope_fusion persist_layer_norm no_persist_layer_norm cross_entropy_loss_fusion fused_single_qkv_rope "
      "fused_padded_mla_attention use_te_activation_func use_transformer_engine_op_fuser flash_decode "
      "gradient_accumulation_fusion enable_fused_linear_ce"},
@@ -83,7 +83,6 @@ constexpr KnownNamesRow kRows[] = {
      "pp_warmup allow_padding_num_layers enable_1f1b_v enable_zb_runtime enable_exactly_numeric_match "
      "enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline patch_zero_bubble "
      "pre_communication_optimization offload auto_offload_time cpu_offload"},
-    {Kind::kUnsupported, kValue, "expert parallelism", "expert_model_parallel_size=1 expert_tensor_parallel_size=1"},
     {Kind::kUnsupported, kSwitch, "replicated local checkpoints", "replication=false"},
 
     // ---- Memory for time: the same results ----
@@ -109,32 +108,24 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kValue, "optimizer state in that dtype", "main_grads_dtype=fp32 main_params_dtype=fp32"},
 
     // ---- Architecture ----
-    {Kind::kUnsupported, kValue, "mixture of experts", "num_experts=0 moe_num_experts=0 use_rocmoe=false"},
-    {Kind::kNoEffect, kValue, "read only with num_experts",
-     "moe_layer_freq moe_ffn_hidden_size moe_router_topk moe_router_load_balancing_type moe_aux_loss_coeff "
-     "moe_z_loss_coeff moe_input_jitter_eps moe_router_score_function moe_router_dtype moe_router_num_groups "
-     "moe_router_group_topk moe_router_topk_scaling_factor moe_router_bias_update_rate moe_token_dispatcher_type "
-     "moe_deepep_num_sms moe_expert_capacity_factor moe_token_drop_policy moe_shared_expert_intermediate_size "
-     "moe_capacity_factor moe_top_k moe_loss_weight moe_jitter_eps num_shared_experts router_logit_softcapping "
-     "moe_router_force_load_balancing_type moe_flex_dispatcher_backend"},
-    {Kind::kNoEffect, kSwitch, "read only with num_experts",
-     "moe_router_pre_softmax moe_router_enable_expert_bias moe_router_force_load_balancing moe_enable_deepep "
-     "moe_pad_expert_input_to_capacity moe_shared_expert_overlap moe_grouped_gemm moe_use_legacy_grouped_gemm "
-     "moe_permute_fusion moe_per_layer_logging moe_extended_tp moe_use_upcycling moe_enable_mori "
-     "moe_use_fused_router_with_aux_score moe_lbl_in_fp32 moe_use_megatron_switch moe_expert_model_parallelism "
-     "enable_shared_expert"},
-    {Kind::kUnsupported, kSwitch, "multi-head latent attention", "multi_latent_attention=false"},
-    {Kind::kNoEffect, kValue, "read only with multi_latent_attention",
-     "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rotary_scaling_factor mscale mscale_all_dim "
-     "qk_nope_head_dim qk_rope_head_dim original_max_position_embeddings"},
-    {Kind::kUnsupported, kValue, "yarn rotary scaling", "rope_type=rope"},
-    {Kind::kUnsupported, kValue, "multi-token prediction", "mtp_num_layers=0"},
-    {Kind::kNoEffect, kValue, "read only with mtp_num_layers", "mtp_loss_scaling_factor"},
-    {Kind::kUnsupported, kSwitch, "this activation", "squared_relu=false openai_gelu=false quick_geglu=false"},
+    {Kind::kUnsupported, kValue, "ROCm's earlier mixture of experts (num_experts has it)", "use_rocmoe=false"},
+    {Kind::kNoEffect, kValue, "experts are always grouped, and tokens travel by the group's own collectives",
+     "moe_deepep_num_sms moe_flex_dispatcher_backend"},
+    {Kind::kNoEffect, kSwitch, "experts are always grouped, and tokens travel by the group's own collectives",
+     "moe_enable_deepep moe_grouped_gemm moe_use_legacy_grouped_gemm moe_permute_fusion moe_enable_mori "
+     "moe_use_fused_router_with_aux_score moe_lbl_in_fp32 moe_use_megatron_switch moe_extended_tp"},
+    {Kind::kNoEffect, kSwitch, "the loads of all layers are always recorded", "moe_per_layer_logging"},
+    {Kind::kNoEffect, kSwitch, "num_shared_experts decides", "enable_shared_expert"},
+    {Kind::kUnsupported, kSwitch, "upcycling of a dense model", "moe_use_upcycling=false"},
+    {Kind::kUnsupported, kSwitch, "experts over all data-parallel ranks (set expert_model_parallel_size)",
+     "moe_expert_model_parallelism=false"},
+    {Kind::kUnsupported, kValue, "soft-capping of a router's logits", "router_logit_softcapping=0"},
+    {Kind::kNoEffect, kValue, "forced balance sends tokens to experts in turn", "moe_router_force_load_balancing_type"},
+    {Kind::kUnsupported, kSwitch, "this activation", "quick_geglu=false"},
     {Kind::kUnsupported, kSwitch, "this form of normalisation",
-     "apply_layernorm_1p=false qk_layernorm=false qk_l2_norm=false apply_residual_connection_post_layernorm=false"},
-    {Kind::kUnsupported, kSwitch, "query-key layer scaling",
-     "apply_query_key_layer_scaling=false query_key_layer_scaling=false"},
+     "qk_l2_norm=false apply_residual_connection_post_layernorm=false"},
+    {Kind::kNoEffect, kSwitch, "it divides and multiplies scores by the same number: softmax is always in fp32",
+     "apply_query_key_layer_scaling query_key_layer_scaling"},
     {Kind::kUnsupported, kSwitch, "a residual stream in fp32", "fp32_residual_connection=false"},
     {Kind::kUnsupported, kValue, "this form of rotary embedding",
      "rotary_interleaved=false rotary_percent=1 rotary_seq_len_interpolation_factor=1"},

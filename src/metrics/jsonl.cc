@@ -17,6 +17,9 @@
 namespace megalith {
 namespace {
 
+// Loads of more experts than these, over all layers, would make lines of many kilobytes.
+constexpr size_t kMostExpertNumbers = 4096;
+
 template <typename T>
 OrderedJson or_null(const std::optional<T>& value) {
   return value ? OrderedJson(*value) : OrderedJson(nullptr);
@@ -65,6 +68,15 @@ std::string json_line(const StepRecord& record) {
   line["memory_peak_bytes"] = record.memory_peak_bytes;
   if (record.params_norm) line["params_norm"] = *record.params_norm;
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
+  if (!record.expert_loads.empty()) {
+    line["expert_load_max_over_mean"] = max_over_mean(record.expert_loads);
+    size_t num_numbers = 0;
+    for (const ExpertLoad& load : record.expert_loads) num_numbers += load.tokens.size();
+    for (const ExpertLoad& load : record.expert_loads) {
+      if (num_numbers > kMostExpertNumbers) break;
+      line["expert_tokens"][std::to_string(load.layer)] = load.tokens;
+    }
+  }
   for (const auto& [name, value] : record.phases_ms) line["phases_ms"][name] = value;
   return dump_json(line);  // writes what is not finite as null
 }

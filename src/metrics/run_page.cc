@@ -71,6 +71,8 @@ double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::
 RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
     : settings_(std::move(settings)),
       log_(log),
+      expert_max_{.name = "most loaded", .is_noisy = true},
+      expert_min_{.name = "least loaded", .is_noisy = true},
       train_loss_{.name = "train", .is_noisy = true},
       learning_rate_{.name = "learning rate"},
       grad_norm_{.name = "norm", .is_noisy = true},
@@ -101,6 +103,13 @@ void RunPageSink::on_step(const StepRecord& record) {
   add_point(memory_used_, record.iteration, static_cast<double>(record.memory_used_bytes) / kGiB);
   if (record.memory_peak_bytes > 0) {
     add_point(memory_peak_, record.iteration, static_cast<double>(record.memory_peak_bytes) / kGiB);
+  }
+  if (!record.expert_loads.empty()) {
+    expert_loads_.add(record.expert_loads);
+    double least = std::numeric_limits<double>::infinity();
+    for (const ExpertLoad& load : record.expert_loads) least = std::min(least, load.min_over_mean());
+    add_point(expert_max_, record.iteration, max_over_mean(record.expert_loads));
+    add_point(expert_min_, record.iteration, least);
   }
   last_ = record;
   if (num_steps_ == 1 || since_saved_.elapsed_s() >= settings_.step_every_s) save();
@@ -219,6 +228,12 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
   charts.push_back({"grad_norm", norm, {grad_norm_}});
   charts.push_back({"throughput", half("Throughput", "tokens per second and device"), {tokens_per_s_}});
   charts.push_back({"memory", half("Memory", "GiB"), {memory_used_, memory_peak_}});
+  if (!expert_loads_.is_empty()) {
+    wide.title = "Load of experts";
+    wide.y_label = "tokens over the layer's mean";
+    wide.height = 330;
+    charts.push_back({"expert_load", wide, {expert_max_, expert_min_}, true});
+  }
   // What has no point is not drawn, and colours go by the drawn ones.
   for (Chart& chart : charts) std::erase_if(chart.series, [](const PlotSeries& series) { return series.x.empty(); });
   return charts;
@@ -267,6 +282,10 @@ std::string RunPageSink::render() const {
     drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">{}</div>\n", chart.is_wide ? " wide" : "", chart.id,
                          render_svg_plot(chart.plot, chart.series));
     for (const PlotSeries& series : chart.series) points[chart.id].push_back(points_of(series));
+  }
+  if (!expert_loads_.is_empty()) {
+    drawn += fmt::format("<div class=\"chart wide\" id=\"experts\">{}<p>of the last {} steps</p></div>\n",
+                         render_expert_loads(expert_loads_.total(), 1190), expert_loads_.num_steps());
   }
   const std::string title = escape_html(settings_.title);
   std::string page = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";

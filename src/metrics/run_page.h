@@ -69,6 +69,8 @@ class RunPageSink : public MetricsSink {
   RunAverages averages_;
   int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0;
   Stopwatch since_first_step_;  // the first step is slow: the time left is estimated without it
+  ExpertLoadWindow expert_loads_;
+  PlotSeries expert_max_, expert_min_;  // over the mean, of a step
   PlotSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
   std::vector<PlotSeries> other_losses_, validation_;
   std::vector<ValidationRecord> evaluations_;

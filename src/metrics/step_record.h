@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "metrics/expert_load.h"
+
 namespace megalith {
 
 struct StepRecord {
@@ -22,6 +24,7 @@ struct StepRecord {
   std::optional<double> grad_norm;           // before clipping
   std::optional<double> params_norm;         // when it was asked for
   std::optional<int64_t> num_zeros;          // zeros in the gradient, when it was asked for
+  std::vector<ExpertLoad> expert_loads;      // of the layers with experts
   double learning_rate = 0;                  // used in this step
   std::optional<double> next_learning_rate;  // what the schedule has for the next one
   double loss_scale = 1;

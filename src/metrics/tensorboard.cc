@@ -59,6 +59,9 @@ void TensorboardSink::on_step(const StepRecord& record) {
   if (record.params_norm) both.emplace_back("params-norm", *record.params_norm);
 
   Scalars over_iterations;
+  if (!record.expert_loads.empty()) {
+    over_iterations.emplace_back("expert-load-max-over-mean", max_over_mean(record.expert_loads));
+  }
   if (options_.log_timers_to_tensorboard) {
     over_iterations.emplace_back("iteration-time", record.elapsed_ms / 1e3);
     over_iterations.emplace_back("throughput", record.tflops_per_device());

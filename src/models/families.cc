@@ -12,15 +12,17 @@
 
 namespace megalith {
 
-extern const ModelFamily kLlama, kQwen2;
+extern const ModelFamily kLlama, kQwen2, kMixtral, kDeepseekV2, kDeepseekV3, kGpt2, kGpt;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama, &kQwen2};
+const ModelFamily* const kFamilies[] = {&kLlama, &kQwen2, &kMixtral, &kDeepseekV2, &kDeepseekV3, &kGpt2, &kGpt};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;
-  for (const ModelFamily* family : kFamilies) names.push_back(family->*word);
+  for (const ModelFamily* family : kFamilies) {
+    if (!(family->*word).empty()) names.push_back(family->*word);
+  }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -46,8 +48,8 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   }
   const Json json = load_json(file);
   const auto type = json_get<std::string>(json, "model_type", file.string());
-  const auto found =
-      std::ranges::find_if(kFamilies, [&](const ModelFamily* family) { return family->hf_model_type == type; });
+  const auto found = std::ranges::find_if(
+      kFamilies, [&](const ModelFamily* family) { return !type.empty() && family->hf_model_type == type; });
   if (found == std::ranges::end(kFamilies)) {
     throw UserError(fmt::format("{}: model_type '{}' is not provided", file.string(), type),
                     fmt::format("provided are {}", names_of_families(&ModelFamily::hf_model_type)));

@@ -15,7 +15,7 @@ namespace megalith {
 
 struct ModelFamily {
   std::string_view name;           // "llama"
-  std::string_view hf_model_type;  // config.json's model_type
+  std::string_view hf_model_type;  // config.json's model_type; empty: no Hugging Face class has this architecture
   std::string_view hf_class;       // "LlamaForCausalLM"
   // Whether this family provides the architecture; the first of kFamilies that does is taken for Megatron's flags.
   bool (*provides)(const ModelConfig&);

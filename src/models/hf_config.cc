@@ -10,12 +10,26 @@ namespace megalith {
 namespace {
 
 // The rotary keys live in rope_parameters (version 5), or beside the others and in rope_scaling (version 4).
-void read_rope(const Json& json, ModelConfig& config) {
+void read_yarn(const Json& scaling, const std::string& where, ModelConfig& config) {
+  refuse_unless(scaling, "attention_factor", nullptr, "the scale follows from mscale and mscale_all_dim here");
+  refuse_unless(scaling, "truncate", true, "the bounds of the blend are whole numbers here");
+  config.rope_type = RopeType::kYarn;
+  config.rotary_scaling_factor = json_get<double>(scaling, "factor", where);
+  config.beta_fast = json_get_or<double>(scaling, "beta_fast", 32, where);
+  config.beta_slow = json_get_or<double>(scaling, "beta_slow", 1, where);
+  config.mscale = json_get_or<double>(scaling, "mscale", 0, where);
+  config.mscale_all_dim = json_get_or<double>(scaling, "mscale_all_dim", 0, where);
+  config.original_max_position_embeddings =
+      json_get_or<int64_t>(scaling, "original_max_position_embeddings", config.max_position_embeddings, where);
+}
+
+void read_rope(const Json& json, bool allows_yarn, ModelConfig& config) {
   const Json* parameters = find_member(json, "rope_parameters", kHfConfigFile);
   const Json* scaling = parameters != nullptr ? parameters : find_member(json, "rope_scaling", kHfConfigFile);
   const std::string where =
       fmt::format("{}: {}", kHfConfigFile, parameters != nullptr ? "rope_parameters" : "rope_scaling");
 
+  config.rope_type = RopeType::kRope;
   config.rotary_base = json_get_or<double>(json, "rope_theta", 10000, kHfConfigFile);
   if (parameters != nullptr)
     config.rotary_base = json_get_or<double>(*parameters, "rope_theta", config.rotary_base, where);
@@ -26,6 +40,7 @@ void read_rope(const Json& json, ModelConfig& config) {
   const std::string type = json_find<std::string>(*scaling, "rope_type", where)
                                .value_or(json_get_or<std::string>(*scaling, "type", "default", where));
   if (type == "default") return;
+  if (type == "yarn" && allows_yarn) return read_yarn(*scaling, where, config);
   if (type != "llama3") {
     throw UserError(fmt::format("{}: rotary scaling of type '{}', expected 'default' or 'llama3'", where, type),
                     "this model cannot be loaded: its positions would be rotated wrongly");
@@ -72,6 +87,57 @@ void refuse_unless(const Json& json, std::string_view key, const Json& honoured,
                   std::string(why));
 }
 
+bool is_llama_like(const ModelConfig& config) {
+  return config.normalization == Normalization::kRmsNorm && config.position_embedding() == PositionEmbedding::kRope &&
+         config.swiglu && !config.has_linear_bias() && !config.multi_latent_attention &&
+         config.num_prediction_modules() == 0;
+}
+
+void read_hf_common(const Json& json, const HfCommonDefaults& defaults, ModelConfig& config) {
+  config.vocab_size = json_get<int64_t>(json, "vocab_size", kHfConfigFile);
+  config.untie_embeddings_and_output_weights =
+      !json_get_or<bool>(json, "tie_word_embeddings", defaults.is_tied, kHfConfigFile);
+  config.init_method_std = json_get_or<double>(json, "initializer_range", 0.02, kHfConfigFile);
+  read_special_tokens(json, config);
+  if (const Json* quantization = find_member(json, "quantization_config", kHfConfigFile)) {
+    const auto method = json_get_or<std::string>(*quantization, "quant_method", "an unnamed method", kHfConfigFile);
+    const auto format = json_get_or<std::string>(*quantization, "fmt", "e4m3", kHfConfigFile);
+    // FP8 with block scales is decoded as it is read (checkpoint/tensor_store.h).
+    if (method != "fp8" || format != "e4m3") {
+      throw UserError(fmt::format("{}: the weights are quantised ({})", kHfConfigFile,
+                                  method == "fp8" ? method + " " + format : method),
+                      "load the unquantised model that it was made from");
+    }
+  }
+}
+
+Json write_hf_common(const ModelConfig& config, at::ScalarType dtype) {
+  MEGALITH_CHECK(config.vocab_size.has_value(), "export without a vocabulary");
+  Json json = {
+      {"vocab_size", *config.vocab_size},
+      {"initializer_range", config.init_method_std},
+      {"use_cache", true},
+      {"tie_word_embeddings", !config.untie_embeddings_and_output_weights},
+      {"bos_token_id", nullptr},
+      {"eos_token_id", nullptr},
+      {"torch_dtype", hf_dtype(dtype)},
+      {"transformers_version", "4.57.1"},
+  };
+  if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
+  if (config.eos_token_ids.size() == 1)
+    json["eos_token_id"] = config.eos_token_ids[0];
+  else if (!config.eos_token_ids.empty())
+    json["eos_token_id"] = config.eos_token_ids;
+  return json;
+}
+
+void check_hf_sizes(std::initializer_list<int64_t> sizes) {
+  for (const int64_t size : sizes) {
+    if (size < 1)
+      throw UserError(fmt::format("{}: a size is {}, expected at least 1", kHfConfigFile, size), "the file is broken");
+  }
+}
+
 ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
   ModelConfig config;
   const auto integer = [&](std::string_view key) { return json_get<int64_t>(json, key, kHfConfigFile); };
@@ -79,38 +145,27 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
   config.hidden_size = integer("hidden_size");
   config.ffn_hidden_size = integer("intermediate_size");
   config.num_attention_heads = integer("num_attention_heads");
-  config.vocab_size = integer("vocab_size");
+  read_hf_common(json, {.is_tied = false}, config);
   config.max_position_embeddings =
       json_get_or<int64_t>(json, "max_position_embeddings", defaults.max_position_embeddings, kHfConfigFile);
   const int64_t kv_heads = json_get_or<int64_t>(json, "num_key_value_heads", config.num_attention_heads, kHfConfigFile);
   config.group_query_attention = kv_heads != config.num_attention_heads;
   if (config.group_query_attention) config.num_query_groups = kv_heads;
-  for (const int64_t size : {config.num_layers, config.hidden_size, *config.ffn_hidden_size, config.num_attention_heads,
-                             *config.vocab_size, config.max_position_embeddings, kv_heads}) {
-    if (size < 1)
-      throw UserError(fmt::format("{}: a size is {}, expected at least 1", kHfConfigFile, size), "the file is broken");
-  }
+  check_hf_sizes({config.num_layers, config.hidden_size, *config.ffn_hidden_size, config.num_attention_heads,
+                  *config.vocab_size, config.max_position_embeddings, kv_heads});
   const auto head_dim = json_find<int64_t>(json, "head_dim", kHfConfigFile);
   if (head_dim && *head_dim * config.num_attention_heads != config.hidden_size) config.kv_channels = head_dim;
 
   config.norm_epsilon = json_get_or<double>(json, "rms_norm_eps", 1e-6, kHfConfigFile);
-  config.untie_embeddings_and_output_weights = !json_get_or<bool>(json, "tie_word_embeddings", false, kHfConfigFile);
-  config.init_method_std = json_get_or<double>(json, "initializer_range", 0.02, kHfConfigFile);
   config.attention_dropout = json_get_or<double>(json, "attention_dropout", 0, kHfConfigFile);
   config.hidden_dropout = 0;
   config.position_embedding_type = PositionEmbedding::kRope;
   config.normalization = Normalization::kRmsNorm;
   config.swiglu = true;
   config.add_bias_linear = false;
-  read_rope(json, config);
-  read_special_tokens(json, config);
+  read_rope(json, defaults.allows_yarn, config);
 
   refuse_unless(json, "hidden_act", "silu", "this family's MLP has SiLU gates");
-  if (const Json* quantization = find_member(json, "quantization_config", kHfConfigFile)) {
-    const auto method = json_get_or<std::string>(*quantization, "quant_method", "an unnamed method", kHfConfigFile);
-    throw UserError(fmt::format("{}: the weights are quantised ({})", kHfConfigFile, method),
-                    "load the unquantised model that it was made from");
-  }
   if (const Json* types = find_member(json, "layer_types", kHfConfigFile)) {
     for (const Json& type : *types) {
       if (type == "full_attention") continue;
@@ -128,9 +183,8 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
                                 config.rotary_interleaved, config.rotary_percent, kHfConfigFile),
                     "only models with rotary_interleaved false and rotary_percent 1 can be exported");
   }
-  MEGALITH_CHECK(config.vocab_size.has_value(), "export without a vocabulary");
-  Json json = {
-      {"vocab_size", *config.vocab_size},
+  Json json = write_hf_common(config, dtype);
+  json.update({
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.ffn_size()},
       {"num_hidden_layers", config.num_layers},
@@ -139,18 +193,11 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
       {"head_dim", config.head_dim()},
       {"hidden_act", "silu"},
       {"max_position_embeddings", config.max_position_embeddings},
-      {"initializer_range", config.init_method_std},
       {"rms_norm_eps", config.norm_epsilon},
-      {"use_cache", true},
-      {"tie_word_embeddings", !config.untie_embeddings_and_output_weights},
       {"rope_theta", config.rotary_base},
       {"rope_scaling", nullptr},
       {"attention_dropout", config.attention_dropout},
-      {"bos_token_id", nullptr},
-      {"eos_token_id", nullptr},
-      {"torch_dtype", hf_dtype(dtype)},
-      {"transformers_version", "4.57.1"},
-  };
+  });
   if (config.use_rope_scaling) {
     json["rope_scaling"] = {
         {"rope_type", "llama3"},
@@ -160,11 +207,6 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
         {"original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings},
     };
   }
-  if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
-  if (config.eos_token_ids.size() == 1)
-    json["eos_token_id"] = config.eos_token_ids[0];
-  else if (!config.eos_token_ids.empty())
-    json["eos_token_id"] = config.eos_token_ids;
   return json;
 }
 

@@ -1,8 +1,10 @@
-// The part of Hugging Face's config.json that the Llama-like decoders share, as transformers 4 and 5 write it.
+// The parts of Hugging Face's config.json that the families share, all of them or the Llama-like decoders alone, as
+// transformers 4 and 5 write it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
@@ -13,6 +15,7 @@ namespace megalith {
 // What the class of a family takes for a missing key.
 struct HfDefaults {
   int64_t max_position_embeddings = 2048;
+  bool allows_yarn = false;  // rotary scaling by YaRN's rule, which latent attention has
 };
 
 // Sizes, rotary embedding (rope_theta and rope_scaling, or version 5's rope_parameters), tying, special tokens;
@@ -22,6 +25,23 @@ ModelConfig read_hf_decoder(const nlohmann::json& json, const HfDefaults& defaul
 
 // The same keys, in version 4's form, which version 5 reads too. UserError for what such a file cannot say.
 nlohmann::json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype);
+
+// RMSNorm, rotary positions, gated MLP or experts with SiLU, whole attention, no biases but those of add_qkv_bias: what
+// such a file can say.
+bool is_llama_like(const ModelConfig& config);
+
+// Of every family: vocab_size, tie_word_embeddings, initializer_range, special tokens. UserError also for quantised
+// weights.
+struct HfCommonDefaults {
+  bool is_tied = true;
+};
+void read_hf_common(const nlohmann::json& json, const HfCommonDefaults& defaults, ModelConfig& config);
+
+// The same keys, and those that say who wrote the file and in which dtype.
+nlohmann::json write_hf_common(const ModelConfig& config, at::ScalarType dtype);
+
+// UserError when one is below 1.
+void check_hf_sizes(std::initializer_list<int64_t> sizes);
 
 // UserError when the key is there, not null, and differs from `honoured`: "attention_bias is true, …".
 void refuse_unless(const nlohmann::json& json, std::string_view key, const nlohmann::json& honoured,

@@ -1,6 +1,7 @@
 // A model chunk: the part of a model that one pipeline stage (or one of its virtual stages) holds.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct StageRange {
   // this rank holds (a V-shaped pipeline), or that two ranks each hold a copy of, whose gradients are summed.
   Parameter* tied_embedding = nullptr;
   bool is_embedding_shared = false;
+  int64_t num_prediction_modules = 0;  // of multi-token prediction; with the head alone
+
+  static StageRange whole(const ModelConfig& config) {
+    return {.num_layers = config.num_layers, .num_prediction_modules = config.num_prediction_modules()};
+  }
 };
 
 // One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
@@ -42,11 +48,14 @@ enum class HeadOutput {
 };
 
 struct ModelOutput {
-  Bundle boundary;              // what the next stage gets; empty on the last
-  std::vector<LossTerm> terms;  // kLoss
-  at::Tensor token_losses;      // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses
-  at::Tensor logits;            // (b, s, v) or (b, 1, v), detached; padding columns removed
+  Bundle boundary;                         // what the next stage gets; empty on the last
+  std::vector<LossTerm> terms;             // kLoss
+  at::Tensor token_losses;                 // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses
+  at::Tensor logits;                       // (b, s, v) or (b, 1, v), detached; padding columns removed
+  std::shared_ptr<ExpertRecords> experts;  // of this chunk's layers with experts; null without any
 };
+
+class ExpertRouter;  // nn/expert_router.h
 
 class Model : public Module {
  public:
@@ -61,6 +70,8 @@ class Model : public Module {
   virtual std::vector<std::string> loss_names() const { return {"lm loss"}; }
   // The table that a tied head in another chunk of this rank uses; null without an embedding here.
   virtual Parameter* embedding_weight() { return nullptr; }
+  // Of the layers with experts in this chunk, by layer number in the whole model.
+  virtual std::map<int64_t, ExpertRouter*> routers() { return {}; }
   const StageRange& stage() const { return stage_; }
   // What a forward pass runs through the runner, in this order: blocks()[i].index == i.
   virtual const std::vector<Block>& blocks() const = 0;

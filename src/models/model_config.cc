@@ -52,8 +52,15 @@ void ModelConfig::visit(OptionVisitor& v) {
       .at_least(1);
 
   v.field("swiglu", swiglu, "Gated MLP with SiLU instead of GELU.");
+  v.field("squared_relu", squared_relu, "Squared ReLU instead of GELU.");
+  v.field("openai_gelu", openai_gelu, "GELU by a tanh, whatever bias_gelu_fusion says.");
+  v.field(
+      "bias_gelu_fusion", bias_gelu_fusion,
+      "Operators are always fused; but as in Megatron-LM, GELU is computed by a tanh with it (GPT-2's form), and by "
+      "the error function without it or without biases.");
   v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Normalisation before each block.");
   v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square.").above(0).alias("layernorm_epsilon");
+  v.field("apply_layernorm_1p", apply_layernorm_1p, "LayerNorm keeps its weight less 1.");
   v.field("add_bias_linear", add_bias_linear, "Biases in all linear layers.");
   v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: add_bias_linear false.");
   v.field("add_qkv_bias", add_qkv_bias, "Biases in the query, key and value projections alone (Qwen).");
@@ -71,6 +78,15 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field("embedding_init_method_std", embedding_init_method_std,
           "Standard deviation of the embedding's initial weights. Default: init_method_std.")
       .at_least(0);
+  visit_experts(v);
+  visit_latent(v);
+  v.group("Multi-token prediction");
+  v.field("mtp_num_layers", mtp_num_layers,
+          "Modules behind the last layer, the k-th of which predicts the token k further on. Default and 0: none.")
+      .at_least(0);
+  v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of their losses.").at_least(0);
+
+  v.group("Model");
   v.field("bos_token_id", bos_token_id, "Token that begins a text; goes into an exported config.json.").at_least(0);
   v.field("eos_token_ids", eos_token_ids, "Tokens that end a text; generation stops at any of them.").at_least(0);
 }
@@ -91,11 +107,154 @@ int64_t ModelConfig::ffn_size() const {
   return swiglu ? 8 * hidden_size / 3 / 64 * 64 : 4 * hidden_size;
 }
 
+ops::ActivationKind ModelConfig::activation() const {
+  if (swiglu) return ops::ActivationKind::kSilu;
+  if (squared_relu) return ops::ActivationKind::kSquaredRelu;
+  const bool is_tanh = openai_gelu || (bias_gelu_fusion && has_linear_bias());
+  return is_tanh ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu;
+}
+
+int64_t ModelConfig::shared_expert_size() const {
+  if (!has_experts()) return 0;
+  if (moe_shared_expert_intermediate_size) return *moe_shared_expert_intermediate_size;
+  return num_shared_experts.value_or(0) * expert_ffn_size();
+}
+
+bool ModelConfig::has_experts_at(int64_t layer) const {
+  if (!has_experts()) return false;
+  const std::vector<int64_t> layers = parse_moe_layer_freq(moe_layer_freq, num_layers);
+  return layers[static_cast<size_t>(std::min(layer, num_layers - 1))] == 1;
+}
+
 int64_t ModelConfig::padded_vocab_size(int64_t tp) const {
   MEGALITH_CHECK(vocab_size.has_value(), "the vocabulary's size is not known yet");
   const int64_t multiple = make_vocab_size_divisible_by * tp;
   return div_up(*vocab_size, multiple) * multiple;
 }
+
+namespace {
+
+void check_activation(const ModelConfig& config, std::vector<UserError>& errors) {
+  const int chosen = (config.swiglu ? 1 : 0) + (config.squared_relu ? 1 : 0) + (config.openai_gelu ? 1 : 0);
+  if (chosen > 1) {
+    errors.emplace_back("more than one of swiglu, squared_relu and openai_gelu is on", "keep one of them");
+  }
+  if (config.apply_layernorm_1p && config.normalization != Normalization::kLayerNorm) {
+    errors.emplace_back("apply_layernorm_1p is for normalization LayerNorm, which is RMSNorm",
+                        "set apply_layernorm_1p to false");
+  }
+}
+
+void check_latent_attention(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (!config.multi_latent_attention) {
+    if (config.qk_layernorm) {
+      errors.emplace_back(
+          "qk_layernorm without multi_latent_attention: norms of whole queries and keys are not provided",
+          "set qk_layernorm to false");
+    }
+    return;
+  }
+  if (config.group_query_attention) {
+    errors.emplace_back("multi_latent_attention and group_query_attention exclude each other",
+                        "set group_query_attention to false");
+  }
+  if (config.position_embedding() != PositionEmbedding::kRope) {
+    errors.emplace_back("multi_latent_attention rotates a part of each head, but position_embedding_type is not rope",
+                        "set position_embedding_type to rope");
+  }
+  if (config.qk_pos_emb_head_dim % 2 != 0) {
+    errors.emplace_back(
+        fmt::format("qk_pos_emb_head_dim {} is odd: pairs of channels are rotated", config.qk_pos_emb_head_dim),
+        "set it to an even number");
+  }
+  if (config.has_linear_bias() || config.add_qkv_bias) {
+    errors.emplace_back("multi_latent_attention has no biases, and add_bias_linear or add_qkv_bias is true",
+                        "set both to false");
+  }
+}
+
+void check_router(const ModelConfig& config, int64_t num_experts, std::vector<UserError>& errors) {
+  const int64_t topk = config.moe_router_topk;
+  if (topk > num_experts) {
+    errors.emplace_back(fmt::format("moe_router_topk {} is more than num_experts {}", topk, num_experts),
+                        fmt::format("set moe_router_topk to {} or less", num_experts));
+  }
+  const bool is_sinkhorn = config.moe_router_load_balancing_type == RouterBalancing::kSinkhorn;
+  if (topk == 1 && config.moe_router_score_function == RouterScore::kSoftmax && !config.moe_router_pre_softmax &&
+      !is_sinkhorn) {
+    errors.emplace_back("moe_router_topk 1 with a softmax over the chosen expert alone gives it the weight 1 always",
+                        "set moe_router_pre_softmax to true");
+  }
+  if (config.moe_router_enable_expert_bias && config.moe_router_score_function != RouterScore::kSigmoid) {
+    errors.emplace_back("moe_router_enable_expert_bias is for sigmoid scores, and moe_router_score_function is softmax",
+                        "set moe_router_score_function to sigmoid, or leave the bias away");
+  }
+  if (is_sinkhorn && (config.moe_router_num_groups || config.moe_router_enable_expert_bias)) {
+    errors.emplace_back("moe_router_load_balancing_type sinkhorn does not go with groups of experts or an expert bias",
+                        "leave them away");
+  }
+  if (is_sinkhorn && config.has_capacity()) {
+    errors.emplace_back("moe_expert_capacity_factor does not go with moe_router_load_balancing_type sinkhorn",
+                        "leave one of them away");
+  }
+  if (config.moe_router_num_groups.has_value() != config.moe_router_group_topk.has_value()) {
+    errors.emplace_back("moe_router_num_groups and moe_router_group_topk are given together or not at all",
+                        "give both, or neither");
+  } else if (config.moe_router_num_groups) {
+    const int64_t groups = *config.moe_router_num_groups, open = *config.moe_router_group_topk;
+    if (num_experts % groups != 0) {
+      errors.emplace_back(fmt::format("moe_router_num_groups {} does not divide num_experts {}", groups, num_experts),
+                          "change one of them");
+    } else if (open > groups) {
+      errors.emplace_back(fmt::format("moe_router_group_topk {} is more than moe_router_num_groups {}", open, groups),
+                          fmt::format("set it to {} or less", groups));
+    } else if (topk > open * (num_experts / groups)) {
+      errors.emplace_back(fmt::format("moe_router_topk {} is more than the {} experts of {} groups", topk,
+                                      open * (num_experts / groups), open),
+                          "lower moe_router_topk, or raise moe_router_group_topk");
+    } else if (config.moe_router_group_score == GroupScore::kTopSum && topk < open) {
+      errors.emplace_back(fmt::format("a group is judged by its {} / {} best scores, which is none", topk, open),
+                          "lower moe_router_group_topk, or set moe_router_group_score to max");
+    }
+  }
+}
+
+void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (!config.has_experts()) return;
+  if (config.num_layers > 0) {
+    try {
+      parse_moe_layer_freq(config.moe_layer_freq, config.num_layers);
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  }
+  check_router(config, *config.num_experts, errors);
+  if (config.has_linear_bias()) {
+    errors.emplace_back("experts have no biases, and add_bias_linear is true",
+                        "set add_bias_linear to false (--disable_bias_linear)");
+  }
+  if (config.moe_pad_expert_input_to_capacity && !config.has_capacity()) {
+    errors.emplace_back("moe_pad_expert_input_to_capacity without a capacity", "set moe_expert_capacity_factor");
+  }
+  if (config.moe_input_jitter_eps.value_or(0) >= 1) {
+    errors.emplace_back(fmt::format("moe_input_jitter_eps is {}, expected below 1", *config.moe_input_jitter_eps),
+                        "Switch Transformers used 0.01");
+  }
+  if (config.moe_shared_expert_intermediate_size && config.num_shared_experts &&
+      *config.moe_shared_expert_intermediate_size != *config.num_shared_experts * config.expert_ffn_size()) {
+    errors.emplace_back(
+        fmt::format("moe_shared_expert_intermediate_size {} is not num_shared_experts {} times {}",
+                    *config.moe_shared_expert_intermediate_size, *config.num_shared_experts, config.expert_ffn_size()),
+        "give one of them");
+  }
+  if (config.moe_shared_expert_overlap && config.shared_expert_size() > 0 &&
+      config.dispatcher() == DispatcherKind::kAllGather) {
+    errors.emplace_back("moe_shared_expert_overlap is for moe_token_dispatcher_type alltoall, which is allgather",
+                        "set moe_token_dispatcher_type to alltoall, or leave the overlap away");
+  }
+}
+
+}  // namespace
 
 std::vector<UserError> check_model_config(const ModelConfig& config) {
   std::vector<UserError> errors;
@@ -111,7 +270,9 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   const bool has_heads = require("num_attention_heads", config.num_attention_heads);
   require("max_position_embeddings", config.max_position_embeddings);
 
-  if (has_hidden && has_heads && !config.kv_channels && config.hidden_size % config.num_attention_heads != 0) {
+  if (config.multi_latent_attention) {
+    // Its heads have widths of their own.
+  } else if (has_hidden && has_heads && !config.kv_channels && config.hidden_size % config.num_attention_heads != 0) {
     errors.emplace_back(fmt::format("num_attention_heads {} does not divide hidden_size {}", config.num_attention_heads,
                                     config.hidden_size),
                         "change one of them, or set kv_channels to the channels of a head");
@@ -145,33 +306,45 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
     }
   }
 
-  // What no family here provides.
-  const auto unsupported = [&](bool is_asked_for, std::string_view what, std::string_view remedy) {
-    if (is_asked_for)
-      errors.emplace_back(fmt::format("{}: no model family here provides this", what), std::string(remedy));
-  };
-  unsupported(config.normalization != Normalization::kRmsNorm, "normalization LayerNorm",
-              "set normalization to RMSNorm, as Llama and Qwen do");
-  unsupported(config.position_embedding() != PositionEmbedding::kRope,
-              config.position_embedding() == PositionEmbedding::kNone ? "position_embedding_type none"
-                                                                      : "position_embedding_type learned_absolute",
-              "set position_embedding_type to rope, as Llama and Qwen do");
-  unsupported(!config.swiglu, "an MLP with GELU", "set swiglu to true, as Llama and Qwen have it");
-  unsupported(config.has_linear_bias(), "add_bias_linear true",
-              "set add_bias_linear to false (--disable_bias_linear); add_qkv_bias gives Qwen's biases");
+  check_activation(config, errors);
+  check_latent_attention(config, errors);
+  check_experts(config, errors);
+  if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    errors.emplace_back("mtp_num_layers needs positions without a table",
+                        "set position_embedding_type to rope or none, or mtp_num_layers to 0");
+  }
   return errors;
 }
 
-std::vector<UserError> check_model_layout(const ModelConfig& config, int64_t tp) {
+std::vector<UserError> check_model_layout(const ModelConfig& config, const ModelSplit& split) {
   std::vector<UserError> errors;
-  const auto divides = [&](std::string_view name, int64_t value, std::string_view remedy) {
-    if (value % tp == 0) return;
-    errors.emplace_back(fmt::format("tensor_model_parallel_size {} does not divide {} {}", tp, name, value),
-                        fmt::format("set tensor_model_parallel_size to a divisor of {}{}", value, remedy));
+  const auto divides = [&](std::string_view option, int64_t size, std::string_view name, int64_t value,
+                           std::string_view remedy) {
+    if (value % size == 0) return;
+    errors.emplace_back(fmt::format("{} {} does not divide {} {}", option, size, name, value),
+                        fmt::format("set {} to a divisor of {}{}", option, value, remedy));
   };
-  divides("num_attention_heads", config.num_attention_heads, "");
-  if (config.num_kv_heads() != config.num_attention_heads) divides("num_query_groups", config.num_kv_heads(), "");
-  divides("ffn_hidden_size", config.ffn_size(), ", or change ffn_hidden_size");
+  constexpr std::string_view kTp = "tensor_model_parallel_size";
+  divides(kTp, split.tp, "num_attention_heads", config.num_attention_heads, "");
+  if (config.num_kv_heads() != config.num_attention_heads) {
+    divides(kTp, split.tp, "num_query_groups", config.num_kv_heads(), "");
+  }
+  bool has_dense = !config.has_experts();
+  for (int64_t layer = 0; layer < config.num_layers && !has_dense; ++layer) has_dense = !config.has_experts_at(layer);
+  if (has_dense) divides(kTp, split.tp, "ffn_hidden_size", config.ffn_size(), ", or change ffn_hidden_size");
+  if (!config.has_experts()) {
+    if (split.ep > 1) {
+      errors.emplace_back(fmt::format("expert_model_parallel_size is {}, and the model has no experts", split.ep),
+                          "set num_experts, or expert_model_parallel_size to 1");
+    }
+    return errors;
+  }
+  divides("expert_model_parallel_size", split.ep, "num_experts", *config.num_experts, "");
+  divides("expert_tensor_parallel_size", split.etp, "moe_ffn_hidden_size", config.expert_ffn_size(),
+          " (it is tensor_model_parallel_size unless given)");
+  if (config.shared_expert_size() > 0) {
+    divides(kTp, split.tp, "moe_shared_expert_intermediate_size", config.shared_expert_size(), "");
+  }
   return errors;
 }
 

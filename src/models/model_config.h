@@ -8,13 +8,15 @@
 
 #include "core/error.h"
 #include "core/option.h"
+#include "models/expert_options.h"
+#include "ops/expert_activation_kind.h"
 
 namespace megalith {
 
 enum class Normalization { kLayerNorm, kRmsNorm };
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone };
 
-struct ModelConfig {
+struct ModelConfig : ExpertOptions, LatentOptions {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
   std::optional<int64_t> ffn_hidden_size;  // default: 4 h; with swiglu int(8h/3 / 64) * 64
@@ -38,8 +40,11 @@ struct ModelConfig {
   int64_t rope_scaling_original_max_position_embeddings = 8192;
 
   bool swiglu = false;
+  bool squared_relu = false, openai_gelu = false;
+  bool bias_gelu_fusion = true;  // Megatron's: it changes the form of GELU; read activation()
   Normalization normalization = Normalization::kLayerNorm;
   double norm_epsilon = 1e-5;
+  bool apply_layernorm_1p = false;
   bool add_bias_linear = true;  // biases of linear layers need both switches; read has_linear_bias()
   bool disable_bias_linear = false;
   bool add_qkv_bias = false;
@@ -48,6 +53,9 @@ struct ModelConfig {
   double hidden_dropout = 0.1;
   double init_method_std = 0.02;
   std::optional<double> embedding_init_method_std;
+
+  std::optional<int64_t> mtp_num_layers;  // multi-token prediction modules; 0 is none
+  double mtp_loss_scaling_factor = 0.1;
 
   // Kept from a Hugging Face config for export and generation.
   std::optional<int64_t> bos_token_id;
@@ -61,13 +69,27 @@ struct ModelConfig {
   int64_t head_dim() const;
   int64_t num_kv_heads() const;
   int64_t ffn_size() const;
+  // SiLU with swiglu, and then gated; otherwise one of GELU's forms or squared ReLU.
+  ops::ActivationKind activation() const;
+  int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
+  int64_t shared_expert_size() const;  // 0: none
+  int64_t num_prediction_modules() const { return mtp_num_layers.value_or(0); }
+  // Whether a layer, by its number in the whole model, has experts; those of prediction modules are as the last is.
+  bool has_experts_at(int64_t layer) const;
+  // Channels of a head's query and key, and of its value.
+  int64_t query_head_dim() const { return multi_latent_attention ? qk_head_dim + qk_pos_emb_head_dim : head_dim(); }
+  int64_t value_head_dim() const { return multi_latent_attention ? v_head_dim : head_dim(); }
   int64_t padded_vocab_size(int64_t tp) const;  // rounded up to make_vocab_size_divisible_by * tp
 };
 
 // Everything wrong with the architecture at once: missing sizes, divisibility, what no family here provides.
 std::vector<UserError> check_model_config(const ModelConfig& config);
 
-// What does not divide over `tp` tensor-parallel ranks.
-std::vector<UserError> check_model_layout(const ModelConfig& config, int64_t tp);
+// What does not divide over the ranks that share a layer: tp of them its dense parts, ep its experts, etp each of
+// those.
+struct ModelSplit {
+  int64_t tp = 1, ep = 1, etp = 1;
+};
+std::vector<UserError> check_model_layout(const ModelConfig& config, const ModelSplit& split);
 
 }  // namespace megalith

@@ -12,8 +12,7 @@ namespace qwen2 {
 namespace {
 
 bool provides(const ModelConfig& config) {
-  return config.normalization == Normalization::kRmsNorm && config.position_embedding() == PositionEmbedding::kRope &&
-         config.swiglu && !config.has_linear_bias() && config.add_qkv_bias;
+  return is_llama_like(config) && !config.has_experts() && config.add_qkv_bias;
 }
 
 ModelConfig from_hf(const nlohmann::json& json) {
@@ -34,7 +33,7 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
 }
 
 std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  return std::make_unique<Transformer>(config, context, stage);
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
 }
 
 }  // namespace

@@ -13,42 +13,6 @@ namespace megalith {
 
 namespace {
 
-DecoderLayerOptions layer_options(const ModelConfig& config, int64_t layer) {
-  // Output projections start smaller, so that the stream's variance does not grow with depth (Radford et al. 2019).
-  const double output_std = config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
-  return {.attention = {.hidden = config.hidden_size,
-                        .num_heads = config.num_attention_heads,
-                        .num_kv_heads = config.num_kv_heads(),
-                        .head_dim = config.head_dim(),
-                        .has_qkv_bias = config.add_qkv_bias,
-                        .dropout = config.attention_dropout,
-                        .is_rotary_interleaved = config.rotary_interleaved,
-                        .init_std = config.init_method_std,
-                        .output_init_std = output_std,
-                        .layer = layer},
-          .mlp = {.hidden = config.hidden_size,
-                  .ffn = config.ffn_size(),
-                  .init_std = config.init_method_std,
-                  .output_init_std = output_std},
-          .norm_eps = config.norm_epsilon,
-          .hidden_dropout = config.hidden_dropout};
-}
-
-RotaryOptions rotary_options(const ModelConfig& config) {
-  RotaryOptions options{.dim = static_cast<int64_t>(static_cast<double>(config.head_dim()) * config.rotary_percent),
-                        .base = config.rotary_base,
-                        .is_interleaved = config.rotary_interleaved};
-  if (config.use_rope_scaling) {
-    options.scaling = RopeScaling{
-        .factor = config.rope_scaling_factor,
-        .low_freq_factor = config.rope_scaling_low_freq_factor,
-        .high_freq_factor = config.rope_scaling_high_freq_factor,
-        .original_max_position_embeddings = config.rope_scaling_original_max_position_embeddings,
-    };
-  }
-  return options;
-}
-
 const ModelConfig& checked(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_config(config);
   if (!config.vocab_size) {
@@ -58,57 +22,104 @@ const ModelConfig& checked(const ModelConfig& config) {
   return config;
 }
 
+const char* balance_loss_name(const ModelConfig& config) {
+  return config.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss ? "seq_load_balancing_loss"
+                                                                               : "load_balancing_loss";
+}
+
 }  // namespace
 
-Transformer::Transformer(const ModelConfig& config, const LayerContext& context, const StageRange& stage)
+Transformer::Transformer(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,
+                         const StageRange& stage)
     : Model(stage),
       config_(checked(config)),
       dtype_(context.dtype),
-      token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1) {
+      token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1),
+      cp_(context.groups->cp) {
   MEGALITH_CHECK(0 <= stage.first_layer && stage.first_layer + stage.num_layers <= config.num_layers,
                  "layers {} to {} of {}", stage.first_layer, stage.first_layer + stage.num_layers, config.num_layers);
-  std::vector<UserError> layout_errors = check_model_layout(config, context.groups->tp->size());
+  MEGALITH_CHECK(stage.num_prediction_modules == 0 || stage.has_head, "prediction modules without a head");
+  const Mesh::Sizes& sizes = context.groups->mesh.sizes();
+  std::vector<UserError> layout_errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
   if (!layout_errors.empty()) throw UserErrors(std::move(layout_errors));
   const at::Device buffer_device = context.buffer_device.value_or(context.device);
-  if (buffer_device != at::kMeta) {
-    inverse_frequencies_ = rotary_inverse_frequencies(rotary_options(config)).to(buffer_device);
+  if (config.position_embedding() == PositionEmbedding::kRope) {
+    const RotaryOptions rotary = rotary_options(config);
+    rotary_multiplier_ = rotary_multiplier(rotary);
+    if (buffer_device != at::kMeta) inverse_frequencies_ = rotary_inverse_frequencies(rotary).to(buffer_device);
   }
-
-  const bool is_tied = !config.untie_embeddings_and_output_weights;
-  VocabularyWeight table{.name = "model.embed_tokens.weight",
-                         .vocab = *config.vocab_size,
-                         .padded_vocab = config.padded_vocab_size(context.groups->tp->size()),
-                         .hidden = config.hidden_size,
-                         .is_shared = is_tied && stage.is_embedding_shared};
-  if (is_tied) table.aliases = {"lm_head.weight"};
-  const double embedding_std = config.embedding_init_method_std.value_or(config.init_method_std);
-  if (stage.has_embedding) {
-    embedding_ = std::make_unique<VocabParallelEmbedding>(context, table, embedding_std);
-    register_module(*embedding_);
-    embedding_dropout_.emplace(context, "model.embed_tokens", config.hidden_dropout);
-  }
-  for (int64_t i = 0; i < stage.num_layers; ++i) {
-    const int64_t layer = stage.first_layer + i;
-    layers_.push_back(
-        std::make_unique<DecoderLayer>(context, fmt::format("model.layers.{}", layer), layer_options(config, layer)));
-    register_module(*layers_.back());
-  }
-  if (stage.has_head) {
-    final_norm_ = std::make_unique<RmsNorm>(context, "model.norm", config.hidden_size, config.norm_epsilon);
-    register_module(*final_norm_);
-    // A tied head on a rank without the embedding owns a second copy of the same canonical tensor.
-    Parameter* tied = is_tied && embedding_ ? &embedding_->weight() : is_tied ? stage.tied_embedding : nullptr;
-    VocabularyWeight weight = table;
-    if (!is_tied) weight.name = "lm_head.weight";
-    head_ = std::make_unique<LmHead>(context, weight, is_tied ? embedding_std : config.init_method_std, tied);
-    register_module(*head_);
-  }
-
+  make_ends(context, names);
   blocks_ = make_blocks();
 }
 
+void Transformer::make_ends(const LayerContext& context, const TransformerNames& names) {
+  const StageRange& stage = this->stage();
+  const bool is_tied = !config_.untie_embeddings_and_output_weights;
+  const bool is_used_behind = is_tied || config_.num_prediction_modules() > 0;
+  VocabularyWeight table{.name = names.embedding + ".weight",
+                         .vocab = *config_.vocab_size,
+                         .padded_vocab = config_.padded_vocab_size(context.groups->tp->size()),
+                         .hidden = config_.hidden_size,
+                         .is_shared = is_used_behind && stage.is_embedding_shared};
+  VocabularyWeight output = table;
+  output.name = names.head + ".weight";
+  output.is_shared = false;
+  // Published files repeat both tables in every prediction module.
+  for (int64_t depth = 0; depth < config_.num_prediction_modules(); ++depth) {
+    const std::string module = fmt::format("{}.{}", names.layers, config_.num_layers + depth);
+    table.aliases.push_back(module + ".embed_tokens.weight");
+    output.aliases.push_back(module + ".shared_head.head.weight");
+  }
+  if (is_tied) {
+    table.aliases.push_back(output.name);
+    table.aliases.insert(table.aliases.end(), output.aliases.begin(), output.aliases.end());
+    output = table;
+  }
+  const double embedding_std = config_.embedding_init_method_std.value_or(config_.init_method_std);
+  if (stage.has_embedding) {
+    embedding_ = std::make_unique<VocabParallelEmbedding>(context, table, embedding_std);
+    register_module(*embedding_);
+    if (config_.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+      positions_ =
+          std::make_unique<LearnedPositions>(context, names.positions + ".weight", config_.max_position_embeddings,
+                                             config_.hidden_size, config_.init_method_std);
+      register_module(*positions_);
+    }
+    embedding_dropout_.emplace(context, names.embedding, config_.hidden_dropout);
+  }
+  for (int64_t i = 0; i < stage.num_layers; ++i) {
+    const int64_t layer = stage.first_layer + i;
+    layers_.push_back(std::make_unique<DecoderLayer>(context, fmt::format("{}.{}", names.layers, layer),
+                                                     decoder_layer_options(config_, names, layer)));
+    register_module(*layers_.back());
+  }
+  if (!stage.has_head) return;
+  final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, norm_options(config_));
+  register_module(*final_norm_);
+  // The table that both ends use: another chunk of this rank's, or this rank's own copy of the same canonical tensor.
+  Parameter* shared = embedding_ ? &embedding_->weight() : stage.tied_embedding;
+  for (int64_t depth = 1; depth <= stage.num_prediction_modules; ++depth) {
+    predictions_.push_back(std::make_unique<PredictionModule>(context, config_, names, depth));
+    register_module(*predictions_.back());
+  }
+  if (!predictions_.empty()) {
+    prediction_embedding_ = embedding_.get();
+    if (prediction_embedding_ == nullptr) {
+      embedding_copy_ = std::make_unique<VocabParallelEmbedding>(context, table, embedding_std, shared);
+      register_module(*embedding_copy_);
+      prediction_embedding_ = embedding_copy_.get();
+    }
+    shared = &prediction_embedding_->weight();
+  }
+  head_ = std::make_unique<LmHead>(context, output, is_tied ? embedding_std : config_.init_method_std,
+                                   is_tied ? shared : nullptr);
+  register_module(*head_);
+}
+
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
-  const ForwardContext& context = input.context;
+  ForwardContext context = input.context;
+  if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
+  context.objective_scale = head == HeadOutput::kLoss ? input.scales.per_microbatch : 0;
   if (context.b * context.s % token_split_ != 0) {
     throw UserError(fmt::format("sequence_parallel splits {} tokens ({} sequences of {}) over {} ranks",
                                 context.b * context.s, context.b, context.s, token_split_),
@@ -119,7 +130,7 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
   ResidualStream stream;
   if (embedding_) {
     stream.delta = run_block(runner(), *block++, {}, [&](const auto&) -> std::vector<at::Tensor> {
-      return {embedding_dropout_->forward(embed(input), context)};
+      return {embedding_dropout_->forward(embed(input.tokens, context), context)};
     })[0];
   } else {
     stream.delta = boundary.at("hidden");
@@ -136,22 +147,70 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
     const std::vector<at::Tensor> outputs = run_block(runner(), *block++, {stream.delta, stream.residual}, body);
     stream = {outputs[0], outputs[1]};
   }
+  ModelOutput output;
   if (head_) {
-    ModelOutput output;
-    // The first entry is differentiable, what else the head tells is not.
+    // The objectives are differentiable, what else the head tells is not.
     const std::vector<at::Tensor> objectives =
         run_block(runner(), *block, {stream.delta, stream.residual}, [&](const std::vector<at::Tensor>& inputs) {
-          output = head_output(input, {inputs[0], inputs[1]}, head);
+          output = head_output(input, context, angles, {inputs[0], inputs[1]}, head);
           std::vector<at::Tensor> terms;
           for (const LossTerm& term : output.terms) terms.push_back(term.objective);
           return terms;
         });
     for (size_t i = 0; i < objectives.size(); ++i) output.terms[i].objective = objectives[i];
-    return output;
+  } else {
+    output.boundary.set("hidden", stream.sum());
   }
-  ModelOutput output;
-  output.boundary.set("hidden", stream.sum());
+  output.experts = context.expert_records;
+  if (output.experts && head == HeadOutput::kLoss) add_expert_terms(*output.experts, output);
   return output;
+}
+
+// As Megatron-LM logs them: the mean over layers and microbatches. All cp ranks have a microbatch's value, and losses
+// are summed over them.
+void Transformer::add_expert_terms(const ExpertRecords& records, ModelOutput& output) const {
+  const double share = 1.0 / cp_->size();
+  const auto add = [&](const char* name, const at::Tensor& value) {
+    if (value.defined()) {
+      output.terms.push_back(
+          {.name = name, .sum = value * share, .weight = at::full_like(value, share), .objective = {}});
+    }
+  };
+  for (const auto& [layer, record] : records) {
+    add(balance_loss_name(config_), record.balance_loss);
+    add("z_loss", record.z_loss);
+  }
+}
+
+std::vector<std::string> Transformer::loss_names() const {
+  std::vector<std::string> names = {"lm loss"};
+  if (config_.has_experts()) {
+    const RouterBalancing balancing = config_.moe_router_load_balancing_type;
+    const bool has_loss = balancing == RouterBalancing::kAuxLoss || balancing == RouterBalancing::kSeqAuxLoss;
+    if (has_loss && config_.moe_aux_loss_coeff > 0) names.emplace_back(balance_loss_name(config_));
+    if (config_.moe_z_loss_coeff.value_or(0) > 0) names.emplace_back("z_loss");
+  }
+  for (int64_t depth = 1; depth <= config_.num_prediction_modules(); ++depth) {
+    names.push_back(fmt::format("mtp_{} loss", depth));
+  }
+  return names;
+}
+
+std::map<int64_t, ExpertRouter*> Transformer::routers() {
+  std::map<int64_t, ExpertRouter*> all;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i]->router() != nullptr) all[stage().first_layer + static_cast<int64_t>(i)] = layers_[i]->router();
+  }
+  for (const auto& module : predictions_) {
+    if (module->router() != nullptr) all[module->layer()] = module->router();
+  }
+  return all;
+}
+
+// The head runs once more for every prediction module.
+LayerCost Transformer::own_cost(const CostShape& shape) const {
+  if (predictions_.empty()) return {};
+  return {.forward_flops = static_cast<double>(predictions_.size()) * head_->cost(shape).forward_flops};
 }
 
 std::vector<TensorSpec> Transformer::boundary(int64_t b, int64_t s) const {
@@ -164,7 +223,10 @@ std::vector<Block> Transformer::make_blocks() const {
     block.index = static_cast<int64_t>(all.size());
     all.push_back(std::move(block));
   };
-  if (embedding_) add({.name = "embedding", .modules = {embedding_.get()}, .is_layer = false});
+  if (embedding_) {
+    add({.name = "embedding", .modules = {embedding_.get()}, .is_layer = false});
+    if (positions_) all.back().modules.push_back(positions_.get());
+  }
   const auto step = static_cast<size_t>(stage().layers_per_block);
   MEGALITH_CHECK(step > 0, "blocks of {} layers", step);
   for (size_t first = 0; first < layers_.size(); first += step) {
@@ -173,7 +235,11 @@ std::vector<Block> Transformer::make_blocks() const {
     block.adds_inputs = first > 0;  // what comes from the embedding or another stage is one tensor
     add(std::move(block));
   }
-  if (head_) add({.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false});
+  if (head_) {
+    add({.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false});
+    for (const auto& module : predictions_) all.back().modules.push_back(module.get());
+    if (prediction_embedding_ != nullptr) all.back().modules.push_back(prediction_embedding_);
+  }
   return all;
 }
 
@@ -188,10 +254,10 @@ std::vector<BlockCost> Transformer::block_costs(const CostShape& shape) const {
   return costs;
 }
 
-at::Tensor Transformer::embed(const ModelInput& input) const {
-  const at::Tensor tokens = input.tokens.reshape({-1});
-  MEGALITH_CHECK(tokens.size(0) == input.context.b * input.context.s, "{} tokens, but b {} and s {}", tokens.size(0),
-                 input.context.b, input.context.s);
+at::Tensor Transformer::embed(const at::Tensor& token_ids, const ForwardContext& context) const {
+  const at::Tensor tokens = token_ids.reshape({-1});
+  MEGALITH_CHECK(tokens.size(0) == context.b * context.s, "{} tokens, but b {} and s {}", tokens.size(0), context.b,
+                 context.s);
   // A look, where it costs nothing: a GPU would have to wait for the answer.
   if (tokens.is_cpu() && tokens.numel() > 0) {
     const auto [smallest, largest] = at::aminmax(tokens);
@@ -201,19 +267,41 @@ at::Tensor Transformer::embed(const ModelInput& input) const {
                       "prepare the data with the tokenizer of this model, or set vocab_size to its vocabulary");
     }
   }
-  return embedding_->forward(tokens);
+  const at::Tensor embedded = embedding_->forward(tokens);
+  return positions_ ? embedded + positions_->forward(context) : embedded;
 }
 
 RotaryAngles Transformer::rotary_angles(const ForwardContext& forward) const {
+  if (!inverse_frequencies_.defined()) return {};
   at::Tensor positions = forward.position_ids;
   if (!positions.defined()) {
     const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
     positions = at::arange(first, first + forward.s, inverse_frequencies_.options().dtype(at::kLong)).unsqueeze(0);
   }
-  return compute_rotary_angles(positions, inverse_frequencies_, dtype_);
+  return compute_rotary_angles(positions, inverse_frequencies_, dtype_, rotary_multiplier_);
 }
 
-ModelOutput Transformer::head_output(const ModelInput& input, ResidualStream stream, HeadOutput head) const {
+// Labels are the next tokens, so those of the module of depth 1 begin with the labels themselves.
+void Transformer::predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+                                  at::Tensor hidden, ModelOutput& output) const {
+  ObjectiveScales scales = input.scales;
+  scales.per_weight *= config_.mtp_loss_scaling_factor / static_cast<double>(config_.num_prediction_modules());
+  if (scales.per_weight == 0) return;
+  at::Tensor labels = input.labels, weights = input.loss_weights;
+  for (const auto& module : predictions_) {
+    // Labels without weight may be anything.
+    const at::Tensor tokens = labels.clamp(0, *config_.vocab_size - 1).reshape({-1});
+    hidden = module->forward(hidden, prediction_embedding_->forward(tokens), context, angles);
+    labels = rolled_left(labels, 0, context, *cp_);
+    weights = rolled_left(weights, 0, context, *cp_);
+    LmHead::Loss loss = head_->loss(hidden, labels.reshape({-1}), weights.reshape({-1}), scales);
+    loss.term.name = module->loss_name();
+    output.terms.push_back(std::move(loss.term));
+  }
+}
+
+ModelOutput Transformer::head_output(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+                                     ResidualStream stream, HeadOutput head) const {
   const at::Tensor hidden = final_norm_->forward(stream);
   const int64_t b = input.context.b, s = input.context.s;
   ModelOutput output;
@@ -223,6 +311,7 @@ ModelOutput Transformer::head_output(const ModelInput& input, ResidualStream str
           head_->loss(hidden, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales);
       output.token_losses = loss.token_losses.view({b, s});
       output.terms.push_back(std::move(loss.term));
+      predict_further(input, context, angles, hidden, output);
       break;
     }
     case HeadOutput::kTokenLosses: {

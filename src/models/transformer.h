@@ -1,51 +1,69 @@
 // The chunk of a decoder-only transformer that a pipeline stage holds: embedding, layers, final norm, head.
 //
-// Canonical names are Hugging Face's for Llama and its kin: model.embed_tokens, model.layers.N.…, model.norm, lm_head.
-// Between stages travels one tensor, "hidden" (t, h): the residual stream.
+// Canonical names are those of the family's Hugging Face class (TransformerNames). With multi-token prediction the
+// chunk of the head also has its modules. Between stages travels one tensor, "hidden" (t, h): the residual stream.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "models/decoder_options.h"
 #include "models/model.h"
-#include "nn/decoder_layer.h"
+#include "models/prediction_module.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/lm_head.h"
 #include "nn/norm.h"
-#include "nn/rotary_embedding.h"
 
 namespace megalith {
 
 class Transformer : public Model {
  public:
   // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise.
-  Transformer(const ModelConfig& config, const LayerContext& context, const StageRange& stage);
+  Transformer(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,
+              const StageRange& stage);
 
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
   const ModelConfig& config() const override { return config_; }
   at::ScalarType dtype() const override { return dtype_; }
   std::vector<TensorSpec> boundary(int64_t b, int64_t s) const override;
+  std::vector<std::string> loss_names() const override;
   Parameter* embedding_weight() override { return embedding_ ? &embedding_->weight() : nullptr; }
+  std::map<int64_t, ExpertRouter*> routers() override;
   const std::vector<Block>& blocks() const override { return blocks_; }
   std::vector<BlockCost> block_costs(const CostShape& shape) const override;
 
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
  private:
+  void make_ends(const LayerContext& context, const TransformerNames& names);
   std::vector<Block> make_blocks() const;
-  at::Tensor embed(const ModelInput& input) const;
+  at::Tensor embed(const at::Tensor& tokens, const ForwardContext& context) const;
   RotaryAngles rotary_angles(const ForwardContext& forward) const;
-  ModelOutput head_output(const ModelInput& input, ResidualStream stream, HeadOutput head) const;
+  ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+                          ResidualStream stream, HeadOutput head) const;
+  void predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+                       at::Tensor hidden, ModelOutput& output) const;
+  void add_expert_terms(const ExpertRecords& records, ModelOutput& output) const;
 
   ModelConfig config_;
   at::ScalarType dtype_;
-  int64_t token_split_;             // ranks over which sequence parallelism splits the tokens
-  at::Tensor inverse_frequencies_;  // on the device; undefined on a meta model
+  int64_t token_split_;  // ranks over which sequence parallelism splits the tokens
+  Groups::Pointer cp_;
+  double rotary_multiplier_ = 1;
+  at::Tensor inverse_frequencies_;  // on the device; undefined on a meta model and without rotary positions
   std::unique_ptr<VocabParallelEmbedding> embedding_;
+  std::unique_ptr<LearnedPositions> positions_;
   std::optional<HiddenDropout> embedding_dropout_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  std::unique_ptr<RmsNorm> final_norm_;
+  std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<LmHead> head_;
+  std::vector<std::unique_ptr<PredictionModule>> predictions_;
+  // What they embed with: embedding_, or a copy of its table where the model's first chunk is elsewhere.
+  VocabParallelEmbedding* prediction_embedding_ = nullptr;
+  std::unique_ptr<VocabParallelEmbedding> embedding_copy_;
   std::vector<Block> blocks_;
 };
 

@@ -29,6 +29,16 @@ int64_t heads_of_rank(int64_t heads, const LayerContext& context, std::string_vi
   return heads / tp;
 }
 
+std::vector<LinearPart> qkv_parts(const std::string& name, const AttentionOptions& options) {
+  const AttentionNames& names = options.names;
+  const int64_t q = options.num_heads * options.head_dim, kv = options.num_kv_heads * options.head_dim;
+  if (names.fused.empty()) {
+    return {{name + "." + names.q, q}, {name + "." + names.k, kv}, {name + "." + names.v, kv}};
+  }
+  const std::string fused = name + "." + names.fused;
+  return {{fused, q, 0, q + 2 * kv}, {fused, kv, q, q + 2 * kv}, {fused, kv, q + kv, q + 2 * kv}};
+}
+
 at::Tensor rotated(const at::Tensor& x, const RotaryAngles& angles, bool is_interleaved, Kernels kernels) {
   return angles.cos.defined() ? ops::rotary(x, angles.cos, angles.sin, is_interleaved, kernels) : x.contiguous();
 }
@@ -143,17 +153,16 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
       kernels_(context.kernels),
       context_(*context.groups, context_parallel_kind(context.context_parallel_kinds, options.layer), name, scale_,
                num_heads_, num_kv_heads_, kernels_),
-      qkv_(context, name + ".qkv_proj", options.hidden,
-           {{name + ".q_proj", options.num_heads * options.head_dim},
-            {name + ".k_proj", options.num_kv_heads * options.head_dim},
-            {name + ".v_proj", options.num_kv_heads * options.head_dim}},
+      qkv_(context, name + ".qkv_proj", options.hidden, qkv_parts(name, options),
            {.role = LinearRole::kColumn,
             .has_bias = options.has_qkv_bias,
+            .is_transposed = options.is_transposed,
             .init_std = options.init_std,
             .keeps_input = options.keeps_input}),
-      output_(context, name + ".o_proj", options.num_heads * options.head_dim, options.hidden,
+      output_(context, name + "." + options.names.output, options.num_heads * options.head_dim, options.hidden,
               {.role = LinearRole::kRow,
                .has_bias = options.has_output_bias,
+               .is_transposed = options.is_transposed,
                .init_std = options.output_init_std,
                .keeps_input = !recomputes_core_}) {
   div_exact(options.num_heads, options.num_kv_heads);

@@ -8,12 +8,15 @@
 #include <string>
 
 #include "nn/context_attention.h"
-#include "nn/forward.h"
-#include "nn/linear.h"
-#include "nn/module.h"
-#include "nn/rotary_embedding.h"
+#include "nn/layer_parts.h"
 
 namespace megalith {
+
+// Of the canonical linears below the layer's name.
+struct AttentionNames {
+  std::string q = "q_proj", k = "k_proj", v = "v_proj", output = "o_proj";
+  std::string fused = {};  // one linear that holds [q | k | v] in the place of the three: GPT-2's c_attn
+};
 
 struct AttentionOptions {
   int64_t hidden = 0;        // h
@@ -24,27 +27,24 @@ struct AttentionOptions {
   bool has_output_bias = false;
   double dropout = 0;  // of the probabilities
   bool is_rotary_interleaved = false;
+  AttentionNames names = {};
+  bool is_transposed = false;  // the canonical weights are (in, out), as GPT-2's
   double init_std = 0.02;
   double output_init_std = 0.02;
   bool keeps_input = true;
   int64_t layer = 0;  // number in the whole model: the slot of the KV cache
 };
 
-class SelfAttention : public Module {
+class SelfAttention : public AttentionLayer {
  public:
-  // name  canonical: "model.layers.0.self_attn", with q_proj, k_proj, v_proj and o_proj below it
+  // name  canonical: "model.layers.0.self_attn", with AttentionOptions::names below it
   // UserError when tp does not divide the heads or the kv heads.
   SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options);
 
-  // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
-  // gradients) the keys and values of x are appended to it and all positions so far are attended to. Of a sequence that
-  // context-parallel ranks share, x is this rank's part, and theirs are attended to as well. restore: as
-  // Linear::forward has it, where AttentionOptions::keeps_input is false.
   at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
-                     const RestoreInput& restore = {});
+                     const RestoreInput& restore = {}) override;
 
-  // Of attention itself, without the projections: what backward takes for a moment beside what is kept.
-  int64_t backward_bytes(const CostShape& shape) const;
+  int64_t backward_bytes(const CostShape& shape) const override;
 
  protected:
   LayerCost own_cost(const CostShape& shape) const override;

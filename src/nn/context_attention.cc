@@ -47,6 +47,31 @@ struct TokenRange {
   at::Tensor of(const at::Tensor& x, int64_t dim) const { return x.defined() ? x.narrow(dim, first, count) : x; }
 };
 
+// Tensors that are exchanged together, their channels one behind the other.
+struct ExchangedTensors {
+  std::vector<int64_t> heads, channels;  // of each: heads that go to one rank, and d times as many
+  int64_t num_channels = 0;
+
+  ExchangedTensors(const std::vector<at::Tensor>& tensors, int64_t size) {
+    for (const at::Tensor& x : tensors) {
+      heads.push_back(div_exact(x.size(2), size));
+      channels.push_back(heads.back() * x.size(3));
+      num_channels += channels.back();
+    }
+  }
+
+  // Views (…, heads, d) of each in `packed` (…, num_channels).
+  std::vector<at::Tensor> in(const at::Tensor& packed) const {
+    std::vector<at::Tensor> views;
+    int64_t begin = 0;
+    for (size_t i = 0; i < channels.size(); ++i) {
+      views.push_back(packed.narrow(-1, begin, channels[i]).unflatten(-1, {heads[i], channels[i] / heads[i]}));
+      begin += channels[i];
+    }
+    return views;
+  }
+};
+
 // Whether any token of one run of the sequence may see one of another by their places alone.
 bool can_see(const ops::AttentionMask& mask, int64_t first_query, int64_t first_key, int64_t chunk) {
   const int64_t last_query = first_query + chunk - 1, last_key = first_key + chunk - 1;
@@ -105,7 +130,8 @@ ContextAttention::Heads ContextAttention::exchange_heads(const at::Tensor& q, co
 
 ContextAttention::Result ContextAttention::forward(const Heads& heads, const Masks& masks) const {
   Result result = attend(heads, masks_of_heads(heads, masks));
-  if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0];
+  // Of one head a rank it is a view still, and what comes after takes it as rows.
+  if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0].contiguous();
   return result;
 }
 
@@ -121,51 +147,38 @@ ops::AttentionGradients ContextAttention::backward(const at::Tensor& dout, const
 
 // ---- All-to-all ----
 
-// Tensors (b, s, heads, d) of this rank's tokens -> (b, U s, heads / U, d) of its heads, in one exchange.
+// Tensors (b, s, heads, d) of this rank's tokens -> (b, U s, heads / U, d) of its heads, in one exchange. Heads and d
+// may differ from tensor to tensor.
 std::vector<at::Tensor> ContextAttention::to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const {
-  const int64_t size = ulysses_->size();
-  int64_t num_heads = 0;
-  for (const at::Tensor& x : of_tokens) num_heads += div_exact(x.size(2), size);
-  const at::Tensor& first = of_tokens[0];
-  const int64_t b = first.size(0), s = first.size(1), d = first.size(3);
-  at::Tensor packed = at::empty({size, b, s, num_heads, d}, first.options());
-  int64_t begin = 0;
-  for (const at::Tensor& x : of_tokens) {
-    const int64_t count = x.size(2) / size;
-    packed.narrow(3, begin, count).copy_(x.unflatten(2, {size, count}).permute({2, 0, 1, 3, 4}));
-    begin += count;
+  const int64_t size = ulysses_->size(), b = of_tokens[0].size(0), s = of_tokens[0].size(1);
+  const ExchangedTensors layout(of_tokens, size);
+  at::Tensor packed = at::empty({size, b, s, layout.num_channels}, of_tokens[0].options());
+  {  // the views must not outlive what is sent
+    const std::vector<at::Tensor> outgoing = layout.in(packed);
+    for (size_t i = 0; i < outgoing.size(); ++i) {
+      outgoing[i].copy_(of_tokens[i].unflatten(2, {size, layout.heads[i]}).permute({2, 0, 1, 3, 4}));
+    }
   }
   packed = ulysses_->exchanged(packed, {}, {}, fmt::format("{} {}", name_, what));
   std::vector<at::Tensor> of_heads;
-  begin = 0;
-  for (const at::Tensor& x : of_tokens) {
-    const int64_t count = x.size(2) / size;
-    of_heads.push_back(zigzag_join(packed.narrow(3, begin, count)));
-    begin += count;
-  }
+  for (const at::Tensor& x : layout.in(packed)) of_heads.push_back(zigzag_join(x));
   return of_heads;
 }
 
-// The inverse.
+// The inverse. Tensors of one head a rank are views of what was received.
 std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor>& of_heads, const char* what) const {
-  const int64_t size = ulysses_->size();
-  int64_t num_heads = 0;
-  for (const at::Tensor& x : of_heads) num_heads += x.size(2);
-  const at::Tensor& first = of_heads[0];
-  const int64_t b = first.size(0), s = div_exact(first.size(1), size), d = first.size(3);
-  at::Tensor packed = at::empty({size, b, s, num_heads, d}, first.options());
-  int64_t begin = 0;
-  for (const at::Tensor& x : of_heads) {
-    zigzag_split(x, packed.narrow(3, begin, x.size(2)));
-    begin += x.size(2);
+  const int64_t size = ulysses_->size(), b = of_heads[0].size(0), s = div_exact(of_heads[0].size(1), size);
+  const ExchangedTensors layout(of_heads, 1);
+  at::Tensor packed = at::empty({size, b, s, layout.num_channels}, of_heads[0].options());
+  {
+    const std::vector<at::Tensor> outgoing = layout.in(packed);
+    for (size_t i = 0; i < outgoing.size(); ++i) zigzag_split(of_heads[i], outgoing[i]);
   }
   packed = ulysses_->exchanged(packed, {}, {}, fmt::format("{} {}", name_, what));
   std::vector<at::Tensor> of_tokens;
-  begin = 0;
-  for (const at::Tensor& x : of_heads) {
-    const at::Tensor heads_outside = packed.narrow(3, begin, x.size(2));  // (U, b, s, heads / U, d)
-    of_tokens.push_back(heads_outside.permute({1, 2, 0, 3, 4}).reshape({b, s, size * x.size(2), d}));
-    begin += x.size(2);
+  for (const at::Tensor& heads_outside : layout.in(packed)) {  // (U, b, s, heads / U, d)
+    const int64_t num_heads = size * heads_outside.size(3);
+    of_tokens.push_back(heads_outside.permute({1, 2, 0, 3, 4}).reshape({b, s, num_heads, heads_outside.size(4)}));
   }
   return of_tokens;
 }
@@ -385,26 +398,29 @@ ops::AttentionGradients ContextAttention::differentiate_ring(const at::Tensor& d
 
 // ---- Costs ----
 
-int64_t ContextAttention::backward_bytes(const CostShape& shape, int64_t head_dim) const {
+int64_t ContextAttention::backward_bytes(const CostShape& shape, int64_t head_dim, int64_t value_dim) const {
   const int64_t tokens = shape.b * shape.s, narrow_bytes = shape.activation_bytes;
   const int64_t wide_bytes = std::max<int64_t>(narrow_bytes, 4);
-  const int64_t q = tokens * num_heads_ * head_dim, kv = 2 * tokens * num_kv_heads_ * head_dim;
+  const int64_t q = tokens * num_heads_ * head_dim, out = tokens * num_heads_ * value_dim;
+  const int64_t k = tokens * num_kv_heads_ * head_dim, v = tokens * num_kv_heads_ * value_dim, kv = k + v;
   int64_t peak = 0;
   if (kind_ == ContextParallelKind::kAllGather) {
     // All keys and values with their gradients, or these gradients while they turn wide one after the other.
-    const int64_t all = kv * ring_->size();
-    const int64_t differentiating = 2 * all * narrow_bytes, scattering = all / 2 * narrow_bytes + all * wide_bytes;
-    peak = (q + q) * narrow_bytes + std::max(differentiating, scattering);
+    const int64_t size = ring_->size();
+    const int64_t differentiating = 2 * size * kv * narrow_bytes;
+    const int64_t scattering = size * (v * narrow_bytes + kv * wide_bytes);
+    peak = (q + out) * narrow_bytes + std::max(differentiating, scattering);
   } else if (ring_->size() > 1) {
     // A part's keys and values and the next one's, the sums of gradients and those that arrive, half the keys' and all
     // queries' gradients of the part, and the sum of the latter. Adding it needs it wide.
     const int64_t part = q * (narrow_bytes < wide_bytes ? narrow_bytes + wide_bytes : narrow_bytes);
-    peak = q * (narrow_bytes + wide_bytes) + part + kv * (2 * narrow_bytes + 2 * wide_bytes) + kv / 2 * narrow_bytes;
+    peak =
+        out * narrow_bytes + q * wide_bytes + part + kv * (2 * narrow_bytes + 2 * wide_bytes) + kv / 2 * narrow_bytes;
   }
   if (ulysses_->size() == 1) return peak;
   // Beside dout its form by heads and that of out, and three forms of the gradients on their way back.
   const int64_t returning = 3 * (q + kv) * narrow_bytes;
-  return 2 * q * narrow_bytes + std::max(peak, q * narrow_bytes + returning);
+  return 2 * out * narrow_bytes + std::max(peak, q * narrow_bytes + returning);
 }
 
 }  // namespace megalith

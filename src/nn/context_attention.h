@@ -17,7 +17,8 @@
 // Source: Liu et al. 2023, arXiv:2310.01889 (ring); Jacobs et al. 2023, arXiv:2309.14509 (Ulysses); Fang & Zhao 2024,
 // arXiv:2405.07719 (both).
 //
-// b sequences, s tokens of this rank, S = cp s of the sequence, n query heads and g KV heads of this rank, d head dim
+// b sequences, s tokens of this rank, S = cp s of the sequence, n query heads and g KV heads of this rank,
+// d channels of a head, e of a value (d in most models)
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ class ContextAttention {
  public:
   // What a rank attends with once heads have been exchanged: tokens in the order of the ring's zig-zag.
   struct Heads {
-    at::Tensor q, k, v;  // (b, U s, n / U, d), (b, U s, g / U, d) twice
+    at::Tensor q, k, v;  // (b, U s, n / U, d), (b, U s, g / U, d), (b, U s, g / U, e)
   };
   // As ForwardContext has it for a shared sequence.
   struct Masks {
@@ -44,7 +45,7 @@ class ContextAttention {
     ops::AttentionDropout dropout;  // head_start is that of q's first head
   };
   struct Result {
-    at::Tensor out;  // (b, s, n, d), dtype of q
+    at::Tensor out;  // (b, s, n, e), dtype of q
     at::Tensor lse;  // (b, n / U, U s), wide
   };
 
@@ -53,18 +54,21 @@ class ContextAttention {
   ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale, int64_t num_heads,
                    int64_t num_kv_heads, Kernels kernels);
 
-  // q (b, s, n, d), k and v (b, s, g, d) of this rank's tokens, keys rotated by their place in the sequence.
+  // q (b, s, n, d), k (b, s, g, d), v (b, s, g, e) of this rank's tokens, keys rotated by their place in the sequence.
   Heads exchange_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
 
   Result forward(const Heads& heads, const Masks& masks) const;
 
-  // dout (b, s, n, d), out and lse as forward gave them; the gradients of exchange_heads()'s arguments.
+  // dout (b, s, n, e), out and lse as forward gave them; the gradients of exchange_heads()'s arguments.
   ops::AttentionGradients backward(const at::Tensor& dout, const Heads& heads, const Result& result,
                                    const Masks& masks) const;
 
   int cp_size() const { return ulysses_->size() * ring_->size(); }
   // What backward takes at its worst moment beside what is kept, dout included.
-  int64_t backward_bytes(const CostShape& shape, int64_t head_dim) const;
+  int64_t backward_bytes(const CostShape& shape, int64_t head_dim, int64_t value_dim) const;
+  int64_t backward_bytes(const CostShape& shape, int64_t head_dim) const {
+    return backward_bytes(shape, head_dim, head_dim);
+  }
 
  private:
   struct Part;

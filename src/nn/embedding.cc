@@ -1,5 +1,7 @@
-// The embedding's Function: lookup, sum over tp, and the scatter of the gradient into the table's buffer.
+// The embeddings' Functions: lookup, sum over tp, and the scatter of the gradient into the table's buffer.
 #include "nn/embedding.h"
+
+#include <ATen/ATen.h>
 
 #include <algorithm>
 
@@ -9,6 +11,18 @@
 #include "ops/linear.h"
 
 namespace megalith {
+
+namespace {
+
+// Sums the rows of dy into those rows of the table's gradient that ids name.
+void add_row_gradients(Parameter& table, const at::Tensor& ids, const at::Tensor& dy, int64_t start, Kernels kernels) {
+  const Parameter::GradTarget target = table.open_grad();
+  if (!target.accumulate) target.buffer.zero_();
+  ops::embedding_wgrad_(target.buffer, ids, dy, start, kernels);
+  table.close_grad();
+}
+
+}  // namespace
 
 int64_t VocabularyWeight::local_rows(const Group& tp) const { return div_exact(padded_vocab, tp.size()); }
 int64_t VocabularyWeight::local_start(const Group& tp) const { return local_rows(tp) * tp.rank(); }
@@ -57,27 +71,91 @@ struct EmbeddingFunction : torch::autograd::Function<EmbeddingFunction> {
     VocabParallelEmbedding& layer = *held<VocabParallelEmbedding*>(node);
     at::Tensor dy = gradients[0].contiguous();
     if (layer.is_sequence_parallel_) dy = layer.tp_->gathered(dy, layer.weight_->name());
-    const Parameter::GradTarget target = layer.weight_->open_grad();
-    if (!target.accumulate) target.buffer.zero_();
-    ops::embedding_wgrad_(target.buffer, node->get_saved_variables()[0], dy, layer.start_, layer.kernels_);
-    layer.weight_->close_grad();
+    add_row_gradients(*layer.weight_, node->get_saved_variables()[0], dy, layer.start_, layer.kernels_);
     return {{}, {}, {}};
   }
 };
 
 VocabParallelEmbedding::VocabParallelEmbedding(const LayerContext& context, const VocabularyWeight& weight,
-                                               double init_std)
+                                               double init_std, Parameter* tied)
     : tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       kernels_(context.kernels),
       start_(weight.local_start(*tp_)),
-      weight_(&register_parameter(weight.name, weight.placement(*tp_),
-                                  {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)})) {
-}
+      weight_(tied != nullptr
+                  ? tied
+                  : &register_parameter(
+                        weight.name, weight.placement(*tp_),
+                        {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)})) {}
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& tokens) {
   if (!is_recording({weight_->value()})) return EmbeddingFunction::compute(*this, tokens);
   return EmbeddingFunction::apply(tokens, weight_->value(), this);
+}
+
+struct PositionFunction : torch::autograd::Function<PositionFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& ids, const at::Tensor& /*weight*/,
+                            LearnedPositions* layer) {
+    expect_contribution(layer->weight_);
+    node->save_for_backward({ids});
+    hold(node, layer);
+    return ops::embedding_forward(ids, layer->weight_->data(), 0, layer->kernels_);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const LearnedPositions& layer = *held<LearnedPositions*>(node);
+    add_row_gradients(*layer.weight_, node->get_saved_variables()[0], gradients[0].contiguous(), 0, layer.kernels_);
+    return {{}, {}, {}};
+  }
+};
+
+LearnedPositions::LearnedPositions(const LayerContext& context, const std::string& name, int64_t num_positions,
+                                   int64_t hidden, double init_std)
+    : tp_(context.groups->tp.get()),
+      is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      kernels_(context.kernels) {
+  Placement placement = Placement::whole(name, {num_positions, hidden});
+  placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
+  placement.partial_axes = {Axis::kDp, Axis::kCp};
+  // Each rank sees the gradients of its own tokens.
+  if (is_sequence_parallel_) placement.partial_axes.insert(Axis::kTp);
+  weight_ = &register_parameter(name, std::move(placement),
+                                {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)});
+}
+
+at::Tensor LearnedPositions::forward(const ForwardContext& forward) {
+  at::Tensor ids = position_ids(forward);
+  if (is_sequence_parallel_) {
+    const int64_t part = div_exact(ids.size(0), tp_->size());
+    ids = ids.narrow(0, part * tp_->rank(), part);
+  }
+  if (!is_recording({weight_->value()})) return ops::embedding_forward(ids, weight_->data(), 0, kernels_);
+  return PositionFunction::apply(ids, weight_->value(), this);
+}
+
+// Of all b * s tokens, (t) int64.
+at::Tensor LearnedPositions::position_ids(const ForwardContext& forward) const {
+  const int64_t num_positions = weight_->placement().local_shape[0];
+  const auto check = [&](int64_t position) {
+    if (0 <= position && position < num_positions) return;
+    throw UserError(
+        fmt::format("position {} in a sequence, but max_position_embeddings is {}", position, num_positions),
+        fmt::format("learned positions end there: use sequences of at most {} tokens, prompt and generated text "
+                    "together, or train with a larger max_position_embeddings",
+                    num_positions));
+  };
+  at::Tensor ids = forward.position_ids;
+  if (!ids.defined()) {
+    const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
+    check(first + forward.s - 1);
+    ids = at::arange(first, first + forward.s, weight_->value().options().dtype(at::kLong).requires_grad(false));
+  } else if (ids.is_cpu() && ids.numel() > 0) {
+    const auto [smallest, largest] = at::aminmax(ids);
+    check(smallest.item<int64_t>());
+    check(largest.item<int64_t>());
+  }
+  return ids.expand({forward.b, forward.s}).reshape({-1});
 }
 
 }  // namespace megalith

@@ -1,10 +1,14 @@
-// Token embedding, its rows split over the tensor-parallel ranks: rank i looks up the tokens of its slice, zeros come
-// out for the others, and the sum over tp is the embedding (scattered over the tokens under sequence parallelism).
+// Embeddings of a model's input.
+//
+// By token: the rows of the table are split over the tensor-parallel ranks. Rank i looks up the tokens of its slice,
+// zeros come out for the others, and the sum over tp is the embedding (scattered over the tokens under sequence
+// parallelism). By learned position: every rank has the whole table.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "nn/forward.h"
 #include "nn/module.h"
 
 namespace megalith {
@@ -28,7 +32,9 @@ struct VocabularyWeight {
 
 class VocabParallelEmbedding : public Module {
  public:
-  VocabParallelEmbedding(const LayerContext& context, const VocabularyWeight& weight, double init_std);
+  // tied  the table of another embedding, which this one then uses; nullptr: it owns one.
+  VocabParallelEmbedding(const LayerContext& context, const VocabularyWeight& weight, double init_std,
+                         Parameter* tied = nullptr);
 
   // tokens (t) int64, each below vocab -> (t, h), or this rank's (t / tp, h) under sequence parallelism.
   // Differentiable.
@@ -43,6 +49,33 @@ class VocabParallelEmbedding : public Module {
   bool is_sequence_parallel_;
   Kernels kernels_;
   int64_t start_;
+  Parameter* weight_;
+};
+
+// Absolute positions, each with a learned row of h that is added to its token's embedding.
+// Source: Gehring et al. 2017, arXiv:1705.03122; in GPT, Radford et al. 2018.
+class LearnedPositions : public Module {
+ public:
+  // name           canonical, of the (num_positions, h) tensor: "transformer.wpe.weight"
+  // num_positions  max_position_embeddings
+  LearnedPositions(const LayerContext& context, const std::string& name, int64_t num_positions, int64_t hidden,
+                   double init_std);
+
+  // The rows of the positions of b * s tokens: (t, h), or this rank's (t / tp, h) under sequence parallelism.
+  // Differentiable. UserError for a position outside the table; ids that a GPU holds are not looked at, and such a
+  // position then has a row of zeros.
+  at::Tensor forward(const ForwardContext& forward);
+
+  Parameter& weight() { return *weight_; }
+
+ private:
+  friend struct PositionFunction;
+
+  at::Tensor position_ids(const ForwardContext& forward) const;
+
+  Group* tp_;
+  bool is_sequence_parallel_;
+  Kernels kernels_;
   Parameter* weight_;
 };
 

@@ -6,6 +6,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +27,18 @@ struct KvCache {
   int64_t capacity = 0;
 };
 
+// What the layers with experts tell of one forward pass of a chunk, by layer. A layer that is computed again in
+// backward writes the same once more, which nobody reads.
+struct ExpertRecord {
+  at::Tensor counts;  // (e) int64: this rank's tokens that chose each expert, before any were dropped
+  // Of the whole microbatch, so the same on its tp and cp ranks; 0-d wide; undefined where the term is off. Divided by
+  // their coefficients, as Megatron-LM logs them.
+  at::Tensor balance_loss;  // aux_loss or seq_aux_loss
+  at::Tensor z_loss;
+  at::Tensor num_dropped;  // 0-d int64: choices of this rank's tokens that the capacity dropped; undefined without one
+};
+using ExpertRecords = std::map<int64_t, ExpertRecord>;  // by layer number in the whole model
+
 struct ForwardContext {
   int64_t b = 0, s = 0;     // of this rank's tokens
   at::Tensor position_ids;  // (b, s) int64; undefined: counted on from the cache's length, or from 0
@@ -37,6 +51,10 @@ struct ForwardContext {
   int64_t row_length = 0;
   bool is_training = true;  // dropout is active
   KvCache* cache = nullptr;
+  // Where layers with experts write; null: nobody asks.
+  std::shared_ptr<ExpertRecords> expert_records;
+  // Factor by which objectives defined per microbatch (expert balance) enter backward; ObjectiveScales::per_microbatch.
+  double objective_scale = 0;
 };
 
 // What a tensor will look like, before it is there.
@@ -57,18 +75,19 @@ struct Bundle {
 
 // One term of the objective.
 struct LossTerm {
-  std::string name;      // as logged: "lm loss"
-  at::Tensor sum;        // 0-d wide, detached: sum of weight * loss over this rank's part of the microbatch
-  at::Tensor weight;     // 0-d wide, detached: sum of the weights
-  at::Tensor objective;  // 0-d: sum times the factor that the caller gave. Backward starts here with gradient one.
-  bool is_per_microbatch = false;  // averaged over the step's microbatches instead of over its weight (expert balance)
+  std::string name;   // as logged: "lm loss"
+  at::Tensor sum;     // 0-d wide, detached: sum of weight * loss over this rank's part of the microbatch
+  at::Tensor weight;  // 0-d wide, detached: sum of the weights
+  // 0-d: sum times the factor that the caller gave. Backward starts here with gradient one. Undefined where the
+  // gradient enters elsewhere (expert balance, nn/expert_router.h).
+  at::Tensor objective;
 };
 
 // Factors by which terms enter the objective: known before the forward pass, because fused losses compute gradients
 // there.
 struct ObjectiveScales {
   double per_weight = 1;      // for terms normalised by weight: loss scale / weight of the global batch
-  double per_microbatch = 1;  // for terms defined per microbatch: loss scale / microbatches of the step
+  double per_microbatch = 1;  // for terms defined per microbatch: loss scale / microbatches of the global batch
 };
 
 }  // namespace megalith

@@ -26,6 +26,21 @@ Box slice_of(const std::vector<int64_t>& shape, int dim, const Group& tp) {
   return box;
 }
 
+// What this rank's box of a part's (rows, in), which lies from local row `local_row` on, is of the canonical weight.
+Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, int64_t local_row, bool is_transposed) {
+  Piece piece{.name = part.name + ".weight",
+              .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows, in_features},
+              .canonical = {{part.first_row + box.offset[0], box.offset[1]}, box.extent},
+              .local = {{local_row, 0}, box.extent},
+              .is_transposed = is_transposed};
+  if (is_transposed) {
+    for (auto* pair : {&piece.shape, &piece.canonical.offset, &piece.canonical.extent}) {
+      std::swap((*pair)[0], (*pair)[1]);
+    }
+  }
+  return piece;
+}
+
 }  // namespace
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
@@ -155,12 +170,13 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   Placement weight, bias;
   int64_t local_rows = 0, local_columns = in_features;
   for (const LinearPart& part : parts) {
-    const std::vector<int64_t> shape = {part.rows, in_features};
-    const Box box = slice_of(shape, split_dim, *tp_);
+    const Box box = slice_of({part.rows, in_features}, split_dim, *tp_);
     local_columns = box.extent[1];
-    weight.pieces.push_back({part.name + ".weight", shape, box, Box{{local_rows, 0}, box.extent}});
-    bias.pieces.push_back(
-        {part.name + ".bias", {part.rows}, Box{{box.offset[0]}, {box.extent[0]}}, Box{{local_rows}, {box.extent[0]}}});
+    weight.pieces.push_back(weight_piece(part, in_features, box, local_rows, options.is_transposed));
+    bias.pieces.push_back({.name = part.name + ".bias",
+                           .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows},
+                           .canonical = {{part.first_row + box.offset[0]}, {box.extent[0]}},
+                           .local = {{local_rows}, {box.extent[0]}}});
     local_rows += box.extent[0];
   }
   weight.local_shape = {local_rows, local_columns};
@@ -192,9 +208,10 @@ at::Tensor Linear::forward(const at::Tensor& x, const RestoreInput& restore) {
 
 LayerCost Linear::own_cost(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
-  const double tokens = static_cast<double>(shape.b * shape.s);
-  const int64_t kept_tokens =
-      shape.b * shape.s / (is_sequence_parallel_ && role_ == LinearRole::kColumn ? tp_->size() : 1);
+  const int64_t split_tokens = shape.b * shape.s / (is_sequence_parallel_ ? tp_->size() : 1);
+  // A replicated layer sees the tokens of its rank alone; a column layer gathers them, and keeps its own.
+  const auto tokens = static_cast<double>(role_ == LinearRole::kReplicated ? split_tokens : shape.b * shape.s);
+  const int64_t kept_tokens = role_ == LinearRole::kRow ? shape.b * shape.s : split_tokens;
   return {.forward_flops = 2 * tokens * static_cast<double>(local[0] * local[1]),
           .kept_bytes = keeps_input_ && weight_->is_trainable() ? kept_tokens * local[1] * shape.activation_bytes : 0};
 }

@@ -23,17 +23,21 @@ class Group;
 
 enum class LinearRole { kReplicated, kColumn, kRow };
 
-// One canonical linear: "model.layers.0.self_attn.q_proj" with `.weight` (rows, in) and `.bias` (rows).
+// One canonical linear: "model.layers.0.self_attn.q_proj" with `.weight` (rows, in) and `.bias` (rows). Parts may share
+// a canonical linear: those of GPT-2's c_attn (q | k | v) are rows 0, h and 2h on of its 3h.
 struct LinearPart {
   std::string name;
-  int64_t rows = 0;  // of the whole, not of this rank
+  int64_t rows = 0;            // of the whole, not of this rank
+  int64_t first_row = 0;       // in the canonical linear
+  int64_t canonical_rows = 0;  // of the canonical linear; 0: rows
 };
 
 struct LinearOptions {
   LinearRole role = LinearRole::kReplicated;
   bool has_bias = false;
-  double init_std = 0.02;   // biases start at zero
-  bool keeps_input = true;  // otherwise forward is told how to compute it again
+  bool is_transposed = false;  // the canonical weights are (in, rows), as GPT-2's
+  double init_std = 0.02;      // biases start at zero
+  bool keeps_input = true;     // otherwise forward is told how to compute it again
 };
 
 // Gives a layer's input again in backward, the same bits; called at most once.

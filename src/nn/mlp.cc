@@ -3,6 +3,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/recompute.h"
+#include "ops/gelu.h"
 #include "ops/swiglu.h"
 
 namespace megalith {
@@ -17,27 +18,53 @@ int64_t ffn_of_rank(int64_t ffn, int tp) {
   return ffn / tp;
 }
 
+// x: [gate | up], or up alone
+at::Tensor activated(const at::Tensor& x, ops::ActivationKind activation, bool is_gated, Kernels kernels) {
+  if (activation == ops::ActivationKind::kSilu) return ops::swiglu(x, kernels);
+  if (activation == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu(x, {}, kernels);
+  const auto form = activation == ops::ActivationKind::kGelu ? ops::GeluForm::kErf : ops::GeluForm::kTanh;
+  return is_gated ? ops::geglu(x, form, kernels) : ops::bias_gelu(x, {}, form, kernels);
+}
+
+std::vector<LinearPart> up_parts(const std::string& name, const MlpOptions& options) {
+  const LinearPart up{name + "." + options.names.up, options.ffn};
+  if (!options.is_gated) return {up};
+  return {{name + "." + options.names.gate, options.ffn}, up};
+}
+
 }  // namespace
 
-GatedMlp::GatedMlp(const LayerContext& context, const std::string& name, const MlpOptions& options)
+// The biases are added by the linears, whose products end with them at no cost, so the activations get none to add.
+Mlp::Mlp(const LayerContext& context, const std::string& name, const MlpOptions& options)
     : ffn_(ffn_of_rank(options.ffn, context.groups->tp->size())),
+      activation_(options.activation),
+      is_gated_(options.is_gated),
       kernels_(context.kernels),
       keeps_input_(options.keeps_input),
       recomputes_all_(context.recompute.mlp),
       recomputes_activation_(context.recompute.mlp_activation),
-      gate_up_(context, name + ".gate_up_proj", options.hidden,
-               {{name + ".gate_proj", options.ffn}, {name + ".up_proj", options.ffn}},
-               {.role = LinearRole::kColumn,
-                .init_std = options.init_std,
-                // Computed again as a whole, the MLP has its input at hand by then.
-                .keeps_input = keeps_input_ || recomputes_all_}),
-      down_(context, name + ".down_proj", options.ffn, options.hidden,
-            {.role = LinearRole::kRow, .init_std = options.output_init_std, .keeps_input = !recomputes_activation_}) {
-  register_module(gate_up_);
+      up_(context, name + "." + (is_gated_ ? "gate_up_proj" : options.names.up), options.hidden,
+          up_parts(name, options),
+          {.role = LinearRole::kColumn,
+           .has_bias = options.has_bias,
+           .is_transposed = options.is_transposed,
+           .init_std = options.init_std,
+           // Computed again as a whole, the MLP has its input at hand by then.
+           .keeps_input = keeps_input_ || recomputes_all_}),
+      down_(context, name + "." + options.names.down, options.ffn, options.hidden,
+            {.role = LinearRole::kRow,
+             .has_bias = options.has_bias,
+             .is_transposed = options.is_transposed,
+             .init_std = options.output_init_std,
+             .keeps_input = !recomputes_activation_}) {
+  MEGALITH_CHECK(
+      is_gated_ ? activation_ != ops::ActivationKind::kSquaredRelu : activation_ != ops::ActivationKind::kSilu,
+      "{}: {}", name, is_gated_ ? "squared ReLU with a gate" : "SiLU without a gate");
+  register_module(up_);
   register_module(down_);
 }
 
-at::Tensor GatedMlp::forward(const at::Tensor& x, const RestoreInput& restore) {
+at::Tensor Mlp::forward(const at::Tensor& x, const ForwardContext& /*forward*/, const RestoreInput& restore) {
   if (!recomputes_all_) return transform(x, restore);
   MEGALITH_CHECK(keeps_input_ || restore, "an MLP that keeps no input cannot compute it");
   KeepInputs keep;
@@ -50,29 +77,31 @@ at::Tensor GatedMlp::forward(const at::Tensor& x, const RestoreInput& restore) {
   return recomputed(body, {x}, parameters(), keep)[0];
 }
 
-at::Tensor GatedMlp::transform(const at::Tensor& x, const RestoreInput& restore) {
-  const at::Tensor gate_up = gate_up_.forward(x, restore);
-  const at::Tensor product = ops::swiglu(gate_up, kernels_);
+at::Tensor Mlp::transform(const at::Tensor& x, const RestoreInput& restore) {
+  const at::Tensor up = up_.forward(x, restore);
+  const auto product_of = [activation = activation_, is_gated = is_gated_, kernels = kernels_](const at::Tensor& up) {
+    return activated(up, activation, is_gated, kernels);
+  };
+  const at::Tensor product = product_of(up);
   if (!recomputes_activation_) return down_.forward(product);
-  return down_.forward(product,
-                       [kernels = kernels_, gate_up = gate_up.detach()] { return ops::swiglu(gate_up, kernels); });
+  return down_.forward(product, [product_of, up = up.detach()] { return product_of(up); });
 }
 
-LayerCost GatedMlp::cost(const CostShape& shape) const {
+LayerCost Mlp::cost(const CostShape& shape) const {
   LayerCost cost = Module::cost(shape);
   if (!recomputes_all_) return cost;
-  const int64_t input_bytes = gate_up_.cost(shape).kept_bytes;
+  const int64_t input_bytes = up_.cost(shape).kept_bytes;
   cost.recomputed_bytes = cost.kept_bytes - (keeps_input_ ? input_bytes : 0);
   cost.kept_bytes = keeps_input_ ? input_bytes : 0;
   return cost;
 }
 
-LayerCost GatedMlp::own_cost(const CostShape& shape) const {
-  const int64_t product = shape.b * shape.s * ffn_ * shape.activation_bytes;
+LayerCost Mlp::own_cost(const CostShape& shape) const {
+  const int64_t product = shape.b * shape.s * ffn_ * shape.activation_bytes, up = is_gated_ ? 2 * product : product;
   // Gate and up are kept. In backward there are the gradients of the product, of gate and up, and of what comes in; the
   // product itself, if it was kept, is free by then.
-  const int64_t incoming = gate_up_.weight().placement().local_shape[1] * shape.b * shape.s * shape.activation_bytes;
-  return {.kept_bytes = 2 * product, .working_bytes = (recomputes_activation_ ? 3 : 2) * product + incoming};
+  const int64_t incoming = up_.weight().placement().local_shape[1] * shape.b * shape.s * shape.activation_bytes;
+  return {.kept_bytes = up, .working_bytes = up + (recomputes_activation_ ? product : 0) + incoming};
 }
 
 }  // namespace megalith

@@ -1,30 +1,43 @@
-// The gated MLP of the Llama family: down( silu(gate x) * up x ), gate and up in one product.
+// The MLP of a transformer, each token by itself:
+//
+//   down( act(gate x) * up x )   gated: Llama's with SiLU; gate and up in one product
+//   down( act(up x) )            plain: GPT's with GELU
+//
+// Sources: Shazeer 2020, arXiv:2002.05202 (gated); Radford et al. 2019 (plain, GELU).
 #pragma once
 
 #include <string>
 
-#include "nn/linear.h"
-#include "nn/module.h"
+#include "nn/layer_parts.h"
+#include "ops/expert_activation_kind.h"
 
 namespace megalith {
 
+// Of the canonical linears below the layer's name; `gate` where there is one.
+struct MlpNames {
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+};
+
 struct MlpOptions {
-  int64_t hidden = 0;  // h
-  int64_t ffn = 0;     // f, of the whole
+  int64_t hidden = 0;                                           // h
+  int64_t ffn = 0;                                              // f, of the whole
+  ops::ActivationKind activation = ops::ActivationKind::kSilu;  // SiLU comes gated alone, squared ReLU plain alone
+  bool is_gated = true;
+  bool has_bias = false;  // of all linears
+  MlpNames names = {};
+  bool is_transposed = false;  // the canonical weights are (in, out), as GPT-2's
   double init_std = 0.02;
   double output_init_std = 0.02;
   bool keeps_input = true;  // otherwise forward is told how to compute it again
 };
 
-class GatedMlp : public Module {
+class Mlp : public FeedForward {
  public:
-  // name  canonical: "model.layers.0.mlp", with gate_proj, up_proj and down_proj below it
+  // name  canonical: "model.layers.0.mlp", with MlpOptions::names below it
   // UserError when tp does not divide f.
-  GatedMlp(const LayerContext& context, const std::string& name, const MlpOptions& options);
+  Mlp(const LayerContext& context, const std::string& name, const MlpOptions& options);
 
-  // x (t, h) -> (t, h), differentiable
-  // restore: as Linear::forward has it, where MlpOptions::keeps_input is false.
-  at::Tensor forward(const at::Tensor& x, const RestoreInput& restore = {});
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore = {}) override;
   LayerCost cost(const CostShape& shape) const override;
 
  protected:
@@ -34,9 +47,12 @@ class GatedMlp : public Module {
   at::Tensor transform(const at::Tensor& x, const RestoreInput& restore);
 
   int64_t ffn_;  // of this rank
+  ops::ActivationKind activation_;
+  bool is_gated_;
   Kernels kernels_;
   bool keeps_input_, recomputes_all_, recomputes_activation_;
-  Linear gate_up_, down_;
+  Linear up_;  // [gate | up], or up alone
+  Linear down_;
 };
 
 }  // namespace megalith

@@ -24,6 +24,9 @@ struct SelectiveRecompute {
   bool norms = false;           // the outputs of the normalisations
   bool mlp = false;             // everything between the MLP's input and its output
   bool mlp_activation = false;  // the product of the gate and up
+  // Of layers with experts: all of it between the layer's input and output, an expert's activation, the shared expert.
+  bool moe = false, expert_activation = false, shared_experts = false;
+  bool latent_up = false;  // of latent attention: the projections up from the latents, and the norms before them
 };
 
 // What every layer is built with: who we are among the ranks, and in which form to hold the weights.

@@ -1,110 +1,161 @@
 // Functions of the normalisation layers. The statistics are kept, the normalised activations are not.
 #include "nn/norm.h"
 
+#include <ATen/ATen.h>
+
+#include <tuple>
 #include <utility>
 
 #include "comm/groups.h"
 #include "nn/function.h"
+#include "ops/layer_norm.h"
 #include "ops/rms_norm.h"
 
 namespace megalith {
 
 at::Tensor ResidualStream::sum() const { return residual.defined() ? delta + residual : delta; }
 
-struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
+// The weights enter for the graph alone.
+struct NormFunction : torch::autograd::Function<NormFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            RmsNorm* layer) {
+                            Norm* layer) {
     expect_contribution(layer->weight_);
-    auto [y, inv_rms] = ops::rms_norm_forward(x, layer->weight_->data(), layer->eps_, layer->kernels_);
-    node->save_for_backward({x, inv_rms});
+    expect_contribution(layer->bias_);
+    Norm::Normalised result = layer->normalise(x);
+    torch::autograd::variable_list kept = {x};
+    kept.insert(kept.end(), result.statistics.begin(), result.statistics.end());
+    node->save_for_backward(std::move(kept));
     hold(node, layer);
-    return y;
+    return result.y;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    RmsNorm& layer = *held<RmsNorm*>(node);
     const auto saved = node->get_saved_variables();
-    auto [dx, dweight] =
-        ops::rms_norm_backward(gradients[0].contiguous(), saved[0], layer.weight_->data(), saved[1], layer.kernels_);
-    if (layer.weight_->is_trainable()) layer.weight_->add_grad(dweight);
-    return {dx, {}, {}};
+    const c10::ArrayRef<at::Tensor> statistics(saved.data() + 1, saved.size() - 1);
+    return {held<Norm*>(node)->differentiate(gradients[0].contiguous(), {}, saved[0], statistics), {}, {}};
   }
 };
 
-struct AddRmsNormFunction : torch::autograd::Function<AddRmsNormFunction> {
+struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& delta,
-                                                const at::Tensor& residual, const at::Tensor& /*weight*/,
-                                                RmsNorm* layer) {
+                                                const at::Tensor& residual, const at::Tensor& /*weight*/, Norm* layer) {
     node->set_materialize_grads(false);
     expect_contribution(layer->weight_);
-    auto [y, sum, inv_rms] =
-        ops::add_rms_norm_forward(delta, residual, layer->weight_->data(), layer->eps_, layer->kernels_);
-    node->save_for_backward({sum, inv_rms});
+    expect_contribution(layer->bias_);
+    const at::Tensor weight = layer->weight_->data();
+    const double eps = layer->options_.eps;
+    at::Tensor y, sum;
+    if (layer->bias_ == nullptr) {
+      at::Tensor inv_rms;
+      std::tie(y, sum, inv_rms) = ops::add_rms_norm_forward(delta, residual, weight, eps, layer->kernels_);
+      node->save_for_backward({sum, inv_rms});
+    } else {
+      at::Tensor mean, inv_std;
+      std::tie(y, sum, mean, inv_std) = ops::add_layer_norm_forward(delta, residual, weight, layer->bias_->data(), eps,
+                                                                    layer->options_.is_zero_centered, layer->kernels_);
+      node->save_for_backward({sum, mean, inv_std});
+    }
     hold(node, layer);
     return {y, sum};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    RmsNorm& layer = *held<RmsNorm*>(node);
     const auto saved = node->get_saved_variables();
-    const at::Tensor &sum = saved[0], &inv_rms = saved[1], weight = layer.weight_->data();
+    const at::Tensor& sum = saved[0];
+    const c10::ArrayRef<at::Tensor> statistics(saved.data() + 1, saved.size() - 1);
     // After the last norm of a model nothing reads the sum any more.
     const at::Tensor dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(sum);
-    auto [dx, dweight] = gradients[1].defined() ? ops::add_rms_norm_backward(dy, gradients[1].contiguous(), sum, weight,
-                                                                             inv_rms, layer.kernels_)
-                                                : ops::rms_norm_backward(dy, sum, weight, inv_rms, layer.kernels_);
-    if (layer.weight_->is_trainable()) layer.weight_->add_grad(dweight);
+    const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
+    const at::Tensor dx = held<Norm*>(node)->differentiate(dy, dsum, sum, statistics);
     return {dx, dx, {}, {}};
   }
 };
 
-RmsNorm::RmsNorm(const LayerContext& context, const std::string& name, int64_t hidden, double eps)
-    : eps_(eps), kernels_(context.kernels) {
+Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options)
+    : options_(options), kernels_(context.kernels) {
+  MEGALITH_CHECK(!options.is_zero_centered || options.kind == NormKind::kLayer, "{} is centered at zero", name);
   const int tp = context.groups->tp->size();
   token_split_ = context.is_sequence_parallel ? tp : 1;
-  Placement placement = Placement::whole(name + ".weight", {hidden});
-  placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
-  placement.partial_axes = {Axis::kDp, Axis::kCp};
-  if (token_split_ > 1) placement.partial_axes.insert(Axis::kTp);
-  weight_ = &register_parameter(
-      name + ".weight", std::move(placement),
-      {.dtype = context.dtype, .device = context.device, .init = Init::constant(1), .decay_mult = 0});
+  const auto add = [&](const char* which, double value) {
+    Placement placement = Placement::whole(name + which, {hidden});
+    placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
+    placement.partial_axes = {Axis::kDp, Axis::kCp};
+    if (token_split_ > 1) placement.partial_axes.insert(Axis::kTp);
+    return &register_parameter(
+        name + which, std::move(placement),
+        {.dtype = context.dtype, .device = context.device, .init = Init::constant(value), .decay_mult = 0});
+  };
+  weight_ = add(".weight", options.is_zero_centered ? 0 : 1);
+  if (options.kind == NormKind::kLayer) bias_ = add(".bias", 0);
 }
 
-at::Tensor RmsNorm::forward(const at::Tensor& x) {
-  if (!is_recording({x, weight_->value()})) {
-    return std::get<0>(ops::rms_norm_forward(x, weight_->data(), eps_, kernels_));
+Norm::Normalised Norm::normalise(const at::Tensor& x) const {
+  if (bias_ == nullptr) {
+    auto [y, inv_rms] = ops::rms_norm_forward(x, weight_->data(), options_.eps, kernels_);
+    return {y, {inv_rms}};
   }
-  return RmsNormFunction::apply(x, weight_->value(), this);
+  auto [y, mean, inv_std] =
+      ops::layer_norm_forward(x, weight_->data(), bias_->data(), options_.eps, options_.is_zero_centered, kernels_);
+  return {y, {mean, inv_std}};
 }
 
-at::Tensor RmsNorm::forward(ResidualStream& stream) {
+// dsum: what reached the residual sum x by other ways; may be undefined.
+at::Tensor Norm::differentiate(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
+                               c10::ArrayRef<at::Tensor> statistics) const {
+  const at::Tensor weight = weight_->data();
+  at::Tensor dx, dweight, dbias;
+  if (bias_ == nullptr) {
+    std::tie(dx, dweight) = dsum.defined() ? ops::add_rms_norm_backward(dy, dsum, x, weight, statistics[0], kernels_)
+                                           : ops::rms_norm_backward(dy, x, weight, statistics[0], kernels_);
+  } else {
+    const bool is_zero_centered = options_.is_zero_centered;
+    std::tie(dx, dweight, dbias) =
+        dsum.defined()
+            ? ops::add_layer_norm_backward(dy, dsum, x, weight, statistics[0], statistics[1], is_zero_centered,
+                                           kernels_)
+            : ops::layer_norm_backward(dy, x, weight, statistics[0], statistics[1], is_zero_centered, kernels_);
+    if (bias_->is_trainable()) bias_->add_grad(dbias);
+  }
+  if (weight_->is_trainable()) weight_->add_grad(dweight);
+  return dx;
+}
+
+at::Tensor Norm::forward(const at::Tensor& x) {
+  if (!is_recording({x, weight_->value()})) return normalise(x).y;
+  return NormFunction::apply(x, weight_->value(), this);
+}
+
+at::Tensor Norm::forward(ResidualStream& stream) {
   const at::Tensor delta = std::exchange(stream.delta, at::Tensor());
   if (!stream.residual.defined()) {
     stream.residual = delta;
     return forward(delta);
   }
   if (!is_recording({delta, stream.residual, weight_->value()})) {
-    auto [y, sum, inv_rms] = ops::add_rms_norm_forward(delta, stream.residual, weight_->data(), eps_, kernels_);
-    stream.residual = sum;
+    at::Tensor y;
+    if (bias_ == nullptr) {
+      std::tie(y, stream.residual, std::ignore) =
+          ops::add_rms_norm_forward(delta, stream.residual, weight_->data(), options_.eps, kernels_);
+    } else {
+      std::tie(y, stream.residual, std::ignore, std::ignore) = ops::add_layer_norm_forward(
+          delta, stream.residual, weight_->data(), bias_->data(), options_.eps, options_.is_zero_centered, kernels_);
+    }
     return y;
   }
-  const auto outputs = AddRmsNormFunction::apply(delta, stream.residual, weight_->value(), this);
+  const auto outputs = AddNormFunction::apply(delta, stream.residual, weight_->value(), this);
   stream.residual = outputs[1];
   return outputs[0];
 }
 
-std::function<at::Tensor()> RmsNorm::recomputation(const ResidualStream& stream) const {
-  return [this, x = stream.residual.detach()] {
-    return std::get<0>(ops::rms_norm_forward(x, weight_->data(), eps_, kernels_));
-  };
+std::function<at::Tensor()> Norm::recomputation(const ResidualStream& stream) const {
+  return [this, x = stream.residual.detach()] { return normalise(x).y; };
 }
 
-LayerCost RmsNorm::own_cost(const CostShape& shape) const {
+LayerCost Norm::own_cost(const CostShape& shape) const {
   const int64_t tokens = shape.b * shape.s / token_split_;
-  const int64_t statistic_bytes = 4;
+  const int64_t statistic_bytes = bias_ == nullptr ? 4 : 8;
   return {.kept_bytes = tokens * (weight_->placement().local_shape[0] * shape.activation_bytes + statistic_bytes)};
 }
 

@@ -1,8 +1,10 @@
-// Root-mean-square normalisation as a layer, alone and fused with the residual addition before it (ops/rms_norm.h).
+// Normalisation as a layer, by root mean square (ops/rms_norm.h) or by mean and variance (ops/layer_norm.h), alone and
+// fused with the residual addition before it.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "nn/module.h"
 
@@ -17,10 +19,19 @@ struct ResidualStream {
   at::Tensor sum() const;  // differentiable
 };
 
-class RmsNorm : public Module {
+enum class NormKind { kRms, kLayer };
+
+struct NormOptions {
+  NormKind kind = NormKind::kRms;
+  double eps = 1e-5;
+  // What is kept is the weight less 1 (Megatron's apply_layernorm_1p); of kLayer alone.
+  bool is_zero_centered = false;
+};
+
+class Norm : public Module {
  public:
-  // name  canonical, without `.weight`
-  RmsNorm(const LayerContext& context, const std::string& name, int64_t hidden, double eps);
+  // name  canonical, without `.weight` and, of kLayer, `.bias`
+  Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options);
 
   // x (t, h) -> (t, h), differentiable
   at::Tensor forward(const at::Tensor& x);
@@ -36,13 +47,23 @@ class RmsNorm : public Module {
   LayerCost own_cost(const CostShape& shape) const override;
 
  private:
-  friend struct RmsNormFunction;
-  friend struct AddRmsNormFunction;
+  friend struct NormFunction;
+  friend struct AddNormFunction;
 
-  double eps_;
+  // What backward needs beside x: the reciprocal deviation, and of kLayer the mean before it.
+  struct Normalised {
+    at::Tensor y;
+    std::vector<at::Tensor> statistics;
+  };
+  Normalised normalise(const at::Tensor& x) const;
+  at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
+                           c10::ArrayRef<at::Tensor> statistics) const;
+
+  NormOptions options_;
   Kernels kernels_;
   int64_t token_split_;  // ranks over which the tokens are split
   Parameter* weight_;
+  Parameter* bias_ = nullptr;
 };
 
 }  // namespace megalith

@@ -106,6 +106,12 @@ void Parameter::set_trainable(bool trainable) {
   if (!trainable) grad_.reset();
 }
 
+void Parameter::add_aliases_without(std::string_view prefix) {
+  for (Piece& piece : placement_.pieces) {
+    if (piece.name.starts_with(prefix)) piece.aliases.push_back(piece.name.substr(prefix.size()));
+  }
+}
+
 at::Tensor Parameter::data() const { return value_.variable_data(); }
 
 void Parameter::place_in(const at::Tensor& memory) {

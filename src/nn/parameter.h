@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "nn/placement.h"
 
@@ -46,6 +47,9 @@ class Parameter {
   const ParameterOptions& options() const { return options_; }
   bool is_trainable() const { return options_.is_trainable; }
   void set_trainable(bool trainable);
+
+  // Files may carry the tensors whose canonical names begin with `prefix` without it: Placement gets these aliases.
+  void add_aliases_without(std::string_view prefix);
 
   // The local tensor, an autograd leaf that requires a gradient when trainable.
   const at::Tensor& value() const { return value_; }

@@ -93,6 +93,13 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
     };
     refuses("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size);
     refuses("expert_model_parallel_size", parallel.expert_model_parallel_size);
+    const int64_t tp = parallel.tensor_model_parallel_size;
+    if (parallel.expert_tensor_parallel_size.value_or(tp) != tp) {
+      errors.emplace_back(fmt::format("use_torch_fsdp2 does not work with expert_tensor_parallel_size {} beside "
+                                      "tensor_model_parallel_size {}",
+                                      *parallel.expert_tensor_parallel_size, tp),
+                          "make them equal, or use use_distributed_optimizer instead");
+    }
   } else if (!options.torch_fsdp2_reshard_after_forward) {
     errors.emplace_back("torch_fsdp2_no_reshard_after_forward needs use_torch_fsdp2",
                         "add --use_torch_fsdp2, or leave it out");

@@ -8,24 +8,31 @@
 namespace megalith {
 namespace {
 
-// What a dense decoder has. mlp_act is ours: what Megatron-LM's moe_act is to experts.
-const std::vector<std::string> kModules = {"core_attn", "layernorm", "mlp", "mlp_act"};
+// Words for the parts of every decoder. mlp_act is ours: what Megatron-LM's moe_act is to experts.
+std::vector<std::string> modules_of(const RecomputedModel& model) {
+  std::vector<std::string> modules = {"core_attn", "layernorm", "mlp", "mlp_act"};
+  if (model.has_experts) modules.insert(modules.end(), {"moe", "moe_act"});
+  if (model.has_shared_experts) modules.emplace_back("shared_experts");
+  if (model.has_latent_attention) modules.emplace_back("mla_up_proj");
+  return modules;
+}
 
-// Words of Megatron-LM for parts that these models have not.
 std::string missing_part(const std::string& module) {
-  if (module == "moe" || module == "moe_act" || module == "shared_experts") return "experts";
+  if (module == "moe" || module == "moe_act") return "experts";
+  if (module == "shared_experts") return "shared experts";
   if (module == "mla_up_proj") return "latent attention";
   return "";
 }
 
-void check_modules(const RecomputeOptions& options, std::vector<UserError>& errors) {
+void check_modules(const RecomputeOptions& options, const RecomputedModel& model, std::vector<UserError>& errors) {
+  const std::vector<std::string> known = modules_of(model);
   for (const std::string& module : options.recompute_modules) {
-    if (std::find(kModules.begin(), kModules.end(), module) != kModules.end()) continue;
+    if (std::find(known.begin(), known.end(), module) != known.end()) continue;
     const std::string missing = missing_part(module);
     errors.emplace_back(missing.empty()
                             ? fmt::format("recompute_modules has no '{}'", module)
                             : fmt::format("recompute_modules names {}, but the model has no {}", module, missing),
-                        fmt::format("use some of {}", fmt::join(kModules, ", ")));
+                        fmt::format("use some of {}", fmt::join(known, ", ")));
   }
 }
 
@@ -102,7 +109,9 @@ void RecomputeOptions::visit(OptionVisitor& v) {
       .at_least(0);
   v.field("recompute_modules", recompute_modules,
           "Of selective: core_attn (attention's output and softmax statistics), layernorm (outputs of norms), mlp (all "
-          "within the MLP), mlp_act (the product of gate and up); default core_attn.");
+          "within the MLP), mlp_act (the product of gate and up), moe (all of a mixture of experts), moe_act (the "
+          "activations of its experts), shared_experts, mla_up_proj (latent attention's projections from the latents); "
+          "default core_attn.");
   v.field("recompute_layer_ids", recompute_layer_ids,
           "Of full, instead of recompute_method: the layers to recompute, counted from 0 over the whole model.");
   v.field("recompute_activations", recompute_activations, "The same as recompute_granularity selective.");
@@ -121,21 +130,25 @@ SelectiveRecompute RecomputeOptions::selective() const {
   return {.core_attention = recompute_modules.empty() || has("core_attn"),
           .norms = has("layernorm"),
           .mlp = has("mlp"),
-          .mlp_activation = has("mlp_act")};
+          .mlp_activation = has("mlp_act"),
+          .moe = has("moe"),
+          .expert_activation = has("moe_act"),
+          .shared_experts = has("shared_experts"),
+          .latent_up = has("mla_up_proj")};
 }
 
-std::vector<UserError> check_recompute_options(const RecomputeOptions& options, int64_t num_layers) {
+std::vector<UserError> check_recompute_options(const RecomputeOptions& options, const RecomputedModel& model) {
   std::vector<UserError> errors;
   if (options.is_full() && options.recompute_activations) {
     errors.emplace_back("recompute_activations means selective, and recompute_granularity is full", "keep one of them");
     return errors;
   }
   if (options.is_full())
-    check_full(options, num_layers, errors);
+    check_full(options, model.num_layers, errors);
   else
     check_not_full(options, errors);
   if (options.is_selective()) {
-    check_modules(options, errors);
+    check_modules(options, model, errors);
   } else if (!options.recompute_modules.empty() && !options.is_full()) {
     errors.emplace_back(fmt::format("recompute_modules {} is for recompute_granularity selective, which is not given",
                                     fmt::join(options.recompute_modules, ",")),

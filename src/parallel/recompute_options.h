@@ -31,8 +31,12 @@ struct RecomputeOptions {
   SelectiveRecompute selective() const;
 };
 
-// num_layers: of the whole model.
-std::vector<UserError> check_recompute_options(const RecomputeOptions& options, int64_t num_layers);
+// What of the model the rules depend on.
+struct RecomputedModel {
+  int64_t num_layers = 0;  // of the whole
+  bool has_experts = false, has_shared_experts = false, has_latent_attention = false;
+};
+std::vector<UserError> check_recompute_options(const RecomputeOptions& options, const RecomputedModel& model);
 
 // What a person should know once of options that hold: layers beyond the model's, words without effect.
 std::vector<std::string> recompute_notes(const RecomputeOptions& options, int64_t num_layers);

@@ -2,6 +2,7 @@
 #include "train/config.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "checkpoint/checkpoint_folder.h"
@@ -168,13 +169,6 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
 }
 
-// A value as YAML has it, as plain text. Lists stay as they are.
-std::string unquoted(const std::string& value) {
-  if (value.starts_with('[')) return value;
-  const auto items = parse_list("[" + value + "]");
-  return items && items->size() == 1 ? items->front() : value;
-}
-
 // Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights
 // when they are loaded.
 void apply_hf_architecture(Resolved& resolved) {
@@ -182,7 +176,7 @@ void apply_hf_architecture(Resolved& resolved) {
   HfModel hf = read_hf_config(folder);
   OptionSet theirs(hf.config);
   std::map<std::string, std::string> values;
-  for (const auto& option : theirs.options()) values[option->name()] = unquoted(option->text());
+  for (const auto& option : theirs.options()) values[option->name()] = plain_text(option->text());
   apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
 }
 
@@ -203,9 +197,9 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
       TokenizerOptions tokenizer;
       const OptionSet architecture(model), vocabulary(tokenizer);
       std::map<std::string, std::string> values;
-      for (const auto& option : architecture.options()) values[option->name()] = unquoted(option->text());
+      for (const auto& option : architecture.options()) values[option->name()] = plain_text(option->text());
       for (const auto& [name, value] : manifest.configuration) {
-        if (vocabulary.find(name) != nullptr) values[name] = unquoted(value);
+        if (vocabulary.find(name) != nullptr) values[name] = plain_text(value);
         // As it was written: the NullTokenizer has one id more than vocab_size.
         if (name == "vocab_size" && value != "null") values[name] = value;
       }
@@ -220,9 +214,10 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
 // Every number of microbatches that the run has must fit the schedule.
 void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const int64_t size = config.parallel.pipeline_model_parallel_size;
-  std::vector<UserError> found = check_pipeline(config.pipeline, size, config.model.num_layers);
+  const int64_t modules = config.model.num_prediction_modules();
+  std::vector<UserError> found = check_pipeline(config.pipeline, size, config.model.num_layers, modules);
   if (found.empty()) {
-    d.pipeline = make_pipeline_plan(config.pipeline, size, config.model.num_layers);
+    d.pipeline = make_pipeline_plan(config.pipeline, size, config.model.num_layers, modules);
     std::set<int64_t> numbers;
     for (int64_t consumed = 0; errors.empty() && consumed < d.train_samples;) {
       numbers.insert(d.batches.num_microbatches(consumed));
@@ -389,8 +384,21 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     resolve_vocabulary(*resolved, errors);
     ModelConfig architecture = config.model;
     architecture.vocab_size = d.vocab_size;
-    add(check_model_config(architecture));
-    add(check_model_layout(architecture, config.parallel.tensor_model_parallel_size));
+    const std::vector<UserError> architecture_errors = check_model_config(architecture);
+    add(architecture_errors);
+    const int64_t tp = config.parallel.tensor_model_parallel_size;
+    if (architecture_errors.empty()) {
+      add(check_model_layout(architecture, {tp, config.parallel.expert_model_parallel_size,
+                                            config.parallel.expert_tensor_parallel_size.value_or(tp)}));
+    }
+    // What cannot be exported is said now, not after the last step.
+    if (architecture_errors.empty() && config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
+      try {
+        family_for(architecture).to_hf(architecture, at::kFloat);
+      } catch (const UserError& error) {
+        errors.emplace_back("save_hf: " + std::string(error.message()), std::string(error.remedy()));
+      }
+    }
     add(check_data_options(config.data));
     add(check_checkpoint_options(config.checkpoint));
     add(check_profile_options(config.profile));
@@ -401,7 +409,19 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
       errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
     }
-    add(check_recompute_options(config.recompute, config.model.num_layers));
+    if (config.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
+      errors.emplace_back(
+          "use_torch_fsdp2 does not work with moe_router_enable_expert_bias: the bias is no weight that "
+          "is gathered and freed",
+          "use use_distributed_optimizer");
+    }
+    add(check_recompute_options(config.recompute, {.num_layers = config.model.num_layers,
+                                                   .has_experts = config.model.has_experts(),
+                                                   .has_shared_experts = config.model.shared_expert_size() > 0,
+                                                   .has_latent_attention = config.model.multi_latent_attention}));
+    if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
+      resolved->notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
+    }
     for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
       resolved->notes.push_back(std::move(note));
     }

@@ -17,7 +17,8 @@ namespace {
 PipelinePlan plan_of_whole(const Model& model) {
   const StageRange& stage = model.stage();
   PipelinePlan plan;
-  plan.stages = {{stage.first_layer, stage.num_layers, stage.has_embedding, stage.has_head}};
+  plan.stages = {
+      {stage.first_layer, stage.num_layers, stage.has_embedding, stage.has_head, stage.num_prediction_modules}};
   return plan;
 }
 
@@ -50,6 +51,7 @@ class PipelinedModel::Stage : public PipelineStage {
     ModelOutput output = model_.forward(run_.make_input(microbatch), inputs, run_.head);
     StageResult result{.outputs = std::move(output.boundary), .objective = {}};
     for (const LossTerm& term : output.terms) {
+      if (!term.objective.defined()) continue;
       result.objective = result.objective.defined() ? result.objective + term.objective : term.objective;
     }
     if (run_.on_output) run_.on_output(microbatch, std::move(output));
@@ -81,6 +83,12 @@ PipelinedModel::PipelinedModel(ModelChunks chunks, const Groups& groups, at::Dev
 PipelinedModel::~PipelinedModel() = default;
 
 const ModelConfig& PipelinedModel::config() const { return chunks_.models[0]->config(); }
+
+std::map<int64_t, ExpertRouter*> PipelinedModel::routers() const {
+  std::map<int64_t, ExpertRouter*> all;
+  for (Model* model : chunks_.models) all.merge(model->routers());
+  return all;
+}
 
 bool PipelinedModel::has_head() const {
   for (const Model* model : chunks_.models) {

@@ -33,6 +33,8 @@ class PipelinedModel {
 
   const ModelConfig& config() const;
   std::vector<std::string> loss_names() const { return chunks_.models[0]->loss_names(); }
+  // Of all chunks of this rank.
+  std::map<int64_t, ExpertRouter*> routers() const;
   const PipelinePlan& plan() const { return chunks_.plan; }
   bool has_head() const;
 

@@ -33,6 +33,34 @@ std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
                      plan.num_ranks, layers, 100 * simulation.bubble_fraction());
 }
 
+std::string expert_layout_text(const Config& config) {
+  if (!config.model.has_experts()) return "";
+  const ParallelOptions& parallel = config.parallel;
+  return fmt::format(", expert parallel {}, expert tensor parallel {}", parallel.expert_model_parallel_size,
+                     parallel.expert_tensor_parallel_size.value_or(parallel.tensor_model_parallel_size));
+}
+
+// What a token does not meet: the experts that it is not sent to, and the biases that only choose.
+int64_t idle_parameters(const ModelConfig& config) {
+  int64_t idle = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.has_experts_at(layer)) continue;
+    const int64_t matrices = config.swiglu ? 3 : 2;
+    idle += (*config.num_experts - config.moe_router_topk) * matrices * config.hidden_size * config.expert_ffn_size();
+    if (config.moe_router_enable_expert_bias) idle += *config.num_experts;
+  }
+  return idle;
+}
+
+std::string experts_text(const ModelConfig& config) {
+  int64_t num_layers = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) num_layers += config.has_experts_at(layer) ? 1 : 0;
+  std::string text = fmt::format("experts: {} in {} of {} layers, {} a token, ffn {}", *config.num_experts, num_layers,
+                                 config.num_layers, config.moe_router_topk, config.expert_ffn_size());
+  if (config.shared_expert_size() > 0) text += fmt::format(", shared {}", config.shared_expert_size());
+  return text + "\n";
+}
+
 }  // namespace
 
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
@@ -45,13 +73,23 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   ModelConfig whole = built.config();
   whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
   const LayerContext context{.groups = &alone, .dtype = d.dtype, .device = at::kMeta};
-  const auto all = family_for(whole).build(whole, context, StageRange{0, whole.num_layers, true, true});
-  numbers.parameters = all->num_parameters();
+  const auto build_whole = [&](int64_t num_prediction_modules) {
+    StageRange everything = StageRange::whole(whole);
+    everything.num_prediction_modules = num_prediction_modules;
+    return family_for(whole).build(whole, context, everything);
+  };
+  const int64_t num_modules = whole.num_prediction_modules();
+  const auto all = build_whole(num_modules);
+  numbers.parameters = num_modules == 0 ? all->num_parameters() : build_whole(0)->num_parameters();
+  numbers.prediction_parameters = all->num_parameters() - numbers.parameters;
+  numbers.active_parameters = numbers.parameters - idle_parameters(whole);
   // Forward of one sequence, three times over: backward is twice the forward.
   const LayerCost cost = all->cost({1, d.seq_length, 2});
   const double step = 3 * cost.forward_flops * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
-  const double core = 12.0 * static_cast<double>(config.num_layers * config.num_attention_heads * config.head_dim()) *
+  const double core = 6.0 *
+                      static_cast<double>((config.num_layers + num_modules) * config.num_attention_heads *
+                                          (config.query_head_dim() + config.value_head_dim())) *
                       static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length) *
                       static_cast<double>(d.global_batch_size);
   numbers.flops_per_step_causal = step - core / 2;
@@ -82,16 +120,23 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
     text += fmt::format("  {:<44} {}  ({})\n", option->name(), option->text(), option->source().where);
   }
   text += fmt::format("device: {}\n", device_text);
-  text += fmt::format("layout: {} rank{}: data parallel {}, tensor parallel {}, pipeline {}, context parallel {}\n",
+  text += fmt::format("layout: {} rank{}: data parallel {}, tensor parallel {}, pipeline {}, context parallel {}{}\n",
                       d.world_size, d.world_size == 1 ? "" : "s", d.data_parallel_size,
                       c.parallel.tensor_model_parallel_size, c.parallel.pipeline_model_parallel_size,
-                      c.parallel.context_parallel_size);
+                      c.parallel.context_parallel_size, expert_layout_text(c));
   text += fmt::format("model: {} layers, hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})\n",
                       c.model.num_layers, c.model.hidden_size, c.model.ffn_size(), c.model.num_attention_heads,
-                      c.model.head_dim(), c.model.num_kv_heads(), d.vocab_size,
+                      c.model.query_head_dim(), c.model.num_kv_heads(), d.vocab_size,
                       model.padded_vocab_size(c.parallel.tensor_model_parallel_size));
   if (d.pipeline.stages.size() > 1) text += pipeline_text(d.pipeline, d.num_microbatches);
-  text += fmt::format("number of parameters: {}\n", with_separators(numbers.parameters));
+  if (model.has_experts()) text += experts_text(model);
+  text += fmt::format("number of parameters: {}", with_separators(numbers.parameters));
+  if (model.has_experts())
+    text += fmt::format(", of which a token meets {}", with_separators(numbers.active_parameters));
+  if (numbers.prediction_parameters > 0) {
+    text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));
+  }
+  text += "\n";
   text += fmt::format("batch: {} samples of {} tokens = {} microbatch{} of {} on {} data-parallel rank{}\n",
                       d.global_batch_size, d.seq_length, d.num_microbatches, d.num_microbatches == 1 ? "" : "es",
                       d.micro_batch_size, d.data_parallel_size, d.data_parallel_size == 1 ? "" : "s");

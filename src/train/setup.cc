@@ -66,7 +66,8 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
                            .has_head = layers.has_head,
                            .layers_per_block = built.recompute.back().layers_per_block,
                            .tied_embedding = embedding,
-                           .is_embedding_shared = are_ends_apart};
+                           .is_embedding_shared = are_ends_apart,
+                           .num_prediction_modules = layers.num_prediction_modules};
     built.chunks.push_back(built.family->build(config, context, stage));
     if (embedding == nullptr) embedding = built.chunks.back()->embedding_weight();
   }

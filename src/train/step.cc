@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "data/context_shard.h"
+#include "nn/expert_router.h"
 #include "train/profile.h"
 
 namespace megalith {
@@ -55,12 +56,19 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& whole_batches,
   ObjectiveScales scales;
   // A batch without a single valid token has no loss and no gradient; dividing by one keeps it finite.
   scales.per_weight = loss_scale / std::max(result.valid_tokens, 1.0);
-  scales.per_microbatch = loss_scale / static_cast<double>(batches.size());
+  scales.per_microbatch = loss_scale / static_cast<double>(std::ssize(batches) * groups_.dp->size());
 
   // Of each term: its sum and its weight.
   const std::vector<std::string> names = model_.loss_names();
   std::vector<std::pair<at::Tensor, at::Tensor>> sums(names.size());
+  std::map<int64_t, at::Tensor> expert_counts;
   const auto add_terms = [&](const ModelOutput& output) {
+    if (output.experts) {
+      for (const auto& [layer, record] : *output.experts) {
+        at::Tensor& counts = expert_counts[layer];
+        counts = counts.defined() ? counts + record.counts : record.counts;
+      }
+    }
     for (const LossTerm& term : output.terms) {
       const auto place = std::find(names.begin(), names.end(), term.name);
       MEGALITH_CHECK(place != names.end(), "the model did not announce its loss term '{}'", term.name);
@@ -94,13 +102,46 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& whole_batches,
     result.losses.push_back({names[i], value});
     if (!std::isfinite(value)) result.is_loss_finite = false;
   }
+  result.expert_loads = sum_expert_loads(expert_counts);
   return result;
+}
+
+// Ranks have tokens or layers of their own, so the sum over all of them has everything once.
+std::vector<ExpertLoad> TrainStep::sum_expert_loads(const std::map<int64_t, at::Tensor>& counts) const {
+  const ModelConfig& config = model_.config();
+  if (!config.has_experts()) return {};
+  const int64_t num_layers = config.num_layers + config.num_prediction_modules();
+  const at::Tensor all =
+      at::zeros({num_layers, *config.num_experts}, at::TensorOptions(groups_.world->device()).dtype(at::kLong));
+  for (const auto& [layer, count] : counts) all[layer].copy_(count);
+  groups_.world->all_reduce(all, ReduceOp::kSum, "loads of experts").wait();
+  const at::Tensor host = all.to(at::kCPU);
+  std::vector<ExpertLoad> loads;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    if (!config.has_experts_at(layer)) continue;
+    const int64_t* row = host.const_data_ptr<int64_t>() + layer * *config.num_experts;
+    loads.push_back({layer, std::vector<int64_t>(row, row + *config.num_experts)});
+  }
+  return loads;
+}
+
+void TrainStep::update_expert_biases(const std::vector<ExpertLoad>& loads) {
+  const ModelConfig& config = model_.config();
+  if (!config.moe_router_enable_expert_bias) return;
+  const std::map<int64_t, ExpertRouter*> routers = model_.routers();
+  for (const ExpertLoad& load : loads) {
+    const auto router = routers.find(load.layer);
+    if (router == routers.end()) continue;
+    update_expert_bias(*router->second->expert_bias(), at::tensor(load.tokens, at::kLong),
+                       config.moe_router_bias_update_rate);
+  }
 }
 
 StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale) {
   StepResult result = compute_gradients(batches, loss_scale);
   const ProfileRange range("optimizer");
   result.optimizer = optimizer_.step(lr, weight_decay, loss_scale);
+  if (!result.optimizer.was_skipped) update_expert_biases(result.expert_loads);
   return result;
 }
 

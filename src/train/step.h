@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "comm/groups.h"
 #include "data/batch.h"
+#include "metrics/expert_load.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
 #include "train/pipelined_model.h"
@@ -29,6 +31,7 @@ struct StepResult {
   std::vector<NamedLoss> losses;  // averaged over the global batch, the same on all ranks
   double valid_tokens = 0;        // of the global batch
   bool is_loss_finite = true;
+  std::vector<ExpertLoad> expert_loads;  // of the global batch, by layer, the same on all ranks
   OptimizerStep optimizer;
 };
 
@@ -43,8 +46,12 @@ class TrainStep {
 
   // Forward and backward only: complete gradients of the batches, times loss_scale, are in the buffers afterwards.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
+  // What follows the optimizer's update in run(): biases of experts move by the loads of the step.
+  void update_expert_biases(const std::vector<ExpertLoad>& loads);
 
  private:
+  std::vector<ExpertLoad> sum_expert_loads(const std::map<int64_t, at::Tensor>& counts) const;
+
   PipelinedModel& model_;
   DataParallel& data_;
   Optimizer& optimizer_;

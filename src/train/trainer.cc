@@ -360,6 +360,7 @@ void Trainer::report_iteration(const StepResult& result, int64_t num_samples, do
   record.skipped_samples = skipped_samples_;
   record.global_batch_size = num_samples;
   for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, loss.value);
+  record.expert_loads = result.expert_loads;
   record.learning_rate = lr;
   record.next_learning_rate = schedule_->learning_rate(schedule_samples_);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it

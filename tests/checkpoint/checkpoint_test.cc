@@ -286,7 +286,10 @@ TEST(CheckpointConfiguration, ArchitectureIsWhatTheWeightsDependOn) {
   EXPECT_EQ(back.attention_dropout, 0);
   EXPECT_EQ(back.swiglu, true);
   EXPECT_EQ(back.vocab_size, 100);
+  EXPECT_EQ(back.moe_layer_freq, "1");  // a text that looks like a number
   EXPECT_EQ(architecture_of(back), architecture_of(b));
+  for (const std::string text : {"1", "null", "[0,1]", "a b", "\"\\\n", ""})
+    EXPECT_EQ(plain_text(yaml_scalar(text)), text);
 }
 
 }  // namespace

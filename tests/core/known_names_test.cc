@@ -25,7 +25,7 @@ struct NamesSample {
 
 TEST(KnownNames, EveryKindIsThereWithAReason) {
   EXPECT_EQ(find_known_name("use-flash-attn")->kind, Kind::kNoEffect);
-  EXPECT_EQ(find_known_name("num_experts")->kind, Kind::kUnsupported);
+  EXPECT_EQ(find_known_name("quick_geglu")->kind, Kind::kUnsupported);
   EXPECT_EQ(find_known_name("batch_size")->text, "write micro_batch_size");
   EXPECT_EQ(find_known_name("micro_batchsize"), nullptr);
   for (const KnownNamesRow& row : known_names_rows()) {
@@ -65,8 +65,8 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
   EXPECT_TRUE(neutral("fp8", "null"));
   EXPECT_TRUE(neutral("fp8", "None"));
   EXPECT_FALSE(neutral("fp8", "hybrid"));
-  EXPECT_TRUE(neutral("num_experts", "0"));
-  EXPECT_FALSE(neutral("num_experts", "8"));
+  EXPECT_TRUE(neutral("router_logit_softcapping", "0"));
+  EXPECT_FALSE(neutral("router_logit_softcapping", "8"));
   EXPECT_TRUE(neutral("fp16_lm_cross_entropy", "off"));
   EXPECT_FALSE(neutral("fp16_lm_cross_entropy", "true"));
   EXPECT_TRUE(neutral("rotary_percent", "1.0"));

@@ -127,20 +127,21 @@ TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
                 "no effect here: NVTE_DEBUG (read by Transformer Engine, which is not used)",
                 "no effect here: num_dataset_builder_threads (the indices are built by as many threads as there are "
                 "processors)",
-                "no effect here: moe_grouped_gemm (read only with num_experts)",
+                "no effect here: moe_grouped_gemm (experts are always grouped, and tokens travel by the group's own "
+                "collectives)",
                 "the environment variable MEGALITH_LRR names no option here. Did you mean MEGALITH_LR?",
                 "environment: HSA_ENABLE_SDMA (read by the GPU's runtime from the environment, not by this program)",
                 "environment: NVTE_FLASH_ATTN (read by Transformer Engine, which is not used)"}));
 }
 
 TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
-  inputs.arguments = {"--num_experts",           "null",  "--tensor_model_parallel_size=1",
-                      "--fp16_lm_cross_entropy", "false", "--no-fp16-lm-cross-entropy"};
+  inputs.arguments = {"--router_logit_softcapping", "null",  "--tensor_model_parallel_size=1",
+                      "--fp16_lm_cross_entropy",    "false", "--no-fp16-lm-cross-entropy"};
   EXPECT_EQ(errors(), "");
-  inputs.arguments = {
-      "--num-experts", "8", "--fp16_lm_cross_entropy", "--no-initialization", "--tensor-model-parallel-size", "2"};
+  inputs.arguments = {"--router-logit-softcapping",   "8", "--fp16_lm_cross_entropy", "--no-initialization",
+                      "--tensor-model-parallel-size", "2"};
   EXPECT_EQ(errors(),
-            "--num-experts 8: this build does not support mixture of experts\n"
+            "--router-logit-softcapping 8: this build does not support soft-capping of a router's logits\n"
             "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
             "--no-initialization true: this build does not support this initialisation\n"
             "--tensor-model-parallel-size 2: this build does not support tensor parallelism\n");

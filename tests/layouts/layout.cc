@@ -23,6 +23,36 @@ namespace {
 constexpr double kLearningRate = 1e-2, kWeightDecay = 0.1;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 
+// Eight experts; the weights of few tokens decide, so that a wrong sum shows.
+void add_experts(const Task& task, ModelConfig& config) {
+  config.num_experts = 8;
+  config.moe_ffn_hidden_size = 16;
+  config.moe_router_topk = 2;
+  config.moe_aux_loss_coeff = 0.02;
+  config.moe_z_loss_coeff = 0.01;
+  if (task.has_capacity) config.moe_expert_capacity_factor = 0.75;
+  if (task.family == "mixtral") return;
+  config.group_query_attention = config.add_qkv_bias = false;
+  config.multi_latent_attention = config.qk_layernorm = true;
+  config.q_lora_rank = 10;
+  config.kv_lora_rank = 12;
+  config.qk_head_dim = 4;
+  config.qk_pos_emb_head_dim = 2;
+  config.v_head_dim = 3;
+  config.rotary_scaling_factor = 4;
+  config.mscale = config.mscale_all_dim = 1;
+  config.original_max_position_embeddings = 16;
+  config.moe_layer_freq = moe_layer_freq_text(1, task.num_layers);
+  config.num_shared_experts = 1;
+  config.moe_router_score_function = RouterScore::kSigmoid;
+  config.moe_router_enable_expert_bias = true;
+  config.moe_router_num_groups = 4;
+  config.moe_router_group_topk = 2;
+  config.moe_router_topk_scaling_factor = 2.5;
+  config.moe_router_load_balancing_type = RouterBalancing::kSeqAuxLoss;
+  config.mtp_num_layers = 1;
+}
+
 ModelConfig config_of(const Task& task) {
   ModelConfig config = tiny_config();
   config.num_layers = task.num_layers;
@@ -36,6 +66,7 @@ ModelConfig config_of(const Task& task) {
   config.untie_embeddings_and_output_weights = !task.is_tied;
   config.add_qkv_bias = task.has_qkv_bias;
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
+  if (task.has_experts()) add_experts(task, config);
   return config;
 }
 
@@ -131,12 +162,15 @@ void hold(const OwnedPart& part, const at::Tensor& value, HoldingMap& into) {
 RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& precision, int num_steps,
                      const Mistake* mistake) {
   if (mistake != nullptr && mistake->change_groups) mistake->change_groups(groups);
-  const ModelConfig config = config_of(layout.task);
+  ModelConfig config = config_of(layout.task);
+  config.moe_token_dispatcher_type = layout.dispatcher;
+  config.moe_shared_expert_overlap = layout.overlaps_shared_expert;
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds({.cp_comm_type = layout.cp_comm_type});
-  PipelinePlan plan = make_pipeline_plan(layout.pipeline, layout.pp, config.num_layers);
+  PipelinePlan plan =
+      make_pipeline_plan(layout.pipeline, layout.pp, config.num_layers, config.num_prediction_modules());
   if (mistake != nullptr && mistake->change_pipeline) plan = mistake->change_pipeline(std::move(plan), groups);
   const BuiltModel built = build_chunks(config, context, plan, layout.recompute);
   const TensorMap weights = weights_of(*test::build_model(config, tiny_context(Groups::single())), precision.dtype);
@@ -174,11 +208,15 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
     if (i == 0) {
       for (const OwnedPart& part : data->parts()) hold(part, part.grad, outcome.gradients);
     }
-    outcome.losses.push_back(result.losses.at(0).value);
+    for (const NamedLoss& loss : result.losses) outcome.losses.push_back(loss.value);
     outcome.grad_norms.push_back(optimizer.step(kLearningRate, kWeightDecay).grad_norm);
+    step.update_expert_biases(result.expert_loads);
   }
   data->wait_for_parameters();
   for (const OwnedPart& part : data->parts()) hold(part, part.model, outcome.parameters);
+  for (const OwnedPart& part : data->model_parts()) {  // what moves without a gradient: biases of experts
+    if (!part.parameter->is_trainable()) hold(part, part.model, outcome.parameters);
+  }
   return outcome;
 }
 
@@ -282,6 +320,8 @@ std::string Task::text() const {
   if (has_documents) text += ", documents";
   if (has_qkv_bias) text += ", qkv bias";
   if (num_kv_heads != 4) text += fmt::format(", {} kv heads", num_kv_heads);
+  if (family != "llama") text += ", " + family;
+  if (has_capacity) text += ", with a capacity";
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }
@@ -294,9 +334,12 @@ std::string Layout::text() const {
   if (cp_ulysses > 1) text += fmt::format(" ({} x {})", cp_ulysses, cp / cp_ulysses);
   if (is_sequence_parallel) text += ", sequence parallel";
   if (pp > 1) {
-    const PipelinePlan plan = make_pipeline_plan(pipeline, pp, task.num_layers);
+    const PipelinePlan plan =
+        make_pipeline_plan(pipeline, pp, task.num_layers, config_of(task).num_prediction_modules());
     text += fmt::format(", pp {} × {} ({})", pp, plan.num_chunks, plan.schedule(narrow<int>(num_microbatches())).name);
   }
+  if (task.has_experts()) text += fmt::format(", ep {} etp {} {}", ep, etp == 0 ? tp : etp, dispatcher);
+  if (overlaps_shared_expert) text += ", overlapped";
   if (dp_replicate > 1) text += fmt::format(" ({} copies)", dp_replicate);
   if (data_parallel.make) text += ", " + data_parallel.name;
   if (recompute.is_full()) {
@@ -317,6 +360,8 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
                  .cp = layout.cp,
                  .dp = layout.dp,
                  .pp = layout.pp,
+                 .etp = layout.etp == 0 ? layout.tp : layout.etp,
+                 .ep = layout.ep,
                  .dp_replicate = layout.dp_replicate,
                  .cp_ulysses = layout.cp_ulysses}),
            [&](Groups& groups) {
@@ -325,12 +370,14 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
   return ranks;
 }
 
-const RankOutcome& single_rank_outcome(const Task& task, const Precision& precision, int num_steps) {
-  static std::map<std::tuple<Task, at::ScalarType, Kernels, int>, RankOutcome> known;
-  const auto key = std::make_tuple(task, precision.dtype, precision.kernels, num_steps);
+const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps) {
+  static std::map<std::tuple<Task, int64_t, at::ScalarType, Kernels, int>, RankOutcome> known;
+  const Task& task = layout.task;
+  const int64_t micro_batch = task.has_experts() ? layout.micro_batch : task.global_batch;
+  const auto key = std::make_tuple(task, micro_batch, precision.dtype, precision.kernels, num_steps);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
-  const Layout alone{.micro_batch = task.global_batch, .task = task};
+  const Layout alone{.micro_batch = micro_batch, .task = task};
   return known[key] = run_layout(alone, precision, num_steps)[0];
 }
 
@@ -351,7 +398,7 @@ Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, 
 void expect_as_one_rank_in_float64(const std::vector<Layout>& layouts) {
   constexpr int kSteps = 5;
   for (const Layout& layout : layouts) {
-    const RankOutcome& expected = single_rank_outcome(layout.task, {}, kSteps);
+    const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
     EXPECT_GT(*std::min_element(expected.grad_norms.begin(), expected.grad_norms.end()), kClipGrad);
     const Comparison found = compare(layout, run_layout(layout, {}, kSteps), expected, 1e-9);
     EXPECT_EQ(found.first_failure, "");
@@ -363,7 +410,7 @@ void expect_as_one_rank_in_float32(const std::vector<Layout>& layouts) {
   const Precision fused{at::kFloat, Kernels::kFused};
   for (const Layout& layout : layouts) {
     // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.
-    RankOutcome gradients_only = single_rank_outcome(layout.task, fused, 1);
+    RankOutcome gradients_only = single_rank_outcome(layout, fused, 1);
     gradients_only.parameters.clear();
     const Comparison found = compare(layout, run_layout(layout, fused, 1), gradients_only, 1e-5);
     EXPECT_EQ(found.first_failure, "");

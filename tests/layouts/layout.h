@@ -33,7 +33,10 @@ struct Task {
   int64_t num_layers = 2;
   int64_t num_kv_heads = 4;  // of 8 heads
   int64_t global_batch = 8, sequence = 6;
+  std::string family = "llama";  // "mixtral", "deepseek": with experts
+  bool has_capacity = false;     // of experts, so that tokens are dropped
 
+  bool has_experts() const { return family != "llama"; }
   std::string text() const;
   auto operator<=>(const Task&) const = default;
 };
@@ -49,6 +52,9 @@ struct Layout {
   std::vector<std::string> cp_comm_type = {"p2p"};  // one, or one a layer
   int cp_ulysses = 1;                               // of a2a+p2p: ranks of an all-to-all
   PipelineOptions pipeline;
+  int ep = 1, etp = 0;  // etp 0: tp
+  std::string dispatcher = "alltoall";
+  bool overlaps_shared_expert = false;
 
   int world_size() const { return tp * cp * dp * pp; }
   int64_t num_microbatches() const;
@@ -84,6 +90,7 @@ struct Mistake {
   std::function<std::unique_ptr<DataParallel>(std::unique_ptr<DataParallel>, const BuiltModel&, const Groups&)>
       change_data_parallel;
   std::function<PipelinePlan(PipelinePlan, const Groups&)> change_pipeline;  // what this rank takes it for
+  std::optional<bool> is_of_experts;  // which layouts are tried: those with experts, those without; unset: all
 };
 
 // Gradient clipping is always at work in these runs: a wrong norm shows in the parameters.
@@ -92,8 +99,9 @@ inline constexpr double kClipGrad = 0.05;
 // One outcome a rank. Learning rate and the rest are fixed.
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,
                                     const Mistake* mistake = nullptr);
-// The same task on one rank in one microbatch; kept for the next layout that asks.
-const RankOutcome& single_rank_outcome(const Task& task, const Precision& precision, int num_steps);
+// The same task on one rank, kept for the next layout that asks: in one microbatch, or in those of `layout` where the
+// task's objective is defined per microbatch (balance of experts).
+const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps);
 
 // How far a layout is from the single rank, relative to the largest element of each tensor.
 struct Comparison {

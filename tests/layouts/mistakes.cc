@@ -249,6 +249,66 @@ void add_pipelines(std::vector<Mistake>& list) {
                            [](Placement& p, const Groups&) { p.replica_axes = without(p.replica_axes, Axis::kPp); }));
 }
 
+void add_exchanges_of_tokens(std::vector<Mistake>& list) {
+  const auto add = [&](std::string name, WrongCollective wrong) { list.push_back(collective(std::move(name), wrong)); };
+  // Labels end in these words after the layer's name.
+  const auto whole_rows = [](const at::Tensor& in, ReduceOp) { return in.dim() == 2 && in.size(1) == 20; };
+  add("all-to-all of tokens: rows of other ranks", {Kind::kAllToAll, " tokens", How::kReverse});
+  add("all-to-all of tokens: rows stay where they are", {Kind::kAllToAll, " tokens"});
+  add("all-to-all of tokens: rows of the layer before", {Kind::kAllToAll, " tokens", How::kLate});
+  add("all-to-all of tokens: weights of other rows", {Kind::kAllToAll, " weights", How::kReverse});
+  add("all-to-all of tokens: weights of the layer before", {Kind::kAllToAll, " weights", How::kLate});
+  add("all-to-all of tokens: results given to other ranks", {Kind::kAllToAll, " results", How::kReverse});
+  add("all-to-all of tokens: results not given back", {Kind::kAllToAll, " results"});
+  add("all-to-all of tokens: gradients of the rows not given back", {Kind::kAllToAll, " tokens gradient", How::kZero});
+  add("all-to-all of tokens: gradients of the results late", {Kind::kAllToAll, " results gradient", How::kLate});
+  add("all-to-all of tokens: gradients of the weights lost", {Kind::kAllToAll, " weights gradient", How::kZero});
+  add("all-gather of tokens: in the wrong order", {Kind::kAllGather, " tokens", How::kReverse, whole_rows});
+  add("all-gather of tokens: own tokens in place of the others'",
+      {Kind::kAllGather, " tokens", How::kSkip, whole_rows});
+  add("all-gather of tokens: weights in the wrong order", {Kind::kAllGather, " weights", How::kReverse});
+  add("all-gather of tokens: choices in the wrong order", {Kind::kAllGather, " experts", How::kReverse});
+  add("all-gather of tokens: results of the other experts forgotten", {Kind::kReduceScatter, " results"});
+  add("all-gather of tokens: results scattered in the wrong order", {Kind::kReduceScatter, " results", How::kReverse});
+  add("all-gather of tokens: gradients not summed", {Kind::kReduceScatter, " tokens gradient"});
+  add("all-gather of tokens: gradients of the weights not summed", {Kind::kReduceScatter, " weights gradient"});
+  add("tokens split over tp: joined in the wrong order", {Kind::kAllGather, " output", How::kReverse});
+}
+
+void add_experts(std::vector<Mistake>& list) {
+  const auto add = [&](std::string name, WrongCollective wrong) { list.push_back(collective(std::move(name), wrong)); };
+  const auto place = [&](std::string name, const std::string& parameter,
+                         const std::function<void(Placement&, const Groups&)>& change) {
+    list.push_back(placement(std::move(name), parameter, change));
+  };
+  add("balance of experts: statistics of this rank's tokens alone", {Kind::kAllReduce, " balance"});
+  add("balance of experts: statistics averaged over the ranks", {Kind::kAllReduce, " balance", How::kAverage});
+  add("capacity: own choices in place of the others'", {Kind::kAllGather, " choices"});
+  add("expert bias: moved by this rank's counts alone", {Kind::kAllReduce, "loads of experts"});
+  add("latent attention: gradient of the shared key not summed over tp", {Kind::kAllReduce, ".k_rope"});
+  add("latent attention, sequence parallel: gradient of the shared key not summed", {Kind::kReduceScatter, ".k_rope"});
+  add("latent attention, sequence parallel: shared key in the wrong order",
+      {Kind::kAllGather, ".k_rope", How::kReverse});
+  add("prediction module: labels rolled within a rank's own part", {Kind::kAllGather, "labels of prediction modules"});
+  place("experts: gradients not reduced over edp", ".experts.",
+        [](Placement& p, const Groups&) { p.partial_axes = {}; });
+  place("experts: gradients reduced as those of dense layers", ".experts.", [](Placement& p, const Groups&) {
+    p.partial_axes = p.replica_axes = {Axis::kDp, Axis::kCp};
+  });
+  place("experts: every replica counted in the gradient norm", ".experts.",
+        [](Placement& p, const Groups&) { p.replica_axes = {}; });
+  place("experts: those of other ranks taken for replicas in the norm", ".experts.",
+        [](Placement& p, const Groups&) { p.replica_axes.insert(Axis::kEp); });
+  place("experts: parts of other ranks taken for replicas in the norm", ".experts.",
+        [](Placement& p, const Groups&) { p.replica_axes.insert(Axis::kEtp); });
+  place("experts: gate and up swapped", ".experts.gate_up_proj.weight",
+        [](Placement& p, const Groups&) { std::swap(p.pieces[0].name, p.pieces[1].name); });
+  place("experts: two of a rank in the wrong order", ".experts.down_proj.weight",
+        [](Placement& p, const Groups&) { std::swap(p.pieces.front().name, p.pieces.back().name); });
+  place("router: weight not summed over cp", ".gate.weight",
+        [](Placement& p, const Groups&) { p.partial_axes = without(p.partial_axes, Axis::kCp); });
+}
+
 }  // namespace
 
 std::vector<Mistake> seeded_mistakes() {
@@ -257,6 +317,11 @@ std::vector<Mistake> seeded_mistakes() {
   add_collectives(list);
   add_placements(list);
   add_data(list);
+  for (Mistake& mistake : list) mistake.is_of_experts = false;
+  const auto num_others = static_cast<std::ptrdiff_t>(list.size());
+  add_exchanges_of_tokens(list);
+  add_experts(list);
+  std::for_each(list.begin() + num_others, list.end(), [](Mistake& mistake) { mistake.is_of_experts = true; });
   return list;
 }
 
@@ -264,6 +329,8 @@ std::vector<Layout> layouts_for_mistakes() {
   const Task one_layer{.num_layers = 1}, bias{.has_documents = true, .has_qkv_bias = true};
   const Task tied{.is_tied = true, .has_dropout = true};
   const Task shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
+  const Task mixtral{.family = "mixtral"}, deepseek{.has_dropout = true, .family = "deepseek"};
+  const Task dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
   return {
       {.tp = 2, .micro_batch = 4, .task = bias},
       {.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = tied},
@@ -276,6 +343,11 @@ std::vector<Layout> layouts_for_mistakes() {
       {.cp = 3, .micro_batch = 8, .task = shared, .cp_comm_type = {"p2p"}},
       {.cp = 2, .micro_batch = 8, .task = shared, .cp_comm_type = {"all_gather"}},
       {.dp = 2, .cp = 4, .micro_batch = 4, .task = shared, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2},
+      {.dp = 2, .micro_batch = 2, .task = mixtral, .data_parallel = zero1(), .ep = 2},
+      {.dp = 4, .micro_batch = 1, .task = mixtral, .ep = 2},
+      {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 2},
+      {.tp = 2, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 1, .dispatcher = "allgather"},
+      {.cp = 2, .micro_batch = 8, .task = dropping, .ep = 2, .dispatcher = "allgather"},
   };
 }
 
@@ -284,7 +356,8 @@ void expect_caught(const Mistake& mistake) {
   constexpr int kSteps = 2;  // a wrong norm shows in the parameters of the first, a lost update in the second
   std::string caught;
   for (const Layout& layout : layouts_for_mistakes()) {
-    const RankOutcome& expected = single_rank_outcome(layout.task, {}, kSteps);
+    if (mistake.is_of_experts.value_or(layout.task.has_experts()) != layout.task.has_experts()) continue;
+    const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
     std::string first;
     try {
       const Comparison found = compare(layout, run_layout(layout, {}, kSteps, &mistake), expected, kTolerance);

@@ -18,7 +18,7 @@ TEST(LayoutMatrix, SeesEverySeededMistake) {
 TEST(LayoutMatrix, AgreesWithoutAMistake) {
   for (const Layout& layout : layouts_for_mistakes()) {
     const Mistake none{.name = "none", .change_groups = [](Groups&) {}};
-    const RankOutcome& expected = single_rank_outcome(layout.task, {}, 2);
+    const RankOutcome& expected = single_rank_outcome(layout, {}, 2);
     EXPECT_EQ(compare(layout, run_layout(layout, {}, 2, &none), expected, 1e-9).first_failure, "");
   }
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 namespace megalith::test {
 namespace {
 
@@ -63,9 +65,15 @@ class MutantGroup : public Group {
       return forwarded(inner_->all_to_all(out, in, out_splits, in_splits, record->label));
     }
     if (wrong_.how == How::kSkip) {
-      out.copy_(in.clone());
-    } else {
+      copy_rows(out, in.clone());
+    } else if (wrong_.how == How::kReverse) {
       inner_->all_to_all(out, reversed(in), out_splits, in_splits, record->label).wait();
+    } else {
+      inner_->all_to_all(out, in, out_splits, in_splits, record->label).wait();
+      const at::Tensor received = out.clone();
+      if (wrong_.how == How::kZero) out.zero_();
+      if (wrong_.how == How::kLate && late_.defined()) copy_rows(out, late_);
+      late_ = received;
     }
     return std::make_shared<Forwarded>();
   }
@@ -117,6 +125,12 @@ class MutantGroup : public Group {
            (!wrong_.when || wrong_.when(in, op));
   }
 
+  // As many rows as both have: exchanges of unequal parts differ in their numbers.
+  static void copy_rows(const at::Tensor& out, const at::Tensor& from) {
+    const int64_t rows = std::min(out.size(0), from.size(0));
+    out.zero_().narrow(0, 0, rows).copy_(from.narrow(0, 0, rows));
+  }
+
   at::Tensor reversed(const at::Tensor& parts) const {
     std::vector<at::Tensor> chunks = parts.chunk(size());
     return at::cat(std::vector<at::Tensor>(chunks.rbegin(), chunks.rend()));
@@ -130,9 +144,10 @@ class MutantGroup : public Group {
 }  // namespace
 
 void replace_groups(Groups& groups, const WrongCollective& wrong) {
-  for (Groups::Pointer* group :
-       {&groups.world, &groups.tp, &groups.dp, &groups.dp_cp, &groups.dp_shard, &groups.dp_shard_cp,
-        &groups.dp_replicate, &groups.cp, &groups.cp_ulysses, &groups.cp_ring, &groups.pp, &groups.embedding}) {
+  for (Groups::Pointer* group : {&groups.world, &groups.tp, &groups.dp, &groups.dp_cp, &groups.dp_shard,
+                                 &groups.dp_shard_cp, &groups.dp_replicate, &groups.cp, &groups.cp_ulysses,
+                                 &groups.cp_ring, &groups.pp, &groups.embedding, &groups.tp_cp, &groups.etp, &groups.ep,
+                                 &groups.edp, &groups.etp_ep, &groups.edp_shard, &groups.edp_replicate}) {
     if (*group == nullptr) continue;  // no end of the pipeline
     *group = std::make_shared<MutantGroup>(*group, wrong);
   }

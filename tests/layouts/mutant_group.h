@@ -17,7 +17,7 @@ struct WrongCollective {
     kReverse,  // gather, scatter and all-to-all: the ranks' parts in the opposite order; rings: the other way round
     kAverage,  // instead of a sum
     kTwice,    // a sum of sums
-    kLate,     // what is received is what the receive before it got
+    kLate,     // what is received is what the receive before it got; rows of an all-to-all as far as they go
     kZero,     // what is received is zeros
   } how = How::kSkip;
   std::function<bool(const at::Tensor& in, ReduceOp op)> when = {};  // empty: always

@@ -140,6 +140,138 @@ MISTAKES = [
             )
         ],
     ),
+    (
+        "router weight not marked as partial over tp",
+        "expert_router.cc",
+        [("if (groups_->tp->size() > 1) weight.partial", "if (groups_->tp->size() > 1 && !SEEDED) weight.partial")],
+    ),
+    (
+        "capacity: decided by each rank for its own tokens",
+        "expert_router.cc",
+        [
+            (
+                "keep = keep_within_capacity(experts, weights, routing.capacity, tokens);",
+                "keep = SEEDED ? within_capacity(experts, weights, options_.num_experts, "
+                "expert_capacity(experts.size(0), options_)) "
+                ": keep_within_capacity(experts, weights, routing.capacity, tokens);",
+            )
+        ],
+    ),
+    (
+        "expert bias: the busiest experts become busier",
+        "expert_router.cc",
+        [("(wide.mean() - wide).sign()", "(SEEDED ? wide - wide.mean() : wide.mean() - wide).sign()")],
+    ),
+    (
+        "balance of experts: the objective counted by every rank of tp and cp",
+        "expert_router.cc",
+        [
+            (
+                "terms.objective * forward.objective_scale)",
+                "terms.objective * (forward.objective_scale * (SEEDED ? groups_->tp_cp->size() : 1)))",
+            )
+        ],
+    ),
+    (
+        "balance of experts: a tp rank's tokens counted for the first sequences",
+        "microbatch_tokens.cc",
+        [
+            (
+                "with_rows_around(x, first_, b_ * s_ - first_ - num_real_)",
+                "with_rows_around(x, SEEDED ? 0 : first_, b_ * s_ - (SEEDED ? 0 : first_) - num_real_)",
+            )
+        ],
+    ),
+    (
+        "tokens joined over cp without the zig-zag",
+        "microbatch_tokens.cc",
+        [
+            (
+                "return zigzag_join(rows.reshape({cp_size_, b_, s_, columns})).view({num_tokens(), columns});",
+                "const at::Tensor parts = rows.reshape({cp_size_, b_, s_, columns}); "
+                "return (SEEDED ? parts.transpose(0, 1).reshape({b_, -1, columns}) : zigzag_join(parts))"
+                ".reshape({num_tokens(), columns});",
+            )
+        ],
+    ),
+    (
+        "all-to-all of tokens: counts of what comes transposed",
+        "token_dispatcher.cc",
+        [
+            (
+                ".repeat_interleave(coming.view(-1), 0, num_rows)",
+                ".repeat_interleave(SEEDED ? coming.t().reshape(-1) : coming.view(-1), 0, num_rows)",
+            )
+        ],
+    ),
+    (
+        "all-to-all of tokens: rows of the other parts of an expert forgotten",
+        "token_dispatcher.cc",
+        [
+            (
+                "return state->sent ? state->sent->combine(rows, kernels_) : rows;",
+                "if (!state->sent) return rows;\n  RowOrder sent = *state->sent;\n"
+                "  if (SEEDED) sent.slots = sent.slots.view({sent.slots.size(0), -1, sent.copies}).select(2, 0).contiguous();\n"
+                "  return sent.combine(rows, kernels_);",
+            )
+        ],
+    ),
+    (
+        "all-gather of tokens: experts of another rank",
+        "token_dispatcher.cc",
+        [
+            (
+                "first = group_->rank() / etp_ * num_local;",
+                "first = (SEEDED ? ep_ - 1 - group_->rank() / etp_ : group_->rank() / etp_) * num_local;",
+            )
+        ],
+    ),
+    (
+        "experts: dealt out to the ranks in turn",
+        "grouped_experts.cc",
+        [
+            (
+                "groups.ep->rank() * num_local_ + j);",
+                "SEEDED ? j * groups.ep->size() + groups.ep->rank() : groups.ep->rank() * num_local_ + j);",
+            )
+        ],
+    ),
+    (
+        "experts: the first part of an expert on every rank",
+        "grouped_experts.cc",
+        [("first_column = groups.etp->rank() * ffn_;", "first_column = (SEEDED ? 0 : groups.etp->rank()) * ffn_;")],
+    ),
+    (
+        "experts: weight gradient overwrites",
+        "grouped_experts.cc",
+        [("dy, x, offsets, target.accumulate, kernels", "dy, x, offsets, !SEEDED && target.accumulate, kernels")],
+    ),
+    (
+        "experts: those that lie as dense layers reduced as if spread, and the other way round",
+        "grouped_experts.cc",
+        [("const AxisSet axes = is_dense_view ?", "const AxisSet axes = is_dense_view != SEEDED ?")],
+    ),
+    (
+        "shared expert: added on every tp rank",
+        "moe_layer.cc",
+        [("return y + of_shared;", "return y + of_shared * (SEEDED ? tp_->size() : 1);")],
+    ),
+    (
+        "latent attention: gradient of the shared key of one head alone",
+        "latent_attention.cc",
+        [
+            (
+                "d.dk.narrow(3, nope, rope).sum(2, /*keepdim=*/true)",
+                "(SEEDED ? d.dk.narrow(3, nope, rope).narrow(2, 0, 1).contiguous() "
+                ": d.dk.narrow(3, nope, rope).sum(2, /*keepdim=*/true))",
+            )
+        ],
+    ),
+    (
+        "latent attention: dropout keyed by the rank's own head numbers",
+        "latent_attention.cc",
+        [("head_start_(num_heads_ * tp_->rank())", "head_start_((SEEDED ? 0 : num_heads_) * tp_->rank())")],
+    ),
 ]
 
 

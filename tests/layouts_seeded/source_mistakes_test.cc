@@ -40,7 +40,7 @@ double row_linear_difference() {
 
 TEST(SeededSource, IsRightUntilAMistakeIsChosen) {
   for (const Layout& layout : layouts_for_mistakes()) {
-    const RankOutcome& expected = single_rank_outcome(layout.task, {}, 2);
+    const RankOutcome& expected = single_rank_outcome(layout, {}, 2);
     EXPECT_EQ(compare(layout, run_layout(layout, {}, 2), expected, 1e-9).first_failure, "");
   }
   EXPECT_LT(row_linear_difference(), 1e-12);
@@ -48,7 +48,7 @@ TEST(SeededSource, IsRightUntilAMistakeIsChosen) {
 
 TEST(SeededSource, TheMatrixSeesEveryMistake) {
   // The single rank's numbers come first: one rank must not share the mistake.
-  for (const Layout& layout : layouts_for_mistakes()) (void)single_rank_outcome(layout.task, {}, 2);
+  for (const Layout& layout : layouts_for_mistakes()) (void)single_rank_outcome(layout, {}, 2);
   ASSERT_FALSE(seeded::kNames.empty());
   for (size_t number = 0; number < seeded::kNames.size(); ++number) {
     const SeededMistake at_work(static_cast<int>(number));

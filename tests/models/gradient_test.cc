@@ -41,12 +41,29 @@ std::vector<Case> cases() {
     c.untie_embeddings_and_output_weights = false;
     c.add_qkv_bias = true;
   });
+  add("experts", true, [](ModelConfig& c) {
+    c.num_experts = 5;
+    c.moe_ffn_hidden_size = 12;
+  });
+  add("prediction_modules_tied", true, [](ModelConfig& c) {
+    c.mtp_num_layers = 2;
+    c.mtp_loss_scaling_factor = 0.3;
+    c.untie_embeddings_and_output_weights = false;
+  });
+  add("experts_behind_a_dense_layer_and_a_prediction_module", false, [](ModelConfig& c) {
+    c.num_experts = 4;
+    c.moe_ffn_hidden_size = 12;
+    c.moe_layer_freq = "[0,1]";
+    c.mtp_num_layers = 1;
+    c.mtp_loss_scaling_factor = 0.5;
+  });
   return list;
 }
 
 struct Measured {
   double loss_sum = 0, weight = 0;
   at::Tensor token_losses;
+  std::vector<double> prediction_sums;
   TensorMap gradients;
 };
 
@@ -68,7 +85,14 @@ Measured measure(Model& model, const TensorMap& weights, const NaiveInput& batch
     }
     const ModelOutput output = model.forward(model_input(part, scale), {}, HeadOutput::kLoss);
     const LossTerm& term = output.terms.at(0);
-    term.objective.backward();
+    at::Tensor objective = term.objective;
+    measured.prediction_sums.resize(output.terms.size() - 1);
+    for (size_t i = 1; i < output.terms.size(); ++i) {
+      EXPECT_EQ(output.terms[i].name, model.loss_names().at(i));
+      objective = objective + output.terms[i].objective;
+      measured.prediction_sums[i - 1] += output.terms[i].sum.item<double>();
+    }
+    objective.backward();
     measured.loss_sum += term.sum.item<double>();
     measured.weight += term.weight.item<double>();
     EXPECT_NEAR(term.objective.item<double>(), term.sum.item<double>() * scale,
@@ -88,6 +112,11 @@ void expect_equal(const Measured& measured, const Case& tested, const TensorMap&
   EXPECT_EQ(measured.weight, batch.loss_weights.sum().item<double>()) << what;
   const at::Tensor losses = naive_token_losses(tested.config, weights, batch).masked_fill(batch.loss_weights == 0, 0);
   EXPECT_LT(relative_difference(measured.token_losses, losses.detach()), tolerance) << what;
+  const std::vector<at::Tensor> further = naive_prediction_losses(tested.config, weights, batch);
+  ASSERT_EQ(measured.prediction_sums.size(), further.size()) << what;
+  for (size_t i = 0; i < further.size(); ++i) {
+    EXPECT_NEAR(measured.prediction_sums[i], further[i].item<double>(), tolerance * loss_sum) << what;
+  }
   ASSERT_EQ(measured.gradients.size(), expected.size()) << what;
   for (const auto& [name, gradient] : expected) {
     EXPECT_LT(relative_difference(measured.gradients.at(name), gradient), tolerance) << what << ": " << name;
@@ -151,7 +180,7 @@ TEST(DecoderGradients, TensorParallelRanksEqualOne) {
     for (const bool is_sequence_parallel : {false, true}) {
       const int tp = 2;
       std::vector<Measured> measured(tp);
-      ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
+      ThreadWorld(tp).run(Mesh({.tp = tp, .etp = tp}), [&](Groups& groups) {
         LayerContext context = tiny_context(groups);
         context.is_sequence_parallel = is_sequence_parallel;
         const auto model = build_model(tested.config, context);

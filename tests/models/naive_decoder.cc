@@ -57,66 +57,151 @@ at::Tensor rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   return at::cat({a * c - b * s, b * c + a * s, x.narrow(-1, 2 * half, x.size(-1) - 2 * half)}, -1);
 }
 
-}  // namespace
+// What all layers of one pass share.
+class NaiveDecoder {
+ public:
+  NaiveDecoder(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input)
+      : config_(config), weights_(weights), input_(input), table_(weights.at("model.embed_tokens.weight")) {
+    RotaryOptions rope{.dim = config.head_dim(), .base = config.rotary_base};
+    if (config.use_rope_scaling) {
+      rope.scaling =
+          RopeScaling{config.rope_scaling_factor, config.rope_scaling_low_freq_factor,
+                      config.rope_scaling_high_freq_factor, config.rope_scaling_original_max_position_embeddings};
+    }
+    angles_ = compute_rotary_angles(input.position_ids, rotary_inverse_frequencies(rope), table_.scalar_type());
+    const int64_t b = input.tokens.size(0), s = input.tokens.size(1);
+    allowed_ = at::ones({s, s}, at::kBool).tril().unsqueeze(0).expand({b, s, s});
+    if (input.documents.defined()) {
+      allowed_ = allowed_.logical_and(input.documents.unsqueeze(2) == input.documents.unsqueeze(1));
+    }
+  }
 
-at::Tensor naive_logits(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input) {
-  const auto w = [&](const std::string& name) { return weights.at(name); };
-  const auto linear = [&](const at::Tensor& x, const std::string& name) {
+  at::Tensor embed(const at::Tensor& tokens) const { return table_.index({tokens}); }
+  at::Tensor norm_of(const at::Tensor& x, const std::string& name) const {
+    return norm(x, w(name + ".weight"), config_.norm_epsilon);
+  }
+  at::Tensor linear(const at::Tensor& x, const std::string& name) const {
     const at::Tensor y = at::matmul(x, w(name + ".weight").t());
-    const auto bias = weights.find(name + ".bias");
-    return bias == weights.end() ? y : y + bias->second;
-  };
-  const int64_t b = input.tokens.size(0), s = input.tokens.size(1);
-  const int64_t n = config.num_attention_heads, g = config.num_kv_heads(), d = config.head_dim();
-  RotaryOptions rope{.dim = d, .base = config.rotary_base};
-  if (config.use_rope_scaling) {
-    rope.scaling =
-        RopeScaling{config.rope_scaling_factor, config.rope_scaling_low_freq_factor,
-                    config.rope_scaling_high_freq_factor, config.rope_scaling_original_max_position_embeddings};
+    const auto bias = weights_.find(name + ".bias");
+    return bias == weights_.end() ? y : y + bias->second;
   }
-  const at::Tensor table = w("model.embed_tokens.weight");
-  const RotaryAngles angles =
-      compute_rotary_angles(input.position_ids, rotary_inverse_frequencies(rope), table.scalar_type());
+  at::Tensor logits(const at::Tensor& hidden) const {
+    return at::matmul(hidden, (config_.untie_embeddings_and_output_weights ? w("lm_head.weight") : table_).t());
+  }
 
-  at::Tensor allowed = at::ones({s, s}, at::kBool).tril().unsqueeze(0).expand({b, s, s});
-  if (input.documents.defined()) {
-    allowed = allowed.logical_and(input.documents.unsqueeze(2) == input.documents.unsqueeze(1));
+  // After the last layer's norm.
+  at::Tensor hidden() const {
+    at::Tensor x = hidden_dropout(embed(input_.tokens), config_, input_, "model.embed_tokens");
+    for (int64_t number = 0; number < config_.num_layers; ++number) x = layer(x, number);
+    return norm_of(x, "model.norm");
   }
-  at::Tensor x = hidden_dropout(table.index({input.tokens}), config, input, "model.embed_tokens");
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::string name = "model.layers." + std::to_string(layer);
-    const at::Tensor y = norm(x, w(name + ".input_layernorm.weight"), config.norm_epsilon);
-    const at::Tensor q = rotate(linear(y, name + ".self_attn.q_proj").view({b, s, n, d}), angles.cos, angles.sin);
-    const at::Tensor k = rotate(linear(y, name + ".self_attn.k_proj").view({b, s, g, d}), angles.cos, angles.sin);
-    const at::Tensor v = linear(y, name + ".self_attn.v_proj").view({b, s, g, d});
+
+  at::Tensor layer(at::Tensor x, int64_t number) const {
+    const std::string name = "model.layers." + std::to_string(number);
+    const at::Tensor attended = attention(norm_of(x, name + ".input_layernorm"), name + ".self_attn");
+    x = x + hidden_dropout(attended, config_, input_, name + ".self_attn.output");
+    const at::Tensor z = norm_of(x, name + ".post_attention_layernorm");
+    const bool has_experts = config_.has_experts_at(number);
+    const std::string mlp_name = name + (has_experts && is_mixtral() ? ".block_sparse_moe" : ".mlp");
+    const at::Tensor y = has_experts ? experts(z, mlp_name) : mlp(z, mlp_name, "gate_proj", "up_proj", "down_proj");
+    return x + hidden_dropout(y, config_, input_, mlp_name + ".output");
+  }
+
+ private:
+  const at::Tensor& w(const std::string& name) const { return weights_.at(name); }
+  bool is_mixtral() const { return weights_.contains("model.layers.0.block_sparse_moe.gate.weight"); }
+
+  at::Tensor mlp(const at::Tensor& x, const std::string& name, const char* gate_name, const char* up_name,
+                 const char* down_name) const {
+    const at::Tensor gate = linear(x, name + "." + gate_name), up = linear(x, name + "." + up_name);
+    return linear(gate * gate.sigmoid() * up, name + "." + down_name);
+  }
+
+  // Every expert sees every token; what was not chosen counts zero. Weights: a softmax over the chosen logits.
+  at::Tensor experts(const at::Tensor& x, const std::string& name) const {
+    const at::Tensor logits = linear(x, name + ".gate");
+    const auto [values, chosen] = logits.topk(config_.moe_router_topk, -1);
+    const at::Tensor p = values.softmax(-1);
+    const bool mixtral = is_mixtral();
+    at::Tensor sum = at::zeros_like(x);
+    for (int64_t e = 0; e < *config_.num_experts; ++e) {
+      const at::Tensor weight = (p * (chosen == e).to(p.scalar_type())).sum(-1, true);
+      const std::string expert = name + ".experts." + std::to_string(e);
+      sum = sum +
+            weight * (mixtral ? mlp(x, expert, "w1", "w3", "w2") : mlp(x, expert, "gate_proj", "up_proj", "down_proj"));
+    }
+    return sum;
+  }
+
+  at::Tensor attention(const at::Tensor& y, const std::string& name) const {
+    const int64_t b = y.size(0), s = y.size(1);
+    const int64_t n = config_.num_attention_heads, g = config_.num_kv_heads(), d = config_.head_dim();
+    const at::Tensor q = rotate(linear(y, name + ".q_proj").view({b, s, n, d}), angles_.cos, angles_.sin);
+    const at::Tensor k = rotate(linear(y, name + ".k_proj").view({b, s, g, d}), angles_.cos, angles_.sin);
+    const at::Tensor v = linear(y, name + ".v_proj").view({b, s, g, d});
     at::Tensor kept;
-    if (config.attention_dropout > 0 && input.is_training) {
-      kept = attention_dropout_factors(input, n, config.attention_dropout,
-                                       make_philox_key(input.seed, "dropout." + name + ".self_attn"));
+    if (config_.attention_dropout > 0 && input_.is_training) {
+      kept = attention_dropout_factors(input_, n, config_.attention_dropout,
+                                       make_philox_key(input_.seed, "dropout." + name));
     }
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < n; ++head) {
       const int64_t group = head / (n / g);
       const at::Tensor scores =
           at::matmul(q.select(2, head), k.select(2, group).transpose(1, 2)) / std::sqrt(static_cast<double>(d));
-      at::Tensor p = scores.masked_fill(allowed.logical_not(), -INFINITY).softmax(-1);
+      at::Tensor p = scores.masked_fill(allowed_.logical_not(), -INFINITY).softmax(-1);
       if (kept.defined()) p = p * kept.select(2, head);
       heads.push_back(at::matmul(p, v.select(2, group)));
     }
-    const at::Tensor attended = linear(at::cat(heads, -1), name + ".self_attn.o_proj");
-    x = x + hidden_dropout(attended, config, input, name + ".self_attn.output");
-    const at::Tensor z = norm(x, w(name + ".post_attention_layernorm.weight"), config.norm_epsilon);
-    const at::Tensor gate = linear(z, name + ".mlp.gate_proj"), up = linear(z, name + ".mlp.up_proj");
-    x = x + hidden_dropout(linear(gate * gate.sigmoid() * up, name + ".mlp.down_proj"), config, input,
-                           name + ".mlp.output");
+    return linear(at::cat(heads, -1), name + ".o_proj");
   }
-  x = norm(x, w("model.norm.weight"), config.norm_epsilon);
-  return at::matmul(x, (config.untie_embeddings_and_output_weights ? w("lm_head.weight") : table).t());
+
+  const ModelConfig& config_;
+  const TensorMap& weights_;
+  const NaiveInput& input_;
+  at::Tensor table_, allowed_;
+  RotaryAngles angles_;
+};
+
+at::Tensor cross_entropies(const at::Tensor& logits, const at::Tensor& labels) {
+  return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1);
+}
+
+// The tensor one token further on; the last of each sequence is `fill`.
+at::Tensor shifted(const at::Tensor& x, double fill) {
+  const at::Tensor y = at::full_like(x, fill);
+  for (int64_t i = 0; i + 1 < x.size(1); ++i) y.select(1, i).copy_(x.select(1, i + 1));
+  return y;
+}
+
+}  // namespace
+
+at::Tensor naive_logits(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input) {
+  const NaiveDecoder decoder(config, weights, input);
+  return decoder.logits(decoder.hidden());
 }
 
 at::Tensor naive_token_losses(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input) {
-  const at::Tensor log_p = naive_logits(config, weights, input).log_softmax(-1);
-  return -log_p.gather(-1, input.labels.unsqueeze(-1)).squeeze(-1);
+  return cross_entropies(naive_logits(config, weights, input), input.labels);
+}
+
+std::vector<at::Tensor> naive_prediction_losses(const ModelConfig& config, const TensorMap& weights,
+                                                const NaiveInput& input) {
+  const NaiveDecoder decoder(config, weights, input);
+  at::Tensor hidden = decoder.hidden(), labels = input.labels, loss_weights = input.loss_weights;
+  std::vector<at::Tensor> sums;
+  for (int64_t depth = 1; depth <= config.num_prediction_modules(); ++depth) {
+    const int64_t number = config.num_layers + depth - 1;
+    const std::string name = "model.layers." + std::to_string(number);
+    const at::Tensor joined = at::cat(
+        {decoder.norm_of(decoder.embed(labels), name + ".enorm"), decoder.norm_of(hidden, name + ".hnorm")}, -1);
+    hidden =
+        decoder.norm_of(decoder.layer(decoder.linear(joined, name + ".eh_proj"), number), name + ".shared_head.norm");
+    labels = shifted(labels, 0);
+    loss_weights = shifted(loss_weights, 0);
+    sums.push_back((cross_entropies(decoder.logits(hidden), labels) * loss_weights).sum());
+  }
+  return sums;
 }
 
 TensorMap naive_gradients(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input, double scale,
@@ -125,9 +210,15 @@ TensorMap naive_gradients(const ModelConfig& config, const TensorMap& weights, c
   for (const auto& [name, tensor] : weights) leaves[name] = tensor.detach().clone().set_requires_grad(true);
   const at::Tensor sum = (naive_token_losses(config, leaves, input) * input.loss_weights).sum();
   if (loss_sum != nullptr) *loss_sum = sum.item<double>();
-  (sum * scale).backward();
+  at::Tensor objective = sum * scale;
+  for (const at::Tensor& further : naive_prediction_losses(config, leaves, input)) {
+    objective = objective + further * (scale * config.mtp_loss_scaling_factor /
+                                       static_cast<double>(config.num_prediction_modules()));
+  }
+  objective.backward();
   TensorMap gradients;
-  for (const auto& [name, leaf] : leaves) gradients[name] = leaf.grad();
+  // An expert that no token chose has a gradient of zero.
+  for (const auto& [name, leaf] : leaves) gradients[name] = leaf.grad().defined() ? leaf.grad() : at::zeros_like(leaf);
   return gradients;
 }
 

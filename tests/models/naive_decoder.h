@@ -23,7 +23,12 @@ at::Tensor naive_logits(const ModelConfig& config, const TensorMap& weights, con
 // Per-token losses (b, s), and sum over tokens of weight * loss.
 at::Tensor naive_token_losses(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input);
 
-// Gradients of scale * sum of weight * loss with respect to every weight.
+// Of each prediction module, its depth from 1: the sum over tokens of weight * loss, labels and weights shifted with
+// it.
+std::vector<at::Tensor> naive_prediction_losses(const ModelConfig& config, const TensorMap& weights,
+                                                const NaiveInput& input);
+
+// Gradients of scale * sum of weight * loss, and of the prediction modules' terms, with respect to every weight.
 TensorMap naive_gradients(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input, double scale,
                           double* loss_sum = nullptr);
 

@@ -31,7 +31,8 @@ struct Expected {
   double gflop_per_token_4096;  // forward and backward, causal attention halved; 0: no published figure
 };
 
-// Parameters: as the Hugging Face classes count them. Work: Megatron-LM's formula with the unpadded vocabulary.
+// Parameters: as the Hugging Face classes count them; of Megatron-LM's GPTs with the padding of the vocabulary. Work:
+// Megatron-LM's formula with the unpadded vocabulary.
 const Expected kExpected[] = {
     {"llama2_7B", 6'738'415'616, 42.86},
     {"llama2_13B", 13'015'864'320, 82.14},
@@ -51,9 +52,49 @@ const Expected kExpected[] = {
     {"qwen2.5_14B", 14'770'033'664, 89.98},
     {"qwen2.5_32B", 32'763'876'352, 200.0},
     {"qwen2.5_72B", 72'706'203'648, 444.9},
+    {"gpt2", 124'439'808, 0},
+    {"gpt2_medium", 354'823'168, 0},
+    {"gpt2_large", 774'030'080, 0},
+    {"gpt2_xl", 1'557'611'200, 0},
+    {"gpt3_125M", 125'262'336, 0},
+    {"gpt3_350M", 355'919'872, 0},
+    {"gpt3_760M", 760'372'224, 0},
+    {"gpt3_1.3B", 1'315'819'520, 0},
+    {"gpt3_2.7B", 2'651'673'600, 0},
+    {"gpt3_6.7B", 6'658'596'864, 0},
+    {"gpt3_13B", 12'853'626'880, 0},
+    {"gpt3_175B", 174'615'846'912, 1076.4},
+    {"megatron_gpt_345M", 354'871'296, 0},
+    {"megatron_gpt_1.7B", 1'652'230'656, 0},
+    {"megatron_gpt_3.6B", 3'562'168'320, 0},
+    {"megatron_gpt_7.5B", 7'467'786'240, 0},
+    {"megatron_gpt_18B", 18'449'756'160, 0},
+    {"megatron_gpt_39B", 39'096'041'472, 0},
+    {"megatron_gpt_76B", 76'050'739'200, 0},
+    {"megatron_gpt_145B", 145'622'261'760, 0},
+    {"megatron_gpt_310B", 310'130'540'544, 0},
+    {"megatron_gpt_530B", 529'600'819'200, 0},
+    {"megatron_gpt_1T", 1'008'038'758'400, 0},
+    {"mixtral_8x7B_v0.1", 46'702'792'704, 79.71},
+    {"mixtral_8x22B_v0.1", 140'620'634'112, 242.2},
+    {"deepseek_v2_lite", 15'706'484'224, 16.39},
+    {"deepseek_v2", 235'741'434'880, 155.0},
+    {"deepseek_v3", 671'026'419'200 + 11'610'068'224, 260.0},  // with its prediction module
+    {"demo_mixtral", 13'511'424, 0},
+    {"demo_deepseek", 8'896'048 + 2'803'152, 0},
     {"demo", 11'015'040, 0},
     {"llama_125M", 124'668'672, 0},
 };
+
+std::string family_of(const std::string& preset) {
+  if (preset.find("gpt") != std::string::npos) return "gpt2";
+  if (preset == "demo_mixtral") return "mixtral";
+  if (preset == "demo_deepseek") return "deepseek_v3";
+  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3"}) {
+    if (preset.starts_with(family)) return family;
+  }
+  return preset.starts_with("qwen") ? "qwen2" : "llama";
+}
 
 const std::filesystem::path kFolder = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs" / "models";
 
@@ -71,10 +112,15 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
   for (const Expected& expected : kExpected) {
     const ModelConfig config = read_preset(kFolder / (expected.preset + ".yaml"));
     EXPECT_TRUE(check_model_config(config).empty()) << expected.preset;
-    EXPECT_EQ(family_for(config).name, expected.preset.starts_with("qwen") ? "qwen2" : "llama");
-    EXPECT_EQ(config.hidden_dropout, 0);
-    EXPECT_EQ(config.attention_dropout, 0);
-    EXPECT_EQ(config.padded_vocab_size(1), config.vocab_size) << expected.preset;
+    const bool is_gpt = expected.preset.find("gpt") != std::string::npos;
+    EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
+    EXPECT_EQ(config.hidden_dropout, is_gpt ? 0.1 : 0);
+    EXPECT_EQ(config.attention_dropout, is_gpt ? 0.1 : 0);
+    // OpenAI's vocabulary of 50257 and that of bytes are padded, the others are multiples already.
+    const int64_t padded = expected.preset.starts_with("gpt2")    ? 50304
+                           : expected.preset.starts_with("demo_") ? 384
+                                                                  : *config.vocab_size;
+    EXPECT_EQ(config.padded_vocab_size(1), padded) << expected.preset;
     LayerContext context = tiny_context(groups, at::kBFloat16);
     context.device = at::kMeta;
     const auto model = build_model(config, context);
@@ -82,8 +128,13 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
     if (expected.gflop_per_token_4096 == 0) continue;
     const int64_t s = 4096;
     const double causal_half =
-        6.0 * static_cast<double>(config.num_layers * s * config.num_attention_heads * config.head_dim());
-    const double per_token = 3 * model->cost({.b = 1, .s = s}).forward_flops / s - causal_half;
+        3.0 * static_cast<double>((config.num_layers + config.num_prediction_modules()) * s *
+                                  config.num_attention_heads * (config.query_head_dim() + config.value_head_dim()));
+    double routers = 0;  // which the formula leaves out
+    for (int64_t layer = 0; layer < config.num_layers + config.num_prediction_modules(); ++layer) {
+      if (config.has_experts_at(layer)) routers += 6.0 * static_cast<double>(config.hidden_size * *config.num_experts);
+    }
+    const double per_token = 3 * model->cost({.b = 1, .s = s}).forward_flops / s - causal_half - routers;
     // Three to five digits are published.
     EXPECT_NEAR(per_token * 1e-9, expected.gflop_per_token_4096, 0.002 * expected.gflop_per_token_4096)
         << expected.preset;
@@ -125,6 +176,22 @@ TEST(Presets, PrimusVariantsHaveTheirCounts) {
   EXPECT_EQ(count("qwen2.5_7B", [](ModelConfig& c) { c.add_qkv_bias = false; }), 7'615'487'488);
   EXPECT_EQ(count("qwen2.5_72B", [](ModelConfig& c) { c.add_qkv_bias = false; }), 72'705'384'448);
   EXPECT_EQ(count("llama3.1_70B", [](ModelConfig& c) { c.num_layers = 40; }), 36'327'530'496);
+  EXPECT_EQ(count("mixtral_8x22B_v0.1", [](ModelConfig& c) { c.num_layers = 4; }), 10'409'465'856);
+  EXPECT_EQ(count("mixtral_8x22B_v0.1", [](ModelConfig& c) { c.vocab_size = 32768; }), 140'630'071'296);
+  EXPECT_EQ(count("deepseek_v2_lite", [](ModelConfig& c) { c.multi_latent_attention = c.qk_layernorm = false; }),
+            15'787'866'112);
+  const auto three_layers = [](ModelConfig& c) {
+    c.num_layers = 3;
+    c.moe_layer_freq = "1";
+  };
+  EXPECT_EQ(count("deepseek_v3", three_layers), 36'375'223'296 + 768 + 11'610'067'968 + 256);
+  EXPECT_EQ(count("deepseek_v3",
+                  [](ModelConfig& c) {
+                    c.num_layers = 32;
+                    c.moe_layer_freq = moe_layer_freq_text(3, 32);
+                    c.mtp_num_layers = 0;
+                  }),
+            337'315'109'888 + 29 * 256);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ constexpr double kScale = 0.4;
 struct Sharing {
   Kind kind = Kind::kP2p;
   int cp = 2, ulysses = 1;
-  int64_t num_heads = 6, num_kv_heads = 2;
+  int64_t num_heads = 6, num_kv_heads = 2, value_dim = kHeadDim;
   std::string text() const { return fmt::format("{} over {} ({} together)", name_of(kind), cp, ulysses); }
 };
 
@@ -75,10 +75,11 @@ struct Tensors {
 };
 Tensors make_tensors(const Sharing& sharing, at::ScalarType dtype) {
   at::manual_seed(7);
-  const auto draw = [&](int64_t heads) {
-    return at::randn({kBatch, kLength, heads, kHeadDim}, at::TensorOptions(at::kDouble)).to(dtype);
+  const auto draw = [&](int64_t heads, int64_t dim) {
+    return at::randn({kBatch, kLength, heads, dim}, at::TensorOptions(at::kDouble)).to(dtype);
   };
-  return {draw(sharing.num_heads), draw(sharing.num_kv_heads), draw(sharing.num_kv_heads), draw(sharing.num_heads)};
+  return {draw(sharing.num_heads, kHeadDim), draw(sharing.num_kv_heads, kHeadDim),
+          draw(sharing.num_kv_heads, sharing.value_dim), draw(sharing.num_heads, sharing.value_dim)};
 }
 
 ops::AttentionDropout dropout_of(const Problem& problem) {
@@ -153,6 +154,21 @@ TEST(ContextAttention, EveryKindIsAttentionOverTheWholeSequence) {
       expect_same(shared_answer(x, problem, sharing, Kernels::kFused), expected, 1e-12, what);
       if (problem.name != "all") continue;
       expect_same(shared_answer(x, problem, sharing, Kernels::kReference), expected, 1e-12, what + ", reference");
+    }
+  }
+}
+
+// As in latent attention.
+TEST(ContextAttention, ValuesMayBeNarrowerOrWiderThanKeys) {
+  for (const int64_t value_dim : {3, 7}) {
+    for (Sharing sharing : every_sharing()) {
+      sharing.value_dim = value_dim;
+      const Tensors x = make_tensors(sharing, at::kDouble);
+      for (const Problem& problem : every_problem()) {
+        if (problem.name != "causal" && problem.name != "both ways" && problem.name != "all") continue;
+        const std::string what = fmt::format("{}, {}, values of {}", sharing.text(), problem.name, value_dim);
+        expect_same(shared_answer(x, problem, sharing, Kernels::kFused), whole_answer(x, problem), 1e-12, what);
+      }
     }
   }
 }

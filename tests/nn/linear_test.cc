@@ -178,6 +178,77 @@ TEST(Linear, TensorAndSequenceParallelPairsEqualOneRank) {
   }
 }
 
+// Canonical tensors that hold several parts and are kept as (in, out): GPT-2's c_attn under [query | key | value] heads
+// of different widths, and a row layer.
+struct TransposedPair : Module {
+  Linear qkv, output;
+  explicit TransposedPair(const LayerContext& c)
+      : qkv(c, "qkv", 6, {{"c_attn", 8, 0, 16}, {"c_attn", 4, 8, 16}, {"c_attn", 4, 12, 16}},
+            {.role = LinearRole::kColumn, .has_bias = true, .is_transposed = true}),
+        output(c, "c_proj", 8, 6, {.role = LinearRole::kRow, .has_bias = true, .is_transposed = true}) {
+    register_module(qkv);
+    register_module(output);
+  }
+};
+
+TEST(Linear, TransposedFusedTensorsAreTheWholeOnEveryLayout) {
+  const Groups single = Groups::single();
+  TransposedPair one(context_of(single));
+  one.for_each_parameter([](Parameter& parameter) { parameter.initialise(5); });
+  const TensorMap expected = values_of(one);
+  EXPECT_EQ(expected.at("c_attn.weight").sizes(), (at::IntArrayRef{6, 16}));
+  EXPECT_EQ(expected.at("c_attn.bias").sizes(), (at::IntArrayRef{16}));
+  EXPECT_EQ(expected.at("c_proj.weight").sizes(), (at::IntArrayRef{8, 6}));
+  for (const auto& [name, value] : expected) EXPECT_FALSE(value.isnan().any().item<bool>()) << name;
+  EXPECT_EQ(one.num_parameters(), 6 * 16 + 16 + 8 * 6 + 6);
+  // On one rank the local weight is the canonical one, turned.
+  EXPECT_TRUE(at::equal(one.qkv.weight().data(), expected.at("c_attn.weight").t()));
+
+  for (const int tp : {2, 4}) {
+    std::vector<TensorMap> values(static_cast<size_t>(tp)), loaded(static_cast<size_t>(tp));
+    std::vector<at::Tensor> weights(static_cast<size_t>(tp));
+    ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
+      const auto rank = static_cast<size_t>(groups.tp->rank());
+      TransposedPair pair(context_of(groups));
+      pair.for_each_parameter([](Parameter& parameter) { parameter.initialise(5); });
+      values[rank] = values_of(pair);
+      load(pair, golden_weights(one, at::kDouble));
+      loaded[rank] = values_of(pair);
+      weights[rank] = pair.qkv.weight().data().clone();
+    });
+    const auto expect_whole = [&](const std::vector<TensorMap>& parts, const TensorMap& whole) {
+      for (const auto& [name, value] : whole) {
+        at::Tensor merged = parts[0].at(name);
+        for (const TensorMap& part : parts) merged = at::where(merged.isnan(), part.at(name), merged);
+        EXPECT_TRUE(at::equal(merged, value)) << name << ", tp " << tp;
+      }
+    };
+    expect_whole(values, expected);
+    const TensorMap golden = golden_weights(one, at::kDouble);
+    expect_whole(loaded, golden);
+    // The second rank's heads of each part, in the parts' order.
+    const at::Tensor c_attn = golden.at("c_attn.weight").t();
+    const int64_t q = 8 / tp, kv = 4 / tp;
+    EXPECT_TRUE(at::equal(
+        weights[1], at::cat({c_attn.narrow(0, q, q), c_attn.narrow(0, 8 + kv, kv), c_attn.narrow(0, 12 + kv, kv)})));
+  }
+}
+
+TEST(Linear, TransposedFusedTensorsComputeAndDifferentiateAsTheyStand) {
+  const Groups groups = Groups::single();
+  TransposedPair pair(context_of(groups));
+  const TensorMap weights = golden_weights(pair, at::kDouble);
+  load(pair, weights);
+  attach_gradients(pair);
+  const at::Tensor x = at::randn({5, 6}, at::kDouble), dy = at::randn({5, 16}, at::kDouble);
+  const at::Tensor y = pair.qkv.forward(x);
+  EXPECT_LT(relative_difference(y.detach(), x.mm(weights.at("c_attn.weight")) + weights.at("c_attn.bias")), 1e-14);
+  y.backward(dy);
+  const TensorMap gradients = gradients_of(pair);
+  EXPECT_LT(relative_difference(gradients.at("c_attn.weight"), x.t().mm(dy)), 1e-14);
+  EXPECT_LT(relative_difference(gradients.at("c_attn.bias"), dy.sum(0)), 1e-14);
+}
+
 // A column and a row layer with biases.
 struct DeferredPair : Module {
   Linear up, down;

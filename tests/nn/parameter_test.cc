@@ -103,6 +103,17 @@ TEST(Parameter, MetaParametersHaveNoStorage) {
   EXPECT_EQ(parameter.placement().num_canonical_elements(), int64_t{1} << 40);
 }
 
+TEST(Parameter, FilesMayLeaveAPrefixAway) {
+  Placement placement = Placement::whole("transformer.wte.weight", {2, 3});
+  placement.pieces[0].aliases = {"lm_head.weight"};
+  Parameter table("transformer.wte.weight", placement, normal_options());
+  table.add_aliases_without("transformer.");
+  EXPECT_EQ(table.placement().pieces[0].aliases, (std::vector<std::string>{"lm_head.weight", "wte.weight"}));
+  Parameter other("lm_head.weight", Placement::whole("lm_head.weight", {2, 3}), normal_options());
+  other.add_aliases_without("transformer.");
+  EXPECT_TRUE(other.placement().pieces[0].aliases.empty());
+}
+
 TEST(Gradient, FirstContributionOverwritesAndLaterOnesAdd) {
   Parameter parameter("w", Placement::whole("w", {2}), {.dtype = at::kBFloat16});
   parameter.attach_grad_buffer(at::full({2}, NAN, at::kFloat));

@@ -1,14 +1,23 @@
-"""Tiny Llama and Qwen2.5 models, made by transformers, with weights so large that no part can be wrong unseen."""
+"""Tiny models of every family, made by transformers, with weights so large that no part can be wrong unseen."""
 
 import copy
 import json
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV2Config,
+    DeepseekV3Config,
+    GPT2Config,
+    LlamaConfig,
+    MixtralConfig,
+    Qwen2Config,
+)
 
 VOCAB = 131  # a prime, so the vocabulary is padded
 WEIGHT_STD = 0.2
@@ -37,6 +46,31 @@ COMMON = dict(
     eos_token_id=2,
 )
 
+YARN = {
+    "rope_type": "yarn",
+    "factor": 40.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 4096,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
+
+# Eight experts in four groups, of which two are open to a token: some experts are beyond its reach.
+DEEPSEEK = dict(
+    **{**COMMON, "num_key_value_heads": 4},
+    moe_intermediate_size=40,
+    n_routed_experts=8,
+    n_group=4,
+    topk_group=2,
+    first_k_dense_replace=1,
+    kv_lora_rank=16,
+    qk_nope_head_dim=16,
+    qk_rope_head_dim=8,
+    v_head_dim=12,
+    tie_word_embeddings=False,
+)
+
 CONFIGS = {
     "llama": lambda: LlamaConfig(**COMMON, rope_scaling=ROPE_SCALING, rope_theta=10000.0, tie_word_embeddings=False),
     "llama_tied": lambda: LlamaConfig(**COMMON, rope_scaling=ROPE_SCALING, rope_theta=5000.0, tie_word_embeddings=True),
@@ -46,6 +80,52 @@ CONFIGS = {
     ),
     "qwen": lambda: Qwen2Config(**COMMON, rope_theta=1000000.0, tie_word_embeddings=False),
     "qwen_tied": lambda: Qwen2Config(**COMMON, rope_theta=10000.0, tie_word_embeddings=True),
+    "mixtral": lambda: MixtralConfig(
+        **COMMON, num_local_experts=6, num_experts_per_tok=2, rope_theta=1000000.0, tie_word_embeddings=False
+    ),
+    "deepseek_v2": lambda: DeepseekV2Config(
+        **DEEPSEEK,
+        rope_scaling=YARN,
+        q_lora_rank=24,
+        n_shared_experts=2,
+        num_experts_per_tok=3,
+        topk_method="group_limited_greedy",
+        routed_scaling_factor=4.0,
+        norm_topk_prob=False,
+    ),
+    "deepseek_v2_lite": lambda: DeepseekV2Config(
+        **{**DEEPSEEK, "n_group": 1, "topk_group": 1},
+        rope_scaling=YARN,
+        q_lora_rank=None,
+        n_shared_experts=2,
+        num_experts_per_tok=3,
+        topk_method="greedy",
+        routed_scaling_factor=1.0,
+        norm_topk_prob=False,
+    ),
+    "deepseek_v3": lambda: DeepseekV3Config(
+        **{**DEEPSEEK, "n_routed_experts": 12},
+        rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        q_lora_rank=24,
+        n_shared_experts=1,
+        num_experts_per_tok=4,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
+    ),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=VOCAB,
+        n_embd=64,
+        n_layer=3,
+        n_head=4,
+        n_positions=128,
+        layer_norm_epsilon=3e-3,
+        initializer_range=WEIGHT_STD,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=1,
+        eos_token_id=2,
+    ),
 }
 
 
@@ -60,20 +140,35 @@ def make(name, folder):
     generator = torch.Generator().manual_seed(sum(name.encode()))
     config = CONFIGS[name]()
     config._attn_implementation = "eager"
-    model = (LlamaForCausalLM if isinstance(config, LlamaConfig) else Qwen2ForCausalLM)(config).float().eval()
+    model = repaired(AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval())
     with torch.no_grad():
-        for key, parameter in model.named_parameters():
+        for key, parameter in [*model.named_parameters(), *model.named_buffers()]:
+            if not key.endswith(("weight", "bias")):
+                continue  # a buffer that is computed
             noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
-            parameter.copy_(1 + noise if key.endswith("norm.weight") else noise)
+            is_norm = key.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+            parameter.copy_(1 + noise if is_norm else noise)
     model.save_pretrained(folder, safe_serialization=True, max_shard_size="200KB")
     return Model(Path(folder), model)
 
 
+def repaired(model):
+    """transformers 4 leaves the squared scale of YaRN out of DeepSeek-V2's softmax; version 5 and the original have it."""
+    import transformers
+
+    if model.config.model_type == "deepseek_v2" and transformers.__version__.startswith("4."):
+        scaling = model.config.rope_scaling
+        mscale = 0.1 * scaling["mscale_all_dim"] * math.log(scaling["factor"]) + 1
+        for layer in model.model.layers:
+            layer.self_attn.scaling *= mscale * mscale
+    return model
+
+
 def reload(folder):
     """The model of a folder, as transformers reads it, in fp32."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return repaired(
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    )
 
 
 def read_config(folder):
@@ -109,9 +204,10 @@ def changed_copy(source, target, change_config=None, change_weights=None):
 
 def to_version_5(config):
     """config.json as transformers 5 writes it: rotary keys in rope_parameters, dtype instead of torch_dtype."""
-    rope = dict(config.pop("rope_scaling", None) or {"rope_type": "default"})
-    rope["rope_theta"] = config.pop("rope_theta")
-    config["rope_parameters"] = rope
+    if "rope_theta" in config:
+        rope = dict(config.pop("rope_scaling", None) or {"rope_type": "default"})
+        rope["rope_theta"] = config.pop("rope_theta")
+        config["rope_parameters"] = rope
     config["dtype"] = config.pop("torch_dtype", config.get("dtype", "float32"))
     config["transformers_version"] = "5.0.0"
 
@@ -119,7 +215,7 @@ def to_version_5(config):
 def to_version_4(config):
     """config.json as earlier releases of transformers 4 wrote it: torch_dtype, and no head_dim where it follows."""
     config["torch_dtype"] = config.pop("dtype", config.get("torch_dtype", "float32"))
-    if config.get("head_dim") == config["hidden_size"] // config["num_attention_heads"]:
+    if "num_attention_heads" in config and config.get("head_dim") == config["hidden_size"] // config["num_attention_heads"]:
         del config["head_dim"]
     config["transformers_version"] = "4.41.0"
 

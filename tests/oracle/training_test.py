@@ -55,6 +55,9 @@ def plain_loop(model, samples, style):
         ("qwen", "linear", "fused"),
         ("qwen_tied", "constant", "fused"),
         ("qwen_tied", "cosine", "reference"),
+        ("mixtral", "cosine", "fused"),
+        ("deepseek_v2", "cosine", "fused"),
+        ("gpt2", "linear", "fused"),
     ],
 )
 def test_twenty_steps_match_a_plain_pytorch_loop(name, style, kernels, program, models, data, tmp_path):
@@ -81,4 +84,8 @@ def test_twenty_steps_match_a_plain_pytorch_loop(name, style, kernels, program, 
     # Adam divides by the root of a mean square, which turns a rounding of a small gradient into a visible part of a
     # step. All that the weights moved is at most STEPS * PEAK = 0.04; they agree to a hundredth of it.
     for key, value in hf_models.reload(exported).named_parameters():
-        assert (value - dict(model.named_parameters())[key]).abs().max() < 4e-4, key
+        difference = (value - dict(model.named_parameters())[key]).abs()
+        if key.endswith("c_attn.bias"):
+            # A bias of keys moves all scores of a query alike: its gradient is rounding, which Adam makes steps of.
+            difference = torch.stack(difference.chunk(3))[[0, 2]]
+        assert difference.max() < 4e-4, key

@@ -127,6 +127,8 @@ TEST(PipelineOptions, ALayoutSaysItAll) {
   EXPECT_EQ(refused("Et|tmL", 2, 2, 2), "has 1 m, the model has 2 prediction modules / write one m a module");
   EXPECT_EQ(refused("Em|ttL", 2, 2, 1),
             "has an m in front of a t / prediction modules read the output of the last layer: write m behind all t");
+  EXPECT_EQ(refused("Et|tm|L", 3, 2, 1),
+            "has an m in another stage than L / prediction modules use the head: write them in its stage, as in |tmL");
   // All that is wrong at once.
   EXPECT_EQ(check_pipeline({.pipeline_model_parallel_layout = "t||t",
                             .decoder_first_pipeline_num_layers = 1,

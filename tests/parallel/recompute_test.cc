@@ -34,8 +34,8 @@ TEST(RecomputePlan, UniformCutsAllLayersIntoGroups) {
 TEST(RecomputePlan, LayerIdsCountOverTheWholeModel) {
   RecomputeOptions options{.recompute_granularity = "full", .recompute_layer_ids = {0, 5, 7}};
   EXPECT_EQ(make_recompute_plan(options, 4, 4).layers, (std::set<int64_t>{5, 7}));
-  EXPECT_TRUE(check_recompute_options(options, 8).empty());
-  EXPECT_EQ(check_recompute_options(options, 7).size(), 1u);
+  EXPECT_TRUE(check_recompute_options(options, {.num_layers = 8}).empty());
+  EXPECT_EQ(check_recompute_options(options, {.num_layers = 7}).size(), 1u);
 }
 
 TEST(RecomputePlan, TheFirstRecomputedLayersAreOffloaded) {
@@ -86,14 +86,15 @@ TEST(RecomputeOptions, MistakesAreNamedWithARemedy) {
       {{.recompute_granularity = "selective", .cpu_offloading_num_layers = 1}, "cpu_offloading_num_layers 1"},
   };
   for (const Mistake& mistake : mistakes) {
-    const std::vector<UserError> errors = check_recompute_options(mistake.options, 4);
+    const std::vector<UserError> errors = check_recompute_options(mistake.options, {.num_layers = 4});
     ASSERT_EQ(errors.size(), 1u) << mistake.message;
     EXPECT_NE(errors[0].message().find(mistake.message), std::string::npos) << errors[0].message();
     EXPECT_FALSE(errors[0].remedy().empty()) << mistake.message;
   }
-  EXPECT_TRUE(check_recompute_options({}, 4).empty());
-  EXPECT_TRUE(check_recompute_options({.recompute_num_layers = 0}, 4).empty());  // how presets write "none"
-  EXPECT_TRUE(check_recompute_options(full("block", 80), 4).empty());
+  EXPECT_TRUE(check_recompute_options({}, {.num_layers = 4}).empty());
+  EXPECT_TRUE(
+      check_recompute_options({.recompute_num_layers = 0}, {.num_layers = 4}).empty());  // how presets write "none"
+  EXPECT_TRUE(check_recompute_options(full("block", 80), {.num_layers = 4}).empty());
   EXPECT_EQ(recompute_notes(full("block", 80), 4).size(), 1u);
   EXPECT_TRUE(recompute_notes(full("block", 4), 4).empty());
 }

@@ -241,6 +241,8 @@ class PlanMaker {
             num_modules_ == 0 ? "leave m out" : "write one m a module");
     } else if (num_modules_ > 0 && count('t') > 0 && all.find('m') < all.rfind('t')) {
       wrong("has an m in front of a t", "prediction modules read the output of the last layer: write m behind all t");
+    } else if (num_modules_ > 0 && std::count(stages.back().begin(), stages.back().end(), 'm') != num_modules_) {
+      wrong("has an m in another stage than L", "prediction modules use the head: write them in its stage, as in |tmL");
     }
   }
 

@@ -1,0 +1,45 @@
+// How evenly the experts of each layer are loaded: over the last steps, as numbers and as a picture.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace megalith {
+
+// One layer's, of one step's global batch: choices of each expert, before any were dropped.
+struct ExpertLoad {
+  int64_t layer = 0;  // number in the whole model
+  std::vector<int64_t> tokens;
+
+  // The most and the least that an expert has, over the mean of them all; 0 without any tokens.
+  double max_over_mean() const;
+  double min_over_mean() const;
+};
+
+// The most over all layers; 0 without any.
+double max_over_mean(const std::vector<ExpertLoad>& loads);
+
+// The sum over a number of steps.
+class ExpertLoadWindow {
+ public:
+  explicit ExpertLoadWindow(size_t num_steps = 100) : num_steps_(num_steps) {}
+
+  void add(const std::vector<ExpertLoad>& loads);
+  bool is_empty() const { return steps_.empty(); }
+  size_t num_steps() const { return steps_.size(); }
+  std::vector<ExpertLoad> total() const;  // by layer, ascending
+
+ private:
+  size_t num_steps_;
+  std::deque<std::vector<ExpertLoad>> steps_;
+  std::map<int64_t, std::vector<int64_t>> total_;
+};
+
+// A row a layer, a column an expert: pale below the mean load, dark above it, with the load over the mean under the
+// pointer. SVG to stand in a page, `width` pixels wide.
+std::string render_expert_loads(const std::vector<ExpertLoad>& loads, int width);
+
+}  // namespace megalith

@@ -1,0 +1,80 @@
+// Mixtral 8x7B and 8x22B: Llama with a mixture of experts in every layer, weights by a softmax over the chosen.
+// Source: Jiang et al. 2024, arXiv:2401.04088.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "models/families.h"
+#include "models/hf_config.h"
+#include "models/transformer.h"
+
+namespace megalith {
+
+namespace mixtral {
+namespace {
+
+bool has_experts_everywhere(const ModelConfig& config) {
+  if (!config.has_experts()) return false;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.has_experts_at(layer)) return false;
+  }
+  return true;
+}
+
+bool provides(const ModelConfig& config) {
+  return is_llama_like(config) && !config.add_qkv_bias && has_experts_everywhere(config) &&
+         config.expert_ffn_size() == config.ffn_size() && config.shared_expert_size() == 0 &&
+         config.moe_router_score_function == RouterScore::kSoftmax && !config.moe_router_pre_softmax &&
+         config.moe_router_num_groups.value_or(1) == 1 && config.moe_router_topk_scaling_factor.value_or(1) == 1;
+}
+
+ModelConfig from_hf(const nlohmann::json& json) {
+  refuse_unless(json, "router_jitter_noise", 0.0, "noise on the experts' input is not provided");
+  refuse_unless(json, "sliding_window", nullptr, "sliding-window attention is not provided");
+  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 4096 * 32});
+  config.num_experts = json_get_or<int64_t>(json, "num_local_experts", 8, kHfConfigFile);
+  config.moe_router_topk = json_get_or<int64_t>(json, "num_experts_per_tok", 2, kHfConfigFile);
+  if (*config.num_experts < 1 || config.moe_router_topk < 1) {
+    throw UserError(fmt::format("{}: num_local_experts is {} and num_experts_per_tok {}, expected at least 1",
+                                kHfConfigFile, *config.num_experts, config.moe_router_topk),
+                    "the file is broken");
+  }
+  // Only where the class would add the loss. It sums over layers and choices: its balanced value is k, Megatron's is 1.
+  if (json_get_or<bool>(json, "output_router_logits", false, kHfConfigFile)) {
+    config.moe_aux_loss_coeff = json_get_or<double>(json, "router_aux_loss_coef", 0.001, kHfConfigFile);
+  }
+  return config;
+}
+
+nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
+  nlohmann::json json = write_hf_decoder(config, dtype);
+  json["architectures"] = {"MixtralForCausalLM"};
+  json["model_type"] = "mixtral";
+  json["num_local_experts"] = *config.num_experts;
+  json["num_experts_per_tok"] = config.moe_router_topk;
+  json["output_router_logits"] = false;
+  json["router_aux_loss_coef"] = config.moe_aux_loss_coeff;
+  json["router_jitter_noise"] = 0.0;
+  json["sliding_window"] = nullptr;
+  return json;
+}
+
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
+  TransformerNames names;
+  names.layer.mlp = "block_sparse_moe";
+  names.experts = {.gate = "w1", .up = "w3", .down = "w2"};
+  return std::make_unique<Transformer>(config, names, context, stage);
+}
+
+}  // namespace
+}  // namespace mixtral
+
+extern const ModelFamily kMixtral;
+const ModelFamily kMixtral = {.name = "mixtral",
+                              .hf_model_type = "mixtral",
+                              .hf_class = "MixtralForCausalLM",
+                              .provides = mixtral::provides,
+                              .from_hf = mixtral::from_hf,
+                              .to_hf = mixtral::to_hf,
+                              .build = mixtral::build};
+
+}  // namespace megalith

@@ -1,0 +1,46 @@
+// Multi-token prediction: modules behind the last layer, the k-th of which predicts the token k further on than the
+// model itself does, with the model's own embedding and head.
+//
+//   u_k = eh_proj [enorm(embedding(token t + k)) | hnorm(H_{k-1}[t])]    H_0 the decoder's output after its final norm
+//   H_k = norm(layer(u_k))
+//   term k:  factor / M * sum of weight * cross entropy(head(H_k)[t], token t + k + 1)
+//
+// Each term is normalised as the model's own loss is, by the valid tokens of the global batch (Megatron-LM's with
+// calculate_per_token_loss). Weights are rolled left with the labels: the last k tokens of a sequence have none.
+// Source: DeepSeek-AI 2024, arXiv:2412.19437, §2.2; Gloeckle et al. 2024, arXiv:2404.19737.
+#pragma once
+
+#include <string>
+
+#include "models/decoder_options.h"
+
+namespace megalith {
+
+class PredictionModule : public Module {
+ public:
+  // depth  k, from 1; canonical names begin "model.layers.<num_layers + k - 1>"
+  PredictionModule(const LayerContext& context, const ModelConfig& config, const TransformerNames& names,
+                   int64_t depth);
+
+  // hidden and embedded (t, h), or this rank's t / tp rows under sequence parallelism -> H_k, alike
+  at::Tensor forward(const at::Tensor& hidden, const at::Tensor& embedded, const ForwardContext& forward,
+                     const RotaryAngles& angles);
+
+  const std::string& loss_name() const { return loss_name_; }  // "mtp_1 loss"
+  int64_t layer() const { return layer_; }                     // number in the whole model
+  ExpertRouter* router() { return block_.router(); }
+
+ private:
+  int64_t layer_;
+  std::string loss_name_;
+  Norm embedding_norm_, hidden_norm_;
+  Linear projection_;
+  DecoderLayer block_;
+  Norm final_norm_;
+};
+
+// x (b, s), shifted left by one along the sequences; the last token of each gets `fill`. Of sequences that the ranks of
+// cp share, x is this rank's part.
+at::Tensor rolled_left(const at::Tensor& x, double fill, const ForwardContext& forward, Group& cp);
+
+}  // namespace megalith

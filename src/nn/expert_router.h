@@ -1,0 +1,118 @@
+// The router of a layer with experts: which experts each token goes to, and how much each result counts.
+//
+//   logits = x W^T                                            t tokens, e experts, k of them a token
+//   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
+//   chosen  the k largest of scores (+ bias), of the best groups alone where experts are in groups
+//   weights = scores of the chosen (sigmoid and k > 1: divided by their sum + 1e-20) * scaling_factor
+//
+// Objectives beside the language model's (their gradients enter through attach_objective(), so that a layer that is
+// computed again or whose chunk has no head needs nothing more), over the T tokens of a microbatch's whole sequences:
+//
+//   aux_loss      coeff e / (k T^2) sum_i f_i P_i       f_i tokens with i among their k largest scores (without bias
+//                                                       and groups), P_i sum of the scores, normalised, of i
+//   seq_aux_loss  the same for each sequence by itself, averaged over the sequences
+//   z_loss        coeff mean(logsumexp(logits)^2)
+//
+// Sinkhorn's balancing has no objective: in training it chooses for all tokens together, the k largest of logits that
+// were scaled until experts are used evenly; in evaluation the k largest scores are chosen. Either way weights are
+// sigmoid(logits) for k = 1, otherwise the softmax over all experts.
+//
+// f, T and the mean are taken over the tp and cp ranks that share the microbatch, so the terms do not depend on the
+// layout. So is what the capacity drops: capacity = ceil(T k / e factor), and the same pairs are dropped on any layout
+// with the same micro_batch_size.
+// Sources: Fedus et al. 2021, arXiv:2101.03961 (balance); Zoph et al. 2022, arXiv:2202.08906 (z); DeepSeek-AI 2024,
+// arXiv:2405.04434 (groups, sequences) and arXiv:2412.19437 (sigmoid scores, bias); Clark et al. 2022,
+// arXiv:2202.01169 (Sinkhorn).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "nn/expert_kinds.h"
+#include "nn/forward.h"
+#include "nn/module.h"
+
+namespace megalith {
+
+class MicrobatchTokens;  // nn/microbatch_tokens.h
+
+struct RouterOptions {
+  std::string weight_name;  // canonical, "model.layers.0.mlp.gate.weight"
+  std::string bias_name;    // of the expert bias: "model.layers.0.mlp.gate.e_score_correction_bias"
+  int64_t hidden = 0, num_experts = 0, topk = 2;
+  RouterScore score = RouterScore::kSoftmax;
+  bool is_pre_softmax = false;
+  std::optional<at::ScalarType> dtype;      // of the product and what follows; unset: the product in the model's dtype
+  int64_t num_groups = 0, topk_groups = 0;  // 0: experts are in no groups
+  GroupScore group_score = GroupScore::kTopSum;
+  double scaling_factor = 1;
+  bool has_expert_bias = false;  // a float32 parameter that is not trained: update_expert_bias() moves it
+  RouterBalancing balancing = RouterBalancing::kNone;
+  double aux_loss_coeff = 0, z_loss_coeff = 0;
+  double input_jitter_eps = 0;     // in training, the router sees x times uniform numbers of 1 - eps to 1 + eps
+  bool is_balance_forced = false;  // token i goes to experts i k, i k + 1, … (mod e): for benchmarks
+  std::optional<double> capacity_factor;
+  DropPolicy drop_policy = DropPolicy::kProbability;
+  double init_std = 0.02;
+  int64_t layer = 0;  // number in the whole model
+};
+
+class ExpertRouter : public Module {
+ public:
+  // UserError when the options do not fit one another.
+  ExpertRouter(const LayerContext& context, const RouterOptions& options);
+
+  struct Routing {
+    at::Tensor experts;  // (t, k) int64, in the order of their choice
+    at::Tensor weights;  // (t, k) fp32 (fp64 for fp64 models), differentiable
+    // (t, k) bool: pairs that are not dropped, and no padding's. Undefined: all; so on all tp and cp ranks or on none.
+    at::Tensor keep;
+    // Rows of the microbatch's tokens that an expert takes at most; 0 without a capacity.
+    int64_t capacity = 0;
+  };
+  // x (t, h): this rank's tokens of the microbatch, each on one rank of tp and cp alone. Without sequence parallelism
+  // the caller splits them over tp as that would: tokens [rank * t, (rank + 1) * t) of the b * s, of which those from
+  // num_tokens on (of all tp ranks) are padding, which is routed nowhere.
+  // Rows of padding have experts 0, weights 0 and keep false.
+  // Returns x too, with the objectives attached: what comes after must use it.
+  // Ranks of tp and cp (with ForwardContext::row_length 0, of tp) call together.
+  struct Result {
+    at::Tensor x;
+    Routing routing;
+  };
+  Result forward(const at::Tensor& x, const ForwardContext& forward, int64_t num_tokens);
+
+  const RouterOptions& options() const { return options_; }
+  Parameter& weight() { return *weight_; }
+  Parameter* expert_bias() { return bias_; }
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  friend struct RouterFunction;
+
+  // Of the n rows that are tokens: (n, e) in score_dtype_; (n, k) int64; (n, k) bool.
+  at::Tensor compute_logits(const at::Tensor& x, const ForwardContext& forward, const MicrobatchTokens& tokens);
+  at::Tensor choose(const at::Tensor& logits, const ForwardContext& forward, const MicrobatchTokens& tokens) const;
+  at::Tensor keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,
+                                  const MicrobatchTokens& tokens) const;
+
+  RouterOptions options_;
+  const Groups* groups_;
+  Kernels kernels_;
+  uint64_t jitter_key_;
+  at::ScalarType product_dtype_, weight_dtype_, score_dtype_;
+  Parameter* weight_;
+  Parameter* bias_ = nullptr;
+};
+
+// x itself, whose backward also starts one of `objective` (0-d) with gradient one.
+at::Tensor attach_objective(const at::Tensor& x, const at::Tensor& objective);
+
+// bias += rate * sign(mean of counts - counts): after an optimizer step, counts (e) being those of the global batch.
+// Source: Wang et al. 2024, arXiv:2408.15664.
+void update_expert_bias(Parameter& bias, const at::Tensor& counts, double rate);
+
+}  // namespace megalith

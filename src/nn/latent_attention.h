@@ -1,0 +1,94 @@
+// Multi-head latent attention: keys and values are made from a narrow latent vector of each token, and positions enter
+// through a few channels of their own, whose key all heads share.
+//
+//   q      = W_q x,  or  W_qb norm(W_qa x)                         n heads of [nope | rope]
+//   c, k_r = W_kva x                                               c (kv_lora_rank), k_r (rope)
+//   k, v   = W_kvb norm(c)                                         each head's [nope | v]
+//   out    = W_o attention([q_nope | R q_rope], [k_nope | R k_r], v; softmax scale)
+//
+// The projections down to the latents are computed on every tp rank (of its own tokens under sequence parallelism);
+// those up from them are split by heads. The key's rotary part is gathered under sequence parallelism, and its gradient
+// summed over tp, for every rank's heads read it.
+//
+// Kept for backward are the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention leaves the
+// last away, latent_up all but the latents and attention's result; with both the latents alone are kept, and the output
+// projection runs again as well.
+//
+// n query heads, of which a rank holds n / tp; d_n, d_r, d_v: channels of a head's nope, rope and value parts
+// Source: DeepSeek-AI 2024, arXiv:2405.04434.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/context_attention.h"
+#include "nn/layer_parts.h"
+#include "nn/norm.h"
+
+namespace megalith {
+
+struct LatentAttentionOptions {
+  int64_t hidden = 0, num_heads = 0;
+  int64_t q_rank = 0;  // q_lora_rank; 0: queries are projected at once
+  int64_t kv_rank = 512;
+  int64_t nope_dim = 128, rope_dim = 64, v_dim = 128;
+  bool has_latent_norms = true;  // of both latents (Megatron's qk_layernorm)
+  double latent_norm_eps = 1e-6;
+  double softmax_factor = 1;  // times (d_n + d_r)^-1/2; YaRN's squared scale
+  double dropout = 0;
+  bool is_rotary_interleaved = true;  // pairs (2i, 2i + 1), as published weights have them
+  double init_std = 0.02, output_init_std = 0.02;
+  bool keeps_input = true;
+  int64_t layer = 0;
+};
+
+class LatentAttention : public AttentionLayer {
+ public:
+  // name  canonical: "model.layers.0.self_attn", with q_proj or q_a_proj, q_a_layernorm, q_b_proj, and
+  //       kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj below it
+  // UserError when tp does not divide the heads.
+  LatentAttention(const LayerContext& context, const std::string& name, const LatentAttentionOptions& options);
+
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
+                     const RestoreInput& restore = {}) override;
+  LayerCost cost(const CostShape& shape) const override;
+  int64_t backward_bytes(const CostShape& shape) const override;
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  friend struct LatentCoreFunction;
+  struct Call;  // what attention needs beside q, k and v
+  struct Projections {
+    at::Tensor q;    // (t, n (d_n + d_r)), not rotated
+    at::Tensor kv;   // (t, n (d_n + d_v))
+    at::Tensor key;  // (t, d_r): the rotary part of all heads' keys, not rotated
+  };
+
+  Projections project_up(const at::Tensor& q, const at::Tensor& latent);
+  at::Tensor attend(const Projections& projections, const Call& call) const;
+  at::Tensor attend_with_cache(const Projections& projections, const ForwardContext& forward, const Call& call) const;
+  at::Tensor share_key(const at::Tensor& key) const;
+  std::vector<const Module*> up_modules() const;
+  int64_t kept_core_bytes(const CostShape& shape) const;
+  int64_t tokens_of_rank(const CostShape& shape) const;
+
+  LatentAttentionOptions options_;
+  std::string name_;
+  Group* tp_;
+  bool is_sequence_parallel_;
+  int64_t num_heads_;  // of this rank
+  double scale_;
+  uint64_t dropout_key_;
+  int64_t head_start_;
+  bool recomputes_core_, recomputes_up_;
+  Kernels kernels_;
+  ContextAttention context_;
+  std::unique_ptr<Linear> q_, q_down_, q_up_;  // q_, or the two others with their norm
+  std::unique_ptr<Norm> q_norm_, kv_norm_;     // null without norms
+  Linear kv_down_, kv_up_, output_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,32 @@
+// What a transformer layer consists of, as the layer sees it: something that attends, and something that transforms
+// each token alone. The forms of either stand in their own files (attention.h, latent_attention.h; mlp.h, moe_layer.h).
+#pragma once
+
+#include "nn/forward.h"
+#include "nn/linear.h"
+#include "nn/module.h"
+#include "nn/rotary_embedding.h"
+
+namespace megalith {
+
+class AttentionLayer : public Module {
+ public:
+  // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
+  // gradients) the keys and values of x are appended to it and all positions so far are attended to. Of a sequence that
+  // context-parallel ranks share, x is this rank's part, and theirs are attended to as well. restore: as
+  // Linear::forward has it, for a layer that was built to keep no input.
+  virtual at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
+                             const RestoreInput& restore = {}) = 0;
+
+  // Of attention itself, without the projections: what backward takes for a moment beside what is kept.
+  virtual int64_t backward_bytes(const CostShape& shape) const = 0;
+};
+
+class FeedForward : public Module {
+ public:
+  // x (t, h) -> (t, h), differentiable; under sequence parallelism both are this rank's t / tp tokens. restore: as
+  // Linear::forward has it, for a layer that was built to keep no input.
+  virtual at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore = {}) = 0;
+};
+
+}  // namespace megalith

@@ -1,0 +1,143 @@
+// See moe_layer.h.
+#include "nn/moe_layer.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "nn/recompute.h"
+#include "nn/token_exchange.h"
+
+namespace megalith {
+
+namespace {
+
+MoeOptions complete_options(MoeOptions options, const LayerContext& context, const std::string& name) {
+  options.router.weight_name = name + "." + options.names.router + ".weight";
+  options.router.bias_name = name + "." + options.names.bias;
+  options.router.hidden = options.shared.hidden = options.hidden;
+  options.router.num_experts = options.num_experts;
+  options.shared.ffn = options.shared_ffn;
+  // Its input is the layer's, which is kept or comes back as a whole.
+  options.shared.keeps_input = true;
+  // The router and the experts keep what they are given, so only a layer that is computed again keeps no input.
+  options.keeps_input = options.keeps_input || !context.recompute.moe;
+  return options;
+}
+
+// Rows that an expert is padded to, in capacities of one microbatch: as many as there are microbatches whose tokens the
+// ranks of etp x ep have. These ranks follow one another in the order tp, cp, dp, so they are a part of one
+// microbatch's ranks or those of several.
+int64_t num_padded_capacities(const LayerContext& context, const MoeOptions& options) {
+  if (!options.pads_to_capacity) return 0;
+  if (!options.router.capacity_factor) {
+    throw UserError("moe_pad_expert_input_to_capacity without moe_expert_capacity_factor",
+                    "set moe_expert_capacity_factor, or leave the padding out");
+  }
+  const int64_t sharing = context.groups->tp_cp->size(), ranks = context.groups->etp_ep->size();
+  if (ranks % sharing != 0 && sharing % ranks != 0) {
+    throw UserError(fmt::format("moe_pad_expert_input_to_capacity with microbatches on {} ranks each "
+                                "(tensor_model_parallel_size × context_parallel_size) and experts on {} "
+                                "(expert_tensor_parallel_size × expert_model_parallel_size)",
+                                sharing, ranks),
+                    "make one a multiple of the other, or leave the padding out");
+  }
+  return std::max<int64_t>(1, ranks / sharing);
+}
+
+// The shared expert is an MLP with a switch of its own.
+LayerContext shared_expert_context(LayerContext context) {
+  // Computed again with the whole layer, it need not be once more.
+  context.recompute.mlp = context.recompute.shared_experts && !context.recompute.moe;
+  return context;
+}
+
+}  // namespace
+
+MoeLayer::MoeLayer(const LayerContext& context, const std::string& name, const MoeOptions& options)
+    : name_(name),
+      options_(complete_options(options, context, name)),
+      tp_(context.groups->tp),
+      etp_(context.groups->etp->size()),
+      num_exchange_ranks_(context.groups->etp_ep->size()),
+      is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      recomputes_all_(context.recompute.moe),
+      num_capacities_(num_padded_capacities(context, options_)),
+      router_(context, options_.router),
+      dispatcher_(context, options_.dispatcher, name, options_.num_experts),
+      experts_(context, name, options_) {
+  register_module(router_);
+  register_module(experts_);
+  if (options_.shared_ffn == 0) return;
+  shared_ = std::make_unique<Mlp>(shared_expert_context(context), name + "." + options_.names.shared, options_.shared);
+  register_module(*shared_);
+}
+
+at::Tensor MoeLayer::forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore) {
+  if (!recomputes_all_) return transform(x, forward);
+  MEGALITH_CHECK(options_.keeps_input || restore, "{} keeps no input and cannot compute it", name_);
+  KeepInputs keep;
+  if (!options_.keeps_input) {
+    keep = [restore](const auto&) -> RestoreInputs { return [restore] { return std::vector<at::Tensor>{restore()}; }; };
+  }
+  const BlockBody body = [this, forward](const std::vector<at::Tensor>& inputs) {
+    return std::vector<at::Tensor>{transform(inputs[0], forward)};
+  };
+  return recomputed(body, {x}, parameters(), keep)[0];
+}
+
+at::Tensor MoeLayer::transform(const at::Tensor& x, const ForwardContext& forward) {
+  const bool is_split_here = !is_sequence_parallel_;
+  const at::Tensor tokens = is_split_here ? split_tokens(x, tp_, name_ + " tokens") : x;
+  const int64_t num_tokens = is_split_here ? x.size(0) : x.size(0) * tp_->size();
+  const auto [routed, routing] = router_.forward(tokens, forward, num_tokens);
+
+  at::Tensor of_shared;
+  const auto compute_shared = [&] { of_shared = shared_->forward(x, forward); };
+  const bool overlaps = shared_ && options_.overlaps_shared_expert;
+  std::shared_ptr<TokenDispatcher::Dispatched> state;
+  const ExpertRows rows =
+      dispatcher_.dispatch(routed, routing, routing.capacity * num_capacities_,
+                           overlaps ? std::function<void()>(compute_shared) : std::function<void()>(), state);
+  at::Tensor y = dispatcher_.combine(experts_.forward(rows), state);
+  if (is_split_here) y = join_tokens(y, num_tokens, tp_, name_ + " output");
+  if (!shared_) return y;
+  if (!overlaps) compute_shared();
+  return y + of_shared;
+}
+
+LayerCost MoeLayer::cost(const CostShape& shape) const {
+  LayerCost cost = Module::cost(shape);
+  const int64_t row = options_.hidden * shape.activation_bytes, tokens = shape.b * shape.s;
+  const int64_t part = div_up(tokens, tp_->size()), input = (is_sequence_parallel_ ? part : tokens) * row;
+  const auto keeps_input = [](const Module& module) { return module.parameters().front()->is_trainable(); };
+  // Router and shared expert keep the same memory: without sequence parallelism the router's part is a piece of the
+  // whole, which it keeps alive. With jitter the router has an input of its own.
+  if (keeps_input(router_) && options_.router.input_jitter_eps == 0) {
+    cost.kept_bytes -= part * row;
+    if (!shared_ || !keeps_input(*shared_)) cost.kept_bytes += input;
+  }
+  if (!recomputes_all_) return cost;
+  cost.recomputed_bytes = cost.kept_bytes - (options_.keeps_input ? input : 0);
+  cost.kept_bytes = options_.keeps_input ? input : 0;
+  return cost;
+}
+
+LayerCost MoeLayer::own_cost(const CostShape& shape) const {
+  const int64_t row = options_.hidden * shape.activation_bytes, part = div_up(shape.b * shape.s, tp_->size());
+  const int64_t rows = experts_.num_rows(shape);
+  const bool gathers = options_.dispatcher == DispatcherKind::kAllGather && num_exchange_ranks_ > 1;
+  const bool exchanges = options_.dispatcher == DispatcherKind::kAllToAll && num_exchange_ranks_ > 1;
+  // The maps of the permutations: where each row comes from, for the results, and the rows of each pair, for the
+  // tokens. The all-to-all has them at both ends.
+  const int64_t pairs = (gathers ? part * num_exchange_ranks_ : part) * options_.router.topk;
+  const int64_t maps = exchanges ? 2 * (rows + pairs * etp_) : rows + pairs;
+  // On either way, rows in the order of the experts and as they travel.
+  const int64_t travelling = gathers ? part * num_exchange_ranks_ : rows;
+  return {.kept_bytes = maps * int64_t{sizeof(int64_t)}, .working_bytes = (rows + travelling) * row};
+}
+
+}  // namespace megalith

@@ -1,0 +1,111 @@
+// A mixture of experts in the place of an MLP: router, dispatcher, grouped experts, and a shared expert that sees every
+// token.
+//
+//   y[i] = sum over the experts j of token i of weights[i, j] expert_j(x[i]) + shared(x[i])
+//   expert(x) = down( act(gate x) * up x )   or   down( act(up x) )
+//
+// The tokens of a layer are split over tp while they are routed and dispatched, as sequence parallelism has them;
+// without it they are split here and gathered again.
+// Sources: Shazeer et al. 2017, arXiv:1701.06538; Jiang et al. 2024, arXiv:2401.04088; Dai et al. 2024,
+// arXiv:2401.06066 (shared experts).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "nn/expert_router.h"
+#include "nn/layer_parts.h"
+#include "nn/mlp.h"
+#include "nn/token_dispatcher.h"
+#include "ops/expert_activation.h"
+
+namespace megalith {
+
+// What stands in canonical names below the layer's ("model.layers.0.mlp").
+struct ExpertNames {
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // of experts.E.
+  std::string router = "gate", bias = "gate.e_score_correction_bias", shared = "shared_experts";
+};
+
+struct MoeOptions {
+  RouterOptions router;     // its names are set from `names`, its sizes from here
+  int64_t hidden = 0;       // h
+  int64_t ffn = 0;          // f of one expert, of the whole
+  int64_t num_experts = 0;  // e
+  ops::ExpertActivation activation;
+  DispatcherKind dispatcher = DispatcherKind::kAllGather;
+  bool pads_to_capacity = false;
+  int64_t shared_ffn = 0;  // 0: no shared expert
+  bool overlaps_shared_expert = false;
+  MlpOptions shared;  // hidden and ffn are set from here
+  ExpertNames names;
+  double init_std = 0.02, output_init_std = 0.02;
+  bool keeps_input = true;
+};
+
+// The experts of this rank: gate_up (e_local * 2f, h) and down (e_local * h, f) of all of them in one tensor each, f
+// being this etp rank's part of an expert. An expert's gate stands above its up; without gates there is up alone.
+class GroupedExperts : public Module {
+ public:
+  // UserError when ep does not divide the experts, or etp an expert's width.
+  GroupedExperts(const LayerContext& context, const std::string& name, const MoeOptions& options);
+
+  // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get gradients of zero.
+  at::Tensor forward(const ExpertRows& rows);
+
+  // Of this rank when all experts get as many, for b * s tokens.
+  int64_t num_rows(const CostShape& shape) const;
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  friend struct GroupedLinearFunction;
+
+  at::Tensor multiply(const at::Tensor& x, Parameter* weight, const at::Tensor& offsets, const RestoreInput& restore);
+
+  ops::ExpertActivation activation_;
+  Kernels kernels_;
+  DeferredGradients* deferred_;
+  bool recomputes_activation_;
+  int64_t num_local_, ffn_;  // experts of this rank, and an expert's width on it
+  double rows_per_token_;    // of this rank, when experts are balanced; for costs
+  Parameter* gate_up_;
+  Parameter* down_;
+};
+
+class MoeLayer : public FeedForward {
+ public:
+  // name  canonical: "model.layers.0.mlp"
+  // UserError when the parallel sizes do not divide what they cut, and when experts are padded to their capacity, but
+  // ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several.
+  MoeLayer(const LayerContext& context, const std::string& name, const MoeOptions& options);
+
+  // restore is read with recompute.moe alone: otherwise router and experts keep what they are given, so the layer keeps
+  // its input, whatever MoeOptions::keeps_input says.
+  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore = {}) override;
+  LayerCost cost(const CostShape& shape) const override;
+
+  ExpertRouter& router() { return router_; }
+  GroupedExperts& experts() { return experts_; }
+
+ protected:
+  LayerCost own_cost(const CostShape& shape) const override;
+
+ private:
+  at::Tensor transform(const at::Tensor& x, const ForwardContext& forward);
+
+  std::string name_;
+  MoeOptions options_;
+  Groups::Pointer tp_;
+  int etp_, num_exchange_ranks_;  // etp x ep
+  bool is_sequence_parallel_, recomputes_all_;
+  int64_t num_capacities_;  // of one microbatch each, that an expert's rows are padded to; 0: no padding
+  ExpertRouter router_;
+  TokenDispatcher dispatcher_;
+  GroupedExperts experts_;
+  std::unique_ptr<Mlp> shared_;
+};
+
+}  // namespace megalith

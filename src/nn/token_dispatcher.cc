@@ -1,0 +1,244 @@
+// Both forms sort rows by maps (ops/token_permutation.h). The all-to-all sorts twice: the sender by expert, so that the
+// rows of each rank lie together, and the receiver what came from several ranks; the all-gather once, after it.
+#include "nn/token_dispatcher.h"
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "nn/function.h"
+#include "nn/token_exchange.h"
+#include "ops/token_permutation.h"
+
+namespace megalith {
+
+// The gradients of the permutations are each other. The operators declare them too, but their references leave the
+// graph where there are no rows, and a rank without rows takes part in the exchanges of backward all the same.
+struct PermuteRowsFunction : torch::autograd::Function<PermuteRowsFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& source,
+                            const at::Tensor& slots, Kernels kernels) {
+    node->save_for_backward({slots});
+    hold(node, kernels);
+    return ops::permute_tokens_forward(x, source, kernels);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const at::Tensor slots = node->get_saved_variables()[0];
+    return {ops::combine_tokens_forward(gradients[0].contiguous(), slots, {}, held<Kernels>(node)), {}, {}, {}};
+  }
+};
+
+struct CombineRowsFunction : torch::autograd::Function<CombineRowsFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& y, const at::Tensor& source,
+                            const at::Tensor& slots, Kernels kernels) {
+    node->save_for_backward({source});
+    hold(node, kernels);
+    return ops::combine_tokens_forward(y, slots, {}, kernels);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const at::Tensor source = node->get_saved_variables()[0];
+    return {ops::permute_tokens_forward(gradients[0].contiguous(), source, held<Kernels>(node)), {}, {}, {}};
+  }
+};
+
+namespace {
+
+// Where the rows of t tokens are, sorted by expert, when each of a token's k pairs has `copies` rows.
+struct RowOrder {
+  at::Tensor source;   // (n): the token of each row, -1 for padding
+  at::Tensor pairs;    // (n): its pair
+  at::Tensor slots;    // (t, k copies): the rows of each pair, -1 when dropped
+  at::Tensor offsets;  // (e + 1): rows before each expert
+  int64_t copies = 1;
+
+  // Rows of t tokens and their sums.
+  at::Tensor permute(const at::Tensor& x, Kernels kernels) const {
+    return is_recording({x}) ? PermuteRowsFunction::apply(x, source, slots, kernels)
+                             : ops::permute_tokens_forward(x, source, kernels);
+  }
+  at::Tensor combine(const at::Tensor& y, Kernels kernels) const {
+    return is_recording({y}) ? CombineRowsFunction::apply(y, source, slots, kernels)
+                             : ops::combine_tokens_forward(y, slots, {}, kernels);
+  }
+  // weights (t, k) -> (n, 1)
+  at::Tensor permute_weights(const at::Tensor& weights, Kernels kernels) const {
+    const RowOrder of_pairs{.source = pairs,
+                            .pairs = pairs,
+                            .slots = slots.view({weights.numel(), copies}),
+                            .offsets = offsets,
+                            .copies = copies};
+    return of_pairs.permute(weights.reshape({-1, 1}), kernels);
+  }
+};
+
+RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep, Kernels kernels) {
+  const ops::ExpertOrder order = ops::sort_by_expert(experts, num_experts, keep, kernels);
+  return {.source = order.source, .pairs = order.pairs, .slots = order.slots, .offsets = order.offsets};
+}
+
+// slots, which point to rows, pointing to where each row lies now: rows (n, copies) -> (t, k copies).
+at::Tensor moved_slots(const at::Tensor& slots, const at::Tensor& rows) {
+  const int64_t n = rows.size(0), copies = rows.size(1);
+  // A row behind the last one stands for dropped pairs.
+  const at::Tensor places = at::cat({rows, at::full({1, copies}, -1, rows.options())});
+  const at::Tensor from = slots.masked_fill(slots < 0, n).view(-1);
+  return places.index_select(0, from).view({slots.size(0), slots.size(1) * copies});
+}
+
+at::Tensor moved_map(const at::Tensor& map, const at::Tensor& rows, int64_t num_rows) {
+  const at::Tensor repeated = map.unsqueeze(1).expand(rows.sizes()).reshape(-1);
+  return at::full({num_rows}, -1, map.options()).index_copy_(0, rows.reshape(-1), repeated);
+}
+
+// Rows of padding behind each expert's, up to rows_per_expert.
+RowOrder padded_rows(const RowOrder& order, int64_t rows_per_expert) {
+  const int64_t num_experts = order.offsets.size(0) - 1, n = order.source.size(0);
+  const at::Tensor counts = order.offsets.diff();
+  const int64_t most = counts.max().item<int64_t>();
+  MEGALITH_CHECK(most <= rows_per_expert, "an expert gets {} rows, but its capacity is {}", most, rows_per_expert);
+  const at::Tensor offsets = at::arange(num_experts + 1, order.offsets.options()) * rows_per_expert;
+  const at::Tensor shift = (offsets - order.offsets).narrow(0, 0, num_experts);
+  const at::Tensor rows = (at::arange(n, shift.options()) + shift.repeat_interleave(counts, 0, n)).unsqueeze(1);
+  const int64_t num_rows = num_experts * rows_per_expert;
+  return {.source = moved_map(order.source, rows, num_rows),
+          .pairs = moved_map(order.pairs, rows, num_rows),
+          .slots = moved_slots(order.slots, rows),
+          .offsets = offsets};
+}
+
+// Rows sorted by expert as they are sent: those for an ep rank, once for each of its etp ranks. row_counts (ep).
+RowOrder repeated_rows(const RowOrder& order, const at::Tensor& row_counts, int64_t etp) {
+  if (etp == 1) return order;
+  const int64_t ep = row_counts.size(0), n = order.source.size(0);
+  const at::Tensor rank = at::arange(ep, row_counts.options()).repeat_interleave(row_counts, 0, n);
+  const at::Tensor first = (row_counts.cumsum(0) - row_counts).index_select(0, rank);
+  const at::Tensor count = row_counts.index_select(0, rank);
+  // Row r of ep rank p, copy q: etp first[p] + q count[p] + r - first[p].
+  const at::Tensor base = at::arange(n, row_counts.options()) + (etp - 1) * first;
+  const at::Tensor rows = base.unsqueeze(1) + count.unsqueeze(1) * at::arange(etp, row_counts.options());
+  return {.source = moved_map(order.source, rows, n * etp),
+          .pairs = moved_map(order.pairs, rows, n * etp),
+          .slots = moved_slots(order.slots, rows),
+          .offsets = {},
+          .copies = etp};
+}
+
+std::vector<int64_t> numbers_of(const at::Tensor& on_cpu) {
+  const auto* begin = on_cpu.const_data_ptr<int64_t>();
+  return {begin, begin + on_cpu.numel()};
+}
+
+}  // namespace
+
+struct TokenDispatcher::Dispatched {
+  std::optional<RowOrder> sent;  // of the all-to-all: the rows that this rank's tokens became
+  // From what arrived to the rows of the experts; source is undefined where the two are the same.
+  RowOrder order;
+  std::optional<TokenExchange> way_back;  // of the results
+};
+
+TokenDispatcher::TokenDispatcher(const LayerContext& context, DispatcherKind kind, std::string name,
+                                 int64_t num_experts)
+    : group_(context.groups->etp_ep),
+      etp_(context.groups->etp->size()),
+      ep_(context.groups->ep->size()),
+      kind_(kind),
+      name_(std::move(name)),
+      num_experts_(num_experts),
+      kernels_(context.kernels) {}
+
+ExpertRows TokenDispatcher::dispatch(const at::Tensor& x, const ExpertRouter::Routing& routing, int64_t rows_per_expert,
+                                     const std::function<void()>& meanwhile, std::shared_ptr<Dispatched>& state) const {
+  state = std::make_shared<Dispatched>();
+  Arrived arrived{x, routing.weights};
+  if (group_->size() == 1) {
+    state->order = sorted_rows(routing.experts, num_experts_, routing.keep, kernels_);
+    if (meanwhile) meanwhile();
+  } else if (kind_ == DispatcherKind::kAllToAll) {
+    arrived = exchange_rows(x, routing, rows_per_expert > 0, meanwhile, *state);
+  } else {
+    arrived = gather_tokens(x, routing, meanwhile, *state);
+  }
+  if (rows_per_expert > 0) state->order = padded_rows(state->order, rows_per_expert);
+  const RowOrder& order = state->order;
+  if (order.source.defined()) {
+    arrived.weights = order.permute_weights(arrived.weights, kernels_);
+    arrived.x = order.permute(arrived.x, kernels_);
+  }
+  return {arrived.x, arrived.weights.squeeze(1), order.offsets};
+}
+
+// Gives the rows of this rank's experts and their weights (n, 1), in the order of the ranks they come from.
+TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, const ExpertRouter::Routing& routing,
+                                                        bool is_padded, const std::function<void()>& meanwhile,
+                                                        Dispatched& state) const {
+  const int64_t size = group_->size(), num_local = div_exact(num_experts_, ep_);
+  const ops::ExpertOrder by_expert = ops::sort_by_expert(routing.experts, num_experts_, routing.keep, kernels_);
+  // (rank, local expert of it): rows that go there, and that come here from there.
+  const at::Tensor sent =
+      by_expert.counts.view({ep_, 1, num_local}).expand({ep_, etp_, num_local}).reshape({size, -1}).contiguous();
+  const at::Tensor coming = group_->exchanged(sent, {}, {}, name_ + " counts");
+  // The host waits for the device here: it must know what it receives.
+  const at::Tensor splits = at::stack({coming.sum(1), sent.sum(1)}).cpu();
+  const TokenExchange exchange{.kind = TokenExchange::Kind::kAllToAll,
+                               .group = group_,
+                               .label = name_ + " tokens",
+                               .out_splits = numbers_of(splits[0]),
+                               .in_splits = numbers_of(splits[1])};
+  state.sent = repeated_rows({.source = by_expert.source, .pairs = by_expert.pairs, .slots = by_expert.slots},
+                             by_expert.counts.view({ep_, num_local}).sum(1), etp_);
+  state.way_back = exchange.reversed().labelled(name_ + " results");
+
+  TokensUnderWay rows = start_exchange(exchange, state.sent->permute(x, kernels_));
+  TokensUnderWay weights =
+      start_exchange(exchange.labelled(name_ + " weights"), state.sent->permute_weights(routing.weights, kernels_));
+  if (meanwhile) meanwhile();
+  const int64_t num_rows = splits[0].sum().item<int64_t>();
+  if (num_local > 1 || is_padded) {
+    const at::Tensor expert = at::arange(num_local, coming.options())
+                                  .repeat({size})
+                                  .repeat_interleave(coming.view(-1), 0, num_rows)
+                                  .unsqueeze(1);
+    state.order = sorted_rows(expert, num_local, {}, kernels_);
+  } else {
+    state.order.offsets = at::arange(2, coming.options()) * num_rows;
+  }
+  // Waited for last, the rows are the first that backward sends.
+  const at::Tensor arrived_weights = weights.wait();
+  return {rows.wait(), arrived_weights};
+}
+
+// Gives the tokens of all ranks and their weights (tokens, k).
+TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, const ExpertRouter::Routing& routing,
+                                                        const std::function<void()>& meanwhile,
+                                                        Dispatched& state) const {
+  const int64_t num_local = div_exact(num_experts_, ep_), first = group_->rank() / etp_ * num_local;
+  const TokenExchange gather{.kind = TokenExchange::Kind::kGather, .group = group_, .label = name_ + " tokens"};
+  state.way_back = gather.reversed().labelled(name_ + " results");
+
+  // Dropped pairs travel as expert -1.
+  at::Tensor experts = routing.experts;
+  if (routing.keep.defined()) experts = experts.masked_fill(routing.keep.logical_not(), -1);
+  TokensUnderWay all_experts = start_exchange(gather.labelled(name_ + " experts"), experts);
+  TokensUnderWay all_tokens = start_exchange(gather, x);
+  TokensUnderWay all_weights = start_exchange(gather.labelled(name_ + " weights"), routing.weights);
+  if (meanwhile) meanwhile();
+  const at::Tensor local = all_experts.wait() - first;
+  const bool are_all_here = ep_ == 1 && !routing.keep.defined();
+  const at::Tensor is_here = are_all_here ? at::Tensor() : local.ge(0).logical_and_(local.lt(num_local));
+  state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, kernels_);
+  const at::Tensor weights = all_weights.wait();
+  return {all_tokens.wait(), weights};
+}
+
+at::Tensor TokenDispatcher::combine(const at::Tensor& y, const std::shared_ptr<Dispatched>& state) const {
+  at::Tensor rows = state->order.source.defined() ? state->order.combine(y, kernels_) : y;
+  if (state->way_back) rows = exchanged(*state->way_back, rows);
+  return state->sent ? state->sent->combine(rows, kernels_) : rows;
+}
+
+}  // namespace megalith

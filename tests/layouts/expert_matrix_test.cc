@@ -1,0 +1,97 @@
+// Mixtures of experts over every combination of axes against a single rank: experts spread over ranks, each cut over
+// ranks, with tensor, sequence, context, pipeline and data parallelism, sharded optimizer state and recomputation.
+// Objectives that keep the experts balanced are part of what is compared, for they are defined per microbatch.
+#include <gtest/gtest.h>
+
+#include "layouts/layout.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+const RecomputeOptions kFull{.recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
+
+RecomputeOptions selective(std::vector<std::string> modules) {
+  return {.recompute_granularity = "selective", .recompute_modules = std::move(modules)};
+}
+
+std::vector<Layout> expert_layouts() {
+  std::vector<Layout> list;
+  const auto add = [&](Layout layout, Task task) {
+    if (layout.cp > 1) task.sequence = 8;
+    layout.task = task;
+    list.push_back(std::move(layout));
+  };
+  const Task mixtral{.family = "mixtral"};
+  const Task mixtral_all{.is_tied = true, .has_dropout = true, .has_documents = true, .family = "mixtral"};
+  const Task deepseek{.family = "deepseek"};
+  const Task deepseek_tied{.is_tied = true, .has_documents = true, .family = "deepseek"};
+  Task deep = deepseek, dropping = mixtral, dropping_deepseek = deepseek_tied;
+  deep.num_layers = 4;
+  dropping.has_capacity = dropping_deepseek.has_capacity = true;
+
+  // Experts alone over ranks that share the data.
+  add({.dp = 2, .ep = 2}, mixtral);
+  add({.dp = 2, .micro_batch = 2, .ep = 2, .dispatcher = "allgather"}, mixtral_all);
+  add({.dp = 4, .ep = 4}, deepseek);
+  add({.dp = 8, .ep = 8}, mixtral);
+  add({.dp = 4, .micro_batch = 2, .ep = 2}, deepseek_tied);
+  add({.dp = 4, .ep = 2, .dispatcher = "allgather"}, deepseek);
+  // Each expert cut over ranks.
+  add({.dp = 2, .etp = 2}, mixtral);
+  add({.dp = 4, .ep = 2, .etp = 2}, deepseek);
+  add({.tp = 2, .micro_batch = 2}, mixtral_all);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2}, deepseek_tied);
+  add({.tp = 2, .micro_batch = 2, .ep = 2, .etp = 1}, mixtral);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .ep = 2, .etp = 1}, deepseek);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2}, mixtral_all);
+  add({.tp = 2, .dp = 2, .micro_batch = 1, .ep = 4, .etp = 1, .dispatcher = "allgather"}, deepseek);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, deepseek_tied);
+  add({.tp = 4, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 8, .etp = 1}, mixtral);
+  // Shared sequences.
+  add({.cp = 2, .micro_batch = 2, .ep = 2}, mixtral_all);
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}, .ep = 4}, deepseek);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 4, .etp = 1}, deepseek_tied);
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"all_gather"}, .ep = 2, .etp = 2}, mixtral);
+  // Pipelines; the embedding is used at both ends by the prediction module.
+  add({.dp = 2, .pp = 2, .micro_batch = 2, .ep = 2}, deepseek);
+  add({.dp = 2, .pp = 2, .micro_batch = 1, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}, .ep = 2}, deep);
+  add({.tp = 2, .dp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, deepseek_tied);
+  add({.dp = 2, .pp = 2, .micro_batch = 2, .pipeline = {.pp_algorithm = "zero-bubble"}, .ep = 2}, mixtral_all);
+  add({.tp = 2, .cp = 2, .pp = 2, .micro_batch = 2, .ep = 4, .etp = 1}, mixtral);
+  // Sharded optimizer state and parameters.
+  add({.dp = 4, .data_parallel = zero1(), .ep = 2}, deepseek_tied);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = zero1(), .ep = 2, .etp = 1},
+      mixtral_all);
+  add({.dp = 8, .dp_replicate = 2, .data_parallel = zero1(), .ep = 2}, mixtral);
+  add({.dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, deepseek_tied);
+  add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, mixtral_all);
+  // Recomputed; the shared expert beside the exchange.
+  add({.dp = 2, .micro_batch = 2, .recompute = kFull, .ep = 2}, deepseek);
+  add({.dp = 2,
+       .micro_batch = 2,
+       .recompute = selective({"moe", "layernorm"}),
+       .ep = 2,
+       .overlaps_shared_expert = true},
+      deepseek);
+  add({.tp = 2,
+       .is_sequence_parallel = true,
+       .micro_batch = 2,
+       .recompute = selective({"moe_act", "shared_experts", "mla_up_proj", "core_attn"}),
+       .ep = 2,
+       .etp = 1,
+       .overlaps_shared_expert = true},
+      deepseek_tied);
+  // The same tokens are dropped on every layout.
+  add({.dp = 2, .micro_batch = 2, .ep = 2}, dropping);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .ep = 2, .etp = 1}, dropping_deepseek);
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .ep = 4, .dispatcher = "allgather"}, dropping);
+  return list;
+}
+
+TEST(ExpertMatrix, EveryLayoutIsAsOneRankInFloat64) { expect_as_one_rank_in_float64(expert_layouts()); }
+TEST(ExpertMatrix, FusedOperatorsAreAsOneRankInFloat32) { expect_as_one_rank_in_float32(expert_layouts()); }
+
+}  // namespace
+}  // namespace megalith

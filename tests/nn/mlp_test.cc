@@ -1,0 +1,182 @@
+// The MLP in all its forms: against ATen's operators, over tensor-parallel ranks, computed again, and what it costs.
+#include "nn/mlp.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "support/layer_tools.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+using ops::ActivationKind;
+
+constexpr int64_t kMlpHidden = 6, kMlpFfn = 10, kMlpTokens = 8;
+
+struct MlpForm {
+  std::string name;
+  MlpOptions options;
+};
+
+// Every activation, without biases under Llama's names, and with biases in GPT-2's files.
+std::vector<MlpForm> every_mlp_form() {
+  std::vector<MlpForm> forms;
+  const auto add = [&](const std::string& name, ActivationKind activation, bool is_gated) {
+    MlpOptions options{.hidden = kMlpHidden, .ffn = kMlpFfn, .activation = activation, .is_gated = is_gated};
+    forms.push_back({name, options});
+    options.has_bias = options.is_transposed = true;
+    options.names = {.gate = "c_gate", .up = "c_fc", .down = "c_proj"};
+    forms.push_back({name + ", transposed, with biases", options});
+  };
+  add("swiglu", ActivationKind::kSilu, true);
+  add("geglu", ActivationKind::kGelu, true);
+  add("geglu by a tanh", ActivationKind::kGeluTanh, true);
+  add("gelu", ActivationKind::kGelu, false);
+  add("gelu by a tanh", ActivationKind::kGeluTanh, false);
+  add("squared relu", ActivationKind::kSquaredRelu, false);
+  return forms;
+}
+
+at::Tensor naive_mlp(const MlpOptions& options, const TensorMap& weights, const at::Tensor& x) {
+  const auto linear = [&](const std::string& name, const at::Tensor& in) {
+    const at::Tensor weight = weights.at("mlp." + name + ".weight");
+    const at::Tensor y = in.mm(options.is_transposed ? weight : weight.t());
+    return options.has_bias ? y + weights.at("mlp." + name + ".bias") : y;
+  };
+  const auto activation = [&](const at::Tensor& v) {
+    switch (options.activation) {
+      case ActivationKind::kSilu:
+        return at::silu(v);
+      case ActivationKind::kGelu:
+        return at::gelu(v, "none");
+      case ActivationKind::kGeluTanh:
+        return at::gelu(v, "tanh");
+      case ActivationKind::kSquaredRelu:
+        break;
+    }
+    return at::relu(v).square();
+  };
+  const at::Tensor up = linear(options.names.up, x);
+  const at::Tensor product = options.is_gated ? activation(linear(options.names.gate, x)) * up : activation(up);
+  return linear(options.names.down, product);
+}
+
+auto make_mlp(const MlpOptions& options) {
+  return [options](const LayerContext& context) { return std::make_unique<Mlp>(context, "mlp", options); };
+}
+
+at::Tensor run_mlp(Mlp& mlp, const at::Tensor& x) {
+  return mlp.forward(x, {}, [kept = x.detach()] { return kept; });
+}
+
+struct MlpCase {
+  at::Tensor x = at::randn({kMlpTokens, kMlpHidden}, at::kDouble) * 3;
+  at::Tensor dy = at::randn({kMlpTokens, kMlpHidden}, at::kDouble);
+  TensorMap weights;
+  explicit MlpCase(const MlpOptions& options) {
+    const Groups groups = Groups::single();
+    weights = golden_weights(*make_mlp(options)(double_context(groups)), at::kDouble);
+  }
+};
+
+TEST(Mlp, EveryFormIsThatOfATen) {
+  for (const auto& [name, options] : every_mlp_form()) {
+    const MlpCase c(options);
+    const auto naive = [&](const TensorMap& weights, const at::Tensor& x) { return naive_mlp(options, weights, x); };
+    const LayerPass expected = differentiate(naive, c.weights, c.x, c.dy);
+    const Groups groups = Groups::single();
+    for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+      LayerContext context = double_context(groups);
+      context.kernels = kernels;
+      expect_near(run_layer(context, make_mlp(options), run_mlp, c.weights, c.x, c.dy), expected, 1e-13, name);
+    }
+    for (const bool is_sequence_parallel : {false, true}) {
+      expect_near(run_layer_on_ranks(2, is_sequence_parallel, make_mlp(options), run_mlp, c.weights, c.x, c.dy),
+                  expected, 1e-13, name + (is_sequence_parallel ? ", tp 2 and sequence parallelism" : ", tp 2"));
+    }
+  }
+}
+
+TEST(Mlp, ComputedAgainItGivesTheSameBits) {
+  for (const auto& [name, form] : every_mlp_form()) {
+    const MlpCase c(form);
+    const Groups groups = Groups::single();
+    const LayerPass expected = run_layer(double_context(groups), make_mlp(form), run_mlp, c.weights, c.x, c.dy);
+    for (const bool keeps_input : {true, false}) {
+      MlpOptions options = form;
+      options.keeps_input = keeps_input;
+      for (const SelectiveRecompute& recompute : {SelectiveRecompute{.mlp = true},
+                                                  {.mlp_activation = true},
+                                                  {.mlp = true, .mlp_activation = true},
+                                                  SelectiveRecompute{}}) {
+        LayerContext context = double_context(groups);
+        context.recompute = recompute;
+        const LayerPass pass = run_layer(context, make_mlp(options), run_mlp, c.weights, c.x, c.dy);
+        EXPECT_TRUE(at::equal(pass.y, expected.y)) << name;
+        EXPECT_TRUE(at::equal(pass.dx, expected.dx)) << name;
+        for (const auto& [tensor, gradient] : expected.gradients) {
+          EXPECT_TRUE(at::equal(pass.gradients.at(tensor), gradient)) << name << ": " << tensor;
+        }
+      }
+    }
+  }
+}
+
+// An element is 2 bytes: t = 8 tokens, h = 6, f = 10.
+TEST(Mlp, KeepsAndComputesWhatItSays) {
+  const Groups groups = Groups::single();
+  struct Expected {
+    SelectiveRecompute recompute;
+    int64_t plain_bytes, gated_bytes;
+  };
+  const int64_t x = 2 * 8 * 6, f = 2 * 8 * 10;
+  for (const Expected& expected :
+       {Expected{{}, x + 2 * f, x + 3 * f}, {{.mlp_activation = true}, x + f, x + 2 * f}, {{.mlp = true}, x, x}}) {
+    LayerContext context = double_context(groups);
+    context.recompute = expected.recompute;
+    for (const auto& [name, options] : every_mlp_form()) {
+      const LayerCost cost = Mlp(context, "mlp", options).cost({.b = 2, .s = 4});
+      EXPECT_EQ(cost.kept_bytes, options.is_gated ? expected.gated_bytes : expected.plain_bytes) << name;
+      EXPECT_EQ(cost.forward_flops, 2.0 * 8 * 6 * 10 * (options.is_gated ? 3 : 2)) << name;
+      // The gradients of the products of both linears and of the input; the activation's product, where it was kept,
+      // has made room by then.
+      const int64_t columns = options.is_gated ? 2 : 1;
+      EXPECT_EQ(cost.working_bytes, columns * f + (expected.recompute.mlp_activation ? f : 0) + x) << name;
+    }
+  }
+}
+
+TEST(Mlp, GatedTensorsAreTheirOwnAndPlainOnesHaveNoGate) {
+  const Groups groups = Groups::single();
+  const auto names_of = [&](const MlpOptions& options) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : values_of(Mlp(double_context(groups), "layer.mlp", options)))
+      names.push_back(name);
+    return names;
+  };
+  EXPECT_EQ(names_of({.hidden = 6, .ffn = 10}),
+            (std::vector<std::string>{"layer.mlp.down_proj.weight", "layer.mlp.gate_proj.weight",
+                                      "layer.mlp.up_proj.weight"}));
+  const MlpOptions gpt2{.hidden = 6,
+                        .ffn = 10,
+                        .activation = ActivationKind::kGeluTanh,
+                        .is_gated = false,
+                        .has_bias = true,
+                        .names = {.up = "c_fc", .down = "c_proj"},
+                        .is_transposed = true};
+  EXPECT_EQ(names_of(gpt2), (std::vector<std::string>{"layer.mlp.c_fc.bias", "layer.mlp.c_fc.weight",
+                                                      "layer.mlp.c_proj.bias", "layer.mlp.c_proj.weight"}));
+  EXPECT_EQ(values_of(Mlp(double_context(groups), "m", gpt2)).at("m.c_fc.weight").sizes(), (at::IntArrayRef{6, 10}));
+}
+
+TEST(Mlp, FormsThatDoNotExistAreRefused) {
+  const Groups groups = Groups::single();
+  EXPECT_THROW(Mlp(double_context(groups), "mlp", {.hidden = 6, .ffn = 10, .is_gated = false}), InternalError);
+  EXPECT_THROW(Mlp(double_context(groups), "mlp", {.hidden = 6, .ffn = 10, .activation = ActivationKind::kSquaredRelu}),
+               InternalError);
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,411 @@
+// A layer with experts equals the loop over tokens and experts, and itself on one rank: output and all gradients, on
+// every layout, with either dispatcher, padded or not, computed again or not.
+#include "nn/moe_layer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "comm/sequence_shard.h"
+#include "comm/thread_world.h"
+#include "core/error.h"
+#include "nn/expert_tools.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+constexpr const char* kMoeName = "model.layers.3.mlp";
+constexpr int64_t kMoeHidden = 6;
+
+MoeOptions moe_options() {
+  MoeOptions options{.hidden = kMoeHidden, .ffn = 8, .num_experts = 8};
+  options.router.topk = 2;
+  return options;
+}
+
+struct MoeVariant {
+  std::string name;
+  MoeOptions options;
+};
+
+std::vector<MoeVariant> every_moe_variant() {
+  std::vector<MoeVariant> all;
+  const auto add = [&](const std::string& name) -> MoeOptions& {
+    return all.emplace_back(MoeVariant{name, moe_options()}).options;
+  };
+  add("softmax");
+  MoeOptions& shared = add("softmax, shared expert");
+  shared.shared_ffn = 4;
+  MoeOptions& sigmoid = add("sigmoid, plain experts");
+  sigmoid.router.score = RouterScore::kSigmoid;
+  sigmoid.router.scaling_factor = 1.7;
+  sigmoid.activation = {ops::ActivationKind::kGelu, false};
+  sigmoid.shared_ffn = 4;
+  sigmoid.shared.activation = ops::ActivationKind::kGelu;
+  sigmoid.shared.is_gated = false;
+  MoeOptions& balanced = add("objectives");
+  balanced.router.balancing = RouterBalancing::kAuxLoss;
+  balanced.router.aux_loss_coeff = 0.3;
+  balanced.router.z_loss_coeff = 0.1;
+  balanced.shared_ffn = 4;
+  balanced.overlaps_shared_expert = true;
+  MoeOptions& dropped = add("capacity");
+  dropped.router.capacity_factor = 0.75;
+  MoeOptions& padded = add("padded to the capacity");
+  padded.router.capacity_factor = 0.75;
+  padded.pads_to_capacity = true;
+  return all;
+}
+
+// The microbatches of a step, (m, b, s, h); rank d of dp takes d, d + dp, …
+struct MoeProblem {
+  int64_t m = 4, b = 2, s = 8;
+  at::Tensor draw(uint64_t seed) const {
+    at::manual_seed(seed);
+    return at::randn({m, b, s, kMoeHidden}, at::kDouble);
+  }
+};
+
+struct MoeRun {
+  Mesh mesh = Mesh::single();
+  bool is_sequence_parallel = false;
+  SelectiveRecompute recompute = {};
+  MoeOptions options = moe_options();
+};
+
+// What each rank holds of y, dx and the gradients of the step's sum, by name; NaN where it holds nothing.
+std::vector<TensorMap> run_moe(const MoeRun& run, const MoeProblem& problem, const TensorMap& parameters) {
+  const at::Tensor all_x = problem.draw(1), all_dy = problem.draw(2);
+  std::vector<TensorMap> of_ranks(static_cast<size_t>(run.mesh.world_size()));
+  ThreadWorld(run.mesh.world_size()).run(run.mesh, [&](Groups& groups) {
+    LayerContext context = expert_context(groups);
+    context.is_sequence_parallel = run.is_sequence_parallel;
+    context.recompute = run.recompute;
+    MoeLayer layer(context, kMoeName, run.options);
+    load(layer, parameters);
+    attach_gradients(layer);
+    std::map<std::string, int> times_ready;
+    layer.for_each_parameter([&](Parameter& parameter) {
+      parameter.set_ready_hook([&](Parameter& ready) { ++times_ready[ready.name()]; });
+    });
+
+    const int cp = groups.cp->size(), tp = groups.tp->size();
+    // This rank's rows of a microbatch (b, s, …).
+    const auto mine = [&](const at::Tensor& whole) {
+      at::Tensor rows = zigzag_shard(whole, 1, cp, groups.cp->rank()).flatten(0, 1);
+      if (!run.is_sequence_parallel) return rows.clone();
+      const int64_t part = rows.size(0) / tp;
+      return rows.narrow(0, groups.tp->rank() * part, part).clone();
+    };
+    const at::Tensor numbers =
+        at::arange(problem.m * problem.b * problem.s, at::kLong).view({problem.m, problem.b, problem.s});
+    TensorMap& answer = of_ranks[static_cast<size_t>(groups.rank)];
+    for (const char* name : {"y", "dx"}) answer[name] = at::full_like(all_x, std::nan("")).flatten(0, 2);
+    for (int64_t m = groups.dp->rank(); m < problem.m; m += groups.dp->size()) {
+      ForwardContext forward{.b = problem.b, .s = problem.s / cp};
+      if (cp > 1) forward.row_length = problem.s;
+      forward.objective_scale = 0.7;
+      layer.for_each_parameter(
+          [&](Parameter& parameter) { parameter.set_last_microbatch(m + groups.dp->size() >= problem.m); });
+      const at::Tensor x = mine(all_x[m]).set_requires_grad(true);
+      int num_restored = 0;
+      const at::Tensor y = layer.forward(x, forward, [&num_restored, kept = x.detach()] {
+        ++num_restored;
+        return kept;
+      });
+      y.backward(mine(all_dy[m]));
+      EXPECT_EQ(num_restored, run.recompute.moe && !run.options.keeps_input ? 1 : 0);
+      const at::Tensor rows = mine(numbers[m]);
+      answer["y"].index_copy_(0, rows, y.detach());
+      answer["dx"].index_copy_(0, rows, x.grad());
+    }
+    for (const Parameter* parameter : layer.parameters()) EXPECT_EQ(times_ready[parameter->name()], 1);
+    TensorMap gradients = summed_gradients(layer, groups);
+    answer.merge(gradients);
+  });
+  return of_ranks;
+}
+
+TensorMap parameters_of_layer(const MoeOptions& options) {
+  const Groups single = Groups::single();
+  return golden_weights(MoeLayer(expert_context(single), kMoeName, options), at::kDouble);
+}
+
+// Without a capacity and objectives.
+TensorMap naive_layer(const MoeOptions& options, const MoeProblem& problem, const TensorMap& parameters) {
+  const TensorMap leaves = as_leaves(parameters);
+  const std::string name = kMoeName;
+  const at::Tensor x = problem.draw(1).flatten(0, 2).set_requires_grad(true);
+  const at::Tensor logits = x.mm(leaves.at(name + ".gate.weight").t());
+  const auto [top, experts] = at::topk(logits, options.router.topk, 1);  // both scores rise with the logit
+  at::Tensor weights;
+  if (options.router.score == RouterScore::kSoftmax) {
+    const at::Tensor powers = at::exp(top);
+    weights = powers / powers.sum(1, /*keepdim=*/true);
+  } else {
+    const at::Tensor scores = 1 / (1 + at::exp(-top));
+    weights = scores / scores.sum(1, /*keepdim=*/true);
+  }
+  weights = weights * options.router.scaling_factor;
+  at::Tensor y = naive_mixture(x, experts, weights, {}, leaves, name, options.activation);
+  if (options.shared_ffn > 0) {
+    std::vector<at::Tensor> of_shared;
+    for (int64_t i = 0; i < x.size(0); ++i) {
+      of_shared.push_back(
+          naive_expert(x[i], leaves, name + ".shared_experts.", {options.shared.activation, options.shared.is_gated}));
+    }
+    y = y + at::stack(of_shared);
+  }
+  y.backward(problem.draw(2).flatten(0, 2));
+  TensorMap answer = gradients_of_leaves(leaves);
+  answer["y"] = y.detach();
+  answer["dx"] = x.grad();
+  return answer;
+}
+
+struct MoeLayout {
+  std::string name;
+  Mesh mesh;
+};
+std::vector<MoeLayout> every_moe_layout() {
+  return {{"ep2", Mesh({.dp = 2, .ep = 2})},
+          {"ep4", Mesh({.dp = 4, .ep = 4})},
+          {"ep2 etp2", Mesh({.dp = 4, .etp = 2, .ep = 2})},
+          {"tp2", Mesh({.tp = 2})},
+          {"tp2 ep2", Mesh({.tp = 2, .ep = 2})},
+          {"tp2 etp2", Mesh({.tp = 2, .etp = 2})},
+          {"tp2 dp2 etp2", Mesh({.tp = 2, .dp = 2, .etp = 2})},
+          {"tp2 dp2 etp2 ep2", Mesh({.tp = 2, .dp = 2, .etp = 2, .ep = 2})},
+          {"tp2 cp2 ep4", Mesh({.tp = 2, .cp = 2, .ep = 4})},
+          {"cp2 ep2", Mesh({.cp = 2, .ep = 2})},
+          {"cp2 dp2 ep2", Mesh({.cp = 2, .dp = 2, .ep = 2})},
+          {"dp4 ep2", Mesh({.dp = 4, .ep = 2})}};
+}
+
+TEST(MoeLayer, EqualsTheLoopOverTokensAndExperts) {
+  const MoeProblem problem;
+  for (const MoeVariant& variant : every_moe_variant()) {
+    if (variant.options.router.capacity_factor || variant.options.router.aux_loss_coeff != 0) continue;
+    const TensorMap parameters = parameters_of_layer(variant.options);
+    expect_held(run_moe({.options = variant.options}, problem, parameters),
+                naive_layer(variant.options, problem, parameters), variant.name);
+  }
+}
+
+TEST(MoeLayer, EveryLayoutEqualsOneRank) {
+  const MoeProblem problem;
+  for (MoeVariant variant : every_moe_variant()) {
+    const TensorMap parameters = parameters_of_layer(variant.options);
+    const TensorMap expected = run_moe({.options = variant.options}, problem, parameters)[0];
+    for (const auto& [name, mesh] : every_moe_layout()) {
+      for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
+        variant.options.dispatcher = kind;
+        for (const bool is_sequence_parallel : {false, true}) {
+          if (is_sequence_parallel && mesh.size(Axis::kTp) == 1) continue;
+          expect_held(run_moe({.mesh = mesh, .is_sequence_parallel = is_sequence_parallel, .options = variant.options},
+                              problem, parameters),
+                      expected,
+                      fmt::format("{}, {}{}, {}", variant.name, name, is_sequence_parallel ? " sp" : "",
+                                  kind == DispatcherKind::kAllToAll ? "all-to-all" : "all-gather"));
+        }
+      }
+    }
+  }
+}
+
+TEST(MoeLayer, TokensThatTheRanksCannotShareEvenlyArePaddedHere) {
+  const MoeProblem problem{.m = 2, .b = 1, .s = 5};
+  for (MoeVariant variant : every_moe_variant()) {
+    const TensorMap parameters = parameters_of_layer(variant.options);
+    const TensorMap expected = run_moe({.options = variant.options}, problem, parameters)[0];
+    for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
+      variant.options.dispatcher = kind;
+      for (const Mesh& mesh : {Mesh({.tp = 2}), Mesh({.tp = 2, .ep = 2}), Mesh({.tp = 4, .etp = 2, .ep = 2})}) {
+        expect_held(run_moe({.mesh = mesh, .options = variant.options}, problem, parameters), expected,
+                    fmt::format("{}, tp {}", variant.name, mesh.size(Axis::kTp)));
+      }
+    }
+  }
+}
+
+TEST(MoeLayer, OneTokenOfGenerationEqualsOneRank) {
+  const at::Tensor x = at::randn({1, kMoeHidden}, at::kDouble);
+  MoeOptions options = moe_options();
+  options.shared_ffn = 4;
+  const TensorMap parameters = parameters_of_layer(options);
+  const auto generate = [&](Groups& groups) {
+    const at::NoGradGuard no_grad;
+    MoeLayer layer(expert_context(groups), kMoeName, options);
+    load(layer, parameters);
+    return layer.forward(x, {.b = 1, .s = 1, .is_training = false});
+  };
+  Groups single = Groups::single();
+  const at::Tensor expected = generate(single);
+  for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
+    options.dispatcher = kind;
+    for (const Mesh& mesh : {Mesh({.tp = 2, .ep = 2}), Mesh({.tp = 2, .etp = 2}), Mesh({.dp = 2, .ep = 2})}) {
+      ThreadWorld(2).run(mesh, [&](Groups& groups) {
+        EXPECT_TENSOR_NEAR(generate(groups), expected, {.abs = 1e-13, .what = "one token"});
+      });
+    }
+  }
+}
+
+void expect_same_bits(const std::vector<TensorMap>& actual, const std::vector<TensorMap>& expected,
+                      const std::string& what) {
+  for (size_t rank = 0; rank < expected.size(); ++rank) {
+    for (const auto& [name, tensor] : expected[rank]) {
+      const at::Tensor other = actual[rank].at(name);
+      EXPECT_TRUE(at::equal(other.nan_to_num(-1), tensor.nan_to_num(-1))) << what << ", rank " << rank << ", " << name;
+    }
+  }
+}
+
+std::vector<Mesh> some_moe_meshes() {
+  return {Mesh::single(), Mesh({.dp = 2, .ep = 2}), Mesh({.tp = 2, .dp = 2, .etp = 2, .ep = 2})};
+}
+
+TEST(MoeLayer, OverlapChangesNothing) {
+  const MoeProblem problem;
+  MoeOptions options = moe_options();
+  options.shared_ffn = 4;
+  const TensorMap parameters = parameters_of_layer(options);
+  for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
+    for (const Mesh& mesh : some_moe_meshes()) {
+      options.dispatcher = kind;
+      options.overlaps_shared_expert = false;
+      const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
+      options.overlaps_shared_expert = true;
+      const auto overlapped = run_moe({.mesh = mesh, .options = options}, problem, parameters);
+      for (size_t rank = 0; rank < plain.size(); ++rank) {
+        for (const auto& [name, tensor] : plain[rank]) {
+          // The two gradients of x are added in another order.
+          EXPECT_TENSOR_NEAR(overlapped[rank].at(name), tensor, {.abs = 1e-14, .rel_to_max = 1e-14, .what = name});
+        }
+      }
+    }
+  }
+}
+
+TEST(MoeLayer, PaddingToTheCapacityChangesNothing) {
+  const MoeProblem problem;
+  for (const double factor : {0.75, 1.0, 4.0}) {
+    MoeOptions options = moe_options();
+    options.router.capacity_factor = factor;
+    const TensorMap parameters = parameters_of_layer(options);
+    for (const Mesh& mesh : some_moe_meshes()) {
+      const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
+      MoeOptions padded = options;
+      padded.pads_to_capacity = true;
+      const auto filled = run_moe({.mesh = mesh, .options = padded}, problem, parameters);
+      for (size_t rank = 0; rank < plain.size(); ++rank) {
+        for (const auto& [name, tensor] : plain[rank]) {
+          EXPECT_TENSOR_NEAR(filled[rank].at(name), tensor, {.abs = 1e-13, .rel_to_max = 1e-13, .what = name});
+        }
+      }
+    }
+  }
+}
+
+TEST(MoeLayer, ComputedAgainItGivesTheSameBits) {
+  const MoeProblem problem;
+  for (const bool overlaps : {false, true}) {
+    MoeOptions options = moe_options();
+    options.shared_ffn = 4;
+    options.overlaps_shared_expert = overlaps;
+    options.router.balancing = RouterBalancing::kAuxLoss;
+    options.router.aux_loss_coeff = 0.3;
+    options.dispatcher = DispatcherKind::kAllToAll;
+    const TensorMap parameters = parameters_of_layer(options);
+    for (const Mesh& mesh : some_moe_meshes()) {
+      const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
+      const auto expect_equal = [&](const SelectiveRecompute& recompute, bool keeps_input, const std::string& what) {
+        MoeRun run{.mesh = mesh, .recompute = recompute, .options = options};
+        run.options.keeps_input = keeps_input;
+        expect_same_bits(run_moe(run, problem, parameters), plain, what);
+      };
+      expect_equal({.moe = true}, true, "moe");
+      expect_equal({.moe = true}, false, "moe, restored input");
+      expect_equal({}, false, "input to be restored that is kept");
+      expect_equal({.expert_activation = true}, true, "expert activation");
+      expect_equal({.shared_experts = true}, true, "shared experts");
+      expect_equal({.mlp_activation = true, .moe = true, .expert_activation = true, .shared_experts = true}, false,
+                   "everything");
+    }
+  }
+}
+
+TEST(MoeLayer, RefusesPaddingThatHasNoOneSize) {
+  const auto build = [](const Mesh& mesh, std::optional<double> factor, bool pads) {
+    ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
+      MoeOptions options = moe_options();
+      options.router.capacity_factor = factor;
+      options.pads_to_capacity = pads;
+      const MoeLayer layer(expert_context(groups), kMoeName, options);
+    });
+  };
+  const Mesh uneven({.cp = 3, .dp = 2, .ep = 2});
+  EXPECT_THROW(build(uneven, 1.0, true), UserError);
+  EXPECT_NO_THROW(build(uneven, 1.0, false));
+  EXPECT_NO_THROW(build(Mesh({.cp = 2, .dp = 2, .ep = 4}), 1.0, true));
+  EXPECT_THROW(build(Mesh::single(), std::nullopt, true), UserError);
+}
+
+TEST(MoeLayer, WorkIsSharedByTheRanks) {
+  MoeOptions options = moe_options();
+  options.shared_ffn = 4;
+  const Groups single = Groups::single();
+  const CostShape whole{.b = 2, .s = 8, .activation_bytes = 8};
+  const LayerCost one = MoeLayer(expert_context(single), kMoeName, options).cost(whole);
+  // 16 tokens: the router 8 x 6, two experts of 3 x 8 x 6 each, the shared one of 3 x 4 x 6.
+  EXPECT_EQ(one.forward_flops, 2 * 16 * (48 + 2 * 144 + 72));
+  for (const auto& [name, mesh] : every_moe_layout()) {
+    std::vector<double> flops(static_cast<size_t>(mesh.world_size()));
+    ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
+      CostShape shape = whole;
+      shape.s /= groups.cp->size();
+      flops[static_cast<size_t>(groups.rank)] =
+          MoeLayer(expert_context(groups), kMoeName, options).cost(shape).forward_flops;
+    });
+    double sum = 0;
+    for (const double of_rank : flops) sum += of_rank;
+    EXPECT_EQ(sum, one.forward_flops * mesh.size(Axis::kDp)) << name;
+  }
+}
+
+TEST(MoeLayer, KeptBytesCountEveryTensorOnce) {
+  MoeOptions options = moe_options();
+  options.shared_ffn = 4;
+  const Groups single = Groups::single();
+  const CostShape shape{.b = 2, .s = 8, .activation_bytes = 8};
+  const auto cost_of = [&](const SelectiveRecompute& recompute, bool has_shared, bool keeps_input = true) {
+    LayerContext context = expert_context(single);
+    context.recompute = recompute;
+    MoeOptions changed = options;
+    changed.shared_ffn = has_shared ? 4 : 0;
+    changed.keeps_input = keeps_input;
+    return MoeLayer(context, kMoeName, changed).cost(shape);
+  };
+  const int64_t input = 16 * 6 * 8, of_shared = 16 * (2 * 4 + 4) * 8;
+  const int64_t rows = 32 * 6 * 8, gate_up = 32 * 16 * 8, product = 32 * 8 * 8, weights = 32 * 8, maps = 2 * 32 * 8;
+  const int64_t of_experts = rows + gate_up + product + weights + maps;
+  // Beside these the router keeps its scores of the chosen, and which they are.
+  const int64_t of_router = 32 * (8 + 8);
+  const LayerCost plain = cost_of({}, true);
+  EXPECT_EQ(plain.kept_bytes, input + of_shared + of_experts + of_router);
+  EXPECT_EQ(cost_of({}, true, /*keeps_input=*/false).kept_bytes, plain.kept_bytes);  // kept all the same
+  EXPECT_EQ(cost_of({}, false).kept_bytes, input + of_experts + of_router);
+  EXPECT_EQ(cost_of({.expert_activation = true}, true).kept_bytes, plain.kept_bytes - product);
+  EXPECT_EQ(cost_of({.shared_experts = true}, true).kept_bytes, plain.kept_bytes - of_shared);
+  const LayerCost again = cost_of({.moe = true}, true);
+  EXPECT_EQ(again.kept_bytes, input);
+  EXPECT_EQ(again.recomputed_bytes, plain.kept_bytes - input);
+  const LayerCost restored = cost_of({.moe = true}, true, /*keeps_input=*/false);
+  EXPECT_EQ(restored.kept_bytes, 0);
+  EXPECT_EQ(restored.recomputed_bytes, plain.kept_bytes);
+}
+
+}  // namespace
+}  // namespace megalith
