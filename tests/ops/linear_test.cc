@@ -60,8 +60,8 @@ TEST(Linear, ForwardAndInputGradientMatchFloat64) {
 
 // Sizes around those in which the product of bf16 is cut: panels of 64 columns, pairs of k, blocks of 256 rows and of
 // at most 1024 k; more rows than one task takes.
-constexpr Shape kProductShapes[] = {{64, 64, 64},    {65, 65, 65},     {70, 66, 190},   {257, 97, 131},
-                                    {300, 1025, 70}, {129, 2303, 192}, {2100, 64, 300}, {513, 1282, 67}};
+constexpr Shape kProductShapes[] = {{64, 64, 64},     {65, 65, 65},    {70, 66, 190},   {257, 97, 131}, {300, 1025, 70},
+                                    {129, 2303, 192}, {2100, 64, 300}, {513, 1282, 67}, {66, 70, 1100}};
 
 TEST(Linear, BlockedProductsMatchFloat64AndReference) {
   at::manual_seed(9);

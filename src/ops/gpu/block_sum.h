@@ -13,7 +13,7 @@ __device__ W sum_over_block(W value) {
   sums[threadIdx.x] = value;
   __syncthreads();
   for (int width = kThreads / 2; width > 0; width /= 2) {
-    if (threadIdx.x < width) sums[threadIdx.x] += sums[threadIdx.x + width];
+    if (static_cast<int>(threadIdx.x) < width) sums[threadIdx.x] += sums[threadIdx.x + width];
     __syncthreads();
   }
   return sums[0];
