@@ -7,6 +7,8 @@
 #   CMAKE_ARGS   options of the build, such as -DMEGALITH_SANITIZE=address; see docs/build.md
 #   JOBS         parallel compilations                     (one a processor)
 #   LABEL        tests to run: unit, parallel, cli, oracle (all)
+#   TEST_JOBS    tests at once; those that measure time run alone (2)
+#   GPU_BUILD, GPU_VENV, GPU_TORCH_VERSION  of the gpu- targets (build-cuda, .venv-cuda, 2.11.0)
 #   VERBOSE=1    show the output of every command
 
 BUILD ?= build
@@ -15,11 +17,16 @@ TOOLS_VENV ?= .venv-tools
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
 LABEL ?=
+TEST_JOBS ?= 2
+GPU_BUILD ?= build-cuda
+GPU_VENV ?= .venv-cuda
+GPU_TORCH_VERSION ?= 2.11.0
 LOGS := $(BUILD)/logs
 export TORCH_DIR TORCH_VERSION VERBOSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all demo test bench format clean packages torch configure tools
+.PHONY: help setup build all demo test bench format clean packages torch configure tools \
+  gpu-torch gpu-build gpu-hip gpu-bundle gpu-check
 
 help:
 	@echo "make setup    install what is missing: packages, and torch in $(VENV)"
@@ -27,6 +34,8 @@ help:
 	@echo "make demo     train a small Llama on a real text on this machine (minutes), and let it write"
 	@echo "make test     build everything and run every test"
 	@echo "make bench    training speed on this machine, beside PyTorch's"
+	@echo "make gpu-bundle  build for NVIDIA GPUs on a machine without one, and pack it (installs 4.6 GB)"
+	@echo "make gpu-check   the same, and compile the kernels for AMD"
 	@echo "make format   bring the sources into their form (clang-format)"
 	@echo "make clean    remove $(BUILD)/ (the virtual environments stay)"
 	@echo
@@ -60,12 +69,32 @@ demo: build
 
 # The log of every test is in $(BUILD)/Testing/Temporary/LastTest.log.
 test: all tools
+	@scripts/install_packages.sh test $(LOGS)/packages.log
 	@echo "test: $(if $(LABEL),those with label $(LABEL),all)"
 	@cd $(BUILD) && MEGALITH_TOOLS_PYTHON=$(abspath $(TOOLS_VENV))/bin/python3 \
-	  ctest --output-on-failure $(if $(LABEL),-L $(LABEL))
+	  ctest --output-on-failure -j $(TEST_JOBS) $(if $(LABEL),-L $(LABEL))
 
 bench: build tools
 	@$(TOOLS_VENV)/bin/python3 benchmarks/training.py --program $(BUILD)/megalith
+
+# The GPU build on a machine without a GPU, from another torch in a virtual environment of its own. TORCH_DIR and
+# TORCH_VERSION do not steer it.
+gpu-torch: packages
+	@scripts/gpu/setup_cuda.sh $(GPU_VENV) $(GPU_TORCH_VERSION) $(GPU_BUILD)/cuda.env $(GPU_BUILD)/logs/setup_cuda.log
+
+gpu-build: gpu-torch
+	@scripts/gpu/build.sh $(GPU_BUILD) $(GPU_VENV) $(JOBS) $(CMAKE_ARGS)
+	@scripts/gpu/check_build.sh $(GPU_BUILD) .
+
+gpu-hip:
+	@scripts/install_packages.sh gpu $(GPU_BUILD)/logs/packages.log
+	@scripts/gpu/hip_kernels.sh . $(GPU_BUILD)/hip
+
+gpu-bundle: gpu-build
+	@scripts/gpu/bundle.sh $(GPU_BUILD) . $(GPU_VENV)
+	@scripts/gpu/check_bundle.sh $(GPU_BUILD)/megalith-gpu-bundle.tar.gz $(GPU_VENV)
+
+gpu-check: gpu-hip gpu-bundle
 
 format:
 	@command -v clang-format >/dev/null || { echo "error: clang-format is missing: apt-get install clang-format" >&2; exit 1; }
