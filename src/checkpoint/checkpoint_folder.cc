@@ -34,6 +34,11 @@ std::optional<int64_t> parse_count(std::string_view text) {
   return value;
 }
 
+// The iteration of a checkpoint that was moved aside to be replaced.
+std::optional<int64_t> parse_replaced_name(const fs::path& path) {
+  return parse_checkpoint_folder_name(replaced_target(path.filename().string()));
+}
+
 // Checkpoints in the order in which they are tried.
 std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
   std::vector<int64_t> iterations = list_checkpoints(root);
@@ -47,7 +52,7 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
   std::string checksum;
   for (const int64_t iteration : iterations) {
     try {
-      const Manifest manifest = load_manifest(root / checkpoint_folder_name(iteration));
+      const Manifest manifest = load_manifest(checkpoint_folder(root, iteration));
       if (iteration == *pointer.iteration) {
         checksum = manifest.checksum;
       } else if (!manifest.previous.empty()) {
@@ -121,19 +126,29 @@ std::optional<int64_t> parse_checkpoint_folder_name(std::string_view name) {
 }
 
 std::vector<int64_t> list_checkpoints(const fs::path& root) {
-  std::vector<int64_t> iterations;
-  if (!fs::is_directory(root)) return iterations;
+  std::set<int64_t> iterations;
+  if (!fs::is_directory(root)) return {};
   for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
-    const auto iteration = parse_checkpoint_folder_name(entry.path().filename().string());
-    if (iteration && entry.is_directory()) iterations.push_back(*iteration);
+    auto iteration = parse_checkpoint_folder_name(entry.path().filename().string());
+    if (!iteration) iteration = parse_replaced_name(entry.path());
+    if (iteration && entry.is_directory()) iterations.insert(*iteration);
   }
-  std::sort(iterations.begin(), iterations.end());
-  return iterations;
+  return {iterations.begin(), iterations.end()};
+}
+
+fs::path checkpoint_folder(const fs::path& root, int64_t iteration) {
+  const fs::path named = root / checkpoint_folder_name(iteration);
+  if (fs::exists(named) || !fs::is_directory(root)) return named;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    if (parse_replaced_name(entry.path()) == iteration) return entry.path();
+  }
+  return named;
 }
 
 Pointer read_pointer(const fs::path& root) {
   const fs::path path = root / kPointerFile;
-  if (!fs::exists(path)) return {std::nullopt, "is missing"};
+  std::error_code error;
+  if (!fs::exists(path, error) && !error) return {std::nullopt, "is missing"};
   std::string text;
   try {
     text = read_file(path);
@@ -182,15 +197,18 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::option
             fmt::format("ckpt_step is {}, but {} is the checkpoint of iteration {}", *step, root.string(), iteration),
             "leave --ckpt_step away, or give the folder that holds the checkpoints to --load");
       }
-      plan = {{"is_single", true}, {"iterations", {iteration}}, {"pointer", iteration}, {"problem", ""}};
+      plan = {{"names", {""}}, {"iterations", {iteration}}, {"pointer", iteration}, {"problem", ""}};
       return;
     }
     const Pointer pointer = read_pointer(root);
-    plan = {{"is_single", false},
-            {"iterations", step ? std::vector<int64_t>{*step} : candidates(root, pointer)},
+    const std::vector<int64_t> iterations = step ? std::vector<int64_t>{*step} : candidates(root, pointer);
+    Json names = Json::array();
+    for (const int64_t iteration : iterations) names.push_back(checkpoint_folder(root, iteration).filename().string());
+    plan = {{"names", names},
+            {"iterations", iterations},
             {"pointer", pointer.iteration.value_or(-1)},
             {"problem", pointer.problem}};
-    if (step && !fs::is_directory(root / checkpoint_folder_name(*step))) {
+    if (step && !fs::is_directory(checkpoint_folder(root, *step))) {
       std::vector<int64_t> present = list_checkpoints(root);
       throw UserError(fmt::format("{} has no checkpoint of iteration {} (ckpt_step)", root.string(), *step),
                       present.empty() ? "it has none at all" : fmt::format("it has {}", fmt::join(present, ", ")));
@@ -202,8 +220,10 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::option
   if (iterations.empty()) return std::nullopt;
 
   std::vector<std::string> all_faults;
-  for (const int64_t iteration : iterations) {
-    const fs::path folder = plan["is_single"].get<bool>() ? root : root / checkpoint_folder_name(iteration);
+  for (size_t i = 0; i < iterations.size(); ++i) {
+    const int64_t iteration = iterations[i];
+    const auto name = plan["names"][i].get<std::string>();
+    const fs::path folder = name.empty() ? root : root / name;
     const std::vector<std::string> faults = verify_checkpoint(folder, world);
     if (faults.empty()) {
       const std::string problem = plan["problem"].get<std::string>();
@@ -304,6 +324,21 @@ void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_
         name.starts_with(fmt::format(".{}", kPrefix)) || name.starts_with(fmt::format(".{}", kPointerFile));
     if (is_temporary && is_ours) leftovers.push_back(entry.path());
   }
+  // Of several of one iteration the first that is put back stands for it.
+  std::erase_if(leftovers, [&](const fs::path& leftover) {
+    const std::optional<int64_t> iteration = parse_replaced_name(leftover);
+    if (!iteration || fs::exists(root / checkpoint_folder_name(*iteration))) return false;
+    if (before_step) before_step("put back");
+    std::error_code error;
+    fs::rename(leftover, root / checkpoint_folder_name(*iteration), error);
+    if (error) {
+      log.warn("could not put {} back: {}", leftover.string(), error.message());
+      return true;
+    }
+    sync_path(root);
+    log.info("put the checkpoint of iteration {} back, which a run was replacing when it was stopped", *iteration);
+    return true;
+  });
   for (const fs::path& leftover : leftovers) {
     if (before_step) before_step("remove leftover");
     try {

@@ -27,6 +27,10 @@ std::optional<int64_t> parse_checkpoint_folder_name(std::string_view name);
 // Iterations whose folders exist, damaged ones included, ascending. Empty when the root does not exist.
 std::vector<int64_t> list_checkpoints(const std::filesystem::path& root);
 
+// Where the checkpoint of an iteration lies: under its name, or under the hidden one that it was moved to by a run that
+// was killed while it replaced it (see replaced_target() in core/file.h; the next save puts it back).
+std::filesystem::path checkpoint_folder(const std::filesystem::path& root, int64_t iteration);
+
 struct Pointer {
   std::optional<int64_t> iteration;
   std::string problem;  // why there is no iteration: "is missing", "is empty", "holds 'xyz'"
@@ -71,7 +75,8 @@ using StepHook = std::function<void(std::string_view)>;
 void apply_retention(const std::filesystem::path& root, int64_t iteration, std::optional<int64_t> previous,
                      const Retention& retention, Logger& log, const StepHook& before_step);
 
-// Removes what killed runs left: hidden folders of checkpoints that were being written or deleted.
+// Removes what killed runs left: hidden folders of checkpoints that were being written or deleted. One that was being
+// replaced and has no successor gets its name back.
 void remove_leftovers(const std::filesystem::path& root, Logger& log, const StepHook& before_step);
 
 }  // namespace megalith

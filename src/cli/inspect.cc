@@ -69,7 +69,7 @@ int inspect_checkpoint(CommandContext& context) {
   if (std::filesystem::exists(root / kManifestFile)) {
     folders.push_back(root);
   } else {
-    for (const int64_t iteration : list_checkpoints(root)) folders.push_back(root / checkpoint_folder_name(iteration));
+    for (const int64_t iteration : list_checkpoints(root)) folders.push_back(checkpoint_folder(root, iteration));
   }
   if (folders.empty()) {
     throw UserError(fmt::format("{} holds no checkpoint", root.string()), "give the folder that --save named");

@@ -1,7 +1,13 @@
 // Process set-up; see session.h.
 #include "cli/session.h"
 
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <future>
+#include <thread>
 
 #include "device/deterministic.h"
 #include "device/device.h"
@@ -9,6 +15,25 @@
 #include "device/threads.h"
 
 namespace megalith {
+namespace {
+
+// Of a run that hangs: whoever reads our output may have stopped too.
+constexpr auto kLastWordsPatience = std::chrono::seconds(2);
+
+// The main thread sits in a collective and will not come back, so nobody can be asked to clean up.
+[[noreturn]] void leave_hanging_run(Logger& log, const std::string& message) {
+  std::promise<void> said;
+  const auto is_said = said.get_future();
+  std::thread([&] {
+    log.error("{}", message);
+    std::fflush(stdout);
+    said.set_value();
+  }).detach();
+  is_said.wait_for(kLastWordsPatience);
+  ::_exit(kExitFailure);
+}
+
+}  // namespace
 
 Launch join_launch(CommandContext& context) {
   const Launch launch = discover_launch(context.environment);
@@ -37,7 +62,9 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   }
   if (launch.world_size == 1) return {std::move(resolved), nullptr, Groups::single(), device};
   const double timeout_s = resolved->config.parallel.distributed_timeout_minutes * 60;
-  auto world = std::make_unique<C10dWorld>(launch, device, timeout_s);
+  auto world = std::make_unique<C10dWorld>(
+      launch, device, timeout_s, [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
+  for (const std::string& note : world->notes()) context.log.note("{}", note);
   Groups groups(mesh, launch.rank, world->factory());
   return {std::move(resolved), std::move(world), std::move(groups), device};
 }

@@ -90,6 +90,7 @@ int train(CommandContext& context, Session& session) {
 int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
+  check_num_nodes(launch, context.environment);
   std::unique_ptr<Resolved> resolved = resolve_config(context.config_inputs(), launch.world_size);
   if (resolved->wants_help) {
     fmt::print("usage: megalith train --config FILE [--option value ...]\n\n{}", help_text(*resolved->options));

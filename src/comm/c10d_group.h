@@ -3,11 +3,12 @@
 // serves, and keep it for one more thing: a rank that fails leaves its reason there, so that the others can say why
 // their collectives broke.
 //
-// Environment: GLOO_SOCKET_IFNAME names the network interface of Gloo, NCCL's variables act as everywhere.
+// Environment: network.h says which network interfaces are taken.
 #pragma once
 
 #include <c10/core/Device.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -30,15 +31,23 @@ class C10dGroup;
 class C10dWorld {
  public:
   // Meets the other ranks; returns when all have come.
-  //   launch     a world of at least two ranks
+  //   launch     who meets where. A single rank, for checks of a back end, needs no address: it serves the store on a
+  //              free port of this machine
   //   device     where this rank computes
   //   timeout_s  longest wait for the others here and in every collective
-  // UserError: the build lacks the back end for the device, or the port is taken, or ranks were started with different
-  // world sizes. CommunicationError: the others did not come.
-  C10dWorld(const Launch& launch, c10::Device device, double timeout_s);
+  //   on_hang    called with a message on a thread of its own when any rank waits longer than that, see watchdog.h; it
+  //              should leave the process. Without it nobody watches, and the collective fails by itself
+  // UserError: the build lacks the back end for the device, the network is not as the environment says (network.h),
+  // the port is taken, ranks were started twice or with different world sizes. CommunicationError: the others did not
+  // come.
+  C10dWorld(const Launch& launch, c10::Device device, double timeout_s,
+            std::function<void(const std::string& message)> on_hang = {});
   ~C10dWorld();
   C10dWorld(const C10dWorld&) = delete;
   C10dWorld& operator=(const C10dWorld&) = delete;
+
+  // What was chosen for this run, where that may surprise.
+  const std::vector<std::string>& notes() const;
 
   // Makes this rank's groups; they keep alive what they need of the world. Making one waits for its members.
   GroupFactory factory();

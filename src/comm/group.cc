@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/collective_log.h"
 #include "core/error.h"
 #include "core/strings.h"
 
@@ -106,15 +107,26 @@ struct Work::Shared {
   std::shared_ptr<WorkState> state;  // null: was done when issued
   std::shared_ptr<const CollectiveRecord> record;
   TraceHook hook;  // emptied once it was told of the end
+  std::shared_ptr<CollectiveLog> log;
+  std::shared_ptr<LoggedCollective> logged;
 };
 
-Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<const CollectiveRecord> record, TraceHook hook) {
-  if (state || hook) shared_ = std::make_shared<Shared>(Shared{std::move(state), std::move(record), std::move(hook)});
+Work::Work(std::shared_ptr<WorkState> state, std::shared_ptr<const CollectiveRecord> record, TraceHook hook,
+           std::shared_ptr<CollectiveLog> log, std::shared_ptr<LoggedCollective> logged) {
+  if (!state && !hook) return;
+  shared_ = std::make_shared<Shared>(
+      Shared{std::move(state), std::move(record), std::move(hook), std::move(log), std::move(logged)});
 }
 
 void Work::wait() {
   if (!shared_) return;
-  if (shared_->state) shared_->state->wait();
+  if (shared_->state && shared_->log) {
+    LoggedWait logged(*shared_->log, shared_->logged);
+    shared_->state->wait();
+    logged.end(shared_->state->completion());
+  } else if (shared_->state) {
+    shared_->state->wait();
+  }
   if (shared_->hook) std::exchange(shared_->hook, nullptr)(TracePhase::kEnd, *shared_->record);
 }
 
@@ -125,7 +137,12 @@ Group::Group(std::vector<int> ranks, int rank, std::string axis)
   MEGALITH_CHECK(rank_ >= 0 && rank_ < size(), "rank {} of group {} of {} ranks", rank_, axis_, size());
 }
 
-Group::Record Group::begin(CollectiveKind kind, std::string_view label, int64_t bytes) {
+void Group::set_collective_log(std::shared_ptr<CollectiveLog> log) {
+  log_ = std::move(log);
+  logged_ranks_ = std::make_shared<const std::vector<int>>(ranks_);
+}
+
+Group::Record Group::make_record(CollectiveKind kind, std::string_view label, int64_t bytes) {
   auto record = std::make_shared<CollectiveRecord>();
   record->sequence = next_sequence_++;
   record->kind = kind;
@@ -138,8 +155,21 @@ Group::Record Group::begin(CollectiveKind kind, std::string_view label, int64_t 
   return record;
 }
 
-Work Group::under_way(const Record& record, State state) {
-  Work work(std::move(state), record, trace_hook_);
+template <typename Start>
+Work Group::issue(CollectiveKind kind, std::string_view label, int64_t bytes, const Start& start,
+                  const Ranks& participants) {
+  const Record record = make_record(kind, label, bytes);
+  CollectiveLog::Ticket ticket;
+  if (log_) ticket = log_->begin(record, participants ? participants : logged_ranks_);
+  State state;
+  try {
+    state = start(record);
+  } catch (...) {
+    if (log_) log_->failed(ticket);
+    throw;
+  }
+  if (log_) log_->issued(ticket, state);
+  Work work(std::move(state), record, trace_hook_, log_, std::move(ticket));
   if (is_blocking_) work.wait();
   return work;
 }
@@ -147,23 +177,23 @@ Work Group::under_way(const Record& record, State state) {
 Work Group::all_reduce(const at::Tensor& tensor, ReduceOp op, std::string_view label) {
   check_tensor(tensor, CollectiveKind::kAllReduce, label);
   check_reducible(tensor, op, CollectiveKind::kAllReduce, label);
-  const Record record = begin(CollectiveKind::kAllReduce, label, bytes_of(tensor));
-  return under_way(record, start_all_reduce(tensor, op, record));
+  return issue(CollectiveKind::kAllReduce, label, bytes_of(tensor),
+               [&](const Record& record) { return start_all_reduce(tensor, op, record); });
 }
 
 Work Group::all_gather(const at::Tensor& out, const at::Tensor& in, std::string_view label) {
   check_pair(out, in, CollectiveKind::kAllGather, label);
   check_parts(out, in, size(), CollectiveKind::kAllGather, label);
-  const Record record = begin(CollectiveKind::kAllGather, label, bytes_of(out));
-  return under_way(record, start_all_gather(out, in, record));
+  return issue(CollectiveKind::kAllGather, label, bytes_of(out),
+               [&](const Record& record) { return start_all_gather(out, in, record); });
 }
 
 Work Group::reduce_scatter(const at::Tensor& out, const at::Tensor& in, ReduceOp op, std::string_view label) {
   check_pair(out, in, CollectiveKind::kReduceScatter, label);
   check_parts(in, out, size(), CollectiveKind::kReduceScatter, label);
   check_reducible(in, op, CollectiveKind::kReduceScatter, label);
-  const Record record = begin(CollectiveKind::kReduceScatter, label, bytes_of(in));
-  return under_way(record, start_reduce_scatter(out, in, op, record));
+  return issue(CollectiveKind::kReduceScatter, label, bytes_of(in),
+               [&](const Record& record) { return start_reduce_scatter(out, in, op, record); });
 }
 
 Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_splits,
@@ -174,15 +204,15 @@ Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, const std::v
   check_splits(in, in_rows, size(), "in", label);
   MEGALITH_CHECK(out.sizes().slice(1) == in.sizes().slice(1), "all_to_all '{}': rows of out {} and in {} differ", label,
                  text_of(out), text_of(in));
-  const Record record = begin(CollectiveKind::kAllToAll, label, std::max(bytes_of(out), bytes_of(in)));
-  return under_way(record, start_all_to_all(out, in, out_rows, in_rows, record));
+  return issue(CollectiveKind::kAllToAll, label, std::max(bytes_of(out), bytes_of(in)),
+               [&](const Record& record) { return start_all_to_all(out, in, out_rows, in_rows, record); });
 }
 
 Work Group::broadcast(const at::Tensor& tensor, int root, std::string_view label) {
   check_tensor(tensor, CollectiveKind::kBroadcast, label);
   MEGALITH_CHECK(root >= 0 && root < size(), "broadcast '{}': root {} in a group of {}", label, root, size());
-  const Record record = begin(CollectiveKind::kBroadcast, label, bytes_of(tensor));
-  return under_way(record, start_broadcast(tensor, root, record));
+  return issue(CollectiveKind::kBroadcast, label, bytes_of(tensor),
+               [&](const Record& record) { return start_broadcast(tensor, root, record); });
 }
 
 Work Group::send_receive(std::vector<Transfer> transfers, std::string_view label) {
@@ -193,13 +223,21 @@ Work Group::send_receive(std::vector<Transfer> transfers, std::string_view label
                    transfer.peer, size());
     bytes += bytes_of(transfer.tensor);
   }
-  const Record record = begin(CollectiveKind::kSendReceive, label, bytes);
-  return under_way(record, start_send_receive(transfers, record));
+  Ranks participants;
+  if (log_) {
+    std::vector<int> ranks = {ranks_[static_cast<size_t>(rank_)]};
+    for (const Transfer& transfer : transfers) ranks.push_back(ranks_[static_cast<size_t>(transfer.peer)]);
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    participants = std::make_shared<const std::vector<int>>(std::move(ranks));
+  }
+  return issue(
+      CollectiveKind::kSendReceive, label, bytes,
+      [&](const Record& record) { return start_send_receive(transfers, record); }, participants);
 }
 
 Work Group::barrier(std::string_view label) {
-  const Record record = begin(CollectiveKind::kBarrier, label, 0);
-  return under_way(record, start_barrier(record));
+  return issue(CollectiveKind::kBarrier, label, 0, [&](const Record& record) { return start_barrier(record); });
 }
 
 at::Tensor Group::gathered(const at::Tensor& in, std::string_view label) {

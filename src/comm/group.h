@@ -54,13 +54,21 @@ class WorkState {
   // not run further work before they are there. Throws what the collective failed with. May be called again.
   virtual void wait() = 0;
   virtual bool is_done() = 0;
+  // Called after wait() by the same thread: asks from then on, from any thread, whether an accelerator has passed the
+  // end of the collective; holds no tensor. Empty: wait() returned no earlier.
+  virtual std::function<bool()> completion() { return {}; }
 };
+
+class CollectiveLog;
+struct LoggedCollective;
 
 // The handle of a collective under way. Copies share it; a default one is done.
 class [[nodiscard]] Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<WorkState> state, std::shared_ptr<const CollectiveRecord> record, TraceHook hook);
+  // log and logged: null when nobody keeps a log
+  Work(std::shared_ptr<WorkState> state, std::shared_ptr<const CollectiveRecord> record, TraceHook hook,
+       std::shared_ptr<CollectiveLog> log = nullptr, std::shared_ptr<LoggedCollective> logged = nullptr);
 
   void wait();           // see WorkState::wait()
   bool is_done() const;  // never blocks
@@ -138,6 +146,8 @@ class Group {
   virtual at::Device device() const { return at::kCPU; }
 
   void set_trace_hook(TraceHook hook) { trace_hook_ = std::move(hook); }
+  // The collectives from now on are written there, for the watchdog; see collective_log.h.
+  void set_collective_log(std::shared_ptr<CollectiveLog> log);
   // Every collective is waited for before it is returned. For measuring what overlap is worth; results stay the same.
   // Not for a group whose ranks issue sends and receives in different order.
   void set_blocking(bool is_blocking) { is_blocking_ = is_blocking; }
@@ -158,14 +168,20 @@ class Group {
   virtual State start_barrier(const Record& record) = 0;
 
  private:
-  Record begin(CollectiveKind kind, std::string_view label, int64_t bytes);
-  Work under_way(const Record& record, State state);
+  using Ranks = std::shared_ptr<const std::vector<int>>;
+  Record make_record(CollectiveKind kind, std::string_view label, int64_t bytes);
+  // Runs start(record) -> State; participants are the world ranks that take part, null for all of the group.
+  template <typename Start>
+  Work issue(CollectiveKind kind, std::string_view label, int64_t bytes, const Start& start,
+             const Ranks& participants = nullptr);
 
   std::vector<int> ranks_;
   int rank_;
   std::string axis_;
   int64_t next_sequence_ = 0;
   TraceHook trace_hook_;
+  std::shared_ptr<CollectiveLog> log_;
+  Ranks logged_ranks_;  // ranks_, to share with the log
   bool is_blocking_ = false;
 };
 

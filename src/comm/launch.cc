@@ -237,4 +237,21 @@ Launch discover_launch(const EnvironmentMap& environment) {
   return launch;
 }
 
+void check_num_nodes(const Launch& launch, const EnvironmentMap& environment) {
+  const Variables v(environment);
+  const std::string num_nodes = v.text("NNODES").value_or("1");
+  const bool is_range = num_nodes.find(':') != std::string::npos;  // as elastic launches have it
+  if (is_range || !v.text("NODE_RANK") || v.number("NNODES").value_or(1) <= 1 || !launch.is_one_machine()) return;
+  // Set by hand, a missing number of local ranks says nothing of machines.
+  if (launch.launcher == Launcher::kTorchrun && !v.text("LOCAL_WORLD_SIZE") && launch.world_size > 1) return;
+  const std::string what =
+      launch.launcher == Launcher::kNone
+          ? "no launcher has started this process"
+          : fmt::format("{} started all {} ranks on this machine", name_of(launch.launcher), launch.world_size);
+  throw UserError(
+      fmt::format("NNODES is {} and NODE_RANK is set, but {}: each machine would train alone", num_nodes, what),
+      "start on every machine: torchrun --no-python --nnodes $NNODES --node-rank $NODE_RANK --master-addr "
+      "$MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node N megalith …; or unset NNODES");
+}
+
 }  // namespace megalith

@@ -15,6 +15,7 @@
 #include <memory>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
@@ -88,11 +89,13 @@ fs::path parent_of(const fs::path& path) {
   return parent.empty() ? fs::path(".") : parent;
 }
 
+constexpr std::string_view kTemporaryMark = ".tmp-", kReplacedSuffix = ".old";
+
 // A name beside `target` that nobody else uses at the same time: process and address tell threads of one machine apart,
 // the clock tells machines apart that share a file system.
 fs::path temporary_beside(const fs::path& target, const void* owner) {
   const auto ticks = std::chrono::system_clock::now().time_since_epoch().count();
-  return parent_of(target) / fmt::format(".{}.tmp-{}-{:x}-{:x}", target.filename().string(), ::getpid(),
+  return parent_of(target) / fmt::format(".{}{}{}-{:x}-{:x}", target.filename().string(), kTemporaryMark, ::getpid(),
                                          reinterpret_cast<uintptr_t>(owner), ticks);
 }
 
@@ -154,9 +157,19 @@ void sync_path(const fs::path& path) {
 }
 
 void make_directories(const fs::path& path) {
-  std::error_code error;
+  std::error_code error, ignored;
+  std::vector<fs::path> missing;
+  for (fs::path folder = without_trailing_slash(path); !folder.empty() && !fs::exists(folder, ignored);
+       folder = folder.parent_path()) {
+    missing.push_back(folder);
+  }
   fs::create_directories(path, error);
   if (error) fail("create the folder", path, error.value());
+  // Without their names on disk, what is flushed inside would be lost with the power.
+  for (const fs::path& folder : missing) {
+    const fs::path parent = parent_of(folder);
+    if (::access(parent.c_str(), R_OK) == 0) sync_path(parent);  // some may be written to and not read
+  }
 }
 
 bool remove_tree(const fs::path& path) {
@@ -284,6 +297,12 @@ void AtomicFile::commit() {
   sync_path(parent_of(target_));
 }
 
+std::string replaced_target(std::string_view name) {
+  const size_t end = name.rfind(kTemporaryMark);
+  if (!name.starts_with('.') || !name.ends_with(kReplacedSuffix) || end == std::string_view::npos) return "";
+  return std::string(name.substr(1, end - 1));
+}
+
 AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
     : target_(without_trailing_slash(std::move(target))),
       temporary_(temporary_beside(target_, this)),
@@ -313,9 +332,9 @@ void AtomicDirectory::commit() {
     old = temporary_;  // exchanged in one step: at no moment is there no target
   } else if (has_old) {
     // Not every file system can exchange, and a folder that is not empty cannot be renamed over. Between these two
-    // renames the target is missing, never mixed.
+    // renames the old folder is whole under a name that tells its own.
     old = temporary_;
-    old += ".old";
+    old += kReplacedSuffix;
     remove_tree(old);
     rename_path(target_, old);
     rename_path(temporary_, target_);

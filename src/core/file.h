@@ -24,7 +24,7 @@ void write_file_atomic(const std::filesystem::path& path, std::span<const std::b
 // Flushes a file or a folder to disk.
 void sync_path(const std::filesystem::path& path);
 
-// Creates the folder and its parents.
+// Creates the folder and its parents, durably.
 void make_directories(const std::filesystem::path& path);
 
 // Removes a file or a folder with everything in it; true when there was something. Links are removed, not followed.
@@ -98,7 +98,8 @@ class AtomicFile {
 // Without a commit the destructor removes what was built.
 class AtomicDirectory {
  public:
-  // Refuses a target that exists, unless `replace`: then commit() moves the old folder aside, renames and deletes it.
+  // Refuses a target that exists, unless `replace`: then commit() exchanges the two and deletes the old one. Where the
+  // file system cannot exchange, the old one is moved aside first; see replaced_target().
   explicit AtomicDirectory(std::filesystem::path target, bool replace = false);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
@@ -113,5 +114,9 @@ class AtomicDirectory {
   std::filesystem::path target_, temporary_;
   bool replace_, is_committed_ = false;
 };
+
+// A process that is killed while an AtomicDirectory replaces a folder may, on a file system that cannot exchange two,
+// leave the old one under a hidden name alone. The name that this one had, in the same folder; "" for any other name.
+std::string replaced_target(std::string_view name);
 
 }  // namespace megalith

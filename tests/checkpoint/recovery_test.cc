@@ -1,9 +1,11 @@
 // What is found after damage, kills and retention.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 #include <random>
 #include <set>
 
@@ -103,6 +105,8 @@ TEST(Resume, PointerIsAdvice) {
                                                                                  {"-5", "holds \"-5\""},
                                                                                  {"99999999999999999999", "holds"},
                                                                                  {std::string("\0\xff", 2), "holds"},
+                                                                                 {"9223372036854775807", "says 9"},
+                                                                                 {std::string(1 << 20, '1'), "holds"},
                                                                                  {"7", "says 7"}};
   for (const auto& [content, words] : cases) {
     fs::remove(run.root / kPointerFile);
@@ -115,6 +119,74 @@ TEST(Resume, PointerIsAdvice) {
   fs::create_directory(run.root / kPointerFile);
   EXPECT_EQ(run.resumed(), 20);
   EXPECT_TRUE(contains(run.log.text, "cannot be read"));
+  fs::remove(run.root / kPointerFile);
+  fs::create_symlink(kPointerFile, run.root / kPointerFile);
+  EXPECT_EQ(run.resumed(), 20);
+  EXPECT_TRUE(contains(run.log.text, "cannot be read"));
+}
+
+// What the pointer names may be damaged in any way: the newest intact checkpoint is taken, whether that is older or
+// newer.
+TEST(Resume, PointerToADamagedCheckpointIsPassedOver) {
+  const std::vector<std::pair<std::string, std::function<void(const fs::path&)>>> kinds = {
+      {"does not fit",
+       [](const fs::path& step) { flip_byte(step / "model.safetensors", file_bytes(step / "model.safetensors") - 1); }},
+      {"model.safetensors", [](const fs::path& step) { fs::resize_file(step / "model.safetensors", 200); }},
+      {"model.safetensors", [](const fs::path& step) { fs::resize_file(step / "model.safetensors", 0); }},
+      {"exp_avg.safetensors is missing", [](const fs::path& step) { fs::remove(step / "exp_avg.safetensors"); }},
+      {kManifestFile, [](const fs::path& step) { overwrite(step / kManifestFile, "{\"format\": "); }},
+      {kManifestFile, [](const fs::path& step) { overwrite(step / kManifestFile, ""); }},
+      {kManifestFile, [](const fs::path& step) { fs::remove(step / kManifestFile); }},
+      {kManifestFile,
+       [](const fs::path& step) {
+         fs::remove_all(step);
+         fs::create_directory(step);
+       }},
+  };
+  for (const auto& [words, damage] : kinds) {
+    for (const bool has_newer : {false, true}) {
+      const TemporaryFolder folder;
+      Training run(folder.path());
+      run.save(10);
+      run.save(20);
+      if (has_newer) run.save(30);
+      damage(run.folder(20));
+      write_pointer(run.root, 20);
+      EXPECT_EQ(run.resumed(), has_newer ? 30 : 10) << words;
+      EXPECT_TRUE(contains(run.log.text, fmt::format("says 20: taking iteration {}, the newest intact checkpoint",
+                                                     has_newer ? 30 : 10)));
+      if (!has_newer) {
+        EXPECT_TRUE(contains(run.log.text, "checkpoint " + run.folder(20).string() + " is not intact: "));
+        EXPECT_TRUE(contains(run.log.text, words));
+      }
+      run.save(40);
+      EXPECT_EQ(run.resumed(), 40);
+    }
+  }
+}
+
+// On a file system that cannot exchange two folders, a kill between the two renames leaves the replaced one hidden.
+TEST(Resume, ACheckpointThatWasMovedAsideIsFoundAndPutBack) {
+  const TemporaryFolder folder;
+  Training run(folder.path());
+  run.save(10);
+  run.save(20);
+  const fs::path aside = run.root / ".iter_0000020.tmp-1-a-b.old", half = run.root / ".iter_0000020.tmp-1-a-b";
+  fs::rename(run.folder(20), aside);
+  fs::create_directory(half);
+  EXPECT_EQ(list_checkpoints(run.root), (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(run.resumed(), 20);
+  EXPECT_TRUE(contains(run.log.text, aside.string()));
+  EXPECT_EQ(run.resumed({.ckpt_step = 20}), 20);
+  run.save(30);
+  EXPECT_TRUE(contains(run.log.text, "put the checkpoint of iteration 20 back"));
+  EXPECT_TRUE(fs::exists(run.folder(20)));
+  EXPECT_FALSE(fs::exists(aside) || fs::exists(half));
+  EXPECT_EQ(run.resumed({.ckpt_step = 20}), 20);
+  // Beside its successor it is a leftover.
+  fs::copy(run.folder(20), aside, fs::copy_options::recursive);
+  run.save(40);
+  EXPECT_FALSE(fs::exists(aside));
 }
 
 TEST(Resume, AKillBeforeThePointerMovedLosesNothing) {

@@ -81,6 +81,36 @@ def test_signal_saves_and_exits_with_3(straight, program, data, tmp_path):
     assert weights(tmp_path / "hf") == expected_weights
 
 
+def test_the_pointer_is_advice(straight, program, data, tmp_path):
+    """Whatever became of it and of the checkpoint that it names: the newest intact one is taken, and it is said."""
+    precision, expected_losses, expected_weights = straight
+    pointer = tmp_path / "checkpoint" / "latest_checkpointed_iteration.txt"
+
+    def go_on(stop, *words):
+        _, _, errors = train(program, data, tmp_path, precision, "--save_interval", 2, "--exit_interval", stop)
+        for word in words:
+            assert word in errors, errors
+
+    go_on(6)
+    pointer.unlink()
+    go_on(8, "latest_checkpointed_iteration.txt is missing: taking the newest intact checkpoint, iteration 6\n")
+    pointer.write_text("")
+    go_on(10, "latest_checkpointed_iteration.txt is empty: taking the newest intact checkpoint, iteration 8\n")
+    pointer.write_bytes(b"\0\xfe garbage")
+    go_on(12, "not an iteration: taking the newest intact checkpoint, iteration 10\n")
+    pointer.write_text("99999\n")
+    go_on(14, "says 99999: taking iteration 12, the newest intact checkpoint\n")
+    newest = tmp_path / "checkpoint" / "iter_0000014"
+    weights_file = newest / "model.safetensors"
+    weights_file.write_bytes(weights_file.read_bytes()[:-1])
+    go_on(16, f"checkpoint {newest} is not intact: ", "says 14: taking iteration 12, the newest intact checkpoint\n")
+    (tmp_path / "checkpoint" / "iter_0000016" / "checkpoint.json").unlink()
+    go_on(18, "says 16: taking iteration 14, the newest intact checkpoint\n")
+    train(program, data, tmp_path, precision, "--save_hf", tmp_path / "hf")
+    assert losses(tmp_path) == expected_losses
+    assert weights(tmp_path / "hf") == expected_weights
+
+
 def wait_for_lines(path, count, process, timeout=120):
     end = time.monotonic() + timeout
     while time.monotonic() < end and process.poll() is None:

@@ -222,6 +222,7 @@ TEST(C10dWorld, OthersLearnWhyARankFailed) {
 
 TEST(C10dWorld, ARankThatLeavesWithoutAWordIsAmongTheSuspects) {
   const std::vector<std::string> errors = run(3, [](Groups& groups) {
+    groups.dp->barrier("all groups are made").wait();
     if (groups.rank == 2) throw CommunicationError("gone");  // which is not reported
     groups.dp->reduced(1, ReduceOp::kSum, "loss");
   });
@@ -266,7 +267,16 @@ TEST(C10dWorld, RanksThatNeverStartAreSaidToBeMissing) {
   } catch (const CommunicationError& error) {
     EXPECT_NE(std::string(error.what()).find("the 2 ranks did not meet at 127.0.0.1:"), std::string::npos)
         << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 1 has not come"), std::string::npos) << error.what();
   }
+}
+
+TEST(C10dWorld, OneRankNeedsNoAddress) {
+  C10dWorld world({}, at::kCPU, /*timeout_s=*/20);
+  const std::shared_ptr<Group> group = world.factory()({0}, "world");
+  EXPECT_EQ(group->reduced(2.5, ReduceOp::kSum, "x"), 2.5);
+  group->barrier("end").wait();
+  world.finish();
 }
 
 }  // namespace

@@ -172,5 +172,29 @@ TEST(LaunchErrors, NameTheVariableAndTheContradiction) {
   }
 }
 
+std::string nodes_error(const EnvironmentMap& environment) {
+  try {
+    check_num_nodes(discover_launch(environment), environment);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(LaunchErrors, SeveralMachinesThatWouldTrainAlone) {
+  const EnvironmentMap nodes = {{"NNODES", "2"}, {"NODE_RANK", "0"}};
+  EXPECT_NE(nodes_error(nodes).find("NNODES is 2 and NODE_RANK is set, but no launcher has started this process"),
+            std::string::npos);
+  const EnvironmentMap one_machine = {{"LOCAL_WORLD_SIZE", "8"}};
+  EXPECT_NE(nodes_error(with(with(kTorchrun, one_machine), nodes)).find("torchrun started all 8 ranks on this machine"),
+            std::string::npos);
+  EXPECT_NE(nodes_error(with(kOpenMpi, nodes)).find("mpirun started all 2 ranks on this machine"), std::string::npos);
+  EXPECT_EQ(nodes_error(with(kTorchrun, nodes)), "");
+  EXPECT_EQ(nodes_error(with(without(kTorchrun, "LOCAL_WORLD_SIZE"), nodes)), "") << "nobody knows";
+  EXPECT_EQ(nodes_error(with(nodes, {{"NNODES", "1"}})), "");
+  EXPECT_EQ(nodes_error(with(nodes, {{"NNODES", "1:4"}})), "");
+  EXPECT_EQ(nodes_error(without(nodes, "NODE_RANK")), "");
+}
+
 }  // namespace
 }  // namespace megalith

@@ -140,6 +140,15 @@ TEST_F(FileTest, ExistingDirectoryIsRefusedUnlessReplaced) {
   EXPECT_EQ(num_entries(), 1u);
 }
 
+TEST(ReplacedTarget, IsTheNameBeforeAFolderWasMovedAside) {
+  EXPECT_EQ(replaced_target(".iter_0000020.tmp-1-a-b.old"), "iter_0000020");
+  EXPECT_EQ(replaced_target(".a.tmp-b.tmp-1-a-b.old"), "a.tmp-b");
+  for (const char* name : {"", "iter_0000020", "iter_0000020.old", ".iter_0000020.tmp-1-a-b", ".old", ".iter.old",
+                           "iter.tmp-1.old", ".iter_0000020.tmp-removed"}) {
+    EXPECT_EQ(replaced_target(name), "") << name;
+  }
+}
+
 TEST_F(FileTest, RemoveTreeSaysWhetherThereWasSomething) {
   write_file_atomic(folder_ / "a/b", std::string_view("x"));
   EXPECT_TRUE(remove_tree(folder_ / "a"));

@@ -1,0 +1,111 @@
+// The watchdog of a rank: a thread that notices when the rank waits too long in a collective, asks all ranks what they
+// do, and says so, instead of a run that hangs until somebody looks.
+//
+//   1  Four times a second it looks at the rank's CollectiveLog. Time in which this process itself did not run (the
+//      whole job was suspended) does not count.
+//   2  When the wait is longer than the time-out it leaves the word "hang" on the board that all ranks share (c10d's
+//      store). Every watchdog looks for that word once a second, and answers with its rank's state.
+//   3  The rank that left the word collects the answers for at most answer_patience_s, finds who is at fault
+//      (hang_report.h) and publishes that. It prints a line for every rank; the others print who is at fault and their
+//      own state.
+//   4  on_hang(message) is called once, on this thread. The program prints the message and leaves the process: the main
+//      thread is stuck in the collective.
+//
+// The board may itself be what does not answer: rank 0 serves it, and may be the rank that was stopped. Every use of
+// the board therefore has a patience, and whoever serves it is named when it runs out.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/collective_log.h"
+
+namespace megalith {
+
+// Words that all ranks see. Functions throw when the board is gone; while its server is stopped they need not return.
+// One thread uses it at a time.
+class SharedBoard {
+ public:
+  virtual ~SharedBoard() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // What is there afterwards: `value`, or what was there before.
+  virtual std::string set_if_absent(const std::string& key, const std::string& value) = 0;
+  virtual std::optional<std::string> find(const std::string& key) = 0;
+};
+
+struct WatchdogSettings {
+  int rank = 0, world_size = 1;
+  double timeout_s = 600;
+  int server_rank = -1;  // of the rank that serves the board; -1: the launcher does
+  // Called once, when this rank or another one hangs: who is at fault, and what the ranks do.
+  std::function<void(const std::string& message)> on_hang;
+  // The rank that collects waits so long for the others' answers, and whoever asks the board for its reply.
+  double answer_patience_s = 2.5, board_patience_s = 2;
+};
+
+// Whether one collective has been waited in for longer than the time-out, by a clock that counts only while somebody
+// looks: observe() is called a few times a second.
+class HangDetector {
+ public:
+  explicit HangDetector(double timeout_s) : timeout_s_(timeout_s) {}
+  bool observe(double now_s, const std::optional<CollectiveLog::Waiting>& waiting);
+
+ private:
+  double timeout_s_;
+  std::optional<double> last_s_;
+  double awake_s_ = 0, since_s_ = 0;
+  std::optional<int64_t> serial_;
+};
+
+class PatientBoard;
+
+class Watchdog {
+ public:
+  Watchdog(std::shared_ptr<CollectiveLog> log, std::shared_ptr<SharedBoard> board, WatchdogSettings settings);
+  ~Watchdog();  // stops
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // Returns when the thread has ended; if it speaks, when it has spoken. May be called again.
+  void stop();
+
+  // For a thread whose collective broke: other ranks leave the process when they have spoken, and connections break
+  // then. True: on_hang is about to be called, or was.
+  bool is_speaking() const { return is_speaking_.load(); }
+  // Speaks now: `why` ("all_reduce … broke") begins the message.
+  void raise(const std::string& why);
+
+ private:
+  void run();
+  // Waits for a tick or less; false when it is time to stop.
+  bool sleep();
+  void look_for_word();
+  void speak(const std::string& why);
+  std::string collect(const RankStatus& own);
+  std::string listen(const RankStatus& own, const std::string& first);
+  // Whoever serves the board leaves after these ranks, which read there.
+  void wait_for_departures(std::vector<int> ranks);
+  std::string text_without_board(const RankStatus& own, bool is_gone) const;
+
+  std::shared_ptr<CollectiveLog> log_;
+  std::unique_ptr<PatientBoard> board_;
+  WatchdogSettings settings_;
+  HangDetector detector_;
+  std::atomic<bool> is_speaking_{false};
+  std::shared_ptr<std::atomic<bool>> has_seen_word_ = std::make_shared<std::atomic<bool>>(false);
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_stopping_ = false;
+  std::string raised_;
+  std::thread thread_;
+};
+
+}  // namespace megalith

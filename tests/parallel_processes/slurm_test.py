@@ -1,0 +1,83 @@
+"""Under Slurm, with its real daemons: one node and two, srun, batch scripts, torchrun on each node."""
+
+import sys
+import time
+
+import pytest
+from hosts import Hosts, HostsUnavailable
+from launch_test import LAUNCHER_VARIABLES, alone, assert_same_curve, curve, train_words  # noqa: F401
+from slurm import Slurm, SlurmUnavailable
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    try:
+        with Hosts() as hosts, Slurm(hosts, tmp_path_factory.mktemp("slurm")) as made:
+            yield made
+    except (HostsUnavailable, SlurmUnavailable) as reason:
+        pytest.skip(str(reason))
+
+
+def checked(slurm, *words, expected=0, **variables):
+    unset = [word for name in (*LAUNCHER_VARIABLES, "GLOO_SOCKET_IFNAME") for word in ("-u", name)]
+    settings = [f"{name}={value}" for name, value in {"OMP_WAIT_POLICY": "passive", **variables}.items()]
+    process = slurm.run("env", *unset, *settings, *words)
+    assert process.returncode == expected, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    return process
+
+
+def test_two_tasks_on_one_node_train_as_one(alone, slurm, program, data, tmp_path):  # noqa: F811
+    checked(slurm, "srun", "-N", 1, "-n", 2, *program.command(*train_words(data, tmp_path)))
+    assert_same_curve(curve(tmp_path), alone)
+
+
+def test_two_nodes_train_as_one(alone, slurm, program, data, tmp_path):  # noqa: F811
+    """MASTER_ADDR is not set: Slurm's list of nodes says where to meet."""
+    process = checked(slurm, "srun", "-N", 2, "-n", 2, *program.command(*train_words(data, tmp_path)))
+    assert_same_curve(curve(tmp_path), alone)
+    assert "rank 0 talks over eth0 (10.77.0.1), which leads to MASTER_ADDR" in process.stderr
+
+
+BATCH = """#!/bin/sh
+#SBATCH --nodes 2
+#SBATCH --ntasks-per-node {tasks}
+#SBATCH --output {folder}/said
+{command}
+echo $? > {folder}/code.new
+mv {folder}/code.new {folder}/code
+"""
+
+
+def run_batch(slurm, folder, tasks, command):
+    script = folder / "job.sh"
+    script.write_text(BATCH.format(folder=folder, tasks=tasks, command=command))
+    checked(slurm, "sbatch", script)
+    end = time.monotonic() + 120
+    while not (folder / "code").exists():
+        assert time.monotonic() < end, slurm.run("squeue").stdout
+        time.sleep(0.1)
+    assert (folder / "code").read_text() == "0\n", (folder / "said").read_text()
+
+
+def test_a_batch_script_trains_on_two_nodes(alone, slurm, program, data, tmp_path):  # noqa: F811
+    words = " ".join(program.command(*train_words(data, tmp_path)))
+    run_batch(slurm, tmp_path, 2, f"GLOO_SOCKET_IFNAME=eth1 srun {words}")
+    assert_same_curve(curve(tmp_path), alone)
+
+
+def test_a_batch_script_starts_torchrun_on_each_node(alone, slurm, program, data, tmp_path):  # noqa: F811
+    pytest.importorskip("torch")
+    words = " ".join(program.command(*train_words(data, tmp_path)))
+    torchrun = f"{sys.executable} -m torch.distributed.run --no-python --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID"
+    place = "--master-addr $MASTER_ADDR --master-port 29501 --nproc-per-node 1"
+    first = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    run_batch(slurm, tmp_path, 1, f"export {first}\nsrun sh -c '{torchrun} {place} {words}'")
+    assert_same_curve(curve(tmp_path), alone)
+
+
+def test_a_wrong_interface_ends_the_step_with_the_reason(slurm, program, data, tmp_path):
+    words = program.command(*train_words(data, tmp_path))
+    process = checked(slurm, "srun", "-N", 2, "-n", 2, *words, expected=2, GLOO_SOCKET_IFNAME="ib0")
+    for host in (0, 1):
+        message = f"GLOO_SOCKET_IFNAME is 'ib0': 'ib0' is not an interface of this machine; this machine (host{host}) has"
+        assert message in process.stderr, process.stderr

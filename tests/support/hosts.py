@@ -1,0 +1,136 @@
+"""Two "machines" on one: network namespaces with addresses, interfaces and host names of their own, and two cables.
+
+    host0   eth0 10.77.0.1, fd77::1   eth1 10.78.0.1
+    host1   eth0 10.77.0.2, fd77::2   eth1 10.78.0.2
+
+What runs in one sees its own loopback interface and these two, and nothing of the network around; both know each
+other's names. Packets to 10.79.0.1 come to host0 too, though no interface has that address. It takes root.
+"""
+
+import contextlib
+import ipaddress
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NUMBERS = itertools.count()
+
+FILES = Path("/etc/netns")  # what lies here below a namespace's name is seen in /etc by what ip(8) runs in it
+LISTENING = "0A"  # of /proc/net/tcp
+
+
+class HostsUnavailable(Exception):
+    """Why there can be no namespaces here."""
+
+
+class Hosts:
+    """As a context manager: the namespaces are gone at its end, with every process in them."""
+
+    virtual_address = "10.79.0.1"
+
+    def __init__(self):
+        run = f"{os.getpid()}-{next(NUMBERS)}"
+        self.names = [f"megalith-{run}-host{host}" for host in (0, 1)]
+
+    def __enter__(self):
+        missing = [program for program in ("ip", "unshare", "hostname") if shutil.which(program) is None]
+        if os.geteuid() != 0 or missing:
+            reason = f"{missing[0]} is not installed" if missing else "only root makes network namespaces"
+            raise HostsUnavailable(reason)
+        try:
+            self._make()
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.__exit__()
+            said = getattr(error, "stderr", None) or str(error)
+            raise HostsUnavailable(f"network namespaces are not permitted here: {said.strip()}") from error
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            found = subprocess.run(["ip", "netns", "pids", name], text=True, capture_output=True, check=False)
+            for pid in found.stdout.split():
+                try:
+                    os.kill(int(pid), 9)
+                except ProcessLookupError:
+                    pass
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            shutil.rmtree(FILES / name, ignore_errors=True)
+        with contextlib.suppress(OSError):  # others have theirs there, or it was never made
+            FILES.rmdir()
+
+    def _make(self):
+        def ip(*words):
+            subprocess.run(["ip", *words], text=True, capture_output=True, check=True)
+
+        first, second = self.names
+        known = "127.0.0.1 localhost\n" + "".join(f"{self.address(host)} host{host}\n" for host in (0, 1))
+        for name in self.names:
+            (FILES / name).mkdir(parents=True)
+            (FILES / name / "hosts").write_text(known)
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        for i, cable in enumerate(("eth0", "eth1")):
+            ip("link", "add", cable, "netns", first, "type", "veth", "peer", "name", cable, "netns", second)
+            for host, name in enumerate(self.names):
+                ip("-n", name, "address", "add", f"{self.address(host, i)}/24", "dev", cable)
+                if i == 0:
+                    # Without the search for others that have the address, which takes seconds.
+                    subprocess.run(
+                        ["ip", "-n", name, "address", "add", f"{self.ipv6(host)}/64", "dev", cable, "nodad"],
+                        capture_output=True,
+                        check=False,
+                    )
+                ip("-n", name, "link", "set", cable, "up")
+        ip("-n", first, "route", "add", "local", self.virtual_address, "dev", "lo")
+        ip("-n", second, "route", "add", self.virtual_address, "via", self.address(0))
+        subprocess.run(self.command(0, "true"), text=True, capture_output=True, check=True)
+
+    @staticmethod
+    def address(host, cable=0):
+        return f"10.{77 + cable}.0.{host + 1}"
+
+    @staticmethod
+    def ipv6(host):
+        return f"fd77::{host + 1}"
+
+    def command(self, host, *words):
+        """The same, on that host; the process that is started becomes it."""
+        inside = ["ip", "netns", "exec", self.names[host]]
+        rename = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', f"host{host}"]
+        return [*inside, *rename, *(str(word) for word in words)]
+
+
+def ports_listened_at(pid):
+    """{(address, port)} on which a process listens, from the tables of its own network."""
+    sockets = set()
+    for link in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{link}")
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            sockets.add(target[len("socket:[") : -1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = open(f"/proc/{pid}/net/{table}", encoding="ascii").read().splitlines()[1:]
+        except FileNotFoundError:
+            continue
+        for line in lines:
+            words = line.split()
+            local, state, inode = words[1], words[3], words[9]
+            if state == LISTENING and inode in sockets:
+                address, port = local.split(":")
+                found.add((readable(address), int(port, 16)))
+    return found
+
+
+def readable(address):
+    """10.77.0.1 of 01004D0A: groups of four bytes, each as a number of this machine."""
+    groups = [bytes.fromhex(address[i : i + 8]) for i in range(0, len(address), 8)]
+    data = b"".join(group[::-1] if sys.byteorder == "little" else group for group in groups)
+    found = ipaddress.ip_address(data)
+    return str(getattr(found, "ipv4_mapped", None) or found)
