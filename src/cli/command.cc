@@ -18,6 +18,7 @@ constexpr Command kCommands[] = {
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},
     {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert},
     {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan},
+    {"doctor", "whether this machine, or all machines of a launch, are fit for a run", run_doctor},
     {"bench", "speed of the operators and of training on this machine", run_bench},
 };
 

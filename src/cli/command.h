@@ -19,6 +19,8 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUserError = 2;
 inline constexpr int kExitSignal = 3;
 
+inline constexpr std::string_view kProgramVersion = "0.1.0";
+
 struct CommandContext {
   std::vector<std::string> arguments;  // behind the subcommand's name
   std::map<std::string, std::string> environment;
@@ -51,5 +53,6 @@ int run_inspect(CommandContext& context);
 int run_convert(CommandContext& context);
 int run_bench(CommandContext& context);
 int run_plan(CommandContext& context);
+int run_doctor(CommandContext& context);
 
 }  // namespace megalith

@@ -14,8 +14,6 @@
 namespace megalith {
 namespace {
 
-constexpr std::string_view kVersion = "0.1.0";
-
 std::string usage() {
   std::string text =
       "megalith: pre-trains and fine-tunes large models\n\n"
@@ -60,7 +58,7 @@ int run(int argc, char** argv, Logger& log) {
     return kExitSuccess;
   }
   if (name == "--version") {
-    fmt::print("megalith {}\n", kVersion);
+    fmt::print("megalith {}\n", kProgramVersion);
     return kExitSuccess;
   }
   CommandContext context{{argv + 2, argv + argc}, environment_snapshot(), {}, log};

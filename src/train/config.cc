@@ -187,7 +187,7 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
   std::vector<std::filesystem::path> folders;
   const std::vector<int64_t> iterations = list_checkpoints(load);
   for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
-    folders.push_back(std::filesystem::path(load) / checkpoint_folder_name(*iteration));
+    folders.push_back(checkpoint_folder(load, *iteration));
   }
   if (std::filesystem::exists(std::filesystem::path(load) / kManifestFile)) folders.insert(folders.begin(), load);
   for (const std::filesystem::path& folder : folders) {
@@ -332,6 +332,80 @@ Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
   options = std::make_unique<OptionSet>(of_command, config);
 }
 
+void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors, bool reads_batches) {
+  Config& config = resolved.config;
+  Derived& d = resolved.derived;
+  const auto add = [&](std::vector<UserError> found) { errors.insert(errors.end(), found.begin(), found.end()); };
+  d.world_size = config.train.dry_run ? std::max(world_size, config.train.dry_run_world_size) : world_size;
+  const std::vector<UserError> parallel_errors = check_parallel_sizes(config.parallel, d.world_size);
+  add(parallel_errors);
+  const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
+                              config.parallel.pipeline_model_parallel_size * config.parallel.context_parallel_size;
+  d.data_parallel_size = parallel_errors.empty() ? d.world_size / model_ranks : 1;
+  d.micro_batch_size = config.train.micro_batch_size;
+  resolve_vocabulary(resolved, errors);
+  ModelConfig architecture = config.model;
+  architecture.vocab_size = d.vocab_size;
+  const std::vector<UserError> architecture_errors = check_model_config(architecture);
+  add(architecture_errors);
+  const int64_t tp = config.parallel.tensor_model_parallel_size;
+  if (architecture_errors.empty()) {
+    add(check_model_layout(architecture, {tp, config.parallel.expert_model_parallel_size,
+                                          config.parallel.expert_tensor_parallel_size.value_or(tp)}));
+  }
+  // What cannot be exported is said now, not after the last step.
+  if (architecture_errors.empty() && config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
+    try {
+      family_for(architecture).to_hf(architecture, at::kFloat);
+    } catch (const UserError& error) {
+      errors.emplace_back("save_hf: " + std::string(error.message()), std::string(error.remedy()));
+    }
+  }
+  add(check_data_options(config.data));
+  add(check_checkpoint_options(config.checkpoint));
+  add(check_profile_options(config.profile));
+  add(check_sample_options(config.samples));
+  add(check_optimizer_options(config.optimizer));
+  add(resolve_fsdp(config.data_parallel, *resolved.options, resolved.notes));
+  add(check_data_parallel_options(config.data_parallel, config.parallel));
+  if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
+    errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
+  }
+  if (config.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
+    errors.emplace_back(
+        "use_torch_fsdp2 does not work with moe_router_enable_expert_bias: the bias is no weight that "
+        "is gathered and freed",
+        "use use_distributed_optimizer");
+  }
+  add(check_recompute_options(config.recompute, {.num_layers = config.model.num_layers,
+                                                 .has_experts = config.model.has_experts(),
+                                                 .has_shared_experts = config.model.shared_expert_size() > 0,
+                                                 .has_latent_attention = config.model.multi_latent_attention}));
+  if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
+    resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
+  }
+  for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
+    resolved.notes.push_back(std::move(note));
+  }
+  check_batch(config, d, errors);
+  check_rampup(config, errors);
+  check_duration(config, d, errors);
+  check_sequence(config, d, errors);
+  add(check_context_parallel_model(config.parallel,
+                                   {.num_layers = config.model.num_layers,
+                                    .num_heads = config.model.num_attention_heads,
+                                    .num_kv_heads = config.model.num_kv_heads(),
+                                    .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
+  resolve_sequence_parallel(resolved, reads_batches, errors);
+  check_precision(config, d, errors);
+  resolve_pipeline(config, d, errors);
+  try {
+    if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
+  } catch (const UserErrors& several) {
+    add(several.errors());
+  }
+}
+
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra, bool reads_batches) {
   auto resolved = std::make_unique<Resolved>(extra);
@@ -345,7 +419,6 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   for (UserError& refusal : refuse_urls(*resolved->options)) errors.push_back(std::move(refusal));
   HubPaths hub(inputs.environment, resolution.exports);
   Config& config = resolved->config;
-  Derived& d = resolved->derived;
   CheckpointOptions& checkpoint = config.checkpoint;
   if (checkpoint.auto_continue_train && checkpoint.save && !list_checkpoints(*checkpoint.save).empty()) {
     apply_values(*resolved->options, {{"load", *checkpoint.save}}, {OptionLayer::kCommandLine, "auto_continue_train"});
@@ -372,77 +445,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     }
   }
   // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
-  if (errors.empty()) {
-    const auto add = [&](std::vector<UserError> found) { errors.insert(errors.end(), found.begin(), found.end()); };
-    d.world_size = config.train.dry_run ? std::max(world_size, config.train.dry_run_world_size) : world_size;
-    const std::vector<UserError> parallel_errors = check_parallel_sizes(config.parallel, d.world_size);
-    add(parallel_errors);
-    const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
-                                config.parallel.pipeline_model_parallel_size * config.parallel.context_parallel_size;
-    d.data_parallel_size = parallel_errors.empty() ? d.world_size / model_ranks : 1;
-    d.micro_batch_size = config.train.micro_batch_size;
-    resolve_vocabulary(*resolved, errors);
-    ModelConfig architecture = config.model;
-    architecture.vocab_size = d.vocab_size;
-    const std::vector<UserError> architecture_errors = check_model_config(architecture);
-    add(architecture_errors);
-    const int64_t tp = config.parallel.tensor_model_parallel_size;
-    if (architecture_errors.empty()) {
-      add(check_model_layout(architecture, {tp, config.parallel.expert_model_parallel_size,
-                                            config.parallel.expert_tensor_parallel_size.value_or(tp)}));
-    }
-    // What cannot be exported is said now, not after the last step.
-    if (architecture_errors.empty() && config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
-      try {
-        family_for(architecture).to_hf(architecture, at::kFloat);
-      } catch (const UserError& error) {
-        errors.emplace_back("save_hf: " + std::string(error.message()), std::string(error.remedy()));
-      }
-    }
-    add(check_data_options(config.data));
-    add(check_checkpoint_options(config.checkpoint));
-    add(check_profile_options(config.profile));
-    add(check_sample_options(config.samples));
-    add(check_optimizer_options(config.optimizer));
-    add(resolve_fsdp(config.data_parallel, *resolved->options, resolved->notes));
-    add(check_data_parallel_options(config.data_parallel, config.parallel));
-    if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
-      errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
-    }
-    if (config.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
-      errors.emplace_back(
-          "use_torch_fsdp2 does not work with moe_router_enable_expert_bias: the bias is no weight that "
-          "is gathered and freed",
-          "use use_distributed_optimizer");
-    }
-    add(check_recompute_options(config.recompute, {.num_layers = config.model.num_layers,
-                                                   .has_experts = config.model.has_experts(),
-                                                   .has_shared_experts = config.model.shared_expert_size() > 0,
-                                                   .has_latent_attention = config.model.multi_latent_attention}));
-    if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
-      resolved->notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
-    }
-    for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
-      resolved->notes.push_back(std::move(note));
-    }
-    check_batch(config, d, errors);
-    check_rampup(config, errors);
-    check_duration(config, d, errors);
-    check_sequence(config, d, errors);
-    add(check_context_parallel_model(config.parallel,
-                                     {.num_layers = config.model.num_layers,
-                                      .num_heads = config.model.num_attention_heads,
-                                      .num_kv_heads = config.model.num_kv_heads(),
-                                      .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
-    resolve_sequence_parallel(*resolved, reads_batches, errors);
-    check_precision(config, d, errors);
-    resolve_pipeline(config, d, errors);
-    try {
-      if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
-    } catch (const UserErrors& several) {
-      add(several.errors());
-    }
-  }
+  if (errors.empty()) derive_and_check(*resolved, world_size, errors, reads_batches);
   if (errors.empty() && config.samples.is_on()) {
     try {
       (void)plan_samples(*resolved);

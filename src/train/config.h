@@ -125,4 +125,9 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
                                          const std::function<void(OptionVisitor&)>& extra = {},
                                          bool reads_batches = true);
 
+// The part of resolve_config() that follows reading: fills `derived` from `config` and adds what cannot work to errors.
+// For configurations that come from no file, such as one made of another (train/toy_config.h).
+void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors,
+                      bool reads_batches = true);
+
 }  // namespace megalith

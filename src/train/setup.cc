@@ -1,6 +1,8 @@
 // Building a run's objects; see setup.h.
 #include "train/setup.h"
 
+#include <algorithm>
+
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
 #include "comm/groups.h"
@@ -72,6 +74,27 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
     if (embedding == nullptr) embedding = built.chunks.back()->embedding_weight();
   }
   return built;
+}
+
+std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
+                                                 const Groups& groups, at::Device device) {
+  // FSDP alone reads the blocks, and it works without a pipeline only.
+  return make_data_parallel(built.parameters(), groups, resolved.config.data_parallel, built.chunks[0]->blocks(),
+                            device);
+}
+
+BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device) {
+  BlockRunners runners;
+  const auto offloads = [](const RecomputePlan& plan) { return !plan.offloaded.empty(); };
+  if (std::any_of(built.recompute.begin(), built.recompute.end(), offloads)) {
+    runners.offload = std::make_unique<HostOffload>(device);
+  }
+  for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
+    runners.of_chunks.push_back(
+        std::make_unique<RecomputeRunner>(built.recompute[chunk], data.runner(), runners.offload.get()));
+    built.chunks[chunk]->set_runner(runners.of_chunks.back().get());
+  }
+  return runners;
 }
 
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log) {

@@ -8,6 +8,8 @@
 #include "core/log.h"
 #include "data/data_sets.h"
 #include "models/families.h"
+#include "parallel/data_parallel.h"
+#include "parallel/recompute.h"
 #include "train/config.h"
 #include "train/pipelined_model.h"
 
@@ -34,6 +36,18 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
 // The same from its parts: this rank's chunks of the pipeline. context.deferred_gradients is set here.
 BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const PipelinePlan& pipeline,
                         const RecomputeOptions& recompute = {});
+
+// What the configuration says of data parallelism, around this model. built and groups outlive it.
+std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
+                                                 const Groups& groups, at::Device device);
+
+// What the chunks run their blocks through: data parallelism, and within it what is computed again and offloaded. The
+// chunks use it until they are given another.
+struct BlockRunners {
+  std::unique_ptr<HostOffload> offload;                     // null when nothing is offloaded
+  std::vector<std::unique_ptr<RecomputeRunner>> of_chunks;  // by chunk index
+};
+BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device);
 
 // Weights alone, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);

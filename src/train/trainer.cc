@@ -88,19 +88,11 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   const Config& config = resolved_.config;
   // Weights that are about to be replaced need not be drawn.
   const bool loads_weights = config.checkpoint.load_hf || has_checkpoint(config.checkpoint, groups_);
-  // FSDP alone reads the blocks, and it works without a pipeline only.
-  data_parallel_ =
-      make_data_parallel(built_.parameters(), groups_, config.data_parallel, built_.chunks[0]->blocks(), device_);
+  data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
   if (!loads_weights) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
-  const auto offloads = [](const RecomputePlan& plan) { return !plan.offloaded.empty(); };
-  if (std::any_of(built_.recompute.begin(), built_.recompute.end(), offloads)) {
-    offload_ = std::make_unique<HostOffload>(device_);
-    if (device_.is_cpu()) log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
-  }
-  for (size_t chunk = 0; chunk < built_.chunks.size(); ++chunk) {
-    recompute_.push_back(
-        std::make_unique<RecomputeRunner>(built_.recompute[chunk], data_parallel_->runner(), offload_.get()));
-    built_.chunks[chunk]->set_runner(recompute_.back().get());
+  runners_ = set_block_runners(built_, *data_parallel_, device_);
+  if (runners_.offload && device_.is_cpu()) {
+    log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
   }
   optimizer_ = std::make_unique<Optimizer>(*data_parallel_, groups_, config.optimizer, config.runtime.kernels);
   schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.schedule_samples, 1),

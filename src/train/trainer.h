@@ -15,7 +15,6 @@
 #include "core/time.h"
 #include "data/batch_prefetcher.h"
 #include "metrics/step_record.h"
-#include "parallel/recompute.h"
 #include "train/config.h"
 #include "train/profile.h"
 #include "train/report.h"
@@ -78,8 +77,7 @@ class Trainer {
   BuiltModel built_;
   ModelNumbers numbers_;
   std::unique_ptr<DataParallel> data_parallel_;
-  std::unique_ptr<HostOffload> offload_;                     // null when nothing is offloaded
-  std::vector<std::unique_ptr<RecomputeRunner>> recompute_;  // of each chunk
+  BlockRunners runners_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Schedule> schedule_;
   std::unique_ptr<PipelinedModel> model_;

@@ -6,21 +6,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <tuple>
 
 #include "comm/thread_world.h"
 #include "models/tiny_models.h"
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
-#include "parallel/offload.h"
-#include "parallel/recompute.h"
 #include "parallel/sharded_buffer.h"
+#include "train/check_batch.h"
 
 namespace megalith::test {
 namespace {
 
-constexpr double kLearningRate = 1e-2, kWeightDecay = 0.1;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 
 // Eight experts; the weights of few tokens decide, so that a wrong sum shows.
@@ -80,88 +77,28 @@ TensorMap weights_of(const Module& model, at::ScalarType dtype) {
   return weights;
 }
 
-// The whole global batch of a step. Samples differ in their numbers of valid tokens, and one has none.
-Batch global_batch(const Task& task, const ModelConfig& config, int step) {
-  const int64_t b = task.global_batch, s = task.sequence;
-  Batch batch;
-  batch.tokens = at::empty({b, s}, at::kLong);
-  batch.labels = at::empty({b, s}, at::kLong);
-  batch.loss_weights = at::empty({b, s}, at::kFloat);
-  batch.position_ids = at::arange(s, at::kLong).repeat({b, 1});
-  batch.sample_index = at::arange(step * b, (step + 1) * b, at::kLong);
-  if (task.has_documents) batch.document_ids = at::zeros({b, s}, at::kInt);
-  auto tokens = batch.tokens.accessor<int64_t, 2>();
-  auto labels = batch.labels.accessor<int64_t, 2>();
-  auto weights = batch.loss_weights.accessor<float, 2>();
-  for (int64_t row = 0; row < b; ++row) {
-    for (int64_t i = 0; i < s; ++i) {
-      const auto draw = [&](uint64_t tensor) {
-        return (unit_value(tensor + 10 * static_cast<uint64_t>(step), static_cast<uint64_t>(row * s + i)) + 1) / 2;
-      };
-      tokens[row][i] = static_cast<int64_t>(draw(100) * static_cast<double>(*config.vocab_size));
-      labels[row][i] = static_cast<int64_t>(draw(101) * static_cast<double>(*config.vocab_size));
-      const bool is_valid = row != 1 && draw(102) < 0.2 + 0.8 * static_cast<double>(row) / static_cast<double>(b);
-      weights[row][i] = is_valid ? 0.25F * static_cast<float>(std::ceil(4 * draw(103))) : 0.0F;
-    }
-    if (!task.has_documents) continue;
-    const int64_t cut = row % (s - 1) + 1;  // a second document, its positions from 0
-    batch.document_ids[row].narrow(0, cut, s - cut).fill_(1);
-    batch.position_ids[row].narrow(0, cut, s - cut).sub_(cut);
-  }
-  return batch;
-}
-
-Batch rows_of(const Batch& whole, int64_t begin, int64_t count) {
-  Batch rows;
-  for (at::Tensor Batch::*member : {&Batch::tokens, &Batch::labels, &Batch::loss_weights, &Batch::position_ids,
-                                    &Batch::document_ids, &Batch::sample_index}) {
-    if ((whole.*member).defined()) rows.*member = (whole.*member).narrow(0, begin, count).clone();
-  }
-  return rows;
-}
-
 std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, const ModelConfig& config, int step,
-                                const Mistake* mistake) {
-  const Batch whole = global_batch(layout.task, config, step);
-  const int rank = mistake != nullptr && mistake->data_rank ? mistake->data_rank(groups) : groups.dp->rank();
+                                const CheckHooks& hooks) {
+  const Task& task = layout.task;
+  const Batch whole = make_check_batch({.num_samples = task.global_batch,
+                                        .sequence = task.sequence,
+                                        .vocab_size = *config.vocab_size,
+                                        .has_documents = task.has_documents,
+                                        .restarts_positions = task.has_documents},
+                                       step);
+  const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
   std::vector<Batch> batches;
   for (int64_t m = 0; m < layout.num_microbatches(); ++m) {
-    batches.push_back(rows_of(whole, (m * layout.dp + rank) * layout.micro_batch, layout.micro_batch));
-    if (mistake != nullptr && mistake->change_batch) mistake->change_batch(batches.back(), groups);
+    batches.push_back(batch_rows(whole, (m * layout.dp + rank) * layout.micro_batch, layout.micro_batch));
   }
-  if (mistake != nullptr && mistake->change_batches) mistake->change_batches(batches, groups);
+  if (hooks.change_batches) hooks.change_batches(batches, groups);
   return batches;
-}
-
-// Adds what a part holds to the canonical tensors of its pieces.
-void hold(const OwnedPart& part, const at::Tensor& value, HoldingMap& into) {
-  const Placement& placement = part.parameter->placement();
-  at::Tensor local = value, is_held = at::ones(value.sizes(), at::kBool);
-  if (part.range) {
-    local = at::zeros({placement.num_local_elements()}, value.options());
-    is_held = at::zeros({placement.num_local_elements()}, at::kBool);
-    local.narrow(0, part.range->begin, part.range->size()).copy_(value);
-    is_held.narrow(0, part.range->begin, part.range->size()).fill_(true);
-    local = local.view(placement.local_shape);
-    is_held = is_held.view(placement.local_shape);
-  }
-  for (const Piece& piece : placement.pieces) {
-    Holding& holding = into[piece.name];
-    if (!holding.value.defined()) {
-      holding.value = at::zeros(piece.shape, value.options());
-      holding.is_held = at::zeros(piece.shape, at::kBool);
-    }
-    const auto oriented = [&](const at::Tensor& tensor) { return piece.is_transposed ? tensor.t() : tensor; };
-    const at::Tensor mask = oriented(box_view(is_held, piece.local));
-    at::Tensor target = box_view(holding.value, piece.canonical);
-    target.copy_(at::where(mask, oriented(box_view(local, piece.local)), target));
-    box_view(holding.is_held, piece.canonical).logical_or_(mask);
-  }
 }
 
 RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& precision, int num_steps,
                      const Mistake* mistake) {
-  if (mistake != nullptr && mistake->change_groups) mistake->change_groups(groups);
+  const CheckHooks hooks = mistake != nullptr ? mistake->hooks : CheckHooks{};
+  if (hooks.change_groups) hooks.change_groups(groups);
   ModelConfig config = config_of(layout.task);
   config.moe_token_dispatcher_type = layout.dispatcher;
   config.moe_shared_expert_overlap = layout.overlaps_shared_expert;
@@ -175,7 +112,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   const BuiltModel built = build_chunks(config, context, plan, layout.recompute);
   const TensorMap weights = weights_of(*test::build_model(config, tiny_context(Groups::single())), precision.dtype);
   for (const auto& chunk : built.chunks) {
-    if (mistake != nullptr && mistake->change_model) mistake->change_model(*chunk, groups);
+    if (hooks.change_model) hooks.change_model(*chunk, groups);
     for (Parameter* parameter : chunk->parameters()) parameter->data().zero_();  // padding rows
   }
   for (const auto& chunk : built.chunks) test::load(*chunk, weights);
@@ -187,115 +124,13 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
     const GradBufferOptions options{.bucket_elements = kBucketElements};
     data = std::make_unique<GradBuffer>(built.parameters(), groups, options);
   }
-  if (mistake != nullptr && mistake->change_data_parallel) {
-    data = mistake->change_data_parallel(std::move(data), built, groups);
-  }
-  HostOffload offload(at::kCPU);
-  std::vector<std::unique_ptr<RecomputeRunner>> runners;
-  for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
-    runners.push_back(std::make_unique<RecomputeRunner>(built.recompute[chunk], data->runner(), &offload));
-    built.chunks[chunk]->set_runner(built.recompute[chunk].is_empty() ? data->runner() : runners.back().get());
-  }
-  Optimizer optimizer(*data, groups, {.clip_grad = kClipGrad}, precision.kernels);
-  PipelinedModel pipeline(built.view(), groups, at::kCPU);
-  TrainStep step(pipeline, *data, optimizer, groups, at::kCPU);
-
-  RankOutcome outcome;
-  for (int i = 0; i < num_steps; ++i) {
-    const std::vector<Batch> batches = microbatches(layout, groups, config, i, mistake);
-    // What TrainStep::run() does, with a look at the gradients in between.
-    const StepResult result = step.compute_gradients(batches);
-    if (i == 0) {
-      for (const OwnedPart& part : data->parts()) hold(part, part.grad, outcome.gradients);
-    }
-    for (const NamedLoss& loss : result.losses) outcome.losses.push_back(loss.value);
-    outcome.grad_norms.push_back(optimizer.step(kLearningRate, kWeightDecay).grad_norm);
-    step.update_expert_biases(result.expert_loads);
-  }
-  data->wait_for_parameters();
-  for (const OwnedPart& part : data->parts()) hold(part, part.model, outcome.parameters);
-  for (const OwnedPart& part : data->model_parts()) {  // what moves without a gradient: biases of experts
-    if (!part.parameter->is_trainable()) hold(part, part.model, outcome.parameters);
-  }
-  return outcome;
+  if (hooks.change_data_parallel) data = hooks.change_data_parallel(std::move(data), built, groups);
+  return run_steps(built, *data, groups, at::kCPU,
+                   {.num_steps = num_steps,
+                    .microbatches = [&](int step) { return microbatches(layout, groups, config, step, hooks); },
+                    .optimizer = {.clip_grad = kClipGrad},
+                    .kernels = precision.kernels});
 }
-
-std::string index_text(const at::Tensor& tensor, int64_t flat) {
-  std::string text;
-  for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
-    text = fmt::format("{}{}{}", flat % tensor.size(d), text.empty() ? "" : ", ", text);
-    flat /= tensor.size(d);
-  }
-  return "[" + text + "]";
-}
-
-class Comparer {
- public:
-  Comparer(const Layout& layout, double tolerance) : layout_(layout), tolerance_(tolerance) {}
-
-  void numbers(const std::vector<double>& actual, const std::vector<double>& expected, size_t rank,
-               const std::string& what) {
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double relative = std::abs(actual.at(i) - expected[i]) / std::abs(expected[i]);
-      note(relative, [&] {
-        return fmt::format("rank {}, {} of step {}: {} instead of {}", rank, what, i + 1, actual[i], expected[i]);
-      });
-    }
-  }
-
-  void tensors(const std::vector<RankOutcome>& ranks, HoldingMap RankOutcome::*member, const RankOutcome& expected,
-               const std::string& what) {
-    for (const auto& [name, holding] : expected.*member) {
-      const double scale = holding.value.abs().max().item<double>();
-      at::Tensor is_held = at::zeros_like(holding.is_held);
-      for (size_t rank = 0; rank < ranks.size(); ++rank) {
-        const HoldingMap& map = ranks[rank].*member;
-        const auto found = map.find(name);
-        if (found == map.end()) continue;
-        is_held.logical_or_(found->second.is_held);
-        one_tensor(found->second, holding, scale, rank, what + " of " + name);
-      }
-      if (is_held.all().item<bool>()) continue;
-      note(kWrong, [&] {
-        const int64_t first = is_held.reshape({-1}).logical_not().to(at::kInt).argmax().item<int64_t>();
-        return fmt::format("{} of {}: no rank holds element {}", what, name, index_text(is_held, first));
-      });
-    }
-  }
-
-  Comparison result;
-
- private:
-  static constexpr double kWrong = std::numeric_limits<double>::infinity();
-
-  void one_tensor(const Holding& actual, const Holding& expected, double scale, size_t rank, const std::string& what) {
-    if (actual.value.sizes() != expected.value.sizes()) {
-      note(kWrong, [&] { return fmt::format("rank {}, {}: another shape", rank, what); });
-      return;
-    }
-    const at::Tensor a = actual.value.to(at::kDouble), b = expected.value.to(at::kDouble);
-    at::Tensor relative = (a - b).abs() / (scale > 0 ? scale : 1.0);
-    relative = at::where(a.isfinite(), relative, at::full({}, kWrong, relative.options()));
-    relative = at::where(actual.is_held, relative, at::zeros_like(relative));
-    note(relative.max().item<double>(), [&] {
-      const at::Tensor is_bad = relative.reshape({-1}) > tolerance_;
-      const int64_t first = is_bad.to(at::kInt).argmax().item<int64_t>();
-      return fmt::format("rank {}, {}, first bad index {} ({} of {} are bad): {} instead of {}", rank, what,
-                         index_text(a, first), is_bad.sum().item<int64_t>(), a.numel(),
-                         a.reshape({-1})[first].item<double>(), b.reshape({-1})[first].item<double>());
-    });
-  }
-
-  void note(double relative, const std::function<std::string()>& describe) {
-    if (!std::isfinite(relative)) relative = kWrong;
-    result.worst = std::max(result.worst, relative);
-    if (relative <= tolerance_ || !result.first_failure.empty()) return;
-    result.first_failure = fmt::format("{}: {}; relative difference {:.3g}", layout_.text(), describe(), relative);
-  }
-
-  const Layout& layout_;
-  double tolerance_;
-};
 
 }  // namespace
 
@@ -383,16 +218,9 @@ const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& pr
 
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
                    double tolerance) {
-  Comparer comparer(layout, tolerance);
-  for (size_t rank = 0; rank < ranks.size(); ++rank)
-    comparer.numbers({ranks[rank].losses[0]}, {expected.losses[0]}, rank, "loss");
-  comparer.tensors(ranks, &RankOutcome::gradients, expected, "gradient");
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    comparer.numbers(ranks[rank].grad_norms, expected.grad_norms, rank, "gradient norm");
-    comparer.numbers(ranks[rank].losses, expected.losses, rank, "loss");
-  }
-  comparer.tensors(ranks, &RankOutcome::parameters, expected, "parameter");
-  return comparer.result;
+  Comparison found = compare_with_one_rank(ranks, 0, expected, {.relative = tolerance});
+  if (!found.is_ok()) found.first_failure = fmt::format("{}: {}", layout.text(), found.first_failure);
+  return found;
 }
 
 void expect_as_one_rank_in_float64(const std::vector<Layout>& layouts) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,8 +13,8 @@
 #include "parallel/data_parallel.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
+#include "train/parallel_check.h"
 #include "train/setup.h"
-#include "train/step.h"
 
 namespace megalith::test {
 
@@ -66,29 +65,10 @@ struct Precision {
   Kernels kernels = Kernels::kReference;
 };
 
-// What a rank knows of a canonical tensor: the elements that it holds.
-struct Holding {
-  at::Tensor value;    // canonical shape
-  at::Tensor is_held;  // bool
-};
-using HoldingMap = std::map<std::string, Holding>;
-
-struct RankOutcome {
-  std::vector<double> losses, grad_norms;  // of every step
-  HoldingMap gradients;                    // of the first step
-  HoldingMap parameters;                   // after the last
-};
-
 // Where a mistake can be put in without touching the program; every member may be empty.
 struct Mistake {
   std::string name;
-  std::function<void(Groups& groups)> change_groups;                     // before the model is built
-  std::function<void(Model& chunk, const Groups& groups)> change_model;  // of every chunk, before weights are loaded
-  std::function<void(Batch& batch, const Groups& groups)> change_batch;  // of every microbatch
-  std::function<void(std::vector<Batch>& batches, const Groups& groups)> change_batches;  // a step's, in order
-  std::function<int(const Groups& groups)> data_rank;                                     // instead of the dp rank
-  std::function<std::unique_ptr<DataParallel>(std::unique_ptr<DataParallel>, const BuiltModel&, const Groups&)>
-      change_data_parallel;
+  CheckHooks hooks;
   std::function<PipelinePlan(PipelinePlan, const Groups&)> change_pipeline;  // what this rank takes it for
   std::optional<bool> is_of_experts;  // which layouts are tried: those with experts, those without; unset: all
 };
@@ -103,11 +83,7 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
 // task's objective is defined per microbatch (balance of experts).
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps);
 
-// How far a layout is from the single rank, relative to the largest element of each tensor.
-struct Comparison {
-  double worst = 0;           // infinity when something is not finite or held by nobody
-  std::string first_failure;  // layout, rank, tensor, first bad index, both values; empty when all is within tolerance
-};
+// The comparison of train/layout_check.h; a failure begins with the layout.
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
                    double tolerance);
 

@@ -16,18 +16,27 @@ using Kind = CollectiveKind;
 using How = WrongCollective::How;
 
 Mistake collective(std::string name, const WrongCollective& wrong) {
-  return {.name = std::move(name), .change_groups = [wrong](Groups& groups) { replace_groups(groups, wrong); }};
+  return {.name = std::move(name),
+          .hooks = {.change_groups = [wrong](Groups& groups) { replace_groups(groups, wrong); }}};
 }
 
 // The mistake's placements, before buffers and optimizer read them.
 Mistake placement(std::string name, const std::string& parameter,
                   const std::function<void(Placement& placement, const Groups& groups)>& change) {
-  return {.name = std::move(name), .change_model = [parameter, change](Model& model, const Groups& groups) {
-            model.for_each_parameter([&](Parameter& found) {
-              if (found.name().find(parameter) == std::string::npos) return;
-              change(const_cast<Placement&>(found.placement()), groups);
-            });
-          }};
+  return {.name = std::move(name), .hooks = {.change_model = [parameter, change](Model& model, const Groups& groups) {
+                                     model.for_each_parameter([&](Parameter& found) {
+                                       if (found.name().find(parameter) == std::string::npos) return;
+                                       change(const_cast<Placement&>(found.placement()), groups);
+                                     });
+                                   }}};
+}
+
+// What the mistake does to each microbatch.
+Mistake batch(std::string name, const std::function<void(Batch& batch, const Groups& groups)>& change) {
+  return {.name = std::move(name),
+          .hooks = {.change_batches = [change](std::vector<Batch>& batches, const Groups& groups) {
+            for (Batch& one : batches) change(one, groups);
+          }}};
 }
 
 AxisSet without(const AxisSet& axes, Axis left_out) {
@@ -178,16 +187,17 @@ void add_placements(std::vector<Mistake>& list) {
 }
 
 void add_data(std::vector<Mistake>& list) {
-  list.push_back(
-      {.name = "dropout keyed by data-parallel rank",
-       .change_batch = [](Batch& batch, const Groups& groups) { batch.sample_index += 1000 * groups.dp->rank(); }});
-  list.push_back({.name = "dropout keyed by place in the microbatch", .change_batch = [](Batch& batch, const Groups&) {
-                    batch.sample_index = at::arange(batch.sample_index.size(0), at::kLong);
-                  }});
-  list.push_back({.name = "tensor-parallel ranks read different samples", .data_rank = [](const Groups& groups) {
-                    return (groups.dp->rank() + groups.tp->rank()) % groups.dp->size();
-                  }});
-  list.push_back({.name = "data-parallel ranks read the same samples", .data_rank = [](const Groups&) { return 0; }});
+  list.push_back(batch("dropout keyed by data-parallel rank",
+                       [](Batch& batch, const Groups& groups) { batch.sample_index += 1000 * groups.dp->rank(); }));
+  list.push_back(batch("dropout keyed by place in the microbatch", [](Batch& batch, const Groups&) {
+    batch.sample_index = at::arange(batch.sample_index.size(0), at::kLong);
+  }));
+  const auto reads = [&](std::string name, const std::function<int(const Groups&)>& data_rank) {
+    list.push_back({.name = std::move(name), .hooks = {.data_rank = data_rank}});
+  };
+  reads("tensor-parallel ranks read different samples",
+        [](const Groups& groups) { return (groups.dp->rank() + groups.tp->rank()) % groups.dp->size(); });
+  reads("data-parallel ranks read the same samples", [](const Groups&) { return 0; });
   // Written where the zig-zag will take them from, so that the rank has the tokens of a contiguous part.
   const auto contiguous = [](at::Tensor Batch::*member) {
     return [member](Batch& batch, const Groups& groups) {
@@ -198,33 +208,27 @@ void add_data(std::vector<Mistake>& list) {
       (batch.*member).index_copy_(1, zigzag_indices(whole.size(1), size, rank), whole.narrow(1, rank * part, part));
     };
   };
-  list.push_back(
-      {.name = "labels of a contiguous part, not of the zig-zag", .change_batch = contiguous(&Batch::labels)});
-  list.push_back(
-      {.name = "positions of a contiguous part, not of the zig-zag", .change_batch = contiguous(&Batch::position_ids)});
-  list.push_back({.name = "documents of another context-parallel rank's row",
-                  .change_batch = [](Batch& batch, const Groups& groups) {
-                    if (batch.document_ids.defined())
-                      batch.document_ids = batch.document_ids.roll(groups.cp->rank(), 0);
-                  }});
-  list.push_back({.name = "context-parallel ranks read different samples", .data_rank = [](const Groups& groups) {
-                    return (groups.dp->rank() + groups.cp->rank()) % groups.dp->size();
-                  }});
-  list.push_back(
-      {.name = "accumulation overwrites",
-       .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
-         return std::unique_ptr<DataParallel>(new Overwriting(std::move(inner), model));
-       }});
-  list.push_back(
-      {.name = "reduction begun by the first microbatch",
-       .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
-         return std::unique_ptr<DataParallel>(new ReducingEarly(std::move(inner), model));
-       }});
-  list.push_back(
-      {.name = "a parameter not updated on one dp rank",
-       .change_data_parallel = [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups& groups) {
-         return std::unique_ptr<DataParallel>(new LosingAPart(std::move(inner), model, groups));
-       }});
+  list.push_back(batch("labels of a contiguous part, not of the zig-zag", contiguous(&Batch::labels)));
+  list.push_back(batch("positions of a contiguous part, not of the zig-zag", contiguous(&Batch::position_ids)));
+  list.push_back(batch("documents of another context-parallel rank's row", [](Batch& batch, const Groups& groups) {
+    if (batch.document_ids.defined()) batch.document_ids = batch.document_ids.roll(groups.cp->rank(), 0);
+  }));
+  reads("context-parallel ranks read different samples",
+        [](const Groups& groups) { return (groups.dp->rank() + groups.cp->rank()) % groups.dp->size(); });
+  const auto forgets = [&](std::string name, const auto& wrap) {
+    list.push_back({.name = std::move(name), .hooks = {.change_data_parallel = wrap}});
+  };
+  forgets("accumulation overwrites", [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
+    return std::unique_ptr<DataParallel>(new Overwriting(std::move(inner), model));
+  });
+  forgets("reduction begun by the first microbatch",
+          [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups&) {
+            return std::unique_ptr<DataParallel>(new ReducingEarly(std::move(inner), model));
+          });
+  forgets("a parameter not updated on one dp rank",
+          [](std::unique_ptr<DataParallel> inner, const BuiltModel& model, const Groups& groups) {
+            return std::unique_ptr<DataParallel>(new LosingAPart(std::move(inner), model, groups));
+          });
 }
 
 void add_pipelines(std::vector<Mistake>& list) {
@@ -234,9 +238,9 @@ void add_pipelines(std::vector<Mistake>& list) {
                     return plan;
                   }});
   list.push_back({.name = "pipeline: the last stage reads the microbatches in another order",
-                  .change_batches = [](std::vector<Batch>& batches, const Groups& groups) {
+                  .hooks = {.change_batches = [](std::vector<Batch>& batches, const Groups& groups) {
                     if (groups.pp->size() > 1 && groups.pp->is_last()) std::reverse(batches.begin(), batches.end());
-                  }});
+                  }}});
   list.push_back(
       collective("pipeline: bundles of another microbatch", {Kind::kSendReceive, "inputs of stage", How::kLate}));
   list.push_back(collective("pipeline: a stage gets the gradient of another microbatch",

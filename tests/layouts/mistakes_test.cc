@@ -17,7 +17,7 @@ TEST(LayoutMatrix, SeesEverySeededMistake) {
 // Or any difference would count as seen.
 TEST(LayoutMatrix, AgreesWithoutAMistake) {
   for (const Layout& layout : layouts_for_mistakes()) {
-    const Mistake none{.name = "none", .change_groups = [](Groups&) {}};
+    const Mistake none{.name = "none", .hooks = {.change_groups = [](Groups&) {}}};
     const RankOutcome& expected = single_rank_outcome(layout, {}, 2);
     EXPECT_EQ(compare(layout, run_layout(layout, {}, 2, &none), expected, 1e-9).first_failure, "");
   }

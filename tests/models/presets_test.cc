@@ -6,6 +6,7 @@
 
 #include "core/yaml_document.h"
 #include "models/tiny_models.h"
+#include "support/source_dir.h"
 
 namespace megalith {
 namespace {
@@ -96,7 +97,7 @@ std::string family_of(const std::string& preset) {
   return preset.starts_with("qwen") ? "qwen2" : "llama";
 }
 
-const std::filesystem::path kFolder = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs" / "models";
+const std::filesystem::path kFolder = test::source_dir() / "configs" / "models";
 
 TEST(Presets, AreAllListedHere) {
   std::vector<std::string> found, listed;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "tokenizer/tokenizer.h"
 
@@ -17,7 +18,7 @@ namespace megalith {
 namespace {
 namespace fs = std::filesystem;
 
-const fs::path kData = fs::path(MEGALITH_SOURCE_DIR) / "tests/tokenizer/data";
+const fs::path kData = test::source_dir() / "tests/tokenizer/data";
 
 std::string from_hex(const std::string& hex) {
   std::string bytes;

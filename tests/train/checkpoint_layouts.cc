@@ -9,6 +9,7 @@
 #include "comm/thread_world.h"
 #include "data/indexed_writer.h"
 #include "device/threads.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/trainer.h"
 
@@ -65,7 +66,7 @@ StepLosses train_layout(const std::vector<std::string>& model, const DataLayout&
     for (const auto* words : {&model, &layout.words, &more}) {
       inputs.arguments.insert(inputs.arguments.end(), words->begin(), words->end());
     }
-    inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
+    inputs.config_root = test::source_dir() / "configs";
     const auto resolved = resolve_config(inputs, groups.world->size());
     Logger log{LoggerSettings{.write = [](std::string_view) {}}};
     StopRequest never{0};

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {
@@ -25,7 +26,7 @@ std::unique_ptr<Resolved> resolve_with(const Words& more, int64_t world_size = 1
   ConfigInputs inputs;
   inputs.arguments.assign(std::begin(kTiny), std::end(kTiny));
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
-  inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
+  inputs.config_root = test::source_dir() / "configs";
   return resolve_config(inputs, world_size);
 }
 
@@ -95,7 +96,7 @@ TEST(Config, SequenceParallelNeedsTensorParallelRanksAndTokensThatDivide) {
 }
 
 TEST(Config, EveryPresetAloneIsAConfiguration) {
-  const std::filesystem::path folder = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs" / "models";
+  const std::filesystem::path folder = test::source_dir() / "configs" / "models";
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     ConfigInputs inputs;

@@ -10,6 +10,7 @@
 #include "comm/thread_world.h"
 #include "models/tiny_models.h"
 #include "parallel/data_parallel_options.h"
+#include "support/source_dir.h"
 #include "train/config.h"
 #include "train/step.h"
 
@@ -271,7 +272,7 @@ TEST(DistributedOptimizer, MegatronsSwitchesAreReadAndTheirRulesHold) {
       inputs.arguments.emplace_back(word);
     }
     inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
-    inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
+    inputs.config_root = test::source_dir() / "configs";
     return resolve_config(inputs, 2);
   };
   const auto resolved = resolve({"--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",

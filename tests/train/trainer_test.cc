@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "comm/thread_world.h"
 #include "device/threads.h"
+#include "support/source_dir.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {
@@ -59,7 +60,7 @@ std::unique_ptr<Resolved> resolve_tiny(const Words& more, int64_t world_size) {
                       "--lr_decay_style=constant",
                       "--micro_batch_size=2"};
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
-  inputs.config_root = std::filesystem::path(MEGALITH_SOURCE_DIR) / "configs";
+  inputs.config_root = test::source_dir() / "configs";
   return resolve_config(inputs, world_size);
 }
 

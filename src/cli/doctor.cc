@@ -1,0 +1,217 @@
+// megalith doctor: whether this machine, or all machines of a launch, are fit for a run.
+//
+// Findings of many small checks, grouped by topic, as a list or as JSON. Exit code 0 when none is an error, 1 when one
+// is. The model is Primus's preflight; the demands are its guides', Megatron-LM's for ROCm and CVS's.
+#include "cli/doctor.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "cli/doctor_parallel.h"
+#include "cli/session.h"
+#include "core/help.h"
+#include "device/device.h"
+#include "device/threads.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kDoctorUsage =
+    "usage: megalith doctor [--json] [--collectives] [--config FILE and any options of train]\n"
+    "       megalith doctor --parallel …   the configured layout against one rank; '--parallel --help' says more\n\n"
+    "Started by torchrun, srun or mpirun, all ranks check their machines and then their collectives.";
+
+constexpr std::array<std::string_view, 10> kDoctorTopics = {
+    "devices", "memory", "versions", "ports", "shared memory", "NUMA", "limits", "disk", "environment", "collectives"};
+
+// Findings in the order of the topics; within one as they came.
+void sort_by_topic(Findings& findings) {
+  const auto place = [](const Finding& finding) {
+    return std::find(kDoctorTopics.begin(), kDoctorTopics.end(), finding.topic) - kDoctorTopics.begin();
+  };
+  std::stable_sort(findings.begin(), findings.end(),
+                   [&](const Finding& a, const Finding& b) { return place(a) < place(b); });
+}
+
+// Whether the options describe a model that could be trained; without one only the machine is looked at.
+bool names_a_model(const Resolved& resolved) {
+  const Config& config = resolved.config;
+  return config.model.num_layers > 0 || config.checkpoint.load_hf || config.checkpoint.load;
+}
+
+// The whole configuration, checked, for the ranks that were launched; alone, for as many as its layout needs.
+std::unique_ptr<Resolved> resolve_whole(const CommandContext& context, const Config& read, const Launch& launch,
+                                        const std::function<void(OptionVisitor&)>& extra) {
+  ConfigInputs inputs = context.config_inputs();
+  if (launch.launcher != Launcher::kNone) return resolve_config(inputs, launch.world_size, extra);
+  const ParallelOptions& sizes = read.parallel;
+  const int64_t dense = sizes.tensor_model_parallel_size * sizes.context_parallel_size;
+  const int64_t experts =
+      sizes.expert_model_parallel_size * sizes.expert_tensor_parallel_size.value_or(sizes.tensor_model_parallel_size);
+  const int64_t smallest = std::lcm(dense, experts) * sizes.pipeline_model_parallel_size;
+  // A dry run resolves for ranks that are not there.
+  inputs.arguments.insert(inputs.arguments.end(), {"--dry_run", "true"});
+  return resolve_config(inputs, std::max(smallest, read.train.dry_run_world_size), extra);
+}
+
+struct DoctorReport {
+  Findings findings;
+  std::vector<Bandwidth> bandwidth;
+  int world_size = 1;
+};
+
+OrderedJson report_json(const DoctorReport& report) {
+  OrderedJson object = findings_json(report.findings);
+  object["world_size"] = report.world_size;
+  object["bandwidth"] = OrderedJson::array();
+  for (const Bandwidth& row : report.bandwidth) {
+    object["bandwidth"].push_back({{"collective", name_of(row.kind)},
+                                   {"bytes", row.bytes},
+                                   {"seconds", row.seconds},
+                                   {"algorithm_bytes_per_s", row.algorithm_bytes_per_s},
+                                   {"bus_bytes_per_s", row.bus_bytes_per_s}});
+  }
+  return object;
+}
+
+void print_doctor_report(const DoctorReport& report, bool as_json) {
+  if (as_json) {
+    fmt::print("{}", dump_json_pretty(report_json(report)));
+    return;
+  }
+  if (!report.bandwidth.empty()) fmt::print("{}\n", bandwidth_text(report.bandwidth, report.world_size));
+  fmt::print("{}", findings_text(report.findings));
+}
+
+// A rank whose launch cannot be understood still learns of its machine.
+Launch read_launch(CommandContext& context, Findings& findings) {
+  try {
+    const Launch launch = join_launch(context);
+    findings.push_back({"environment", "launch", FindingLevel::kOk,
+                        launch.launcher == Launcher::kNone
+                            ? "one process, without a launcher"
+                            : fmt::format("rank {} of {}, {} on this machine, by the variables of {}", launch.rank,
+                                          launch.world_size, launch.local_world_size, name_of(launch.launcher)),
+                        ""});
+    return launch;
+  } catch (const UserError& error) {
+    findings.push_back({"environment", "launch", FindingLevel::kError, error.message(), error.remedy()});
+    return {};
+  }
+}
+
+// The ranks wait for one another for good: what was found before is said, and the process left from the watchdog's
+// thread.
+[[noreturn]] void leave_hanging(CommandContext& context, DoctorReport report, const std::string& message,
+                                const DoctorOptions& own, bool speaks) {
+  report.findings.push_back({"collectives", "world", FindingLevel::kError, message.substr(0, message.find('\n')),
+                             "what each rank waits for stands on standard error"});
+  sort_by_topic(report.findings);
+  if (speaks) print_doctor_report(report, own.json);
+  std::fflush(stdout);
+  context.log.error("{}", message);
+  ::_exit(kExitFailure);
+}
+
+Finding no_collectives(bool is_broken) {
+  const std::string found =
+      is_broken ? "not tried: the launch's variables are wrong (see environment)" : "one process has nobody to talk to";
+  return {"collectives", "collectives", FindingLevel::kNote, found,
+          is_broken ? "" : "start doctor as the run will be: torchrun --no-python --nproc-per-node N megalith doctor"};
+}
+
+}  // namespace
+
+void DoctorOptions::visit(OptionVisitor& v) {
+  v.group("Doctor");
+  v.field("json", json, "Print one JSON object instead of a list.");
+  v.field("collectives", collectives,
+          "Check the collectives; unset: when several ranks were launched. One rank talks to itself through the back "
+          "end.");
+  v.field("largest_message_mib", largest_message_mib, "Largest message of the bandwidth table; 0: no table.")
+      .unit("MiB")
+      .at_least(0)
+      .at_most(65536);
+  v.field("disk_probe_mib", disk_probe_mib, "How much is written to each folder, and removed again, to see its speed.")
+      .unit("MiB")
+      .at_least(1)
+      .at_most(65536);
+}
+
+int run_doctor(CommandContext& context) {
+  const auto parallel = std::find(context.arguments.begin(), context.arguments.end(), "--parallel");
+  if (parallel != context.arguments.end()) {
+    context.arguments.erase(parallel);
+    return run_doctor_parallel(context);
+  }
+  DoctorOptions own;
+  const auto extra = [&](OptionVisitor& v) { own.visit(v); };
+  auto resolved = std::make_unique<Resolved>(extra);
+  // A machine can be looked at without a model: only what cannot be read is wrong then.
+  const Resolution resolution = resolve(*resolved->options, context.config_inputs());
+  if (resolution.wants_help) {
+    fmt::print("{}\n\n{}", kDoctorUsage, help_text(*resolved->options));
+    return kExitSuccess;
+  }
+  DoctorReport report;
+  const Launch launch = read_launch(context, report.findings);
+  const bool has_launch_error = count_level(report.findings, FindingLevel::kError) > 0;
+  const bool has_model = names_a_model(*resolved);
+  if (has_model) {
+    own = {};  // read anew
+    resolved = resolve_whole(context, resolved->config, launch, extra);
+    for (const std::string& note : resolved->notes) context.log.note("{}", note);
+  } else {
+    for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  }
+  EnvironmentMap environment = context.environment;
+  for (const auto& [name, value] : resolution.exports) {
+    environment[name] = value;
+    ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  }
+  const RuntimeOptions& runtime = resolved->config.runtime;
+  const bool uses_gpu = runtime.device.device == DeviceChoice::kGpu ||
+                        (runtime.device.device == DeviceChoice::kAuto && accelerator_count() > 0);
+  set_num_threads(runtime.threads, launch.local_world_size);
+  const DoctorCase one{.resolved = *resolved,
+                       .options = own,
+                       .environment = std::move(environment),
+                       .launch = launch,
+                       .has_model = has_model,
+                       .uses_gpu = uses_gpu};
+  append(report.findings, check_environment(one));
+  report.world_size = launch.world_size;
+  const bool speaks = launch.rank == 0;
+  if (!has_launch_error && own.collectives.value_or(launch.world_size > 1)) {
+    WorldReport world = check_world(one, report.findings, [&](const std::string& message) {
+      leave_hanging(context, report, message, own, speaks);
+    });
+    if (world.is_complete) {
+      // Warnings and errors now come with who has them.
+      std::erase_if(report.findings, [](const Finding& finding) { return finding.level >= FindingLevel::kWarning; });
+      append(report.findings, std::move(world.shared));
+    } else if (!speaks) {
+      for (const Finding& finding : world.findings) {
+        context.log.error("{}{}{}", finding.found, finding.remedy.empty() ? "" : "\n  ", finding.remedy);
+      }
+    }
+    append(report.findings, std::move(world.findings));
+    report.bandwidth = std::move(world.bandwidth);
+  } else {
+    report.findings.push_back(no_collectives(has_launch_error));
+  }
+  sort_by_topic(report.findings);
+  if (speaks) print_doctor_report(report, own.json);
+  return count_level(report.findings, FindingLevel::kError) > 0 ? kExitFailure : kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,61 @@
+// The parts of `megalith doctor`: what is checked on a machine alone, and what the ranks check together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "comm/collective_check.h"
+#include "comm/launch.h"
+#include "core/finding.h"
+#include "train/config.h"
+
+namespace megalith {
+
+struct DoctorOptions {
+  bool json = false;
+  std::optional<bool> collectives;  // unset: when there are several ranks
+  int64_t largest_message_mib = 64, disk_probe_mib = 32;
+
+  void visit(OptionVisitor& v);
+};
+
+// Everything that a check may need of the run that is planned.
+struct DoctorCase {
+  const Resolved& resolved;  // checked as a whole only when has_model
+  const DoctorOptions& options;
+  EnvironmentMap environment;  // with what the configuration file exports
+  Launch launch;
+  bool has_model = false;
+  bool uses_gpu = false;
+};
+
+// Findings of devices, memory, versions, ports, shared memory, NUMA, limits, disk and environment, in this order. One
+// rank of each machine alone probes the disks.
+Findings check_environment(const DoctorCase& one);
+
+// What this rank's model and its training take, in bytes: weights, gradients and optimizer as the options shard them,
+// and the estimated activations. resolved has a model.
+struct MemoryEstimate {
+  int64_t state_bytes = 0, activation_bytes = 0;
+};
+MemoryEstimate estimate_memory(const Resolved& resolved, int rank);
+
+// What the ranks found together; the same on all of them.
+struct WorldReport {
+  Findings findings;                 // of the topic "collectives"
+  Findings shared;                   // own findings of all ranks that are warnings or errors, with who shares them
+  std::vector<Bandwidth> bandwidth;  // empty when not measured
+  bool is_complete = false;          // the ranks met and nothing broke; else `findings` are this rank's alone
+};
+
+// Meets the ranks, compares what they are and what they were asked, and runs the collectives.
+//   own      this rank's findings, to be shared
+//   on_hang  called on another thread when a collective does not end: this function will not return then
+WorldReport check_world(const DoctorCase& one, const Findings& own,
+                        const std::function<void(const std::string& message)>& on_hang);
+
+}  // namespace megalith

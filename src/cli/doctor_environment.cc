@@ -1,0 +1,172 @@
+// What doctor checks on one machine; the checks themselves are in device/ and comm/, here they get their facts.
+#include <ATen/DeviceAccelerator.h>
+#include <fmt/format.h>
+#include <gnu/libc-version.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+
+#include "cli/doctor.h"
+#include "comm/back_ends.h"
+#include "comm/fake_group.h"
+#include "comm/network_check.h"
+#include "core/strings.h"
+#include "device/device.h"
+#include "device/folder_check.h"
+#include "device/machine.h"
+#include "device/machine_check.h"
+#include "device/memory.h"
+#include "device/threads.h"
+#include "device/torch_build.h"
+#include "device/variable_check.h"
+#include "train/report.h"
+#include "train/setup.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kMachineRoot = "/";
+
+// Asking a GPU for its memory costs some of it, in each process that asks: of several ranks each asks its own.
+VisibleDevices visible_devices(const TorchBuild& torch, const Launch& launch) {
+  VisibleDevices visible{.flavour = torch.flavour, .num_accelerators = accelerator_count(), .memory = {}};
+  for (int i = 0; i < visible.num_accelerators; ++i) {
+    if (launch.local_world_size > 1 && i != launch.local_rank) continue;
+    const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(narrow<c10::DeviceIndex>(i));
+    visible.memory.push_back({i, static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)});
+  }
+  return visible;
+}
+
+Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const SystemFacts& system) {
+  Findings findings = {{"versions", "megalith", FindingLevel::kOk, std::string(kProgramVersion), ""}};
+  append(findings, check_torch(torch));
+  const auto add = [&](FindingLevel level, std::string check, std::string found, std::string remedy = "") {
+    findings.push_back({"versions", std::move(check), level, std::move(found), std::move(remedy)});
+  };
+  const BackEnds ends = back_ends();
+  // What is missing matters to several ranks on such devices.
+  const auto level_without = [&](bool is_needed) {
+    if (!is_needed) return FindingLevel::kNote;
+    return one.launch.world_size > 1 ? FindingLevel::kError : FindingLevel::kWarning;
+  };
+  if (ends.has_gloo) {
+    add(FindingLevel::kOk, "Gloo", "torch's own");
+  } else {
+    add(level_without(!one.uses_gpu), "Gloo", "not built in: several ranks cannot work together on CPUs",
+        "install libgloo-dev and build again (make)");
+  }
+  if (ends.has_nccl) {
+    add(FindingLevel::kOk, torch.flavour == "ROCm" ? "RCCL" : "NCCL",
+        ends.nccl_version.empty() ? "of unknown version" : ends.nccl_version);
+  } else if (torch.flavour != "CPU") {
+    add(level_without(one.uses_gpu), "NCCL", "not built in: several ranks cannot work together on GPUs",
+        "build again with nccl.h or rccl/rccl.h there (make)");
+  }
+  add(FindingLevel::kOk, "kernel", system.kernel.empty() ? "unknown" : system.kernel);
+  add(FindingLevel::kOk, "C library", fmt::format("glibc {}", gnu_get_libc_version()));
+#if defined(__clang__)
+  add(FindingLevel::kOk, "compiler", __VERSION__);  // "Clang 16.0.6"
+#else
+  add(FindingLevel::kOk, "compiler", "GCC " __VERSION__);
+#endif
+  return findings;
+}
+
+// What the model that is configured takes, against what there is for this rank.
+Findings check_model_memory(const DoctorCase& one, const VisibleDevices& visible, const MemoryFacts& memory) {
+  if (!one.has_model) return {};
+  const MemoryEstimate estimate = estimate_memory(one.resolved, one.launch.rank);
+  const int64_t needed = estimate.state_bytes + estimate.activation_bytes;
+  int64_t there = 0;
+  if (one.uses_gpu) {
+    const auto own = std::find_if(visible.memory.begin(), visible.memory.end(), [&](const VisibleDevices::Memory& gpu) {
+      return gpu.index == one.launch.local_rank;
+    });
+    if (own == visible.memory.end()) return {};
+    there = own->free_bytes;
+  } else {
+    if (!memory.available_bytes) return {};
+    there = *memory.available_bytes;
+    if (memory.limit_bytes) there = std::min(there, *memory.limit_bytes - memory.limit_used_bytes.value_or(0));
+    there /= one.launch.local_world_size;
+  }
+  Finding finding{"memory", "model", FindingLevel::kOk, "", ""};
+  finding.found = fmt::format(
+      "rank {} of {} takes about {} for weights, gradients and optimizer and {} for activations; {} are there for it",
+      one.launch.rank, one.resolved.derived.world_size, format_bytes(estimate.state_bytes),
+      format_bytes(estimate.activation_bytes), format_bytes(there));
+  if (needed > there) {
+    finding.level = estimate.state_bytes > there ? FindingLevel::kError : FindingLevel::kWarning;
+    finding.remedy =
+        "more ranks with --tensor_model_parallel_size, --pipeline_model_parallel_size or --use_torch_fsdp2; "
+        "--use_distributed_optimizer; for activations --recompute_granularity full or a smaller --micro_batch_size";
+  }
+  return {finding};
+}
+
+Findings check_folders(const DoctorCase& one) {
+  if (one.launch.local_rank != 0) return {};
+  const Config& config = one.resolved.config;
+  std::vector<std::pair<std::string, std::string>> folders;
+  if (config.checkpoint.save) folders.emplace_back("save", *config.checkpoint.save);
+  if (config.data.data_cache_path) folders.emplace_back("data_cache_path", *config.data.data_cache_path);
+  const auto temporary = one.environment.find("TMPDIR");
+  if (temporary != one.environment.end() && !temporary->second.empty())
+    folders.emplace_back("TMPDIR", temporary->second);
+  if (!config.checkpoint.save) folders.emplace_back("current folder", ".");
+  Findings findings;
+  for (const auto& [purpose, path] : folders) {
+    std::error_code error;
+    const std::filesystem::path shown =
+        path == "." ? std::filesystem::current_path(error) : std::filesystem::path(path);
+    append(findings, check_folder(probe_folder(purpose, shown, one.options.disk_probe_mib << 20, kMachineRoot)));
+  }
+  return findings;
+}
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
+  const Config& config = resolved.config;
+  const Groups groups(Mesh::from_options(config.parallel, resolved.derived.world_size), rank, fake_group_factory(rank));
+  const BuiltModel built = build_model(resolved, groups, at::kMeta);
+  const auto parameters = static_cast<double>(built.num_parameters());
+  const bool is_fp32 = resolved.derived.dtype == at::kFloat;
+  // AdamW keeps two moments, and a master copy where the weights are not fp32 themselves.
+  const double weights = static_cast<double>(c10::elementSize(resolved.derived.dtype));
+  const double gradients = 4, optimizer = is_fp32 ? 8 : 12;
+  const double shards = static_cast<double>(groups.dp_shard_cp->size());
+  const bool is_fsdp = config.data_parallel.use_torch_fsdp2;
+  const bool is_zero = config.data_parallel.use_distributed_optimizer || is_fsdp;
+  const double bytes = (weights + gradients) / (is_fsdp ? shards : 1) + optimizer / (is_zero ? shards : 1);
+  return {static_cast<int64_t>(bytes * parameters), activation_estimate(built, groups.pp->rank(), resolved)};
+}
+
+Findings check_environment(const DoctorCase& one) {
+  const MachineUse use{
+      .uses_gpu = one.uses_gpu, .local_world_size = one.launch.local_world_size, .world_size = one.launch.world_size};
+  const TorchBuild torch = torch_build();
+  const VisibleDevices visible = visible_devices(torch, one.launch);
+  const GpuFacts gpus = read_gpus(kMachineRoot);
+  const MemoryFacts memory = read_memory(kMachineRoot);
+  const SystemFacts system = read_system(kMachineRoot);
+  const HostNetwork host = this_host();
+  Findings all = check_processor(read_cpu(kMachineRoot), cpu_features(), usable_cores(), use);
+  append(all, check_gpus(gpus, visible, use));
+  append(all, check_memory(memory));
+  append(all, check_model_memory(one, visible, memory));
+  append(all, check_versions(one, torch, system));
+  append(all, check_network(one.launch, one.uses_gpu, one.environment, host));
+  append(all, check_rdma(host.rdma_ports, use));
+  append(all, check_shared_memory(read_space("/dev/shm"), use));
+  append(all, check_numa(system, use));
+  append(all, check_limits(read_limits(kMachineRoot), use, !host.rdma_ports.empty()));
+  append(all, check_folders(one));
+  append(all, check_variables(one.environment, use, usable_cores(), gpus.has_amd));
+  return all;
+}
+
+}  // namespace megalith

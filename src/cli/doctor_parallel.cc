@@ -1,0 +1,119 @@
+// See doctor_parallel.h.
+#include "cli/doctor_parallel.h"
+
+#include <fmt/ranges.h>
+
+#include <cstdio>
+
+#include "cli/session.h"
+#include "core/help.h"
+#include "core/time.h"
+#include "train/parallel_check.h"
+#include "train/toy_config.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kDoctorParallelUsage =
+    "usage: megalith doctor --parallel --config FILE [--option value ...]\n\n"
+    "Compares losses, gradients and parameters of the configured parallel layout, at toy width, with one rank's.\n"
+    "The options are those of megalith train; --dry_run_world_size N says how many ranks the run will have.";
+
+// As threads on few cores; what is larger is cut, and said.
+constexpr int64_t kMostThreadRanks = 32;
+constexpr double kQuiet_s = 2;  // what takes less needs no sign of life
+
+std::string layout_text(const Config& config, int64_t world_size) {
+  const Mesh mesh = Mesh::from_options(config.parallel, world_size);
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kDp}) {
+    if (mesh.size(axis) > 1) add(fmt::format("{} {}", name_of(axis), mesh.size(axis)));
+  }
+  if (mesh.size(Axis::kDpReplicate) > 1) add(fmt::format("in {} parts", mesh.size(Axis::kDpReplicate)));
+  if (mesh.size(Axis::kEp) > 1 || mesh.size(Axis::kEtp) != mesh.size(Axis::kTp)) {
+    add(fmt::format("ep {}, etp {}", mesh.size(Axis::kEp), mesh.size(Axis::kEtp)));
+  }
+  if (config.sequence_parallel && mesh.size(Axis::kTp) > 1) add("sequence_parallel");
+  if (mesh.size(Axis::kCp) > 1) add(fmt::format("cp_comm_type {}", fmt::join(config.parallel.cp_comm_type, " ")));
+  if (config.data_parallel.use_torch_fsdp2) add("use_torch_fsdp2");
+  if (config.data_parallel.use_distributed_optimizer) add("use_distributed_optimizer");
+  if (config.recompute.is_full()) add("full recomputation");
+  if (config.recompute.is_selective()) add("selective recomputation");
+  return text.empty() ? "one rank" : text;
+}
+
+void print_header(const ToyWorld& world, const ToyConfig& toy, bool has_threads) {
+  const Resolved& layout = *toy.layout;
+  std::string schedule;
+  if (layout.derived.pipeline.num_ranks > 1) {
+    schedule = fmt::format("\nschedule      {}, {} stage(s) a rank, {}",
+                           layout.derived.pipeline.schedule(narrow<int>(layout.derived.num_microbatches)).name,
+                           layout.derived.pipeline.num_chunks, *layout.config.pipeline.pipeline_model_parallel_layout);
+  }
+  fmt::print("layout        {}: {} rank(s) as {}{}\n", layout_text(layout.config, world.world_size), world.world_size,
+             has_threads ? "threads" : "processes", schedule);
+  fmt::print("toy           {}\n", toy.text());
+  for (const std::string& cut : world.cuts) fmt::print("cut           {}\n", cut);
+  if (!toy.set_aside.empty()) fmt::print("left out      {}\n", fmt::join(toy.set_aside, ", "));
+  std::fflush(stdout);
+}
+
+int print_report(const ParallelReport& report, double elapsed_s) {
+  if (!report.is_ok()) {
+    fmt::print("FAILED        the layout differs from one rank\n{}\n", report.failure);
+    return kExitFailure;
+  }
+  fmt::print(
+      "ok            loss of {} steps, {} gradients and {} parameters agree with one rank, largest relative difference "
+      "{:.1g} in float64; the configured operators agree in float32 ({:.1f} s)\n",
+      report.num_steps, report.num_gradients, report.num_parameters, report.worst, elapsed_s);
+  return kExitSuccess;
+}
+
+int check_in_processes(CommandContext& context, const Resolved& user, const Launch& launch) {
+  const ToyWorld world{.parallel = user.config.parallel, .world_size = launch.world_size, .cuts = {}};
+  ParallelCheck check(user, world);
+  // The groups are those of the toy's layout, the settings of the process the person's.
+  ToyConfig met = make_toy_config(user, world, ToyPrecision::kExact, /*num_steps=*/1);
+  met.layout->notes = user.notes;
+  met.layout->exports = user.exports;
+  Session session = start_session(context, std::move(met.layout), launch);
+  return run_in_session(session, [&] {
+    if (launch.rank == 0) print_header(world, check.toy(), /*has_threads=*/false);
+    const Stopwatch watch;
+    const ParallelReport report = check.run_as_rank(session.groups, session.device);
+    session.finish();
+    if (launch.rank == 0) return print_report(report, watch.elapsed_s());
+    if (!report.is_ok()) context.log.error("{}", report.failure);
+    return report.is_ok() ? kExitSuccess : kExitFailure;
+  });
+}
+
+int check_in_threads(CommandContext& context, const Resolved& user, std::optional<int64_t> world_size) {
+  for (const std::string& note : user.notes) context.log.note("{}", note);
+  const ToyWorld world = make_toy_world(user.config.parallel, world_size, kMostThreadRanks);
+  const Stopwatch watch;
+  ParallelCheck check(user, world, [&](const std::string& what) {
+    if (watch.elapsed_s() > kQuiet_s) context.log.info("{:.0f} s: {}", watch.elapsed_s(), what);
+  });
+  print_header(world, check.toy(), /*has_threads=*/true);
+  const ParallelReport report = check.run_as_threads();
+  return print_report(report, watch.elapsed_s());
+}
+
+}  // namespace
+
+int run_doctor_parallel(CommandContext& context) {
+  if (context.wants_help()) {
+    const Resolved options;
+    fmt::print("{}\n\n{}", kDoctorParallelUsage, help_text(*options.options));
+    return kExitSuccess;
+  }
+  const Launch launch = join_launch(context);
+  const CheckedConfig checked = resolve_for_check(context.config_inputs(), launch.world_size);
+  if (launch.world_size > 1) return check_in_processes(context, *checked.resolved, launch);
+  return check_in_threads(context, *checked.resolved, checked.world_size);
+}
+
+}  // namespace megalith

@@ -1,0 +1,45 @@
+// Whether this machine is fit for a run: what machine.h has read, judged. Every check is a pure function from facts to
+// findings.
+//
+// Source of the demands: the guides of ROCm's Megatron-LM, Primus and CVS (NUMA balancing off, --shm-size, RDMA
+// devices), NCCL's documentation of shared and locked memory.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/finding.h"
+#include "device/device.h"
+#include "device/machine.h"
+
+namespace megalith {
+
+// What is to run here.
+struct MachineUse {
+  bool uses_gpu = false;
+  int local_world_size = 1, world_size = 1;
+};
+
+// LibTorch's side of the devices.
+struct VisibleDevices {
+  std::string flavour;       // what torch was built for: "CPU", "CUDA", "ROCm"
+  int num_accelerators = 0;  // that this process can use
+  struct Memory {
+    int index = 0;
+    int64_t free_bytes = 0, total_bytes = 0;
+  };
+  std::vector<Memory> memory;  // of those that were asked
+};
+
+Findings check_processor(const CpuFacts& cpu, const CpuFeatures& features, int usable_cores, const MachineUse& use);
+Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const MachineUse& use);
+Findings check_memory(const MemoryFacts& memory);
+// shm  of /dev/shm; nothing when there is none
+Findings check_shared_memory(const std::optional<SpaceFacts>& shm, const MachineUse& use);
+Findings check_numa(const SystemFacts& system, const MachineUse& use);
+Findings check_limits(const LimitFacts& limits, const MachineUse& use, bool has_rdma);
+Findings check_rdma(std::span<const RdmaPort> ports, const MachineUse& use);
+
+}  // namespace megalith

@@ -1,0 +1,25 @@
+// Random batches on which a layout is compared with one rank: few tokens, each of which counts differently, so that one
+// lost, doubled or read by the wrong rank shows.
+#pragma once
+
+#include <cstdint>
+
+#include "data/batch.h"
+
+namespace megalith {
+
+struct CheckBatchShape {
+  int64_t num_samples = 8, sequence = 6;  // of a global batch
+  int64_t vocab_size = 0;
+  bool has_documents = false;       // two a row, which do not see one another (reset_attention_mask)
+  bool restarts_positions = false;  // and positions start anew in the second (reset_position_ids)
+};
+
+// The global batch of a step, counted from 0; a function of its arguments. Loss weights are 0, 1/4, … 1: samples differ
+// in their numbers of valid tokens, and of four or more one has none.
+Batch make_check_batch(const CheckBatchShape& shape, int step);
+
+// Rows [begin, begin + count) of a batch, in memory of their own.
+Batch batch_rows(const Batch& whole, int64_t begin, int64_t count);
+
+}  // namespace megalith
