@@ -38,7 +38,9 @@ int64_t last_level_cache_bytes(const at::Device& device) {
 
 int64_t bytes_of(const BenchInputs& inputs) {
   int64_t bytes = 0;
-  for (const at::Tensor& tensor : inputs) bytes += static_cast<int64_t>(tensor.nbytes());
+  for (const at::Tensor& tensor : inputs) {
+    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
   return bytes;
 }
 
