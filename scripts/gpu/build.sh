@@ -14,6 +14,12 @@ export CUDACXX
 export TORCH_DIR= TORCH_VERSION="$CUDA_TORCH_VERSION"
 "$scripts/setup_torch.sh" "$venv" "$build/torch.env" "$build/logs/torch.log"
 "$scripts/configure.sh" "$build" "$venv" "$build/logs/configure.log" -DMEGALITH_CUDA=ON -DMEGALITH_TESTS=ON "$@"
+# What a change of the CMake files adds or removes is known only after they were read again.
+if ! ninja -C "$build" build.ninja >"$build/logs/reconfigure.log" 2>&1; then
+  tail -n 30 "$build/logs/reconfigure.log" >&2
+  echo "error: CMake failed in $build (log: $build/logs/reconfigure.log)" >&2
+  exit 1
+fi
 # The fuzzer has no part that a GPU or another torch would change.
 tests=$(ninja -C "$build" -t targets all | sed -n 's|^\(bin/test_[a-z_]*\): .*|\1|p' | sort -u)
 if [ -z "$tests" ]; then
