@@ -27,7 +27,7 @@ site=$(dirname "$(realpath "$site")")
 run() { (cd "$folder" && env -i PATH=/usr/bin:/bin HOME="$folder" PYTHON="$python" OMP_WAIT_POLICY=passive "$@"); }
 
 # What every Linux has; all else must come with torch.
-system='^(linux-vdso|ld-linux[a-z0-9_-]*|libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+)\.so'
+system='^(linux-vdso|ld-linux[a-z0-9_-]*|libc|libm|libdl|libpthread|librt|libutil|libgcc_s|libstdc\+\+)\.so'
 count=0
 for path in "$root"/bin/*; do
   program=$(basename "$path")

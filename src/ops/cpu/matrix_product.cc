@@ -76,7 +76,7 @@ bool is_widened(const at::Tensor& y) {
 }
 
 // Widened at a time: weights are often larger than what they are multiplied with.
-constexpr int64_t kWideRows = 2048, kWideWeightRows = 1024;
+constexpr int64_t kWideRows = 128, kWideWeightRows = 128;
 
 at::Tensor wide_rows(const at::Tensor& t, int64_t first, int64_t count) {
   return t.narrow(0, first, count).to(at::kFloat);
