@@ -75,8 +75,8 @@ bool is_widened(const at::Tensor& y) {
   return y.scalar_type() == at::kHalf || (y.scalar_type() == at::kBFloat16 && !has_bf16_blocks());
 }
 
-// Widened at a time: weights are often larger than what they are multiplied with.
-constexpr int64_t kWideRows = 128, kWideWeightRows = 128;
+// Rows that are widened at a time: an eighth, so that the scratch stays small beside what it is made of.
+int64_t wide_run(int64_t rows) { return std::clamp<int64_t>(div_up(rows, 8), 128, 2048); }
 
 at::Tensor wide_rows(const at::Tensor& t, int64_t first, int64_t count) {
   return t.narrow(0, first, count).to(at::kFloat);
@@ -85,11 +85,12 @@ at::Tensor wide_rows(const at::Tensor& t, int64_t first, int64_t count) {
 // y = a b^T + bias, summed in fp32 and rounded once
 void widened_forward(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
                      const std::optional<at::Tensor>& bias) {
-  for (int64_t row = 0; row < a.size(0); row += kWideRows) {
-    const int64_t rows = std::min(kWideRows, a.size(0) - row);
+  const int64_t most_rows = wide_run(a.size(0)), most_columns = wide_run(b.size(0));
+  for (int64_t row = 0; row < a.size(0); row += most_rows) {
+    const int64_t rows = std::min(most_rows, a.size(0) - row);
     const at::Tensor wide = wide_rows(a, row, rows);
-    for (int64_t column = 0; column < b.size(0); column += kWideWeightRows) {
-      const int64_t columns = std::min(kWideWeightRows, b.size(0) - column);
+    for (int64_t column = 0; column < b.size(0); column += most_columns) {
+      const int64_t columns = std::min(most_columns, b.size(0) - column);
       at::Tensor sum = at::mm(wide, wide_rows(b, column, columns).t());
       if (bias.has_value()) sum.add_(wide_rows(*bias, column, columns));
       y.narrow(0, row, rows).narrow(1, column, columns).copy_(sum);
@@ -99,11 +100,12 @@ void widened_forward(const at::Tensor& y, const at::Tensor& a, const at::Tensor&
 
 // y = a b, summed in fp32 and rounded once
 void widened_dgrad(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
-  for (int64_t row = 0; row < a.size(0); row += kWideRows) {
-    const int64_t rows = std::min(kWideRows, a.size(0) - row);
+  const int64_t most_rows = wide_run(a.size(0)), most_terms = wide_run(b.size(0));
+  for (int64_t row = 0; row < a.size(0); row += most_rows) {
+    const int64_t rows = std::min(most_rows, a.size(0) - row);
     at::Tensor sum = at::zeros({rows, b.size(1)}, a.options().dtype(at::kFloat));
-    for (int64_t term = 0; term < b.size(0); term += kWideWeightRows) {
-      const int64_t terms = std::min(kWideWeightRows, b.size(0) - term);
+    for (int64_t term = 0; term < b.size(0); term += most_terms) {
+      const int64_t terms = std::min(most_terms, b.size(0) - term);
       sum.addmm_(a.narrow(0, row, rows).narrow(1, term, terms).to(at::kFloat), wide_rows(b, term, terms));
     }
     y.narrow(0, row, rows).copy_(sum);
