@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -212,6 +213,10 @@ class Meeting {
   std::string name_, network_, missing_;
 };
 
+// Writing to a rank that is just being killed shall be an error of that connection, not the end of this process: the
+// server of c10d's store writes through libuv, which leaves SIGPIPE to its program.
+void survive_closed_connections() { std::signal(SIGPIPE, SIG_IGN); }
+
 }  // namespace
 
 StorePointer C10dWorld::Shared::open_store(const NetworkChoice& network) {
@@ -238,6 +243,7 @@ void C10dWorld::Shared::meet() {
                     launch.world_size, place, timeout_text(), reason));
   };
   const QuietC10d quiet;
+  survive_closed_connections();
   StorePointer root;
   try {
     root = open_store(network);

@@ -181,11 +181,15 @@ def test_under_torchrun_the_ranks_end_themselves(program, data, tmp_path):
 
 
 def test_a_run_that_goes_well_hears_nothing_of_it(program, data, tmp_path):
-    """Also when all of it was suspended for longer than the time-out, as Slurm and a terminal can do."""
+    """Also when all of it was suspended for longer than the time-out, as Slurm and a terminal can do.
+
+    A signal that says that some connection was closed, as a killed rank closes its own, ends no other rank.
+    """
     processes = start(program, train_words(data, tmp_path, *OPTIONS, "--exit_interval", 400, steps=1_000_000), 2)
     try:
         wait_for_lines(tmp_path / "metrics.jsonl", 3, processes)
         for process in processes:
+            process.send_signal(signal.SIGPIPE)
             process.send_signal(signal.SIGSTOP)
         time.sleep(TIMEOUT_S + 3)
         assert all(process.poll() is None for process in processes)
