@@ -50,6 +50,18 @@ double max_over_mean(const std::vector<ExpertLoad>& loads) {
   return most;
 }
 
+std::optional<double> dropped_share(const std::vector<ExpertLoad>& loads) {
+  bool has_limit = false;
+  int64_t num_dropped = 0, num_choices = 0;
+  for (const ExpertLoad& load : loads) {
+    has_limit = has_limit || load.num_dropped.has_value();
+    num_dropped += load.num_dropped.value_or(0);
+    num_choices += std::accumulate(load.tokens.begin(), load.tokens.end(), int64_t{0});
+  }
+  if (!has_limit) return std::nullopt;
+  return num_choices > 0 ? static_cast<double>(num_dropped) / static_cast<double>(num_choices) : 0;
+}
+
 void ExpertLoadWindow::add(const std::vector<ExpertLoad>& loads) {
   if (loads.empty()) return;
   const auto change = [this](const std::vector<ExpertLoad>& step, int64_t sign) {
@@ -68,7 +80,7 @@ void ExpertLoadWindow::add(const std::vector<ExpertLoad>& loads) {
 
 std::vector<ExpertLoad> ExpertLoadWindow::total() const {
   std::vector<ExpertLoad> loads;
-  for (const auto& [layer, tokens] : total_) loads.push_back({layer, tokens});
+  for (const auto& [layer, tokens] : total_) loads.push_back({layer, tokens, {}});
   return loads;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace megalith {
 struct ExpertLoad {
   int64_t layer = 0;  // number in the whole model
   std::vector<int64_t> tokens;
+  std::optional<int64_t> num_dropped;  // of these choices, for want of capacity; unset where there is no limit
 
   // The most and the least that an expert has, over the mean of them all; 0 without any tokens.
   double max_over_mean() const;
@@ -21,6 +23,9 @@ struct ExpertLoad {
 
 // The most over all layers; 0 without any.
 double max_over_mean(const std::vector<ExpertLoad>& loads);
+
+// Of all layers' choices, the part that was dropped; unset when no layer has a limit.
+std::optional<double> dropped_share(const std::vector<ExpertLoad>& loads);
 
 // The sum over a number of steps.
 class ExpertLoadWindow {

@@ -70,6 +70,7 @@ std::string json_line(const StepRecord& record) {
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
   if (!record.expert_loads.empty()) {
     line["expert_load_max_over_mean"] = max_over_mean(record.expert_loads);
+    if (const auto share = dropped_share(record.expert_loads)) line["expert_dropped_share"] = *share;
     size_t num_numbers = 0;
     for (const ExpertLoad& load : record.expert_loads) num_numbers += load.tokens.size();
     for (const ExpertLoad& load : record.expert_loads) {

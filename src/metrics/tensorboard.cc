@@ -61,6 +61,9 @@ void TensorboardSink::on_step(const StepRecord& record) {
   Scalars over_iterations;
   if (!record.expert_loads.empty()) {
     over_iterations.emplace_back("expert-load-max-over-mean", max_over_mean(record.expert_loads));
+    if (const auto share = dropped_share(record.expert_loads)) {
+      over_iterations.emplace_back("expert-dropped-share", *share);
+    }
   }
   if (options_.log_timers_to_tensorboard) {
     over_iterations.emplace_back("iteration-time", record.elapsed_ms / 1e3);

@@ -61,12 +61,14 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& whole_batches,
   // Of each term: its sum and its weight.
   const std::vector<std::string> names = model_.loss_names();
   std::vector<std::pair<at::Tensor, at::Tensor>> sums(names.size());
-  std::map<int64_t, at::Tensor> expert_counts;
+  ExpertRecords experts;  // summed over the microbatches
   const auto add_terms = [&](const ModelOutput& output) {
     if (output.experts) {
       for (const auto& [layer, record] : *output.experts) {
-        at::Tensor& counts = expert_counts[layer];
-        counts = counts.defined() ? counts + record.counts : record.counts;
+        ExpertRecord& sum = experts[layer];
+        sum.counts = sum.counts.defined() ? sum.counts + record.counts : record.counts;
+        if (!record.num_dropped.defined()) continue;
+        sum.num_dropped = sum.num_dropped.defined() ? sum.num_dropped + record.num_dropped : record.num_dropped;
       }
     }
     for (const LossTerm& term : output.terms) {
@@ -102,25 +104,32 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& whole_batches,
     result.losses.push_back({names[i], value});
     if (!std::isfinite(value)) result.is_loss_finite = false;
   }
-  result.expert_loads = sum_expert_loads(expert_counts);
+  result.expert_loads = sum_expert_loads(experts);
   return result;
 }
 
 // Ranks have tokens or layers of their own, so the sum over all of them has everything once.
-std::vector<ExpertLoad> TrainStep::sum_expert_loads(const std::map<int64_t, at::Tensor>& counts) const {
+std::vector<ExpertLoad> TrainStep::sum_expert_loads(const ExpertRecords& records) const {
   const ModelConfig& config = model_.config();
   if (!config.has_experts()) return {};
   const int64_t num_layers = config.num_layers + config.num_prediction_modules();
+  const int64_t num_experts = *config.num_experts;
+  const bool has_capacity = config.has_capacity();
+  // A row a layer: the choices of its experts, then how many were dropped.
   const at::Tensor all =
-      at::zeros({num_layers, *config.num_experts}, at::TensorOptions(groups_.world->device()).dtype(at::kLong));
-  for (const auto& [layer, count] : counts) all[layer].copy_(count);
+      at::zeros({num_layers, num_experts + 1}, at::TensorOptions(groups_.world->device()).dtype(at::kLong));
+  for (const auto& [layer, record] : records) {
+    all[layer].narrow(0, 0, num_experts).copy_(record.counts);
+    if (record.num_dropped.defined()) all[layer][num_experts].copy_(record.num_dropped);
+  }
   groups_.world->all_reduce(all, ReduceOp::kSum, "loads of experts").wait();
   const at::Tensor host = all.to(at::kCPU);
   std::vector<ExpertLoad> loads;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     if (!config.has_experts_at(layer)) continue;
-    const int64_t* row = host.const_data_ptr<int64_t>() + layer * *config.num_experts;
-    loads.push_back({layer, std::vector<int64_t>(row, row + *config.num_experts)});
+    const int64_t* row = host.const_data_ptr<int64_t>() + layer * (num_experts + 1);
+    ExpertLoad& load = loads.emplace_back(ExpertLoad{layer, std::vector<int64_t>(row, row + num_experts), {}});
+    if (has_capacity) load.num_dropped = row[num_experts];
   }
   return loads;
 }

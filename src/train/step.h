@@ -50,7 +50,7 @@ class TrainStep {
   void update_expert_biases(const std::vector<ExpertLoad>& loads);
 
  private:
-  std::vector<ExpertLoad> sum_expert_loads(const std::map<int64_t, at::Tensor>& counts) const;
+  std::vector<ExpertLoad> sum_expert_loads(const ExpertRecords& records) const;
 
   PipelinedModel& model_;
   DataParallel& data_;

@@ -109,7 +109,7 @@ def alone(program, tmp_path_factory):
         assert terms[family] < set(lines[1])
         # Of DeepSeek-V3 the first layer is dense, and the prediction module has experts too: 128 tokens, two experts each.
         layers = {"mixtral": ["0", "1"], "deepseek": ["1", "2"]}[family]
-        assert sorted(lines[1]["expert_tokens"]) == layers
+        assert sorted(lines[1]["expert_tokens"]) == layers and "expert_dropped_share" not in lines[1]
         assert all(sum(tokens) == 256 and len(tokens) == 8 for tokens in lines[1]["expert_tokens"].values())
         found[family] = (lines, folder / "hf")
     return found
@@ -121,6 +121,22 @@ def test_a_layout_trains_as_one_process(family, layout, alone, program, tmp_path
     num_ranks, options = LAYOUTS[layout]
     run_ranks(program, num_ranks, *train_words(family, tmp_path, *options))
     assert_same_curve(curve(tmp_path), alone[family][0])
+
+
+def test_what_the_capacity_drops_is_told(program, tmp_path):
+    """Of one microbatch a step, so that the loads tell how many choices are beyond the limit."""
+    options = ("--moe_expert_capacity_factor", 0.75, "--micro_batch_size", 8)
+    program.run(*train_words("mixtral", tmp_path / "one", *options))
+    run_ranks(program, 2, *train_words("mixtral", tmp_path / "tp2", *options, *TP2_EP2, "--sequence_parallel"))
+    limit = 24  # three quarters of 8 x 16 tokens, two choices each, over 8 experts
+    expected = curve(tmp_path / "one")
+    for line in expected.values():
+        loads = [tokens for layer in line["expert_tokens"].values() for tokens in layer]
+        dropped = sum(max(tokens - limit, 0) for tokens in loads)
+        assert dropped > 0 and line["expert_dropped_share"] == dropped / sum(loads)
+    assert_same_curve(curve(tmp_path / "tp2"), expected)
+    shares = [[line["expert_dropped_share"] for line in curve(tmp_path / name).values()] for name in ("one", "tp2")]
+    assert shares[0] == shares[1]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
