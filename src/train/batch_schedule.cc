@@ -28,8 +28,8 @@ BatchSchedule::BatchSchedule(int64_t global_batch_size, int64_t micro_batch_size
   for (int64_t size = first; size <= global_; size += increment) {
     if (size % chunk_ == 0 || (decreases && size >= chunk_)) continue;
     const char* name = size == global_ ? "global_batch_size" : "rampup_batch_size";
-    const std::string remedy =
-        fmt::format("use {} or {}", std::max(chunk_, size / chunk_ * chunk_), (size / chunk_ + 1) * chunk_);
+    const int64_t below = size / chunk_ * chunk_, above = below + chunk_;
+    const std::string remedy = below > 0 ? fmt::format("use {} or {}", below, above) : fmt::format("use {}", above);
     errors.emplace_back(fmt::format("{} {} is not a multiple of micro_batch_size {} times the data-parallel size {}",
                                     name, size, micro_batch_size, data_parallel_size),
                         size > chunk_ ? remedy + ", or set --decrease_batch_size_if_needed" : remedy);

@@ -28,47 +28,28 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::s
   return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
 }
 
-// Differences from the checkpoint that change what is computed. Where files go, and what was taken from the checkpoint
-// itself, is expected to differ.
+// Differences from the checkpoint that change what is computed. Where files go, how the work is spread, and what was
+// taken from the checkpoint itself, is expected to differ.
 bool is_worth_saying(const OptionSet& options, const std::string& name) {
-  constexpr std::string_view kExpected[] = {"load",
-                                            "save",
-                                            "load_hf",
-                                            "save_hf",
-                                            "exit_interval",
-                                            "metrics_file",
-                                            "loss_plot_file",
-                                            "page_file",
-                                            "tensorboard_dir",
-                                            "auto_continue_train",
-                                            "async_save",
-                                            "exit_duration_in_mins",
-                                            "use_distributed_optimizer",
-                                            "num_distributed_optimizer_instances",
-                                            "overlap_grad_reduce",
-                                            "overlap_param_gather",
-                                            "ddp_bucket_size",
-                                            "ddp_num_buckets",
-                                            "ddp_pad_buckets_for_high_nccl_busbw",
-                                            "recompute_granularity",
-                                            "recompute_method",
-                                            "recompute_num_layers",
-                                            "recompute_modules",
-                                            "recompute_layer_ids",
-                                            "recompute_activations",
-                                            "cpu_offloading_num_layers",
-                                            "num_workers",
-                                            "sample_interval",
-                                            "sample_prompt",
-                                            "sample_prompt_ids",
-                                            "sample_max_new_tokens",
-                                            "temperature",
-                                            "top_k",
-                                            "top_p",
-                                            "sampling_seed"};
+  constexpr std::string_view kExpectedGroups[] = {"Checkpoints",
+                                                  "Logging",
+                                                  "TensorBoard",
+                                                  "Samples during training",
+                                                  "Sampling",
+                                                  "Profiling",
+                                                  "Parallelism",
+                                                  "Pipeline parallelism",
+                                                  "Data parallelism",
+                                                  "Recomputation and offloading"};
+  constexpr std::string_view kExpected[] = {"exit_interval", "exit_duration_in_mins", "num_workers", "num_threads"};
+  // In groups of such, and yet felt in the numbers.
+  constexpr std::string_view kUnexpected[] = {"grad_reduce_in_bf16"};
+  const auto is_among = [](const auto& names, std::string_view name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
   const Option* option = options.find(name);
-  return option != nullptr && option->source().layer != OptionLayer::kModel &&
-         std::find(std::begin(kExpected), std::end(kExpected), name) == std::end(kExpected);
+  if (option == nullptr || option->source().layer == OptionLayer::kModel) return false;
+  return is_among(kUnexpected, name) || !(is_among(kExpectedGroups, option->group()) || is_among(kExpected, name));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 """A run that was stopped, in whatever way, ends as if it had not been: same losses, same weights, bit for bit."""
 
 import random
+import re
 import signal
 import time
 
@@ -63,6 +64,14 @@ def test_resumed_run_equals_one_in_one_go(stop, straight, program, data, tmp_pat
     train(program, data, tmp_path, precision, "--save_hf", tmp_path / "hf")
     assert losses(tmp_path) == expected_losses
     assert weights(tmp_path / "hf") == expected_weights
+
+
+def test_what_changes_the_numbers_is_said_and_what_does_not_is_not(program, data, tmp_path):
+    train(program, data, tmp_path, "--exit_interval", 1)
+    changed = ("--weight_decay", 0.03, "--num_threads", 1, "--recompute_granularity", "selective", "--log_interval", 2)
+    _, _, errors = train(program, data, tmp_path, *changed, "--use_distributed_optimizer", "--exit_interval", 2)
+    said = re.findall(r"(\w+) was (\S+) in the checkpoint and is (\S+) now", errors)
+    assert said == [("weight_decay", "0.01", "0.03")], errors
 
 
 def test_signal_saves_and_exits_with_3(straight, program, data, tmp_path):
