@@ -1,6 +1,6 @@
 #!/bin/sh
-# Packs a GPU build for machines that have only its torch: program and test programs, stripped and without the paths of
-# this machine, the configurations and examples, and a launcher that finds torch.
+# Packs a GPU build for machines that have only its torch: the program and the test programs to which a GPU can matter,
+# stripped and without the paths of this machine, the configurations and examples, and a launcher that finds torch.
 #
 # usage: bundle.sh BUILD SOURCE VENV
 set -eu
