@@ -4,30 +4,18 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "comm/groups.h"
 #include "core/error.h"
-#include "core/philox.h"
 #include "nn/function.h"
 #include "ops/rotary.h"
 
 namespace megalith {
 
 namespace {
-
-int64_t heads_of_rank(int64_t heads, const LayerContext& context, std::string_view option) {
-  const int tp = context.groups->tp->size();
-  if (heads % tp != 0) {
-    throw UserError(fmt::format("tensor_model_parallel_size {} does not divide {} {}", tp, option, heads),
-                    fmt::format("set tensor_model_parallel_size to a divisor of {}", heads));
-  }
-  return heads / tp;
-}
 
 std::vector<LinearPart> qkv_parts(const std::string& name, const AttentionOptions& options) {
   const AttentionNames& names = options.names;
@@ -54,21 +42,16 @@ HeadViews split_heads(const at::Tensor& qkv, int64_t b, int64_t s, int64_t n, in
 
 }  // namespace
 
-// What two nodes share where the core of attention is computed again in backward: the output projection, whose backward
-// comes first, needs the core's output for its weight, and attention needs it and the log-sum-exp right after.
-struct AttentionCore {
-  at::Tensor q, k, v, out, lse;  // the last two only between those two backwards
-};
-
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
-  using Core = AttentionCore;
+  using Core = AttentionCore::Tensors;
   struct Call {
     const SelfAttention* layer;
-    bool is_shared;  // the sequence, by context-parallel ranks
-    ops::AttentionMask mask;
-    ops::AttentionDropout dropout;
+    AttentionCore::Call core;
     RotaryAngles angles;
-    std::shared_ptr<Core> core;  // where the core is computed again; otherwise the node saves the tensors
+    // Where the core is computed again in backward; otherwise the node saves the tensors. Shared with the output
+    // projection: its backward comes first and needs the core's output for its weight, attention needs it and the
+    // log-sum-exp right after. Between these two alone it has them.
+    std::shared_ptr<Core> shared;
   };
 
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, int64_t b, int64_t s,
@@ -81,8 +64,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     // v is a copy, or the view would keep the whole projection alive.
     Core core{.q = rotate(heads.q), .k = rotate(heads.k), .v = heads.v.contiguous(), .out = {}, .lse = {}};
     const at::Tensor out = compute(core, call);
-    if (call.core) {
-      *call.core = {.q = core.q, .k = core.k, .v = core.v, .out = {}, .lse = {}};
+    if (call.shared) {
+      *call.shared = {.q = core.q, .k = core.k, .v = core.v, .out = {}, .lse = {}};
     } else {
       node->save_for_backward({core.q, core.k, core.v, core.out, core.lse});
     }
@@ -96,15 +79,12 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const SelfAttention& layer = *call.layer;
     const auto saved = node->get_saved_variables();
     // Taken from the node, which lives until the whole backward pass is done.
-    const auto shared = std::exchange(call.core, {});
-    if (shared && !shared->out.defined()) compute_again(*shared, call);  // a frozen projection did not ask
+    const auto shared = std::exchange(call.shared, {});
+    if (shared && !shared->out.defined()) layer.core_.compute(*shared, call.core);  // a frozen projection did not ask
     const Core core = shared ? std::exchange(*shared, {}) : Core{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::Tensor& out = core.out;
     const at::Tensor dout = gradients[0].contiguous().view(out.sizes());
-    const auto d = call.is_shared ? layer.context_.backward(dout, {core.q, core.k, core.v}, {out, core.lse},
-                                                            {call.mask, call.dropout})
-                                  : ops::attention_backward(dout, core.q, core.k, core.v, out, core.lse, layer.scale_,
-                                                            call.mask, call.dropout, false, layer.kernels_);
+    const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core);
     const int64_t b = out.size(0), s = out.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
     const at::Tensor dqkv = at::empty({b * s, (n + 2 * g) * out.size(3)}, out.options());
     const HeadViews parts = split_heads(dqkv, b, s, n, g);
@@ -121,24 +101,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 
   // From q, k and v of this rank's tokens, in whose places then stand those that backward needs.
   static at::Tensor compute(Core& core, const Call& call) {
-    if (call.is_shared) {
-      auto [q, k, v] = call.layer->context_.exchange_heads(core.q, core.k, core.v);
-      core = {.q = q, .k = k, .v = v, .out = {}, .lse = {}};
-    }
-    compute_again(core, call);
+    call.layer->core_.exchange(core, call.core);
+    call.layer->core_.compute(core, call.core);
     return core.out;
-  }
-
-  static void compute_again(Core& core, const Call& call) {
-    const SelfAttention& layer = *call.layer;
-    if (call.is_shared) {
-      auto [out, lse] = layer.context_.forward({core.q, core.k, core.v}, {call.mask, call.dropout});
-      core.out = out;
-      core.lse = lse;
-      return;
-    }
-    std::tie(core.out, core.lse) =
-        ops::attention_forward(core.q, core.k, core.v, layer.scale_, call.mask, call.dropout, layer.kernels_);
   }
 };
 
@@ -146,13 +111,10 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
     : options_(options),
       num_heads_(heads_of_rank(options.num_heads, context, "num_attention_heads")),
       num_kv_heads_(heads_of_rank(options.num_kv_heads, context, "num_query_groups")),
-      scale_(1 / std::sqrt(static_cast<double>(options.head_dim))),
-      dropout_key_(make_philox_key(context.seed, "dropout." + name)),
-      head_start_(num_heads_ * context.groups->tp->rank()),
       recomputes_core_(context.recompute.core_attention),
       kernels_(context.kernels),
-      context_(*context.groups, context_parallel_kind(context.context_parallel_kinds, options.layer), name, scale_,
-               num_heads_, num_kv_heads_, kernels_),
+      core_(context, name, options.layer, 1 / std::sqrt(static_cast<double>(options.head_dim)), options.dropout,
+            num_heads_, num_kv_heads_),
       qkv_(context, name + ".qkv_proj", options.hidden, qkv_parts(name, options),
            {.role = LinearRole::kColumn,
             .has_bias = options.has_qkv_bias,
@@ -175,53 +137,29 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& for
   const at::Tensor qkv = qkv_.forward(x, restore);
   const int64_t b = forward.b, s = forward.s;
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
-  ops::AttentionDropout dropout;
-  if (options_.dropout > 0 && forward.is_training) {
-    MEGALITH_CHECK(forward.row_ids.defined(), "dropout needs the global numbers of the tokens");
-    dropout = {options_.dropout, dropout_key_, forward.row_ids, head_start_};
-  }
-  AttentionFunction::Call call{this, forward.row_length > 0, forward.mask, dropout, angles, {}};
-  MEGALITH_CHECK(!call.is_shared || (forward.cache == nullptr && forward.row_length == s * context_.cp_size()),
-                 "a sequence of {} is no {} parts of {}", forward.row_length, context_.cp_size(), s);
+  AttentionFunction::Call call{this, core_.make_call(forward), angles, {}};
   if (is_recording({qkv})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
     if (!recomputes_core_) return output_.forward(AttentionFunction::apply(qkv, b, s, std::move(call)));
-    call.core = std::make_shared<AttentionCore>();
+    call.shared = std::make_shared<AttentionCore::Tensors>();
     const at::Tensor out = AttentionFunction::apply(qkv, b, s, call);
-    return output_.forward(out, [call = std::move(call)] {
-      AttentionFunction::compute_again(*call.core, call);
-      return call.core->out.view({call.core->out.size(0) * call.core->out.size(1), -1});
+    return output_.forward(out, [this, call = std::move(call)] {
+      core_.compute(*call.shared, call.core);
+      return call.shared->out.view({call.shared->out.size(0) * call.shared->out.size(1), -1});
     });
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
   const at::Tensor q = rotated(heads.q, angles, options_.is_rotary_interleaved, kernels_);
   const at::Tensor k = rotated(heads.k, angles, options_.is_rotary_interleaved, kernels_);
-  if (forward.cache != nullptr) return output_.forward(attend_with_cache(q, k, heads.v, forward).view({b * s, -1}));
-  AttentionCore core{.q = q, .k = k, .v = heads.v, .out = {}, .lse = {}};
+  if (forward.cache != nullptr)
+    return output_.forward(core_.attend_with_cache(q, k, heads.v, forward).view({b * s, -1}));
+  AttentionCore::Tensors core{.q = q, .k = k, .v = heads.v, .out = {}, .lse = {}};
   return output_.forward(AttentionFunction::compute(core, call).view({b * s, -1}));
-}
-
-at::Tensor SelfAttention::attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                            const ForwardContext& forward) const {
-  KvCache& cache = *forward.cache;
-  const int64_t end = cache.length + forward.s;
-  MEGALITH_CHECK(end <= cache.capacity, "{} positions in a KV cache of {}", end, cache.capacity);
-  const auto number = static_cast<size_t>(options_.layer);
-  if (cache.slots.size() <= number) cache.slots.resize(number + 1);
-  KvCache::Slot& slot = cache.slots[number];
-  if (!slot.k.defined()) {
-    slot.k = at::empty({forward.b, cache.capacity, num_kv_heads_, options_.head_dim}, k.options());
-    slot.v = at::empty_like(slot.k);
-  }
-  slot.k.narrow(1, cache.length, forward.s).copy_(k);
-  slot.v.narrow(1, cache.length, forward.s).copy_(v);
-  return std::get<0>(ops::attention_forward(q, slot.k.narrow(1, 0, end), slot.v.narrow(1, 0, end), scale_, forward.mask,
-                                            {}, kernels_));
 }
 
 LayerCost SelfAttention::own_cost(const CostShape& shape) const {
   const int64_t tokens = shape.b * shape.s, d = options_.head_dim, statistic_bytes = recomputes_core_ ? 0 : 4;
-  const int64_t keys = shape.s * context_.cp_size();
+  const int64_t keys = shape.s * core_.cp_size();
   // Of the products q k^T and p v. Kept are q, k, v and the log-sum-exp; the output is what the projection after it
   // keeps.
   return {.forward_flops = 4 * static_cast<double>(tokens * keys * num_heads_ * d),
@@ -235,7 +173,7 @@ int64_t SelfAttention::backward_bytes(const CostShape& shape) const {
   // At the end the gradients of out, of q, k and v, these together, and of q before the rotation.
   const int64_t at_end = (3 * q + 2 * kv + q) * shape.activation_bytes;
   const int64_t stream = tokens * options_.hidden * shape.activation_bytes;  // its gradient passes attention by
-  return stream + (context_.cp_size() > 1 ? std::max(at_end, context_.backward_bytes(shape, d)) : at_end);
+  return stream + core_.backward_bytes(shape, d, d, at_end);
 }
 
 }  // namespace megalith

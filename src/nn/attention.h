@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "nn/context_attention.h"
+#include "nn/attention_core.h"
 #include "nn/layer_parts.h"
 
 namespace megalith {
@@ -52,17 +52,11 @@ class SelfAttention : public AttentionLayer {
  private:
   friend struct AttentionFunction;
 
-  at::Tensor attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const ForwardContext& forward) const;
-
   AttentionOptions options_;
   int64_t num_heads_, num_kv_heads_;  // of this rank
-  double scale_;
-  uint64_t dropout_key_;
-  int64_t head_start_;
   bool recomputes_core_;
   Kernels kernels_;
-  ContextAttention context_;
+  AttentionCore core_;
   Linear qkv_, output_;
 };
 

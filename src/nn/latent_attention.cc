@@ -6,12 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "comm/groups.h"
 #include "core/error.h"
-#include "core/philox.h"
 #include "nn/function.h"
 #include "nn/recompute.h"
 #include "ops/rotary.h"
@@ -19,15 +17,6 @@
 namespace megalith {
 
 namespace {
-
-int64_t latent_heads_of_rank(int64_t heads, const LayerContext& context) {
-  const int tp = context.groups->tp->size();
-  if (heads % tp != 0) {
-    throw UserError(fmt::format("tensor_model_parallel_size {} does not divide num_attention_heads {}", tp, heads),
-                    fmt::format("set tensor_model_parallel_size to a divisor of {}", heads));
-  }
-  return heads / tp;
-}
 
 // The input is given back once, and num_users projections want it.
 RestoreInput restore_for(int num_users, const RestoreInput& restore) {
@@ -73,37 +62,32 @@ struct SharedKeyFunction : torch::autograd::Function<SharedKeyFunction> {
 
 }  // namespace
 
-// As in attention.cc: what two nodes share where the core of attention is computed again in backward.
-struct LatentCore {
-  at::Tensor q, k, v, out, lse;  // the last two only between those two backwards
-};
-
 struct LatentAttention::Call {
   int64_t b, s;
-  bool is_shared;  // the sequence, by context-parallel ranks
-  ops::AttentionMask mask;
-  ops::AttentionDropout dropout;
+  AttentionCore::Call core;
   RotaryAngles angles;
-  std::shared_ptr<LatentCore> core = {};  // where the core is computed again; otherwise the node saves the tensors
+  // Where the core is computed again in backward, as in attention.cc; otherwise the node saves the tensors.
+  std::shared_ptr<AttentionCore::Tensors> shared = {};
   // Where the heads are projected again: out and lse alone, from the first pass to the second.
-  std::shared_ptr<LatentCore> first_pass = {};
+  std::shared_ptr<AttentionCore::Tensors> first_pass = {};
 };
 
 struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
   using Call = LatentAttention::Call;
+  using Core = AttentionCore::Tensors;
 
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& q, const at::Tensor& kv,
                             const at::Tensor& key, const LatentAttention* layer, const Call& call) {
-    LatentCore core = assemble(*layer, {q, kv, key}, call);
-    exchange(*layer, core, call);
+    Core core = assemble(*layer, {q, kv, key}, call);
+    layer->core_.exchange(core, call.core);
     if (call.first_pass && call.first_pass->out.defined()) {
       core.out = std::exchange(call.first_pass->out, {});
       core.lse = std::exchange(call.first_pass->lse, {});
     } else {
-      compute(*layer, core, call);
+      layer->core_.compute(core, call.core);
     }
-    if (call.core) {
-      *call.core = {.q = core.q, .k = core.k, .v = core.v, .out = {}, .lse = {}};
+    if (call.shared) {
+      *call.shared = {.q = core.q, .k = core.k, .v = core.v, .out = {}, .lse = {}};
     } else {
       node->save_for_backward({core.q, core.k, core.v, core.out, core.lse});
     }
@@ -117,16 +101,11 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     const LatentAttention& layer = *layer_address;
     const auto saved = node->get_saved_variables();
     // Taken from the node, which lives until the whole backward pass is done.
-    const auto shared = std::exchange(call.core, {});
-    if (shared && !shared->out.defined()) compute(layer, *shared, call);  // a frozen projection did not ask
-    const LatentCore core =
-        shared ? std::exchange(*shared, {}) : LatentCore{saved[0], saved[1], saved[2], saved[3], saved[4]};
+    const auto shared = std::exchange(call.shared, {});
+    if (shared && !shared->out.defined()) layer.core_.compute(*shared, call.core);  // a frozen projection did not ask
+    const Core core = shared ? std::exchange(*shared, {}) : Core{saved[0], saved[1], saved[2], saved[3], saved[4]};
     const at::Tensor dout = gradients[0].contiguous().view(core.out.sizes());
-    const auto d =
-        call.is_shared
-            ? layer.context_.backward(dout, {core.q, core.k, core.v}, {core.out, core.lse}, {call.mask, call.dropout})
-            : ops::attention_backward(dout, core.q, core.k, core.v, core.out, core.lse, layer.scale_, call.mask,
-                                      call.dropout, false, layer.kernels_);
+    const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core);
     const int64_t tokens = call.b * call.s, nope = layer.options_.nope_dim, rope = layer.options_.rope_dim;
     const auto unrotated = [&](const at::Tensor& dy) {
       if (!call.angles.cos.defined()) return dy;
@@ -142,7 +121,7 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
 
   // Queries and keys with their rotary parts behind the others; all contiguous copies, or views would keep the whole
   // projections alive.
-  static LatentCore assemble(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
+  static Core assemble(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
     const LatentAttentionOptions& options = layer.options_;
     const int64_t b = call.b, s = call.s, n = layer.num_heads_, nope = options.nope_dim, rope = options.rope_dim;
     const auto rotated = [&](const at::Tensor& part) {
@@ -157,24 +136,6 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
             .out = {},
             .lse = {}};
   }
-
-  // In the places of this rank's tokens then stand those that its heads attend with.
-  static void exchange(const LatentAttention& layer, LatentCore& core, const Call& call) {
-    if (!call.is_shared) return;
-    auto [q, k, v] = layer.context_.exchange_heads(core.q, core.k, core.v);
-    core = {.q = q, .k = k, .v = v, .out = {}, .lse = {}};
-  }
-
-  static void compute(const LatentAttention& layer, LatentCore& core, const Call& call) {
-    if (call.is_shared) {
-      auto [out, lse] = layer.context_.forward({core.q, core.k, core.v}, {call.mask, call.dropout});
-      core.out = out;
-      core.lse = lse;
-      return;
-    }
-    std::tie(core.out, core.lse) =
-        ops::attention_forward(core.q, core.k, core.v, layer.scale_, call.mask, call.dropout, layer.kernels_);
-  }
 };
 
 LatentAttention::LatentAttention(const LayerContext& context, const std::string& name,
@@ -183,15 +144,13 @@ LatentAttention::LatentAttention(const LayerContext& context, const std::string&
       name_(name),
       tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
-      num_heads_(latent_heads_of_rank(options.num_heads, context)),
-      scale_(options.softmax_factor / std::sqrt(static_cast<double>(options.nope_dim + options.rope_dim))),
-      dropout_key_(make_philox_key(context.seed, "dropout." + name)),
-      head_start_(num_heads_ * tp_->rank()),
+      num_heads_(heads_of_rank(options.num_heads, context, "num_attention_heads")),
       recomputes_core_(context.recompute.core_attention),
       recomputes_up_(context.recompute.latent_up),
       kernels_(context.kernels),
-      context_(*context.groups, context_parallel_kind(context.context_parallel_kinds, options.layer), name, scale_,
-               num_heads_, num_heads_, kernels_),
+      core_(context, name, options.layer,
+            options.softmax_factor / std::sqrt(static_cast<double>(options.nope_dim + options.rope_dim)),
+            options.dropout, num_heads_, num_heads_),
       kv_down_(context, name + ".kv_a_proj_with_mqa", options.hidden, options.kv_rank + options.rope_dim,
                {.init_std = options.init_std, .keeps_input = options.keeps_input}),
       kv_up_(context, name + ".kv_b_proj", options.kv_rank, options.num_heads * (options.nope_dim + options.v_dim),
@@ -236,19 +195,11 @@ at::Tensor LatentAttention::forward(const at::Tensor& x, const ForwardContext& f
   // Queries, or their latent, and the latent of keys and values with the key's rotary part behind it.
   const at::Tensor q = q_projection.forward(x, shared_restore), latent = kv_down_.forward(x, shared_restore);
 
-  ops::AttentionDropout dropout;
-  if (options_.dropout > 0 && forward.is_training) {
-    MEGALITH_CHECK(forward.row_ids.defined(), "dropout needs the global numbers of the tokens");
-    dropout = {options_.dropout, dropout_key_, forward.row_ids, head_start_};
-  }
-  Call call{forward.b, forward.s, forward.row_length > 0, forward.mask, dropout, angles};
+  Call call{forward.b, forward.s, core_.make_call(forward), angles};
   MEGALITH_CHECK(latent.size(0) * (is_sequence_parallel_ ? tp_->size() : 1) == call.b * call.s,
                  "{} tokens, but b {} and s {}", latent.size(0), call.b, call.s);
-  MEGALITH_CHECK(!call.is_shared || (forward.cache == nullptr && forward.row_length == call.s * context_.cp_size()),
-                 "a sequence of {} is no {} parts of {}", forward.row_length, context_.cp_size(), call.s);
-
   if (recomputes_up_ && forward.cache == nullptr) {
-    if (!recomputes_core_) call.first_pass = std::make_shared<LatentCore>();
+    if (!recomputes_core_) call.first_pass = std::make_shared<AttentionCore::Tensors>();
     const BlockBody body = [this, call](const std::vector<at::Tensor>& inputs) {
       const at::Tensor out = attend(project_up(inputs[0], inputs[1]), call);
       return std::vector<at::Tensor>{recomputes_core_ ? output_.forward(out) : out};
@@ -270,11 +221,11 @@ at::Tensor LatentAttention::forward(const at::Tensor& x, const ForwardContext& f
     const at::Tensor out = attend(projections, call);
     return output_.forward(out, [out = out.detach()] { return out; });
   }
-  call.core = std::make_shared<LatentCore>();
+  call.shared = std::make_shared<AttentionCore::Tensors>();
   const at::Tensor out = attend(projections, call);
   return output_.forward(out, [this, call = std::move(call)] {
-    LatentCoreFunction::compute(*this, *call.core, call);
-    return call.core->out.view({call.b * call.s, -1});
+    core_.compute(*call.shared, call.core);
+    return call.shared->out.view({call.b * call.s, -1});
   });
 }
 
@@ -308,34 +259,17 @@ std::vector<const Module*> LatentAttention::up_modules() const {
 // (t, n d_v)
 at::Tensor LatentAttention::attend(const Projections& x, const Call& call) const {
   if (is_recording({x.q, x.kv, x.key})) return LatentCoreFunction::apply(x.q, x.kv, x.key, this, call);
-  LatentCore core = LatentCoreFunction::assemble(*this, x, call);
-  LatentCoreFunction::exchange(*this, core, call);
-  LatentCoreFunction::compute(*this, core, call);
+  AttentionCore::Tensors core = LatentCoreFunction::assemble(*this, x, call);
+  core_.exchange(core, call.core);
+  core_.compute(core, call.core);
   if (call.first_pass) *call.first_pass = {.q = {}, .k = {}, .v = {}, .out = core.out, .lse = core.lse};
   return core.out.view({call.b * call.s, -1});
 }
 
 at::Tensor LatentAttention::attend_with_cache(const Projections& projections, const ForwardContext& forward,
                                               const Call& call) const {
-  const LatentCore core = LatentCoreFunction::assemble(*this, projections, call);
-  KvCache& cache = *forward.cache;
-  const int64_t end = cache.length + forward.s;
-  MEGALITH_CHECK(end <= cache.capacity, "{} positions in a KV cache of {}", end, cache.capacity);
-  const auto number = static_cast<size_t>(options_.layer);
-  if (cache.slots.size() <= number) cache.slots.resize(number + 1);
-  KvCache::Slot& slot = cache.slots[number];
-  if (!slot.k.defined()) {
-    const auto room = [&](const at::Tensor& x) {
-      return at::empty({forward.b, cache.capacity, num_heads_, x.size(3)}, x.options());
-    };
-    slot.k = room(core.k);
-    slot.v = room(core.v);
-  }
-  slot.k.narrow(1, cache.length, forward.s).copy_(core.k);
-  slot.v.narrow(1, cache.length, forward.s).copy_(core.v);
-  const at::Tensor out = std::get<0>(ops::attention_forward(core.q, slot.k.narrow(1, 0, end), slot.v.narrow(1, 0, end),
-                                                            scale_, forward.mask, {}, kernels_));
-  return out.view({call.b * call.s, -1});
+  const AttentionCore::Tensors core = LatentCoreFunction::assemble(*this, projections, call);
+  return core_.attend_with_cache(core.q, core.k, core.v, forward).view({call.b * call.s, -1});
 }
 
 // ---- Costs ----
@@ -351,7 +285,7 @@ int64_t LatentAttention::kept_core_bytes(const CostShape& shape) const {
 }
 
 LayerCost LatentAttention::own_cost(const CostShape& shape) const {
-  const int64_t pairs = shape.b * shape.s * shape.s * context_.cp_size();
+  const int64_t pairs = shape.b * shape.s * shape.s * core_.cp_size();
   const int64_t channels = options_.nope_dim + options_.rope_dim + options_.v_dim;
   LayerCost cost{.forward_flops = 2 * static_cast<double>(pairs * num_heads_ * channels),
                  .kept_bytes = kept_core_bytes(shape)};
@@ -385,8 +319,7 @@ int64_t LatentAttention::backward_bytes(const CostShape& shape) const {
   // projection that gave keys and values.
   const int64_t at_end = tokens * num_heads_ * (v + 2 * (nope + rope) + v + rope + nope + v) * bytes;
   const int64_t stream = tokens_of_rank(shape) * options_.hidden * bytes;  // its gradient passes attention by
-  if (context_.cp_size() == 1) return stream + at_end;
-  return stream + std::max(at_end, context_.backward_bytes(shape, nope + rope, v));
+  return stream + core_.backward_bytes(shape, nope + rope, v, at_end);
 }
 
 }  // namespace megalith

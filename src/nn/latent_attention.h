@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "nn/context_attention.h"
+#include "nn/attention_core.h"
 #include "nn/layer_parts.h"
 #include "nn/norm.h"
 
@@ -80,12 +80,9 @@ class LatentAttention : public AttentionLayer {
   Group* tp_;
   bool is_sequence_parallel_;
   int64_t num_heads_;  // of this rank
-  double scale_;
-  uint64_t dropout_key_;
-  int64_t head_start_;
   bool recomputes_core_, recomputes_up_;
   Kernels kernels_;
-  ContextAttention context_;
+  AttentionCore core_;
   std::unique_ptr<Linear> q_, q_down_, q_up_;  // q_, or the two others with their norm
   std::unique_ptr<Norm> q_norm_, kv_norm_;     // null without norms
   Linear kv_down_, kv_up_, output_;

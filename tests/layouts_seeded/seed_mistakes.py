@@ -62,8 +62,8 @@ MISTAKES = [
     ),
     (
         "attention dropout keyed by the rank's own head numbers",
-        "attention.cc",
-        [("head_start_(num_heads_ * context", "head_start_((SEEDED ? 0 : num_heads_) * context")],
+        "attention_core.cc",
+        [("head_start_(num_heads * context", "head_start_((SEEDED ? 0 : num_heads) * context")],
     ),
     (
         "hidden dropout keyed by the rank's own token numbers",
@@ -266,11 +266,6 @@ MISTAKES = [
                 ": d.dk.narrow(3, nope, rope).sum(2, /*keepdim=*/true))",
             )
         ],
-    ),
-    (
-        "latent attention: dropout keyed by the rank's own head numbers",
-        "latent_attention.cc",
-        [("head_start_(num_heads_ * tp_->rank())", "head_start_((SEEDED ? 0 : num_heads_) * tp_->rank())")],
     ),
 ]
 
