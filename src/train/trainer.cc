@@ -31,16 +31,9 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::s
 // Differences from the checkpoint that change what is computed. Where files go, how the work is spread, and what was
 // taken from the checkpoint itself, is expected to differ.
 bool is_worth_saying(const OptionSet& options, const std::string& name) {
-  constexpr std::string_view kExpectedGroups[] = {"Checkpoints",
-                                                  "Logging",
-                                                  "TensorBoard",
-                                                  "Samples during training",
-                                                  "Sampling",
-                                                  "Profiling",
-                                                  "Parallelism",
-                                                  "Pipeline parallelism",
-                                                  "Data parallelism",
-                                                  "Recomputation and offloading"};
+  constexpr std::string_view kExpectedGroups[] = {
+      "Checkpoints", "Logging",     "TensorBoard",          "Samples during training", "Sampling",
+      "Profiling",   "Parallelism", "Pipeline parallelism", "Data parallelism",        "Recomputation and offloading"};
   constexpr std::string_view kExpected[] = {"exit_interval", "exit_duration_in_mins", "num_workers", "num_threads"};
   // In groups of such, and yet felt in the numbers.
   constexpr std::string_view kUnexpected[] = {"grad_reduce_in_bf16"};

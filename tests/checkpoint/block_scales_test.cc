@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "support/temporary_folder.h"
+#include "tiny_llama.h"
 #include "toy_state.h"
 
 namespace megalith {
@@ -136,44 +137,16 @@ TEST(BlockScales, WhatDoesNotFitIsNamed) {
 
 // ---- Hugging Face folders ----
 
-ModelConfig quantised_config() {
-  ModelConfig config;
-  config.num_layers = 2;
-  config.hidden_size = 24;
-  config.ffn_hidden_size = 20;
-  config.num_attention_heads = 4;
-  config.group_query_attention = true;
-  config.num_query_groups = 2;
-  config.vocab_size = 37;
-  config.make_vocab_size_divisible_by = 8;
-  config.max_position_embeddings = 64;
-  config.position_embedding_type = PositionEmbedding::kRope;
-  config.swiglu = true;
-  config.normalization = Normalization::kRmsNorm;
-  config.add_bias_linear = false;
-  config.untie_embeddings_and_output_weights = true;
-  config.attention_dropout = config.hidden_dropout = 0;
-  return config;
-}
-
-std::unique_ptr<Model> quantised_model(const ModelConfig& config, const Groups& groups, at::ScalarType dtype) {
-  auto model = family_for(config).build(
-      config, {.groups = &groups, .dtype = dtype},
-      {.first_layer = 0, .num_layers = config.num_layers, .has_embedding = true, .has_head = true});
-  for (Parameter* parameter : model->parameters()) parameter->data().fill_(-99);
-  return model;
-}
-
 // A folder whose projections are FP8 in blocks of 7 x 5, which divide nothing here.
 struct QuantisedFolder {
   TemporaryFolder folder;
-  ModelConfig config = quantised_config();
+  ModelConfig config = tiny_llama();
   TensorMap stored, decoded;  // as in the file, and canonical float32 tensors
   Json json;
 
   QuantisedFolder() {
     const Groups groups = Groups::single();
-    const auto model = quantised_model(config, groups, at::kFloat);
+    const auto model = unloaded_model(config, groups, at::kFloat);
     for (Parameter* parameter : model->parameters()) parameter->initialise(3);
     save_hf(folder.path() / "m", model_tensors(model->parameters()), family_for(config), config, groups,
             {.dtype = at::kBFloat16});
@@ -220,7 +193,7 @@ TEST(BlockScales, FoldersLoadUnderAnyLayout) {
     for (const Mesh::Sizes& sizes : {Mesh::Sizes{}, Mesh::Sizes{.tp = 2}, Mesh::Sizes{.tp = 2, .dp = 2}}) {
       const Mesh mesh(sizes);
       ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
-        const auto model = quantised_model(read.config, groups, dtype);
+        const auto model = unloaded_model(read.config, groups, dtype);
         load_hf(quantised.path(), model_tensors(model->parameters()), groups);
         EXPECT_EQ(wrong_parameter(*model, quantised.decoded), "");
       });
@@ -231,7 +204,7 @@ TEST(BlockScales, FoldersLoadUnderAnyLayout) {
 TEST(BlockScales, ExportsAreNotQuantised) {
   const QuantisedFolder quantised;
   const Groups groups = Groups::single();
-  const auto model = quantised_model(quantised.config, groups, at::kBFloat16);
+  const auto model = unloaded_model(quantised.config, groups, at::kBFloat16);
   load_hf(quantised.path(), model_tensors(model->parameters()), groups);
   const fs::path out = quantised.folder.path() / "out";
   save_hf(out, model_tensors(model->parameters()), family_for(quantised.config), quantised.config, groups, {});
@@ -255,7 +228,7 @@ TEST(BlockScales, ConversionDecodes) {
 TEST(BlockScales, LoadingNamesWhatIsMissing) {
   QuantisedFolder quantised;
   const Groups groups = Groups::single();
-  const auto model = quantised_model(quantised.config, groups, at::kFloat);
+  const auto model = unloaded_model(quantised.config, groups, at::kFloat);
   const auto message = [&] {
     quantised.write();
     return message_of([&] { load_hf(quantised.path(), model_tensors(model->parameters()), groups); });
@@ -277,7 +250,7 @@ TEST(BlockScales, PredictionLayersArePassedOver) {
   quantised.stored["model.layers.2.eh_proj.weight"] = matrix.stored;
   quantised.stored["model.layers.2.eh_proj.weight_scale_inv"] = matrix.scales;
   quantised.write();
-  const auto model = quantised_model(quantised.config, groups, at::kFloat);
+  const auto model = unloaded_model(quantised.config, groups, at::kFloat);
   const auto load = [&] { load_hf(quantised.path(), model_tensors(model->parameters()), groups); };
   EXPECT_TRUE(contains(message_of(load), "2 unexpected: model.layers.2.eh_proj.weight"));
   quantised.json["num_nextn_predict_layers"] = 1;

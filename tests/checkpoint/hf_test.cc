@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "support/module_tools.h"
 #include "support/temporary_folder.h"
+#include "tiny_llama.h"
 #include "toy_state.h"
 
 namespace megalith {
@@ -20,34 +21,12 @@ using namespace test;  // NOLINT: helpers
 namespace fs = std::filesystem;
 
 ModelConfig tiny_config(bool is_tied, bool has_qkv_bias = false) {
-  ModelConfig config;
-  config.num_layers = 2;
-  config.hidden_size = 24;
-  config.ffn_hidden_size = 20;
-  config.num_attention_heads = 4;
-  config.group_query_attention = true;
-  config.num_query_groups = 2;
-  config.vocab_size = 37;
-  config.make_vocab_size_divisible_by = 8;
-  config.max_position_embeddings = 64;
-  config.position_embedding_type = PositionEmbedding::kRope;
-  config.swiglu = true;
-  config.normalization = Normalization::kRmsNorm;
-  config.add_bias_linear = false;
+  ModelConfig config = tiny_llama();
   config.add_qkv_bias = has_qkv_bias;
   config.untie_embeddings_and_output_weights = !is_tied;
-  config.attention_dropout = config.hidden_dropout = 0;
   config.bos_token_id = 1;
   config.eos_token_ids = {2, 3};
   return config;
-}
-
-std::unique_ptr<Model> build(const ModelConfig& config, const Groups& groups, at::ScalarType dtype = at::kFloat) {
-  auto model = family_for(config).build(
-      config, {.groups = &groups, .dtype = dtype},
-      {.first_layer = 0, .num_layers = config.num_layers, .has_embedding = true, .has_head = true});
-  for (Parameter* parameter : model->parameters()) parameter->data().fill_(-99);
-  return model;
 }
 
 // Values that every dtype here holds exactly.
@@ -72,7 +51,7 @@ std::string first_difference(const Model& model) {
 
 void save(const fs::path& folder, const ModelConfig& config, const Groups& groups,
           const HfExport& settings = {.dtype = at::kFloat}) {
-  const auto model = build(config, groups);
+  const auto model = unloaded_model(config, groups);
   fill(*model);
   save_hf(folder, model_tensors(model->parameters()), family_for(config), config, groups, settings);
 }
@@ -88,7 +67,7 @@ TEST(Hf, ExportComesBackBitEqual) {
         const HfModel read = read_hf_config(folder.path() / "m");
         EXPECT_EQ(read.config.num_query_groups, 2);
         for (const at::ScalarType wanted : {at::kFloat, at::kBFloat16}) {
-          const auto model = build(read.config, groups, wanted);
+          const auto model = unloaded_model(read.config, groups, wanted);
           load_hf(folder.path() / "m", model_tensors(model->parameters()), groups);
           EXPECT_EQ(first_difference(*model), "") << is_tied << has_bias;
         }
@@ -134,7 +113,7 @@ TEST(Hf, ShardsAreFilledInModelOrder) {
   EXPECT_GT(bytes.size(), 3u);
   for (const auto& [file, size] : bytes) EXPECT_LE(size, 6000) << file;
   EXPECT_FALSE(fs::exists(folder.path() / "model.safetensors"));
-  const auto model = build(config, groups);
+  const auto model = unloaded_model(config, groups);
   load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
 }
@@ -148,7 +127,7 @@ TEST(Hf, EveryLayoutWritesTheSameBytesAndReadsThem) {
     const fs::path path = folder.path() / mesh.describe(0);
     ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
       save(path, config, groups);
-      const auto model = build(config, groups);
+      const auto model = unloaded_model(config, groups);
       load_hf(path, model_tensors(model->parameters()), groups);
       EXPECT_EQ(first_difference(*model), "");
     });
@@ -187,7 +166,7 @@ void write_model(const fs::path& folder, const TensorMap& tensors) {
 
 TensorMap canonical_tensors(const ModelConfig& config) {
   const Groups groups = Groups::single();
-  const auto model = build(config, groups);
+  const auto model = unloaded_model(config, groups);
   fill(*model);
   return values_of(*model);
 }
@@ -200,7 +179,7 @@ TEST(Hf, TiedHeadMayBeOnDiskAndOldBuffersArePassedOver) {
   tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone();
   tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({3});
   write_model(folder.path(), tensors);
-  const auto model = build(config, groups);
+  const auto model = unloaded_model(config, groups);
   load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
 
@@ -221,7 +200,7 @@ TEST(Hf, EverythingThatDoesNotFitIsNamedAndNothingIsChanged) {
   tensors["model.layers.1.mlp.up_proj.weight"] = at::ones({24, 20});
   tensors["model.layers.2.mlp.up_proj.weight"] = at::ones({20, 24});
   write_model(folder.path(), tensors);
-  const auto model = build(config, groups);
+  const auto model = unloaded_model(config, groups);
   const std::string message = message_of([&] { load_hf(folder.path(), model_tensors(model->parameters()), groups); });
   EXPECT_TRUE(contains(message, "2 missing: model.layers.0.self_attn.k_proj.weight, lm_head.weight"));
   EXPECT_TRUE(contains(message,
@@ -259,7 +238,7 @@ TEST(Hf, AnExportReplacesAnExportAndNothingElse) {
   save(folder.path() / "m", tiny_config(/*is_tied=*/false), groups, {.dtype = at::kFloat, .max_shard_bytes = 6000});
   save(folder.path() / "m", tiny_config(/*is_tied=*/true), groups);
   EXPECT_FALSE(fs::exists(folder.path() / "m" / "model.safetensors.index.json"));
-  const auto model = build(tiny_config(/*is_tied=*/true), groups);
+  const auto model = unloaded_model(tiny_config(/*is_tied=*/true), groups);
   load_hf(folder.path() / "m", model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
   folder.write("mine/notes.txt", "keep me");
