@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 NUMBERS = itertools.count()
@@ -84,9 +85,21 @@ class Hosts:
                         check=False,
                     )
                 ip("-n", name, "link", "set", cable, "up")
+        for name, cable in itertools.product(self.names, ("eth0", "eth1")):
+            self._await_up(name, cable)
         ip("-n", first, "route", "add", "local", self.virtual_address, "dev", "lo")
         ip("-n", second, "route", "add", self.virtual_address, "via", self.address(0))
         subprocess.run(self.command(0, "true"), text=True, capture_output=True, check=True)
+
+    @staticmethod
+    def _await_up(name, cable):
+        """The kernel tells that both ends of a cable are up a little later, up to a second on a busy machine."""
+        deadline = time.monotonic() + 20
+        words = ["ip", "-n", name, "-o", "link", "show", "dev", cable]
+        while " state UP " not in subprocess.run(words, text=True, capture_output=True, check=True).stdout:
+            if time.monotonic() > deadline:
+                raise OSError(f"the interface {cable} of {name} does not come up")
+            time.sleep(0.02)
 
     @staticmethod
     def address(host, cable=0):
