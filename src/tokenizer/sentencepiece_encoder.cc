@@ -100,9 +100,7 @@ SentencePieceEncoder::SentencePieceEncoder(const SentencePieceModel& model, std:
       }()),
       normalizer_(model.normalizer, model.treat_whitespace_as_suffix, &user_symbols_, where),
       byte_ids_(256, -1) {
-  // The highest starts from the smallest positive float: the library's slip, which scores user symbols.
   lowest_score_ = std::numeric_limits<float>::max();
-  highest_score_ = std::numeric_limits<float>::min();
   const bool is_unigram = model.kind == SentencePieceModel::Kind::kUnigram;
   can_cut_ = true;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
@@ -110,10 +108,7 @@ SentencePieceEncoder::SentencePieceEncoder(const SentencePieceModel& model, std:
     const auto id = static_cast<int32_t>(i);
     if (piece.type == PieceType::kUnknown) unk_id_ = id;
     if (piece.type == PieceType::kByte) byte_ids_[static_cast<size_t>(fallback_byte(piece.text))] = id;
-    if (piece.type == PieceType::kNormal) {
-      lowest_score_ = std::min(lowest_score_, piece.score);
-      highest_score_ = std::max(highest_score_, piece.score);
-    }
+    if (piece.type == PieceType::kNormal) lowest_score_ = std::min(lowest_score_, piece.score);
     if (!is_normal_piece(piece.type)) {
       reserved_.insert(piece.text, id);
     } else if (!is_unigram || piece.type != PieceType::kUnused) {
@@ -194,13 +189,14 @@ void SentencePieceEncoder::encode(std::string_view text, std::vector<int32_t>& i
 }
 
 void SentencePieceEncoder::encode_unigram(std::string_view text, Run& run) const {
-  constexpr float kUnknownPenalty = 10.0f;
-  const auto score = [this](int32_t id, size_t length) -> double {
+  // As SentencePiece 0.2.3 scores user symbols: above what words have, and a long one above the short ones in it.
+  constexpr float kUnknownPenalty = 10.0F, kLargest = 1e5F;
+  const auto score = [this](int32_t id, size_t length) {
     const SentencePiece& piece = model_.pieces[static_cast<size_t>(id)];
     if (piece.type != PieceType::kUserDefined) return piece.score;
-    return static_cast<double>(static_cast<float>(length) * highest_score_) - 0.1;
+    return static_cast<float>(0.1 * (static_cast<double>(length) - 1));
   };
-  const auto path = unigram_path<float>(text, pieces_, lowest_score_ - kUnknownPenalty, score);
+  const auto path = unigram_path<float>(text, pieces_, lowest_score_ - kUnknownPenalty, score, kLargest);
   for (const UnigramStep& step : path) {
     run.put(step.value < 0 ? unk_id_ : step.value, text.substr(step.begin, step.end - step.begin));
   }

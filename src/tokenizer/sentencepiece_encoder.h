@@ -55,7 +55,7 @@ class SentencePieceEncoder {
   SentencePieceNormalizer normalizer_;
   int32_t unk_id_ = 0;
   std::vector<int32_t> byte_ids_;
-  float lowest_score_ = 0, highest_score_ = 0;
+  float lowest_score_ = 0;
   std::unique_ptr<MergeTable> merges_;  // byte-pair encoding: over ids of pieces, and of characters that are none
   ByteTrie characters_;                 // ids above the pieces' for characters that are no piece but part of one
   bool can_cut_ = false;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +23,12 @@ struct UnigramStep {
 
 // score(value, length in bytes) is a token's log-probability. Sums are kept as Sum: float is SentencePiece, double is
 // `tokenizers`, and where two cuts are nearly equal it decides. The first of equal sums wins.
+//
+// largest  a sum beyond it, up or down, counts as 0 from there on, and those behind it less by as much: SentencePiece so
+//          keeps the digits of a float in long texts
 template <typename Sum, typename Score>
-std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& trie, Sum unknown_score, Score&& score) {
+std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& trie, Sum unknown_score, Score&& score,
+                                      Sum largest = std::numeric_limits<Sum>::infinity()) {
   struct Node {
     Sum sum = 0;
     int32_t value = -1;
@@ -30,7 +36,12 @@ std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& tri
   };
   const auto size = narrow<uint32_t>(text.size());
   std::vector<Node> best(text.size() + 1);
+  uint32_t reached = 0;
   for (uint32_t begin = 0; begin < size;) {
+    if (std::abs(best[begin].sum) > largest) {
+      const Sum offset = best[begin].sum;
+      for (uint32_t i = begin; i <= reached; ++i) best[i].sum -= offset;
+    }
     const Sum sum = best[begin].sum;
     const auto character = std::min<uint32_t>(static_cast<uint32_t>(utf8_length(text[begin])), size - begin);
     bool has_character = false;
@@ -45,6 +56,7 @@ std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& tri
       Node& target = best[end];
       if (target.begin == UINT32_MAX || candidate > target.sum) {
         target = {candidate, value, begin};
+        reached = std::max(reached, end);
       }
       has_character = has_character || end - begin == character;
     }
@@ -52,6 +64,7 @@ std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& tri
       Node& target = best[begin + character];
       const Sum candidate = unknown_score + sum;
       if (target.begin == UINT32_MAX || candidate > target.sum) target = {candidate, -1, begin};
+      reached = std::max(reached, begin + character);
     }
     begin += character;
   }

@@ -7,6 +7,7 @@ mistral-common; no_deps/tokenizers.txt says which.
 import importlib.util
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 import texts as corpus
@@ -155,6 +156,37 @@ def test_trained_sentencepiece(program, sample, tmp_path, trained_sentencepiece,
     model = trained_sentencepiece(name)
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(model))
     compare(program, tmp_path, sample, ["--tokenizer_type", "GPTSentencePieceTokenizer", "--tokenizer_model", model], theirs.encode, theirs.decode)
+
+
+def test_equal_scores_and_long_texts_of_unigram(program, tmp_path):
+    """Cuts whose scores are equal but for rounding, user symbols, and sums that outgrow the digits of a float."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    protocol = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
+    if tuple(int(part) for part in sentencepiece.__version__.split(".")[:3]) < (0, 2, 3):
+        pytest.skip("it scores user symbols in another way")
+    model = protocol.ModelProto()
+    model.trainer_spec.model_type = protocol.TrainerSpec.UNIGRAM
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.add_dummy_prefix = model.normalizer_spec.remove_extra_whitespaces = False
+    blank, normal, unknown, user = -2.1716766, 1, 2, 4
+    pieces = [("<unk>", 0, unknown), *((text, 0, user) for text in ("(", ")", ",", "((", "日本"))]
+    pieces += [("▁" * length, length * blank, normal) for length in (1, 2, 4)]
+    pieces += [("9" * length, -13 - 0.1 * length, normal) for length in (1, 4, 10)]
+    pieces += [(text, -3.7 - 0.31 * i, normal) for i, text in enumerate(("a", "b", "ab", "ba", "aba", "▁a", "日", "(a"))]
+    for text, score, kind in pieces:
+        model.pieces.add(piece=text, score=score, type=kind)
+    file = tmp_path / "made.model"
+    file.write_bytes(model.SerializeToString())
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(file))
+
+    random = Random(3)
+    parts = ["(", "((a", ")", ",", "日本", "日", "é", " " * 4, " " * 5, "9" * 14, "9" * 7, "a", "b", "ab", "aba", " a"]
+    strings = ["".join(random.choices(parts, k=random.randint(1, 40))) for _ in range(5000)]
+    strings += ["".join(random.choices(parts, k=60_000)) for _ in range(3)]
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps(text) + "\n" for text in strings))
+    options = ["--tokenizer_type", "GPTSentencePieceTokenizer", "--tokenizer_model", file]
+    compare(program, tmp_path, (strings, texts), options, theirs.encode, theirs.decode)
 
 
 def charsmap_of(model):
