@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 gone_s=$1
 SECONDS=$gone_s            # bash counts on from here
-latest_start_s=$((30 * 60))  # of the build for NVIDIA; the kernels for AMD take a minute
+latest_start_s=$((45 * 60))  # of the build for NVIDIA; the kernels for AMD take a minute
 end_s=$((70 * 60))           # of the 90 minutes that a run may take
 needed_gb=25
 build=${GPU_BUILD:-build-cuda}
