@@ -39,9 +39,12 @@ void DataOptions::visit(OptionVisitor& v) {
           "Share of samples that each data set of a blend holds ready beyond its weight.")
       .at_least(0);
   v.choice("dataloader_type", dataloader_type, {"single", "cyclic"},
-           "single: one pass in the data set's own order. cyclic: pass after pass, each in a new order.");
+           "single: one pass in the data set's own order. cyclic: pass after pass, each in a new order, of which "
+           "no_data_sharding says more.");
   v.field("no_data_sharding", no_data_sharding,
-          "cyclic: draw all data-parallel ranks from one permutation, so the order does not depend on their number.");
+          "cyclic: each pass is one permutation of all samples, whatever micro_batch_size and the number of ranks. "
+          "false: Megatron's order, in which every data-parallel rank shuffles its own part of the data; it depends on "
+          "both, and leaves out what does not fill a microbatch of all ranks.");
   v.field("reset_position_ids", reset_position_ids, "Count positions anew behind each end of a document.");
   v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.");
   v.field("eod_mask_loss", eod_mask_loss,

@@ -17,7 +17,8 @@ std::vector<SampleRow> Sampler::rows(const DataPosition& position) {
                      position.dp_rank < position.dp_size,
                  "consumed {}, micro batch {}, rank {} of {}", position.consumed_samples, position.micro_batch_size,
                  position.dp_rank, position.dp_size);
-  return type_ == DataloaderType::kSingle ? single_rows(position) : cyclic_rows(position);
+  if (type_ == DataloaderType::kSingle) return single_rows(position);
+  return data_sharding_ ? sharded_rows(position) : shuffled_rows(position);
 }
 
 std::vector<SampleRow> Sampler::single_rows(const DataPosition& p) const {
@@ -36,7 +37,7 @@ std::vector<SampleRow> Sampler::single_rows(const DataPosition& p) const {
   return rows;
 }
 
-std::vector<SampleRow> Sampler::cyclic_rows(const DataPosition& p) {
+std::vector<SampleRow> Sampler::sharded_rows(const DataPosition& p) {
   const int64_t chunk = p.micro_batch_size * p.dp_size;
   const int64_t active = num_samples_ - num_samples_ % chunk;
   if (active == 0) {
@@ -45,22 +46,31 @@ std::vector<SampleRow> Sampler::cyclic_rows(const DataPosition& p) {
                     "add data or use a smaller micro_batch_size");
   }
   const int64_t epoch = p.consumed_samples / active, offset = p.consumed_samples % active;
-  MEGALITH_CHECK(offset % chunk == 0, "{} consumed samples are not a multiple of {}", p.consumed_samples, chunk);
+  if (offset % chunk != 0) {
+    throw UserError(fmt::format("the run has read {} samples, and {} is read {} at a time (micro_batch_size {} times {} "
+                                "data-parallel ranks), each rank from its own part: no microbatch begins there",
+                                p.consumed_samples, name_, chunk, p.micro_batch_size, p.dp_size),
+                    "go on with the micro_batch_size and the ranks of before, or with --no_data_sharding, whose order "
+                    "depends on neither");
+  }
+  const int64_t bucket = active / p.dp_size, start = offset / p.dp_size;
+  const std::vector<int64_t>& order = permutation(epoch, bucket);
   std::vector<SampleRow> rows(static_cast<size_t>(p.micro_batch_size));
-  if (data_sharding_) {
-    const int64_t bucket = active / p.dp_size;
-    const std::vector<int64_t>& order = permutation(epoch, bucket);
-    const int64_t start = offset / p.dp_size;
-    for (int64_t i = 0; i < p.micro_batch_size; ++i) {
-      rows[static_cast<size_t>(i)] = {p.dp_rank * bucket + order[static_cast<size_t>(start + i)],
-                                      p.consumed_samples + p.dp_rank * p.micro_batch_size + i};
-    }
-  } else {
-    const std::vector<int64_t>& order = permutation(epoch, num_samples_ / p.micro_batch_size * p.micro_batch_size);
-    for (int64_t i = 0; i < p.micro_batch_size; ++i) {
-      const int64_t place = p.dp_rank + i * p.dp_size;
-      rows[static_cast<size_t>(i)] = {order[static_cast<size_t>(offset + place)], p.consumed_samples + place};
-    }
+  for (int64_t i = 0; i < p.micro_batch_size; ++i) {
+    rows[static_cast<size_t>(i)] = {p.dp_rank * bucket + order[static_cast<size_t>(start + i)],
+                                    p.consumed_samples + p.dp_rank * p.micro_batch_size + i};
+  }
+  return rows;
+}
+
+// Every place is looked up by itself, so a microbatch may reach over the end of an epoch, or hold several.
+std::vector<SampleRow> Sampler::shuffled_rows(const DataPosition& p) {
+  if (num_samples_ == 0) throw UserError(fmt::format("{} has no samples", name_), "add data");
+  std::vector<SampleRow> rows(static_cast<size_t>(p.micro_batch_size));
+  int64_t place = p.consumed_samples + p.dp_rank;
+  for (SampleRow& row : rows) {
+    row = {permutation(place / num_samples_, num_samples_)[static_cast<size_t>(place % num_samples_)], place};
+    place += p.dp_size;
   }
   return rows;
 }

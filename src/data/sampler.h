@@ -1,6 +1,14 @@
-// Samplers: which samples a data-parallel rank reads at a point of the run, in Megatron's order. Stateless in the run's
-// position: any position is found in constant time (cyclic: after one permutation an epoch), so resuming replays
-// nothing. Source: megatron/legacy/data/data_samplers.py.
+// Samplers: which samples a data-parallel rank reads at a point of the run. Stateless in the run's position: any position
+// is found in constant time (cyclic: after one permutation an epoch), so resuming replays nothing.
+//
+//   single             sample g of the training is sample g of the data set
+//   cyclic             Megatron's order: an epoch is the microbatches that all ranks can fill, and each rank shuffles a
+//                      part of the data. The order depends on micro_batch_size and the number of ranks.
+//   cyclic, unsharded  place g of the training, over n samples, is place g % n of a permutation that only g / n
+//                      decides. The order knows of no layout; it is Megatron's where a microbatch of all ranks divides n.
+//                      (Megatron permutes the samples of whole microbatches, and drops what all ranks cannot fill.)
+//
+// Source of Megatron's: megatron/legacy/data/data_samplers.py.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +35,20 @@ struct SampleRow {
 
 class Sampler {
  public:
-  // data_sharding  cyclic only: each data-parallel rank keeps to its own part of the data (the order then depends on
-  // the
-  //                data-parallel size); without it all ranks draw from one permutation.
+  // data_sharding  cyclic only: each data-parallel rank keeps to its own part of the data; without it all ranks draw
+  //                from one permutation of all samples.
   // name           of the data set, for messages
   Sampler(DataloaderType type, int64_t num_samples, bool data_sharding, std::string name);
 
-  // The micro_batch_size rows of the microbatch at this position. UserError when a single pass is used up, or when the
-  // data set has less than one microbatch for each rank.
+  // The micro_batch_size rows of the microbatch at this position. UserError when a single pass is used up, when there
+  // are no samples, and with sharded data also when there is less than one microbatch for each rank, or when the
+  // position is not a whole number of microbatches of all ranks.
   std::vector<SampleRow> rows(const DataPosition& position);
 
  private:
   std::vector<SampleRow> single_rows(const DataPosition& position) const;
-  std::vector<SampleRow> cyclic_rows(const DataPosition& position);
+  std::vector<SampleRow> sharded_rows(const DataPosition& position);
+  std::vector<SampleRow> shuffled_rows(const DataPosition& position);
   const std::vector<int64_t>& permutation(int64_t epoch, int64_t size);
 
   DataloaderType type_;

@@ -93,11 +93,6 @@ TEST(Sampler, CyclicOrderIsMegatronsAcrossEpochs) {
          {17, 15, 14},
          {21, 22, 19}}}},
       {false,
-       23,
-       2,
-       {{{10, 15}, {11, 9}, {19, 2}, {18, 7}, {6, 17}, {11, 6}, {3, 17}, {15, 9}},
-        {{4, 3}, {5, 20}, {13, 0}, {16, 8}, {14, 1}, {18, 0}, {12, 1}, {7, 5}}}},
-      {false,
        24,
        3,
        {{{20, 3, 7}, {13, 4, 19}, {9, 11, 16}, {0, 15, 21}, {13, 18, 7}, {17, 4, 14}, {16, 5, 22}, {10, 12, 19}},
@@ -118,25 +113,59 @@ TEST(Sampler, CyclicOrderIsMegatronsAcrossEpochs) {
   }
 }
 
-TEST(Sampler, WithoutShardingTheGlobalOrderDoesNotDependOnTheRanks) {
-  std::map<int64_t, int64_t> by_place[2];
-  for (const int64_t dp_size : {1, 4}) {
-    for (int64_t rank = 0; rank < dp_size; ++rank) {
-      Sampler sampler(DataloaderType::kCyclic, 16, false, "d");
-      for (int64_t consumed = 0; consumed < 32; consumed += 2 * dp_size) {
-        for (const SampleRow& row : sampler.rows({consumed, 2, rank, dp_size})) {
-          by_place[dp_size == 1 ? 0 : 1][row.in_order] = row.sample;
-        }
+// What the ranks of a layout read as places [0, num_places) of the training, from `begin` on.
+std::vector<int64_t> unsharded_order(int64_t total, int64_t micro_batch_size, int64_t dp_size, int64_t begin,
+                                     int64_t num_places) {
+  std::vector<int64_t> order(static_cast<size_t>(num_places), -1);
+  for (int64_t rank = 0; rank < dp_size; ++rank) {
+    Sampler sampler(DataloaderType::kCyclic, total, false, "d");
+    for (int64_t consumed = begin; consumed < num_places; consumed += micro_batch_size * dp_size) {
+      for (const SampleRow& row : sampler.rows({consumed, micro_batch_size, rank, dp_size})) {
+        if (row.in_order < num_places) order[static_cast<size_t>(row.in_order)] = row.sample;
       }
     }
   }
-  EXPECT_EQ(by_place[0].size(), 32u);
-  EXPECT_EQ(by_place[0], by_place[1]);
+  return order;
+}
+
+// 23 samples, which no layout's microbatches divide, in passes of torch 2's randperm(23) from generators seeded 0 and 1.
+TEST(Sampler, WithoutShardingAPassIsOnePermutationOfAllSamplesInEveryLayout) {
+  const std::vector<int64_t> two_passes = {
+      19, 8, 16, 3, 15, 20, 22, 14, 4, 7, 6, 13, 9, 10, 1, 12, 5, 17, 11, 2, 18, 0, 21,
+      9, 4, 20, 11, 22, 6, 13, 12, 1, 19, 3, 2, 16, 7, 18, 0, 8, 10, 17, 15, 14, 5, 21};
+  for (const int64_t micro_batch_size : {1, 2, 3, 4, 8, 30}) {
+    for (const int64_t dp_size : {1, 2, 3}) {
+      EXPECT_EQ(unsharded_order(23, micro_batch_size, dp_size, 0, 46), two_passes)
+          << "micro_batch_size " << micro_batch_size << ", " << dp_size << " ranks";
+    }
+  }
+}
+
+TEST(Sampler, WithoutShardingARunGoesOnWithAnotherMicroBatchSize) {
+  const std::vector<int64_t> whole = unsharded_order(23, 4, 1, 0, 60);
+  for (const int64_t micro_batch_size : {1, 3, 5}) {
+    const std::vector<int64_t> rest = unsharded_order(23, micro_batch_size, 2, 20, 60);
+    EXPECT_TRUE(std::equal(whole.begin() + 20, whole.end(), rest.begin() + 20)) << micro_batch_size;
+  }
+}
+
+TEST(Sampler, WithShardingAPositionBetweenMicrobatchesIsRefused) {
+  Sampler sampler(DataloaderType::kCyclic, 24, true, "d");
+  try {
+    sampler.rows({.consumed_samples = 6, .micro_batch_size = 4});
+    FAIL() << "sample 6 begins no microbatch of 4";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.message()).find("has read 6 samples, and d is read 4 at a time"), std::string::npos)
+        << error.message();
+    EXPECT_NE(std::string(error.remedy()).find("--no_data_sharding"), std::string::npos);
+  }
 }
 
 TEST(Sampler, TooLittleDataIsRefused) {
   Sampler sampler(DataloaderType::kCyclic, 3, true, "d");
   EXPECT_THROW(sampler.rows({.consumed_samples = 0, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 2}), UserError);
+  Sampler empty(DataloaderType::kCyclic, 0, false, "d");
+  EXPECT_THROW(empty.rows({.consumed_samples = 0}), UserError);
 }
 
 }  // namespace
