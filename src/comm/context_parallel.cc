@@ -62,7 +62,8 @@ std::vector<ContextParallelKind> context_parallel_kinds(const ParallelOptions& o
 
 ContextParallelKind context_parallel_kind(const std::vector<ContextParallelKind>& kinds, int64_t layer) {
   if (kinds.empty()) return ContextParallelKind::kP2p;
-  return kinds.size() == 1 ? kinds.front() : kinds.at(static_cast<size_t>(layer));
+  // Prediction modules count as layers behind the last, whose word they share, as one word is shared by all.
+  return kinds[std::min(static_cast<size_t>(layer), kinds.size() - 1)];
 }
 
 std::vector<UserError> check_context_parallel_options(const ParallelOptions& options) {
@@ -99,7 +100,7 @@ std::vector<UserError> check_context_parallel_model(const ParallelOptions& optio
   if (kinds.size() != 1 && std::ssize(kinds) != model.num_layers) {
     errors.emplace_back(
         fmt::format("cp_comm_type has {} words, and the model {} layers", kinds.size(), model.num_layers),
-        "give one word, or one for each layer");
+        "give one word, or one for each layer; prediction modules take the last layer's");
   }
   if (model.seq_length && *model.seq_length % (2 * cp) != 0) {
     errors.emplace_back(fmt::format("context_parallel_size {} cuts sequences into {} equal chunks, which does not "

@@ -104,7 +104,8 @@ void ParallelOptions::visit(OptionVisitor& v) {
   v.field("cp_comm_type", cp_comm_type,
           "How attention sees a shared sequence, one word for all layers or one for each: p2p (keys and values go "
           "round in a ring, behind the computation), all_gather (of all keys and values), a2a (each rank has all "
-          "tokens of some heads), a2a+p2p (a2a among neighbours, a ring across).");
+          "tokens of some heads), a2a+p2p (a2a among neighbours, a ring across). Prediction modules (mtp_num_layers) "
+          "take the last layer's.");
   v.field("hierarchical_context_parallel_sizes", hierarchical_context_parallel_sizes,
           "Of a2a+p2p: the ranks of an all-to-all and those of a ring; their product is context_parallel_size.");
   v.field("expert_model_parallel_size", expert_model_parallel_size,

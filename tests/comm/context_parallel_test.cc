@@ -30,6 +30,9 @@ TEST(ContextParallel, EveryWordIsRead) {
   EXPECT_EQ(context_parallel_kind(kinds, 1), ContextParallelKind::kAllToAll);
   EXPECT_EQ(context_parallel_kind({ContextParallelKind::kAllGather}, 5), ContextParallelKind::kAllGather);
   EXPECT_EQ(context_parallel_kind({}, 5), ContextParallelKind::kP2p);
+  // The prediction modules of a model of two layers.
+  EXPECT_EQ(context_parallel_kind(kinds, 2), ContextParallelKind::kAllToAll);
+  EXPECT_EQ(context_parallel_kind(kinds, 3), ContextParallelKind::kAllToAll);
 }
 
 TEST(ContextParallel, SizesMakeTheMesh) {
@@ -60,7 +63,8 @@ TEST(ContextParallel, ModelsThatDoNotDivideAreRefused) {
   ContextParallelModel model{.num_layers = 2, .num_heads = 8, .num_kv_heads = 4, .seq_length = 64};
   EXPECT_TRUE(check_context_parallel_model(shared(4, {"a2a", "p2p"}), model).empty());
   EXPECT_EQ(only(check_context_parallel_model(shared(4, {"a2a", "p2p", "p2p"}), model)),
-            "cp_comm_type has 3 words, and the model 2 layers; give one word, or one for each layer");
+            "cp_comm_type has 3 words, and the model 2 layers; give one word, or one for each layer; "
+            "prediction modules take the last layer's");
   EXPECT_EQ(only(check_context_parallel_model(shared(3), model)),
             "context_parallel_size 3 cuts sequences into 6 equal chunks, which does not divide seq_length 64; set "
             "seq_length to a multiple of 6");

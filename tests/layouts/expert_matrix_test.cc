@@ -54,6 +54,9 @@ std::vector<Layout> expert_layouts() {
   add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}, .ep = 4}, deepseek);
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 4, .etp = 1}, deepseek_tied);
   add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"all_gather"}, .ep = 2, .etp = 2}, mixtral);
+  // A way for each layer; the prediction module takes the last layer's.
+  add({.cp = 2, .micro_batch = 2, .cp_comm_type = {"p2p", "a2a"}, .ep = 2}, deepseek);
+  add({.cp = 2, .pp = 2, .micro_batch = 2, .cp_comm_type = {"a2a", "all_gather"}}, deepseek);
   // Pipelines; the embedding is used at both ends by the prediction module.
   add({.dp = 2, .pp = 2, .micro_batch = 2, .ep = 2}, deepseek);
   add({.dp = 2, .pp = 2, .micro_batch = 1, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}, .ep = 2}, deep);
