@@ -58,8 +58,8 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
           "How tokens reach the ranks of their experts: allgather, or alltoall; flex is alltoall here.")
       .words({"allgather", "alltoall", "flex"});
   v.field("moe_expert_capacity_factor", moe_expert_capacity_factor,
-          "An expert takes at most this times its even share of a microbatch's tokens; others are dropped. Default, 0 "
-          "and below: none are.")
+          "An expert takes at most this times its even share of a microbatch's tokens; others are dropped, in training "
+          "and evaluation. Default, 0 and below: none are. Generated texts are never limited.")
       .alias("moe_capacity_factor");
   v.field("moe_pad_expert_input_to_capacity", moe_pad_expert_input_to_capacity,
           "Fill every expert's input up to its capacity, so that shapes never change.");

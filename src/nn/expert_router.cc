@@ -166,7 +166,8 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   Routing& routing = result.routing;
   routing.experts = tokens.padded(experts);
   routing.weights = tokens.padded(weights);
-  routing.capacity = expert_capacity(tokens.num_tokens(), options_);
+  // Tokens that are decoded come in pieces, on some layouts in several copies: of those at hand none is dropped.
+  routing.capacity = forward.cache != nullptr ? 0 : expert_capacity(tokens.num_tokens(), options_);
   at::Tensor keep;
   if (routing.capacity > 0)
     keep = keep_within_capacity(experts, weights, routing.capacity, tokens);

@@ -19,7 +19,7 @@
 //
 // f, T and the mean are taken over the tp and cp ranks that share the microbatch, so the terms do not depend on the
 // layout. So is what the capacity drops: capacity = ceil(T k / e factor), and the same pairs are dropped on any layout
-// with the same micro_batch_size.
+// with the same micro_batch_size. While tokens are decoded (ForwardContext::cache) nothing is dropped.
 // Sources: Fedus et al. 2021, arXiv:2101.03961 (balance); Zoph et al. 2022, arXiv:2202.08906 (z); DeepSeek-AI 2024,
 // arXiv:2405.04434 (groups, sequences) and arXiv:2412.19437 (sigmoid scores, bias); Clark et al. 2022,
 // arXiv:2202.01169 (Sinkhorn).
@@ -68,7 +68,7 @@ class ExpertRouter : public Module {
     at::Tensor weights;  // (t, k) fp32 (fp64 for fp64 models), differentiable
     // (t, k) bool: pairs that are not dropped, and no padding's. Undefined: all; so on all tp and cp ranks or on none.
     at::Tensor keep;
-    // Rows of the microbatch's tokens that an expert takes at most; 0 without a capacity.
+    // Rows of the microbatch's tokens that an expert takes at most; 0 without a capacity, and while decoding.
     int64_t capacity = 0;
   };
   // x (t, h): this rank's tokens of the microbatch, each on one rank of tp and cp alone. Without sequence parallelism

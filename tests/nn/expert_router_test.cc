@@ -141,6 +141,30 @@ TEST(ExpertRouter, WholeSequencesOnEveryContextRankAreRoutedAsOnOne) {
   }
 }
 
+TEST(ExpertRouter, NothingIsDroppedWhileTokensAreDecoded) {
+  // Two tp ranks with a copy of the sequence each, as under sequence parallelism, and one rank with a single one.
+  for (RouterCase test : microbatch_cases()) {
+    if (test.options.capacity_factor.value_or(-1) <= 0) continue;
+    test.options.capacity_factor = 0.3;
+    const RouterInputs in = inputs_of(test);
+    EXPECT_GT(route_in_loops(test, in).num_dropped, 0) << test.name;
+    for (const int tp : {1, 2}) {
+      ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
+        ExpertRouter router(router_context(groups), test.options);
+        router.weight().data().copy_(in.weight);
+        KvCache cache{.capacity = test.s};
+        ForwardContext forward{.b = tp, .s = test.s, .is_training = false, .cache = &cache};
+        forward.expert_records = std::make_shared<ExpertRecords>();
+        const at::NoGradGuard no_grad;
+        const auto routing = router.forward(in.x.narrow(0, 0, test.s), forward, tp * test.s).routing;
+        EXPECT_EQ(routing.capacity, 0) << test.name;
+        EXPECT_FALSE(routing.keep.defined()) << test.name;
+        EXPECT_FALSE(forward.expert_records->at(5).num_dropped.defined()) << test.name;
+      });
+    }
+  }
+}
+
 TEST(ExpertRouter, EvaluationTellsTheSameWithoutAGraph) {
   for (const RouterCase& test : every_case()) {
     const RouterInputs in = inputs_of(test);
