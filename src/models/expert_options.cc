@@ -64,7 +64,8 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
   v.field("moe_pad_expert_input_to_capacity", moe_pad_expert_input_to_capacity,
           "Fill every expert's input up to its capacity, so that shapes never change.");
   v.choice("moe_token_drop_policy", moe_token_drop_policy, {"probs", "position"},
-           "Which tokens are dropped: those of the lowest weight, or the last.");
+           "Which tokens are dropped: those of the lowest weight, or those of the last positions in the microbatch's "
+           "sequences.");
   v.field("moe_shared_expert_intermediate_size", moe_shared_expert_intermediate_size,
           "Width of the experts that see every token, together. Default: there are none.")
       .at_least(0);

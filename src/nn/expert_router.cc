@@ -232,7 +232,9 @@ at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const a
   const int64_t k = options_.topk, e = options_.num_experts;
   const std::string label = options_.weight_name + " choices";
   if (options_.drop_policy == DropPolicy::kPosition) {
-    return tokens.part(within_capacity(tokens.gathered(experts, label), {}, e, capacity));
+    // In Megatron-LM's order: its activations are (s, b, h), so a microbatch's sequences lose their ends alike.
+    const at::Tensor all = tokens.by_position(tokens.gathered(experts, label));
+    return tokens.part(tokens.by_sequence(within_capacity(all, {}, e, capacity)));
   }
   // In one exchange: fp64 holds the numbers of experts as it does the weights.
   const at::Tensor pairs = at::cat({experts.to(at::kDouble), weights.detach().to(at::kDouble)}, 1);

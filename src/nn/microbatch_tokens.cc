@@ -50,6 +50,14 @@ at::Tensor MicrobatchTokens::gathered(const at::Tensor& x, std::string_view labe
   return zigzag_join(rows.reshape({cp_size_, b_, s_, columns})).view({num_tokens(), columns});
 }
 
+at::Tensor MicrobatchTokens::by_position(const at::Tensor& whole) const {
+  return whole.reshape({b_, sequence_length(), whole.size(1)}).transpose(0, 1).reshape(whole.sizes());
+}
+
+at::Tensor MicrobatchTokens::by_sequence(const at::Tensor& whole) const {
+  return whole.reshape({sequence_length(), b_, whole.size(1)}).transpose(0, 1).reshape(whole.sizes());
+}
+
 at::Tensor MicrobatchTokens::part(const at::Tensor& whole) const {
   const int64_t columns = whole.size(1);
   return zigzag_shard(whole.reshape({b_, sequence_length(), columns}), 1, cp_size_, cp_rank_)

@@ -32,7 +32,11 @@ class MicrobatchTokens {
   at::Tensor padded(const at::Tensor& x) const;
   // (n, c) of every rank -> (b S, c), in the order of the sequences, on every rank. Not recorded by autograd.
   at::Tensor gathered(const at::Tensor& x, std::string_view label) const;
-  // The inverse: (b S, c) -> this rank's (n, c).
+  // (b S, c) in the order of the sequences -> position by position, the sequences' tokens of a position in a row.
+  at::Tensor by_position(const at::Tensor& whole) const;
+  // And back.
+  at::Tensor by_sequence(const at::Tensor& whole) const;
+  // The inverse of gathered(): (b S, c) -> this rank's (n, c).
   at::Tensor part(const at::Tensor& whole) const;
   // (n, c) -> (b, c): the sum over this rank's tokens of each sequence. Differentiable.
   at::Tensor sum_by_sequence(const at::Tensor& x) const;

@@ -30,8 +30,8 @@ at::Tensor sinkhorn(const at::Tensor& logits);
 // one).
 int64_t expert_capacity(int64_t num_tokens, const RouterOptions& options);
 
-// (n, k) bool: for each expert the `capacity` pairs of the highest weights (n, k), of equal ones the earlier tokens';
-// without weights the earliest.
+// (n, k) bool: for each expert the `capacity` pairs of the highest weights (n, k), of equal ones the earlier rows';
+// without weights those of the earliest rows.
 at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t num_experts, int64_t capacity);
 
 }  // namespace megalith

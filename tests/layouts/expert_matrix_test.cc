@@ -30,6 +30,8 @@ std::vector<Layout> expert_layouts() {
   Task deep = deepseek, dropping = mixtral, dropping_deepseek = deepseek_tied;
   deep.num_layers = 4;
   dropping.has_capacity = dropping_deepseek.has_capacity = true;
+  Task dropping_ends = dropping;
+  dropping_ends.drop_policy = DropPolicy::kPosition;
 
   // Experts alone over ranks that share the data.
   add({.dp = 2, .ep = 2}, mixtral);
@@ -90,6 +92,8 @@ std::vector<Layout> expert_layouts() {
   add({.dp = 2, .micro_batch = 2, .ep = 2}, dropping);
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .ep = 2, .etp = 1}, dropping_deepseek);
   add({.dp = 2, .cp = 2, .micro_batch = 2, .ep = 4, .dispatcher = "allgather"}, dropping);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .ep = 2, .etp = 1}, dropping_ends);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 4, .etp = 1}, dropping_ends);
   return list;
 }
 

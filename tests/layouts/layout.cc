@@ -28,6 +28,7 @@ void add_experts(const Task& task, ModelConfig& config) {
   config.moe_aux_loss_coeff = 0.02;
   config.moe_z_loss_coeff = 0.01;
   if (task.has_capacity) config.moe_expert_capacity_factor = 0.75;
+  config.moe_token_drop_policy = task.drop_policy;
   if (task.family == "mixtral") return;
   config.group_query_attention = config.add_qkv_bias = false;
   config.multi_latent_attention = config.qk_layernorm = true;
@@ -156,7 +157,8 @@ std::string Task::text() const {
   if (has_qkv_bias) text += ", qkv bias";
   if (num_kv_heads != 4) text += fmt::format(", {} kv heads", num_kv_heads);
   if (family != "llama") text += ", " + family;
-  if (has_capacity) text += ", with a capacity";
+  if (has_capacity)
+    text += drop_policy == DropPolicy::kPosition ? ", with a capacity by position" : ", with a capacity";
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }

@@ -10,6 +10,7 @@
 
 #include "comm/groups.h"
 #include "models/model.h"
+#include "nn/expert_kinds.h"
 #include "parallel/data_parallel.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
@@ -34,6 +35,7 @@ struct Task {
   int64_t global_batch = 8, sequence = 6;
   std::string family = "llama";  // "mixtral", "deepseek": with experts
   bool has_capacity = false;     // of experts, so that tokens are dropped
+  DropPolicy drop_policy = DropPolicy::kProbability;
 
   bool has_experts() const { return family != "llama"; }
   std::string text() const;

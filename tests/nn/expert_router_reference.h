@@ -229,7 +229,10 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
         for (int64_t j = 0; j < k; ++j) {
           if (out.experts[t][j].item<int64_t>() != i) continue;
           pairs.emplace_back(t, j);
-          preference.push_back(options.drop_policy == DropPolicy::kPosition ? 0 : out.weights[t][j].item<double>());
+          // Position by position over the sequences: token t is the one at t % s of sequence t / s.
+          const int64_t s = num_tokens / test.b, order = t % s * test.b + t / s;
+          preference.push_back(options.drop_policy == DropPolicy::kPosition ? -static_cast<double>(order)
+                                                                            : out.weights[t][j].item<double>());
         }
       const auto order = largest(preference, pairs.size());
       for (size_t place = static_cast<size_t>(out.capacity); place < order.size(); ++place) {

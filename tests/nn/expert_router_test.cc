@@ -141,6 +141,25 @@ TEST(ExpertRouter, WholeSequencesOnEveryContextRankAreRoutedAsOnOne) {
   }
 }
 
+TEST(ExpertRouter, PositionKeepsTheFirstTokensOfEverySequence) {
+  // Two sequences of three tokens that all want expert 0, which takes three: Megatron-LM's tokens are
+  // (position 0, sequence 0), (0, 1), (1, 0), …
+  RouterCase test{"position", router_options(2, 1), 2, 3};
+  test.options.is_pre_softmax = true;
+  test.options.capacity_factor = 1;
+  test.options.drop_policy = DropPolicy::kPosition;
+  RouterInputs in = inputs_of(test);
+  in.x.fill_(1);
+  in.weight.select(0, 0).fill_(1);
+  in.weight.select(0, 1).fill_(-1);
+  const at::Tensor expected = at::tensor({1, 1, 0, 1, 0, 0}).to(at::kBool).view({6, 1});
+  for (const RouterLayout& layout : {RouterLayout{1, 1}, RouterLayout{2, 1}, RouterLayout{4, 1}}) {
+    const RouterOutcome out = route_on(test, in, layout);
+    EXPECT_EQ(out.capacity, 3);
+    EXPECT_TENSOR_NEAR(out.keep, expected, {.what = "keep" + layout.text()});
+  }
+}
+
 TEST(ExpertRouter, NothingIsDroppedWhileTokensAreDecoded) {
   // Two tp ranks with a copy of the sequence each, as under sequence parallelism, and one rank with a single one.
   for (RouterCase test : microbatch_cases()) {
