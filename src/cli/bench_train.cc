@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "cli/bench.h"
@@ -13,6 +11,7 @@
 #include "cli/bench_report.h"
 #include "cli/session.h"
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/strings.h"
 #include "device/memory.h"
 #include "train/trainer.h"
@@ -29,8 +28,7 @@ struct TrainBenchOptions : BenchOptions {
 
 // Seconds since the process was started, the loading of its libraries included; to a hundredth, as the kernel keeps it.
 double seconds_since_process_start() {
-  std::ifstream file("/proc/self/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = try_read_facts("/proc/self/stat").value_or("");
   // Behind the name, which may hold blanks: state is field 3, the start in ticks since the machine's is field 22.
   const size_t name_end = text.rfind(')');
   MEGALITH_CHECK(name_end != std::string::npos, "/proc/self/stat is not as expected");

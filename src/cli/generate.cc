@@ -4,8 +4,8 @@
 
 #include "cli/session.h"
 #include "core/error.h"
-#include "core/file.h"
 #include "core/help.h"
+#include "core/input_file.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "train/generation.h"
@@ -42,7 +42,7 @@ std::vector<int64_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   }
   if (!options.prompt_ids.empty()) return options.prompt_ids;
   MEGALITH_CHECK(tokenizer != nullptr, "a text prompt without a tokenizer");
-  const std::string text = options.prompt ? *options.prompt : read_file(*options.prompt_file);
+  const std::string text = options.prompt ? *options.prompt : read_stream(*options.prompt_file);
   const std::vector<int32_t> ids = tokenizer->encode(text, /*add_special=*/true);
   return {ids.begin(), ids.end()};
 }

@@ -12,11 +12,12 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <fstream>
 #include <memory>
 
 #include "comm/network.h"
 #include "core/error.h"
+#include "core/input_file.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace {
@@ -119,8 +120,8 @@ int listen_on(const std::string& address, int port) {
 }
 
 std::string network_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::string text = try_read_facts("/proc/sys/kernel/random/boot_id").value_or("");
+  const std::string_view boot = trim(text);
   std::array<char, 64> space{};
   if (::readlink("/proc/self/ns/net", space.data(), space.size() - 1) < 0) space[0] = '\0';
   return fmt::format("{} {}", boot, space.data());

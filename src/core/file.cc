@@ -18,42 +18,18 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/input_file.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-std::string remedy_for(int error_number, const fs::path& path) {
-  switch (error_number) {
-    case ENOENT:
-      return "check the path; it is taken relative to " + fs::current_path().string();
-    case EACCES:
-    case EPERM:
-      return "check the owner and the permissions of the file and its folders";
-    case ENOSPC:
-      return "free space there or choose another folder";
-    case EDQUOT:
-      return "your disk quota is used up: free space or choose another folder";
-    case EROFS:
-      return "the file system is mounted read-only: choose another folder";
-    case EMFILE:
-      return "too many open files: raise the limit with 'ulimit -n'";
-    default:
-      return "";
-  }
-}
-
-[[noreturn]] void fail(std::string_view action, const fs::path& path, int error_number) {
-  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
-                  remedy_for(error_number, path));
-}
-
-// A file descriptor that closes itself.
+// A descriptor for writing, or for what is flushed; it closes itself. input_file.h has the one for reading.
 class Descriptor {
  public:
   Descriptor(const fs::path& path, int flags, mode_t mode, std::string_view action)
       : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
-    if (fd_ < 0) fail(action, path, errno);
+    if (fd_ < 0) fail_file(action, path, errno);
   }
   ~Descriptor() {
     if (fd_ >= 0) ::close(fd_);
@@ -72,7 +48,7 @@ void write_all(int fd, const std::byte* data, size_t size, const fs::path& path)
     const ssize_t written = ::write(fd, data, size);
     if (written < 0) {
       if (errno == EINTR) continue;
-      fail("write", path, errno);
+      fail_file("write", path, errno);
     }
     data += written;
     size -= static_cast<size_t>(written);
@@ -81,7 +57,7 @@ void write_all(int fd, const std::byte* data, size_t size, const fs::path& path)
 
 void sync_descriptor(int fd, const fs::path& path) {
   // Some file systems cannot flush a folder and say EINVAL: there a rename is as durable as it gets.
-  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) fail("flush", path, errno);
+  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) fail_file("flush", path, errno);
 }
 
 fs::path parent_of(const fs::path& path) {
@@ -100,7 +76,7 @@ fs::path temporary_beside(const fs::path& target, const void* owner) {
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail("rename " + from.string() + " to", to, errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) fail_file("rename " + from.string() + " to", to, errno);
 }
 
 // AddressSanitizer knows nothing of mappings: under it files are copied to memory of their size, so that a read behind
@@ -119,27 +95,7 @@ fs::path without_trailing_slash(fs::path path) { return path.has_filename() ? pa
 
 std::string system_error_text(int error_number) { return std::generic_category().message(error_number); }
 
-std::string read_file(const fs::path& path) {
-  const Descriptor file(path, O_RDONLY, 0, "open");
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) fail("read", path, errno);
-  if (S_ISDIR(info.st_mode)) fail("read", path, EISDIR);
-  // The size is a first guess: /proc files say 0, and a pipe has none.
-  std::string content(static_cast<size_t>(info.st_size) + 1, '\0');
-  size_t size = 0;
-  while (true) {
-    const ssize_t count = ::read(file.get(), content.data() + size, content.size() - size);
-    if (count < 0) {
-      if (errno == EINTR) continue;
-      fail("read", path, errno);
-    }
-    if (count == 0) break;
-    size += static_cast<size_t>(count);
-    if (size == content.size()) content.resize(content.size() * 2);
-  }
-  content.resize(size);
-  return content;
-}
+std::string read_file(const fs::path& path) { return read_beginning(path, SIZE_MAX); }
 
 void write_file_atomic(const fs::path& path, std::span<const std::byte> content) {
   AtomicFile file(path);
@@ -152,7 +108,7 @@ void write_file_atomic(const fs::path& path, std::string_view content) {
 }
 
 void sync_path(const fs::path& path) {
-  const Descriptor file(path, O_RDONLY, 0, "open");
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK, 0, "open");  // a pipe is not waited for
   sync_descriptor(file.get(), path);
 }
 
@@ -164,7 +120,7 @@ void make_directories(const fs::path& path) {
     missing.push_back(folder);
   }
   fs::create_directories(path, error);
-  if (error) fail("create the folder", path, error.value());
+  if (error) fail_file("create the folder", path, error.value());
   // Without their names on disk, what is flushed inside would be lost with the power.
   for (const fs::path& folder : missing) {
     const fs::path parent = parent_of(folder);
@@ -175,7 +131,7 @@ void make_directories(const fs::path& path) {
 bool remove_tree(const fs::path& path) {
   std::error_code error;
   const auto removed = fs::remove_all(path, error);
-  if (error) fail("remove", path, error.value());
+  if (error) fail_file("remove", path, error.value());
   return removed > 0;
 }
 
@@ -183,37 +139,34 @@ int64_t free_disk_bytes(const fs::path& path) {
   fs::path existing = fs::absolute(path);
   while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
   struct statvfs info {};
-  if (::statvfs(existing.c_str(), &info) != 0) fail("ask for the free space of", existing, errno);
+  if (::statvfs(existing.c_str(), &info) != 0) fail_file("ask for the free space of", existing, errno);
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
 int64_t file_bytes(const fs::path& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) fail("open", path, errno);
-  if (S_ISDIR(info.st_mode)) fail("read", path, EISDIR);
+  if (::stat(path.c_str(), &info) != 0) fail_file("open", path, errno);
+  if (S_ISDIR(info.st_mode)) fail_file("read", path, EISDIR);
   return info.st_size;
 }
 
 MappedFile::MappedFile(const fs::path& path, Access access) : path_(path) {
-  const Descriptor file(path, O_RDONLY, 0, "open");
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) fail("read", path, errno);
-  if (S_ISDIR(info.st_mode)) fail("read", path, EISDIR);
-  size_ = static_cast<size_t>(info.st_size);
+  const InputFile file(path);
+  size_ = file.size();
   if (size_ == 0) return;  // mmap refuses an empty range
   if (is_copied(size_)) {
     auto copy = std::make_unique<std::byte[]>(size_);
     for (size_t done = 0; done < size_;) {
-      const ssize_t count = ::pread(file.get(), copy.get() + done, size_ - done, static_cast<off_t>(done));
-      if (count < 0 && errno != EINTR) fail("read", path, errno);
+      const ssize_t count = ::pread(file.descriptor(), copy.get() + done, size_ - done, static_cast<off_t>(done));
+      if (count < 0 && errno != EINTR) fail_file("read", path, errno);
       if (count == 0) break;  // cut meanwhile: the rest is zeros, where a mapping would raise SIGBUS
       if (count > 0) done += static_cast<size_t>(count);
     }
     data_ = copy.release();
     return;
   }
-  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.get(), 0);
-  if (address == MAP_FAILED) fail("map", path, errno);
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  if (address == MAP_FAILED) fail_file("map", path, errno);
   data_ = static_cast<const std::byte*>(address);
   if (access != Access::kNormal) advise(access);
 }
@@ -291,7 +244,7 @@ void AtomicFile::flush() {
 void AtomicFile::commit() {
   MEGALITH_CHECK(fd_ >= 0, "{} was committed already", target_.string());
   flush();
-  if (::close(std::exchange(fd_, -1)) != 0) fail("write", target_, errno);
+  if (::close(std::exchange(fd_, -1)) != 0) fail_file("write", target_, errno);
   rename_path(temporary_, target_);
   temporary_.clear();
   sync_path(parent_of(target_));

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/input_file.h"
 #include "core/json.h"
 #include "core/option_value.h"
 #include "core/sha256.h"
@@ -56,6 +57,12 @@ class PartialFile {
   PartialFile(fs::path path, const HubFile& file) : path_(std::move(path)), file_(file) {
     fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd_ < 0) fail("open");
+    try {
+      require_regular_file(fd_, path_);
+    } catch (...) {
+      ::close(fd_);  // no destructor runs for an object whose constructor throws
+      throw;
+    }
     begin_hash();
     std::vector<std::byte> buffer(size_t{1} << 20);
     for (ssize_t count; (count = ::read(fd_, buffer.data(), buffer.size())) != 0;) {

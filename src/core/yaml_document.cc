@@ -6,9 +6,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 
+#include "core/input_file.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -58,12 +58,8 @@ std::string read_text(const fs::path& file) {
   if (fs::is_directory(status)) {
     throw UserError(fmt::format("{} is a folder", file.string()), "name a YAML file within it");
   }
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw UserError(fmt::format("{} cannot be opened", file.string()), "check its permissions");
-  // Read with a bound rather than trusting a size: it may be a pipe.
-  std::string text(kMostBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(stream.gcount()));
+  // It may be a pipe, as in `--config <(…)`, and has a bound therefore.
+  const std::string text = read_stream(file, kMostBytes + 1);
   if (text.size() > kMostBytes) {
     throw UserError(
         fmt::format("{} is larger than {}, too large for a configuration", file.string(), format_bytes(kMostBytes)),

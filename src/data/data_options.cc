@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/file.h"
+#include "core/input_file.h"
 #include "core/json.h"
 #include "core/strings.h"
 
@@ -53,7 +53,7 @@ void DataOptions::visit(OptionVisitor& v) {
 
 DataOptions with_listed_paths(DataOptions options) {
   if (options.data_args_path) {
-    options.data_path = split_words(read_file(*options.data_args_path));
+    options.data_path = split_words(read_stream(*options.data_args_path));
     if (options.data_path.empty()) {
       throw UserError(fmt::format("data_args_path {} is empty", *options.data_args_path),
                       "it holds what --data_path would: weight prefix weight prefix …");

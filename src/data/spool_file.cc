@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/input_file.h"
 
 namespace megalith {
 namespace {
@@ -29,6 +30,12 @@ constexpr size_t kSpoolBufferBytes = size_t{1} << 20, kSpoolDirectBytes = size_t
 SpoolFile::SpoolFile(std::filesystem::path path, int64_t size) : path_(std::move(path)), size_(size) {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd_ < 0) fail_spool("create", path_, errno);
+  try {
+    require_regular_file(fd_, path_);
+  } catch (...) {
+    ::close(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
+    throw;
+  }
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || info.st_size < size) {
     ::close(std::exchange(fd_, -1));

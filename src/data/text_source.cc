@@ -2,7 +2,6 @@
 // Sources: zlib.h (inflate with automatic header), lzma.h (lzma_stream_decoder), zstd.h (ZSTD_decompressStream).
 #include "data/text_source.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <lzma.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/input_file.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -260,11 +260,8 @@ std::unique_ptr<TextSource> open_text(int descriptor, std::string name) {
 
 std::unique_ptr<TextSource> open_text(const std::string& path) {
   if (path == "-") return open_text(STDIN_FILENO, "standard input");
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw UserError(fmt::format("cannot open {}: {}", path, system_error_text(errno)), "check the path");
-  }
-  return open_text(descriptor, path);
+  // Text may come through a pipe with a name: mkfifo, /dev/stdin, <(…).
+  return open_text(InputFile(path, InputKind::kStream).release(), path);
 }
 
 std::string_view without_compression_ending(std::string_view path) {

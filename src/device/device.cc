@@ -13,10 +13,11 @@
 #include <sys/auxv.h>
 #endif
 
-#include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/option.h"
 #include "core/strings.h"
 #include "device/memory.h"
@@ -26,7 +27,7 @@ namespace megalith {
 namespace {
 
 std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
+  std::istringstream file(try_read_facts("/proc/cpuinfo").value_or(""));
   for (std::string line; std::getline(file, line);) {
     if (line.rfind("model name", 0) != 0) continue;
     const size_t colon = line.find(':');

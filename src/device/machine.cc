@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 
+#include "core/input_file.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -19,19 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first bytes of a file, enough for any of those that are read here; empty when there is none.
-std::string file_text(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return "";
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  char buffer[4096];
-  constexpr size_t kMost = 1 << 20;
-  while (text.size() < kMost && file.read(buffer, sizeof(buffer)).gcount() > 0) {
-    text.append(buffer, static_cast<size_t>(file.gcount()));
-  }
-  return text;
-}
+// Empty when there is none.
+std::string file_text(const fs::path& path) { return try_read_facts(path).value_or(""); }
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

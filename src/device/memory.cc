@@ -11,7 +11,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
+
+#include "core/input_file.h"
 
 namespace megalith {
 namespace {
@@ -67,7 +70,7 @@ bool is_counting() {
 
 // A line "VmRSS:   1234 kB" of /proc/self/status or /proc/meminfo, in bytes; 0 when missing.
 int64_t proc_bytes(const char* path, const std::string& key) {
-  std::ifstream file(path);
+  std::istringstream file(try_read_facts(path).value_or(""));
   for (std::string line; std::getline(file, line);) {
     if (line.rfind(key + ":", 0) == 0) return std::atoll(line.c_str() + key.size() + 1) * 1024;
   }
@@ -76,7 +79,7 @@ int64_t proc_bytes(const char* path, const std::string& key) {
 
 int64_t cgroup_limit() {
   for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream file(path);
+    std::istringstream file(try_read_facts(path).value_or(""));
     int64_t limit = 0;  // version 2 says "max" when there is none, version 1 a huge number
     if (file >> limit && limit > 0) return limit;
   }

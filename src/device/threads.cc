@@ -9,21 +9,22 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/input_file.h"
 #include "core/option.h"
 
 namespace megalith {
 namespace {
 
 std::optional<int> read_int(const std::string& path) {
-  std::ifstream file(path);
+  std::istringstream file(try_read_facts(path).value_or(""));
   int value = 0;
   if (file >> value) return value;
   return std::nullopt;
@@ -31,7 +32,8 @@ std::optional<int> read_int(const std::string& path) {
 
 // Processors' worth of time a second that control groups grant; nothing when there is no limit.
 std::optional<double> cpu_quota() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");  // version 2: "max 100000" or "200000 100000"
+  std::istringstream file(
+      try_read_facts("/sys/fs/cgroup/cpu.max").value_or(""));  // version 2: "max 100000" or "200000 100000"
   std::string quota;
   double period = 0;
   if (file >> quota >> period && quota != "max" && period > 0) return std::atof(quota.c_str()) / period;

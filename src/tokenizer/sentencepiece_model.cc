@@ -6,11 +6,11 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <set>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/input_file.h"
 #include "tokenizer/token_decoder.h"
 #include "tokenizer/token_model.h"
 #include "tokenizer/utf8.h"
@@ -202,8 +202,7 @@ void check(const SentencePieceModel& model, const std::string& file) {
 }  // namespace
 
 bool is_sentencepiece_file(const fs::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return stream.get() == 0x0A;  // field 1, a message
+  return read_beginning(file, 1) == "\x0A";  // field 1, a message
 }
 
 SentencePieceModel load_sentencepiece_model(const fs::path& file) {

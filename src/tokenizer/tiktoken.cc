@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/input_file.h"
 #include "core/json.h"
 #include "tokenizer/base64.h"
 #include "tokenizer/pipeline_tokenizer.h"
@@ -143,13 +143,8 @@ void require_different(const std::vector<std::string>& tokens, std::string_view 
   }
 }
 
-std::string beginning(const fs::path& file, size_t most) {
-  std::string text(most, '\0');
-  std::ifstream stream(file, std::ios::binary);
-  stream.read(text.data(), static_cast<std::streamsize>(most));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(stream.gcount(), 0)));
-  return text;
-}
+// Empty when there is no file: whoever loads it says so.
+std::string beginning(const fs::path& file, size_t most) { return fs::exists(file) ? read_beginning(file, most) : ""; }
 
 }  // namespace
 

@@ -1,7 +1,9 @@
 """Wrong configuration, data and checkpoints: each is refused with exit code 2 and a message that names what is wrong."""
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import hf_models
@@ -186,6 +188,12 @@ def overwrite(path, offset, raw):
     path.write_bytes(content)
 
 
+def become_pipe(path):
+    """Whoever opens it waits for a writer, who never comes."""
+    path.unlink()
+    os.mkfifo(path)
+
+
 def wrong_length(prefix):
     overwrite(prefix.with_suffix(".idx"), 34, np.int32(-5).tobytes())
 
@@ -204,6 +212,8 @@ DATA = [
     (".idx is something else", lambda prefix: prefix.with_suffix(".idx").write_bytes(b"x" * 100), ["data.idx", "MMIDIDX"]),
     (".idx is empty", lambda prefix: prefix.with_suffix(".idx").write_bytes(b""), ["data.idx"]),
     (".bin is missing", lambda prefix: prefix.with_suffix(".bin").unlink(), ["data.bin"]),
+    (".bin is a pipe", lambda prefix: become_pipe(prefix.with_suffix(".bin")), ["data.bin", "pipe"]),
+    (".idx is a pipe", lambda prefix: become_pipe(prefix.with_suffix(".idx")), ["data.idx", "pipe"]),
     ("unknown token type", lambda prefix: overwrite(prefix.with_suffix(".idx"), 17, b"\x2a"), ["data.idx", "42"]),
     ("newer version", lambda prefix: overwrite(prefix.with_suffix(".idx"), 9, b"\x07"), ["data.idx", "version 7"]),
     ("negative length", wrong_length, ["data.idx", "-5"]),
@@ -271,6 +281,8 @@ HF_FILES = [
     ("config.json is missing", lambda folder: (folder / "config.json").unlink(), ["config.json"]),
     ("weights are cut", lambda folder: cut(folder / "model.safetensors", 100), ["model.safetensors"]),
     ("weights are missing", lambda folder: (folder / "model.safetensors").unlink(), ["safetensors"]),
+    ("config.json is a pipe", lambda folder: become_pipe(folder / "config.json"), ["config.json", "pipe"]),
+    ("weights are a pipe", lambda folder: become_pipe(folder / "model.safetensors"), ["model.safetensors", "pipe"]),
     ("header is not JSON", lambda folder: overwrite(folder / "model.safetensors", 9, b"}}}}"), ["model.safetensors"]),
     ("header is endless", lambda folder: overwrite(folder / "model.safetensors", 0, b"\xff" * 7), ["model.safetensors", "header"]),
 ]
@@ -321,6 +333,26 @@ def test_damaged_checkpoints_are_refused_when_none_is_intact(checkpoint, program
         file = biggest_file(folder)
         overwrite(file, file.stat().st_size - 8, b"\x55\xaa\x55\xaa")
     refused(program, resume(), ["no intact checkpoint"], tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["checkpoint.json", "*model*.safetensors", "*exp_avg*.safetensors"])
+def test_checkpoints_with_a_pipe_for_a_file_are_passed_over_or_refused(pattern, checkpoint, program, tmp_path):
+    *older, newest = copies(checkpoint, tmp_path / "checkpoint")
+    become_pipe(next(newest.rglob(pattern)))
+    _, output, errors = program.run("inspect", "checkpoint", newest, expected=1, timeout=60, cwd=tmp_path)
+    assert "pipe" in output + errors
+    _, output, errors = program.run(*resume(), cwd=tmp_path, timeout=60)
+    assert newest.name in errors + output
+    for folder in older:
+        become_pipe(next(folder.rglob(pattern)))
+    refused(program, resume(), ["pipe"], tmp_path)
+
+
+def test_configuration_may_come_through_a_pipe(program, tmp_path):
+    (tmp_path / "run.yaml").write_text("num_layers: 2\nhidden_size: 0\n")
+    script = f"{program.path} train --config <(cat run.yaml) --mock_data --dry_run"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "hidden_size is 0" in done.stderr, done.stderr
 
 
 def test_damaged_newest_checkpoint_is_passed_over_aloud(checkpoint, program, tmp_path):

@@ -16,6 +16,19 @@ MOST_COLUMNS = 120
 # clang-format's versions break some lines differently; this is the one that .clang-format was written for.
 CLANG_FORMAT_VERSION = "14"
 
+# Where files from outside are opened: core/input_file.h says why not elsewhere.
+FILE_LAYER = ("core/file.cc", "core/input_file.cc")
+# Sources that open what they write, or what they lock, by themselves.
+OPENS_TO_WRITE = (
+    "checkpoint/safetensors_writer.cc",
+    "core/hub_cache.cc",
+    "core/hub_client.cc",
+    "data/index_cache.cc",
+    "data/prepare_state.cc",
+    "data/spool_file.cc",
+    "metrics/append_file.cc",
+)
+
 
 def layers():
     """Folder -> (whether it may include torch, folders that it names), from src/CMakeLists.txt."""
@@ -104,6 +117,20 @@ class Style(unittest.TestCase):
                     problems.append(f"{where}: {folder}/ does not use torch (src/CMakeLists.txt)")
                 elif is_torch and path.suffix == ".cu":
                     problems.append(f"{where}: GPU kernels are free of torch headers")
+        self.fail_with(problems)
+
+    def test_files_are_read_through_the_file_layer(self):
+        reading = re.compile(r"\b(std::(basic_)?(ifstream|fstream|filebuf)|f(re|d)?open|open(at|64)|LoadFile|LoadAllFromFile)\b")
+        opening = re.compile(r"(?<!\w)::open\s*\(")
+        problems = []
+        for path in sources("src"):
+            name = path.relative_to(ROOT / "src").as_posix()
+            if name in FILE_LAYER:
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                code = line.split("//")[0]
+                if reading.search(code) or (opening.search(code) and name not in OPENS_TO_WRITE):
+                    problems.append(f"src/{name}:{number}: files are read through core/file.h or core/input_file.h")
         self.fail_with(problems)
 
     def test_headers_are_included_once(self):

@@ -1,0 +1,164 @@
+// See input_file.h.
+#include "core/input_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <utility>
+
+#include "core/error.h"
+#include "core/file.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+// "" for what may be read.
+std::string_view irregular_kind(const struct stat& info) {
+  switch (info.st_mode & S_IFMT) {
+    case S_IFREG:
+      return "";
+    case S_IFDIR:
+      return "a folder";
+    case S_IFIFO:
+      return "a pipe (FIFO)";
+    case S_IFSOCK:
+      return "a socket";
+    case S_IFCHR:
+      return "a character device";
+    case S_IFBLK:
+      return "a block device";
+    default:
+      return "no regular file";
+  }
+}
+
+bool is_null_device(const struct stat& info) {
+  return S_ISCHR(info.st_mode) && major(info.st_rdev) == 1 && minor(info.st_rdev) == 3;
+}
+
+// descriptor  -1 before it is opened: then a character device may still be a terminal
+void require_input(const struct stat& info, InputKind kind, int descriptor, const fs::path& path) {
+  const std::string_view found = irregular_kind(info);
+  if (found.empty()) return;
+  if (kind == InputKind::kStream) {
+    if (S_ISFIFO(info.st_mode) || is_null_device(info)) return;
+    if (S_ISCHR(info.st_mode) && (descriptor < 0 || ::isatty(descriptor) != 0)) return;
+  }
+  if (S_ISDIR(info.st_mode))
+    throw UserError(fmt::format("cannot read {}: {}", path.string(), system_error_text(EISDIR)));
+  throw UserError(fmt::format("cannot read {}: it is {}, and {} is expected", path.string(), found,
+                              kind == InputKind::kStream ? "a regular file, a pipe or a terminal" : "a regular file"),
+                  "put the file that belongs there in its place");
+}
+
+std::string remedy_for(int error_number, const fs::path& path) {
+  switch (error_number) {
+    case ENOENT:
+      return "check the path; it is taken relative to " + fs::current_path().string();
+    case EACCES:
+    case EPERM:
+      return "check the owner and the permissions of the file and its folders";
+    case ENOSPC:
+      return "free space there or choose another folder";
+    case EDQUOT:
+      return "your disk quota is used up: free space or choose another folder";
+    case EROFS:
+      return "the file system is mounted read-only: choose another folder";
+    case EMFILE:
+      return "too many open files: raise the limit with 'ulimit -n'";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+void fail_file(std::string_view action, const fs::path& path, int error_number) {
+  throw UserError(fmt::format("cannot {} {}: {}", action, path.string(), system_error_text(error_number)),
+                  remedy_for(error_number, path));
+}
+
+InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
+  // Before it is opened: opening a device may do something by itself, and a socket gives an error that says nothing.
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) fail_file("open", path, errno);
+  require_input(info, kind, /*descriptor=*/-1, path);
+  // It may be another one by now: opened so that a pipe is not waited for, and looked at again.
+  const bool waits = kind == InputKind::kStream;
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK));
+  if (fd_ < 0) fail_file("open", path, errno);
+  try {
+    if (::fstat(fd_, &info) != 0) fail_file("read", path, errno);
+    require_input(info, kind, fd_, path);
+  } catch (...) {
+    ::close(fd_);  // no destructor runs for an object whose constructor throws
+    throw;
+  }
+  size_ = S_ISREG(info.st_mode) ? static_cast<size_t>(info.st_size) : 0;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int InputFile::release() { return std::exchange(fd_, -1); }
+
+size_t InputFile::read(std::span<char> out) {
+  ssize_t count;
+  while ((count = ::read(fd_, out.data(), out.size())) < 0 && errno == EINTR) {
+  }
+  if (count < 0) fail_file("read", path_, errno);
+  return static_cast<size_t>(count);
+}
+
+void require_regular_file(int descriptor, const fs::path& path) {
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0) fail_file("read", path, errno);
+  require_input(info, InputKind::kFile, descriptor, path);
+}
+
+namespace {
+
+std::string read_until(InputFile& file, size_t most) {
+  // The size is a first guess: files of /proc say 0, and a pipe has none.
+  std::string content(std::min(file.size(), most - 1) + 1, '\0');
+  size_t size = 0;
+  while (size < most) {
+    const size_t count = file.read(std::span(content).subspan(size));
+    if (count == 0) break;
+    size += count;
+    if (size == content.size()) content.resize(std::min(content.size() * 2, most));
+  }
+  content.resize(size);
+  return content;
+}
+
+}  // namespace
+
+std::string read_stream(const fs::path& path, size_t most) {
+  InputFile file(path, InputKind::kStream);
+  return read_until(file, most);
+}
+
+std::string read_beginning(const fs::path& path, size_t most) {
+  InputFile file(path);
+  return read_until(file, most);
+}
+
+std::optional<std::string> try_read_facts(const fs::path& path) {
+  constexpr size_t kMostFacts = size_t{1} << 20;
+  try {
+    return read_beginning(path, kMostFacts);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace megalith
