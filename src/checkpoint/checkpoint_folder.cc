@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -128,7 +129,7 @@ std::optional<int64_t> parse_checkpoint_folder_name(std::string_view name) {
 std::vector<int64_t> list_checkpoints(const fs::path& root) {
   std::set<int64_t> iterations;
   if (!fs::is_directory(root)) return {};
-  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+  for (const fs::directory_entry& entry : list_folder(root)) {
     auto iteration = parse_checkpoint_folder_name(entry.path().filename().string());
     if (!iteration) iteration = parse_replaced_name(entry.path());
     if (iteration && entry.is_directory()) iterations.insert(*iteration);
@@ -139,7 +140,7 @@ std::vector<int64_t> list_checkpoints(const fs::path& root) {
 fs::path checkpoint_folder(const fs::path& root, int64_t iteration) {
   const fs::path named = root / checkpoint_folder_name(iteration);
   if (fs::exists(named) || !fs::is_directory(root)) return named;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+  for (const fs::directory_entry& entry : list_folder(root)) {
     if (parse_replaced_name(entry.path()) == iteration) return entry.path();
   }
   return named;
@@ -266,8 +267,8 @@ void check_shared_folder(const fs::path& root, Group& world, const std::function
   name = broadcast_text(world, name, 0, "checkpoint folder");
   const fs::path probe = root / name;
   const auto clean = [&] {
+    if (world.rank() == 0) try_remove_tree(probe);
     std::error_code ignored;
-    if (world.rank() == 0) fs::remove(probe, ignored);
     if (world.rank() == 0 && !was_there) fs::remove(root, ignored);
   };
   try {
@@ -305,7 +306,7 @@ void apply_retention(const fs::path& root, int64_t iteration, std::optional<int6
       const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(present));
       if (before_step) before_step("remove");
       remove_tree(hidden);
-      fs::rename(folder, hidden);
+      rename_path(folder, hidden);
       if (before_step) before_step("remove hidden");
       remove_tree(hidden);
     } catch (const std::exception& error) {
@@ -317,7 +318,7 @@ void apply_retention(const fs::path& root, int64_t iteration, std::optional<int6
 void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_step) {
   if (!fs::is_directory(root)) return;
   std::vector<fs::path> leftovers;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+  for (const fs::directory_entry& entry : list_folder(root)) {
     const std::string name = entry.path().filename().string();
     const bool is_temporary = name.find(".tmp-") != std::string::npos;
     const bool is_ours =
@@ -329,13 +330,13 @@ void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_
     const std::optional<int64_t> iteration = parse_replaced_name(leftover);
     if (!iteration || fs::exists(root / checkpoint_folder_name(*iteration))) return false;
     if (before_step) before_step("put back");
-    std::error_code error;
-    fs::rename(leftover, root / checkpoint_folder_name(*iteration), error);
-    if (error) {
+    try {
+      rename_path(leftover, root / checkpoint_folder_name(*iteration));
+      sync_path(root);
+    } catch (const UserError& error) {
       log.warn("could not put {} back: {}", leftover.string(), error.message());
       return true;
     }
-    sync_path(root);
     log.info("put the checkpoint of iteration {} back, which a run was replacing when it was stopped", *iteration);
     return true;
   });

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace {
@@ -64,25 +65,25 @@ SafetensorsLayout make_safetensors_layout(std::vector<SafetensorsEntry> entries,
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, SafetensorsLayout layout, Mode mode)
     : path_(std::move(path)), layout_(std::move(layout)) {
   const int flags = mode == Mode::kCreate ? O_WRONLY | O_CREAT | O_TRUNC : O_WRONLY;
-  fd_ = ::open(path_.c_str(), flags | O_CLOEXEC, 0666);
+  fd_ = retry_interrupted([&] { return ::open(path_.c_str(), flags | O_CLOEXEC, 0666); });
   if (fd_ < 0) fail("create", path_, errno);
   if (mode == Mode::kCreate) {
-    if (::ftruncate(fd_, layout_.num_bytes) != 0) {
+    if (retry_interrupted([&] { return ::ftruncate(fd_, layout_.num_bytes); }) != 0) {
       const int error_number = errno;
-      ::close(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
+      close_descriptor(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
       fail("write", path_, error_number);
     }
     try {
       write_at(0, std::as_bytes(std::span(layout_.header)));
     } catch (...) {
-      ::close(std::exchange(fd_, -1));
+      close_descriptor(std::exchange(fd_, -1));
       throw;
     }
   }
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) close_descriptor(fd_);
 }
 
 void SafetensorsWriter::write(std::string_view name, int64_t offset, std::span<const std::byte> bytes) {
@@ -98,19 +99,16 @@ void SafetensorsWriter::write(std::string_view name, int64_t offset, std::span<c
 
 void SafetensorsWriter::write_at(int64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail("write", path_, errno);
-    }
+    const ssize_t written = retry_interrupted([&] { return ::pwrite(fd_, bytes.data(), bytes.size(), offset); });
+    if (written < 0) fail("write", path_, errno);
     offset += written;
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
 }
 
 void SafetensorsWriter::finish() {
-  if (::fsync(fd_) != 0) fail("flush", path_, errno);
-  if (::close(std::exchange(fd_, -1)) != 0) fail("write", path_, errno);
+  if (retry_interrupted([&] { return ::fsync(fd_); }) != 0) fail("flush", path_, errno);
+  if (const int error = close_descriptor(std::exchange(fd_, -1))) fail("write", path_, error);
 }
 
 }  // namespace megalith

@@ -19,6 +19,7 @@
 
 #include "core/error.h"
 #include "core/input_file.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -28,11 +29,11 @@ namespace {
 class Descriptor {
  public:
   Descriptor(const fs::path& path, int flags, mode_t mode, std::string_view action)
-      : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)) {
+      : fd_(retry_interrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, mode); })) {
     if (fd_ < 0) fail_file(action, path, errno);
   }
   ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) close_descriptor(fd_);
   }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
@@ -45,11 +46,8 @@ class Descriptor {
 
 void write_all(int fd, const std::byte* data, size_t size, const fs::path& path) {
   while (size > 0) {
-    const ssize_t written = ::write(fd, data, size);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail_file("write", path, errno);
-    }
+    const ssize_t written = retry_interrupted([&] { return ::write(fd, data, size); });
+    if (written < 0) fail_file("write", path, errno);
     data += written;
     size -= static_cast<size_t>(written);
   }
@@ -57,7 +55,8 @@ void write_all(int fd, const std::byte* data, size_t size, const fs::path& path)
 
 void sync_descriptor(int fd, const fs::path& path) {
   // Some file systems cannot flush a folder and say EINVAL: there a rename is as durable as it gets.
-  if (::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) fail_file("flush", path, errno);
+  if (retry_interrupted([&] { return ::fsync(fd); }) != 0 && errno != EINVAL && errno != ENOTSUP)
+    fail_file("flush", path, errno);
 }
 
 fs::path parent_of(const fs::path& path) {
@@ -75,8 +74,37 @@ fs::path temporary_beside(const fs::path& target, const void* owner) {
                                          reinterpret_cast<uintptr_t>(owner), ticks);
 }
 
-void rename_path(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail_file("rename " + from.string() + " to", to, errno);
+// Some file systems (NFS, FUSE) refuse a removal that succeeds at the next attempt.
+std::error_code remove_all_of(const fs::path& path, bool* was_there = nullptr) {
+  constexpr int kMostAttempts = 3;
+  std::error_code error;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    error = retry_interrupted([&] {
+      std::error_code code;
+      const auto removed = fs::remove_all(path, code);
+      if (was_there != nullptr && removed != static_cast<std::uintmax_t>(-1)) *was_there = *was_there || removed > 0;
+      return code;
+    });
+    if (!error) break;
+  }
+  return error;
+}
+
+bool try_rename(const fs::path& from, const fs::path& to, unsigned flags) noexcept {
+  return retry_interrupted([&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); }) == 0;
+}
+
+template <typename Iterator>
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::vector<fs::directory_entry> entries;
+  const std::error_code error = retry_interrupted([&] {
+    entries.clear();
+    std::error_code code;
+    for (Iterator entry(folder, code), end; !code && entry != end; entry.increment(code)) entries.push_back(*entry);
+    return code;
+  });
+  if (error) fail_file("read", folder, error.value());
+  return entries;
 }
 
 // AddressSanitizer knows nothing of mappings: under it files are copied to memory of their size, so that a read behind
@@ -94,6 +122,30 @@ fs::path without_trailing_slash(fs::path path) { return path.has_filename() ? pa
 }  // namespace
 
 std::string system_error_text(int error_number) { return std::generic_category().message(error_number); }
+
+int close_descriptor(int fd) { return ::close(fd) == 0 || errno == EINTR ? 0 : errno; }
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (retry_interrupted([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
+    fail_file("rename " + from.string() + " to", to, errno);
+  }
+}
+
+std::vector<fs::directory_entry> list_folder(const fs::path& folder) {
+  return entries_of<fs::directory_iterator>(folder);
+}
+
+std::vector<fs::directory_entry> list_tree(const fs::path& folder) {
+  return entries_of<fs::recursive_directory_iterator>(folder);
+}
+
+bool try_remove_tree(const fs::path& path) noexcept {
+  try {
+    return !remove_all_of(path);
+  } catch (...) {  // no memory for the names
+    return false;
+  }
+}
 
 std::string read_file(const fs::path& path) { return read_beginning(path, SIZE_MAX); }
 
@@ -113,13 +165,17 @@ void sync_path(const fs::path& path) {
 }
 
 void make_directories(const fs::path& path) {
-  std::error_code error, ignored;
+  std::error_code ignored;
   std::vector<fs::path> missing;
   for (fs::path folder = without_trailing_slash(path); !folder.empty() && !fs::exists(folder, ignored);
        folder = folder.parent_path()) {
     missing.push_back(folder);
   }
-  fs::create_directories(path, error);
+  const std::error_code error = retry_interrupted([&] {
+    std::error_code code;
+    fs::create_directories(path, code);
+    return code;
+  });
   if (error) fail_file("create the folder", path, error.value());
   // Without their names on disk, what is flushed inside would be lost with the power.
   for (const fs::path& folder : missing) {
@@ -129,23 +185,23 @@ void make_directories(const fs::path& path) {
 }
 
 bool remove_tree(const fs::path& path) {
-  std::error_code error;
-  const auto removed = fs::remove_all(path, error);
-  if (error) fail_file("remove", path, error.value());
-  return removed > 0;
+  bool was_there = false;
+  if (const std::error_code error = remove_all_of(path, &was_there)) fail_file("remove", path, error.value());
+  return was_there;
 }
 
 int64_t free_disk_bytes(const fs::path& path) {
   fs::path existing = fs::absolute(path);
   while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
   struct statvfs info {};
-  if (::statvfs(existing.c_str(), &info) != 0) fail_file("ask for the free space of", existing, errno);
+  if (retry_interrupted([&] { return ::statvfs(existing.c_str(), &info); }) != 0)
+    fail_file("ask for the free space of", existing, errno);
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
 int64_t file_bytes(const fs::path& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) fail_file("open", path, errno);
+  if (retry_interrupted([&] { return ::stat(path.c_str(), &info); }) != 0) fail_file("open", path, errno);
   if (S_ISDIR(info.st_mode)) fail_file("read", path, EISDIR);
   return info.st_size;
 }
@@ -157,10 +213,11 @@ MappedFile::MappedFile(const fs::path& path, Access access) : path_(path) {
   if (is_copied(size_)) {
     auto copy = std::make_unique<std::byte[]>(size_);
     for (size_t done = 0; done < size_;) {
-      const ssize_t count = ::pread(file.descriptor(), copy.get() + done, size_ - done, static_cast<off_t>(done));
-      if (count < 0 && errno != EINTR) fail_file("read", path, errno);
+      const ssize_t count = retry_interrupted(
+          [&] { return ::pread(file.descriptor(), copy.get() + done, size_ - done, static_cast<off_t>(done)); });
+      if (count < 0) fail_file("read", path, errno);
       if (count == 0) break;  // cut meanwhile: the rest is zeros, where a mapping would raise SIGBUS
-      if (count > 0) done += static_cast<size_t>(count);
+      done += static_cast<size_t>(count);
     }
     data_ = copy.release();
     return;
@@ -215,8 +272,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       buffer_(std::move(other.buffer_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) ::close(fd_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (fd_ >= 0) close_descriptor(fd_);
+  if (!temporary_.empty()) try_remove_tree(temporary_);
 }
 
 void AtomicFile::append(std::span<const std::byte> bytes) {
@@ -244,7 +301,7 @@ void AtomicFile::flush() {
 void AtomicFile::commit() {
   MEGALITH_CHECK(fd_ >= 0, "{} was committed already", target_.string());
   flush();
-  if (::close(std::exchange(fd_, -1)) != 0) fail_file("write", target_, errno);
+  if (const int error = close_descriptor(std::exchange(fd_, -1))) fail_file("write", target_, error);
   rename_path(temporary_, target_);
   temporary_.clear();
   sync_path(parent_of(target_));
@@ -268,20 +325,18 @@ AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
 }
 
 AtomicDirectory::~AtomicDirectory() {
-  if (is_committed_) return;
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+  if (!is_committed_) try_remove_tree(temporary_);
 }
 
 void AtomicDirectory::commit() {
   MEGALITH_CHECK(!is_committed_, "{} was committed already", target_.string());
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(temporary_)) {
+  for (const fs::directory_entry& entry : list_tree(temporary_)) {
     if (!entry.is_symlink()) sync_path(entry.path());
   }
   sync_path(temporary_);
   fs::path old;
   const bool has_old = replace_ && fs::exists(target_);
-  if (has_old && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
+  if (has_old && try_rename(temporary_, target_, RENAME_EXCHANGE)) {
     old = temporary_;  // exchanged in one step: at no moment is there no target
   } else if (has_old) {
     // Not every file system can exchange, and a folder that is not empty cannot be renamed over. Between these two

@@ -18,6 +18,7 @@
 #include "core/http.h"
 #include "core/option_value.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -198,7 +199,7 @@ HubLock::HubLock(const HubSettings& settings, const HubName& name, const std::st
   const auto start = std::chrono::steady_clock::now();
   std::chrono::seconds told{0};
   for (;;) {
-    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fd_ = retry_interrupted([&] { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
     if (fd_ < 0) {
       throw UserError(fmt::format("cannot open {}: {}", path.string(), system_error_text(errno)),
                       "is the cache writable? HF_HUB_CACHE names another folder");
@@ -215,14 +216,14 @@ HubLock::HubLock(const HubSettings& settings, const HubName& name, const std::st
     struct stat status {};
     // Whoever had the lock may have removed its file: then ours guards nothing.
     if (error == 0 && ::fstat(fd_, &status) == 0 && status.st_nlink > 0) return;
-    ::close(fd_);
+    close_descriptor(fd_);
     fd_ = -1;
     if (error != 0) return;  // no locks on this file system; files still appear whole, at worst twice fetched
   }
 }
 
 HubLock::~HubLock() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) close_descriptor(fd_);
 }
 
 }  // namespace megalith

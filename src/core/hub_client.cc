@@ -17,6 +17,7 @@
 #include "core/option_value.h"
 #include "core/sha256.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -55,7 +56,7 @@ std::string plain_etag(std::string_view tag) {
 class PartialFile {
  public:
   PartialFile(fs::path path, const HubFile& file) : path_(std::move(path)), file_(file) {
-    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fd_ = retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
     if (fd_ < 0) fail("open");
     try {
       require_regular_file(fd_, path_);
@@ -65,15 +66,16 @@ class PartialFile {
     }
     begin_hash();
     std::vector<std::byte> buffer(size_t{1} << 20);
-    for (ssize_t count; (count = ::read(fd_, buffer.data(), buffer.size())) != 0;) {
-      if (count < 0 && errno == EINTR) continue;
+    for (;;) {
+      const ssize_t count = retry_interrupted([&] { return ::read(fd_, buffer.data(), buffer.size()); });
+      if (count == 0) break;
       if (count < 0) fail("read");
       count_in(std::span(buffer).first(static_cast<size_t>(count)));
     }
     if (size_ > file_.size) restart();
   }
   ~PartialFile() {
-    if (fd_ >= 0) ::close(fd_);
+    if (fd_ >= 0) close_descriptor(fd_);
   }
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
@@ -83,8 +85,7 @@ class PartialFile {
 
   void append(std::span<const std::byte> bytes) {
     for (std::span<const std::byte> left = bytes; !left.empty();) {
-      const ssize_t count = ::write(fd_, left.data(), left.size());
-      if (count < 0 && errno == EINTR) continue;
+      const ssize_t count = retry_interrupted([&] { return ::write(fd_, left.data(), left.size()); });
       if (count < 0) fail("write");
       left = left.subspan(static_cast<size_t>(count));
     }
@@ -92,7 +93,7 @@ class PartialFile {
   }
 
   void restart() {
-    if (::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0) fail("truncate");
+    if (retry_interrupted([&] { return ::ftruncate(fd_, 0); }) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0) fail("truncate");
     begin_hash();
   }
 
@@ -101,8 +102,8 @@ class PartialFile {
   bool has_hash() const { return is_hex_digits(file_.hash, 64) || is_hex_digits(file_.hash, 40); }
 
   void publish(const fs::path& target) {
-    if (::fsync(fd_) != 0) fail("flush");
-    if (::rename(path_.c_str(), target.c_str()) != 0) fail("rename");
+    if (retry_interrupted([&] { return ::fsync(fd_); }) != 0) fail("flush");
+    if (retry_interrupted([&] { return ::rename(path_.c_str(), target.c_str()); }) != 0) fail("rename");
     sync_path(target.parent_path());
   }
 

@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -88,32 +89,31 @@ void fail_file(std::string_view action, const fs::path& path, int error_number) 
 InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
   // Before it is opened: opening a device may do something by itself, and a socket gives an error that says nothing.
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) fail_file("open", path, errno);
+  if (retry_interrupted([&] { return ::stat(path.c_str(), &info); }) != 0) fail_file("open", path, errno);
   require_input(info, kind, /*descriptor=*/-1, path);
   // It may be another one by now: opened so that a pipe is not waited for, and looked at again.
   const bool waits = kind == InputKind::kStream;
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK));
+  fd_ = retry_interrupted(
+      [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK)); });
   if (fd_ < 0) fail_file("open", path, errno);
   try {
     if (::fstat(fd_, &info) != 0) fail_file("read", path, errno);
     require_input(info, kind, fd_, path);
   } catch (...) {
-    ::close(fd_);  // no destructor runs for an object whose constructor throws
+    close_descriptor(fd_);  // no destructor runs for an object whose constructor throws
     throw;
   }
   size_ = S_ISREG(info.st_mode) ? static_cast<size_t>(info.st_size) : 0;
 }
 
 InputFile::~InputFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) close_descriptor(fd_);
 }
 
 int InputFile::release() { return std::exchange(fd_, -1); }
 
 size_t InputFile::read(std::span<char> out) {
-  ssize_t count;
-  while ((count = ::read(fd_, out.data(), out.size())) < 0 && errno == EINTR) {
-  }
+  const ssize_t count = retry_interrupted([&] { return ::read(fd_, out.data(), out.size()); });
   if (count < 0) fail_file("read", path_, errno);
   return static_cast<size_t>(count);
 }

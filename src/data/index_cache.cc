@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -27,11 +28,9 @@ class BuilderLock {
  public:
   explicit BuilderLock(fs::path path) : path_(std::move(path)) {
     while (true) {
-      fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+      fd_ = retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
       if (fd_ < 0) return;
-      int result = 0;
-      while ((result = ::flock(fd_, LOCK_EX)) != 0 && errno == EINTR) {
-      }
+      const int result = retry_interrupted([&] { return ::flock(fd_, LOCK_EX); });
       // Its holder removes the file: a lock on one that is gone holds nobody back.
       struct stat held {
       }, named{};
@@ -39,13 +38,13 @@ class BuilderLock {
                           held.st_ino == named.st_ino && held.st_dev == named.st_dev)) {
         return;
       }
-      ::close(fd_);
+      close_descriptor(fd_);
     }
   }
   ~BuilderLock() {
     if (fd_ < 0) return;
-    ::unlink(path_.c_str());
-    ::close(fd_);
+    try_remove_tree(path_);
+    close_descriptor(fd_);
   }
   BuilderLock(const BuilderLock&) = delete;
   BuilderLock& operator=(const BuilderLock&) = delete;
@@ -136,10 +135,13 @@ std::optional<std::vector<IndexArray>> find_megatrons(const fs::path& folder, co
   if (key.megatron_description.empty()) return std::nullopt;
   const std::string ending = fmt::format("-{}-{}-description.txt", key.class_name, key.split);
   const Json wanted = comparable(parse_json(key.megatron_description, "description"));
-  std::error_code error;
   std::vector<fs::path> candidates;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().ends_with(ending)) candidates.push_back(it->path());
+  try {
+    for (const fs::directory_entry& entry : list_folder(folder)) {
+      if (entry.path().filename().string().ends_with(ending)) candidates.push_back(entry.path());
+    }
+  } catch (const UserError&) {
+    return std::nullopt;  // none yet, or none that can be read
   }
   std::sort(candidates.begin(), candidates.end());
   for (const fs::path& path : candidates) {

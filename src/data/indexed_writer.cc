@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -54,7 +55,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
 
 void IndexedDatasetWriter::remove_parts() {
   for (const SpoolFile* part : {&parts_[0].bin, &parts_[0].lengths, &parts_[0].documents})
-    ::unlink(part->path().c_str());
+    try_remove_tree(part->path());
 }
 
 void append_tokens(std::span<const int32_t> ids, TokenType type, std::vector<std::byte>& bytes) {
@@ -151,12 +152,7 @@ void IndexedDatasetWriter::finish() {
   // The index comes last, and an old one goes first: an index always belongs to the .bin beside it.
   index.flush();
   remove_tree(prefix_ + ".idx");
-  std::error_code error;
-  fs::rename(parts_[0].bin.path(), prefix_ + ".bin", error);
-  if (error) {
-    throw UserError(
-        fmt::format("cannot rename {} to {}.bin: {}", parts_[0].bin.path().string(), prefix_, error.message()));
-  }
+  rename_path(parts_[0].bin.path(), prefix_ + ".bin");
   index.commit();
   remove_parts();
   parts_.clear();

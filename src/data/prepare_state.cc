@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -81,21 +82,18 @@ PrepareState state_from_json(const Json& d) {
 
 PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(output_prefix + ".prepare") {
   make_directories(folder_);
-  lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  lock_ = retry_interrupted([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   // Where the file system knows no locks, nobody is kept out.
-  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(lock_);
+  if (lock_ >= 0 && retry_interrupted([&] { return ::flock(lock_, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
+    close_descriptor(lock_);
     throw UserError(fmt::format("another process is preparing {}", output_prefix),
                     "wait for it, or choose another output_prefix");
   }
 }
 
 PrepareFolder::~PrepareFolder() {
-  if (!has_state_) {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  if (lock_ >= 0) ::close(lock_);
+  if (!has_state_) try_remove_tree(folder_);
+  if (lock_ >= 0) close_descriptor(lock_);
 }
 
 std::optional<PrepareState> PrepareFolder::load(const std::string& job, size_t num_writers, Logger& log) {
@@ -134,7 +132,7 @@ void PrepareFolder::clear() {
   has_state_ = false;
   // The state first: without it the parts mean nothing.
   remove_tree(folder_ / kStateFile);
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) remove_tree(entry.path());
+  for (const fs::directory_entry& entry : list_folder(folder_)) remove_tree(entry.path());
 }
 
 void PrepareFolder::remove() {

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace {
@@ -28,30 +29,30 @@ constexpr size_t kSpoolBufferBytes = size_t{1} << 20, kSpoolDirectBytes = size_t
 }  // namespace
 
 SpoolFile::SpoolFile(std::filesystem::path path, int64_t size) : path_(std::move(path)), size_(size) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
   if (fd_ < 0) fail_spool("create", path_, errno);
   try {
     require_regular_file(fd_, path_);
   } catch (...) {
-    ::close(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
+    close_descriptor(std::exchange(fd_, -1));  // no destructor runs for an object whose constructor throws
     throw;
   }
   struct stat info {};
   if (::fstat(fd_, &info) != 0 || info.st_size < size) {
-    ::close(std::exchange(fd_, -1));
+    close_descriptor(std::exchange(fd_, -1));
     throw UserError(fmt::format("{} has {} bytes, fewer than the {} that were written", path_.string(),
                                 static_cast<int64_t>(info.st_size), size),
                     "remove it and begin anew");
   }
-  if (::ftruncate(fd_, size) != 0 || ::lseek(fd_, size, SEEK_SET) != size) {
+  if (retry_interrupted([&] { return ::ftruncate(fd_, size); }) != 0 || ::lseek(fd_, size, SEEK_SET) != size) {
     const int error_number = errno;
-    ::close(std::exchange(fd_, -1));
+    close_descriptor(std::exchange(fd_, -1));
     fail_spool("write", path_, error_number);
   }
 }
 
 SpoolFile::~SpoolFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) close_descriptor(fd_);
 }
 
 SpoolFile::SpoolFile(SpoolFile&& other) noexcept
@@ -78,15 +79,16 @@ void SpoolFile::write_buffer() {
 
 void SpoolFile::write_through(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) fail_spool("write", path_, errno);
-    if (written > 0) bytes = bytes.subspan(static_cast<size_t>(written));
+    const ssize_t written = retry_interrupted([&] { return ::write(fd_, bytes.data(), bytes.size()); });
+    if (written < 0) fail_spool("write", path_, errno);
+    bytes = bytes.subspan(static_cast<size_t>(written));
   }
 }
 
 void SpoolFile::sync() {
   write_buffer();
-  if (::fdatasync(fd_) != 0 && errno != EINVAL && errno != ENOTSUP) fail_spool("flush", path_, errno);
+  const int result = retry_interrupted([&] { return ::fdatasync(fd_); });
+  if (result != 0 && errno != EINVAL && errno != ENOTSUP) fail_spool("flush", path_, errno);
 }
 
 }  // namespace megalith

@@ -17,6 +17,7 @@
 #include "core/file.h"
 #include "core/input_file.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace {
@@ -29,7 +30,7 @@ class RawInput {
  public:
   RawInput(int descriptor, std::string name) : fd_(descriptor), name_(std::move(name)), buffer_(kInputBytes) {}
   ~RawInput() {
-    if (fd_ > STDIN_FILENO) ::close(fd_);
+    if (fd_ > STDIN_FILENO) close_descriptor(fd_);
   }
   RawInput(const RawInput&) = delete;
   RawInput& operator=(const RawInput&) = delete;
@@ -71,9 +72,7 @@ class RawInput {
       begin_ = 0;
     }
     if (end_ == buffer_.size()) return false;
-    ssize_t count;
-    while ((count = ::read(fd_, buffer_.data() + end_, buffer_.size() - end_)) < 0 && errno == EINTR) {
-    }
+    const ssize_t count = retry_interrupted([&] { return ::read(fd_, buffer_.data() + end_, buffer_.size() - end_); });
     if (count < 0) {
       throw UserError(fmt::format("cannot read {} beyond byte {}: {}", name_,
                                   num_taken_ + static_cast<int64_t>(end_ - begin_), system_error_text(errno)));

@@ -14,6 +14,7 @@
 
 #include "core/file.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 #include "core/time.h"
 
 namespace megalith {
@@ -25,13 +26,13 @@ namespace files = std::filesystem;
 class ProbeFile {
  public:
   explicit ProbeFile(const files::path& folder) : name_((folder / ".megalith_doctor_XXXXXX").string()) {
-    handle_ = ::mkostemp(name_.data(), O_CLOEXEC);
+    handle_ = make();
     if (handle_ < 0) error_ = errno;
   }
   ~ProbeFile() {
     if (handle_ < 0) return;
-    ::close(handle_);
-    ::unlink(name_.c_str());
+    close_descriptor(handle_);
+    try_remove_tree(name_);
   }
   ProbeFile(const ProbeFile&) = delete;
   ProbeFile& operator=(const ProbeFile&) = delete;
@@ -49,18 +50,25 @@ class ProbeFile {
     const Stopwatch watch;
     for (int64_t left = num_bytes; left > 0;) {
       const size_t size = static_cast<size_t>(std::min<int64_t>(left, static_cast<int64_t>(block.size() * 8)));
-      const ssize_t written = ::write(handle_, block.data(), size);
-      if (written < 0 && errno == EINTR) continue;
+      const ssize_t written = retry_interrupted([&] { return ::write(handle_, block.data(), size); });
       if (written <= 0) return fail();
       left -= written;
     }
-    if (::fsync(handle_) != 0) return fail();
+    if (retry_interrupted([&] { return ::fsync(handle_); }) != 0) return fail();
     return std::max(watch.elapsed_s(), 1e-6);
   }
 
   int error() const { return error_; }
 
  private:
+  // mkostemp wants its pattern back before it is asked again.
+  int make() {
+    const std::string pattern = name_;
+    return retry_interrupted([&] {
+      name_ = pattern;
+      return ::mkostemp(name_.data(), O_CLOEXEC);
+    });
+  }
   double fail() {
     error_ = errno == 0 ? EIO : errno;
     return -1;

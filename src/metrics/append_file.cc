@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/system_call.h"
 
 namespace megalith {
 
@@ -17,27 +18,30 @@ AppendFile::AppendFile(std::filesystem::path path, std::string option, Open open
     : path_(std::move(path)), option_(std::move(option)), log_(log) {
   if (path_.has_parent_path()) make_directories(path_.parent_path());
   const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | (open == Open::kCreateNew ? O_EXCL : 0);
-  fd_ = ::open(path_.c_str(), flags, 0644);
+  fd_ = retry_interrupted([&] { return ::open(path_.c_str(), flags, 0644); });
   if (fd_ < 0) {
     throw UserError(fmt::format("{} {}: {}", option_, path_.string(), system_error_text(errno)),
                     "name a place that can be written");
   }
 }
 
-AppendFile::~AppendFile() { ::close(fd_); }
+AppendFile::~AppendFile() { close_descriptor(fd_); }
 
 void AppendFile::append(std::string_view record, std::string_view what) {
-  ssize_t written = -1;
-  do {
-    written = ::write(fd_, record.data(), record.size());
-  } while (written < 0 && errno == EINTR);
+  ssize_t written = 0, result = 1;
+  while (result > 0 && written < static_cast<ssize_t>(record.size())) {
+    const std::string_view rest = record.substr(static_cast<size_t>(written));
+    result = retry_interrupted([&] { return ::write(fd_, rest.data(), rest.size()); });
+    if (result > 0) written += result;
+  }
   if (written == static_cast<ssize_t>(record.size())) return;
 
-  const std::string reason = written < 0 ? system_error_text(errno) : "only a part of it fits";
+  const std::string reason = result < 0 ? system_error_text(errno) : "only a part of it fits";
   if (written > 0) {
     // Takes the part back, so that the next record does not continue it.
     struct stat status {};
-    if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) && ::ftruncate(fd_, status.st_size - written) != 0) {
+    if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode) &&
+        retry_interrupted([&] { return ::ftruncate(fd_, status.st_size - written); }) != 0) {
       log_.debug("{} {}: {}", option_, path_.string(), system_error_text(errno));
     }
   }

@@ -13,6 +13,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace {
@@ -30,7 +31,7 @@ off_t complete_length(int fd, off_t size) {
   char block[4096];
   while (size > 0) {
     const off_t begin = std::max<off_t>(0, size - static_cast<off_t>(sizeof(block)));
-    const ssize_t got = ::pread(fd, block, static_cast<size_t>(size - begin), begin);
+    const ssize_t got = retry_interrupted([&] { return ::pread(fd, block, static_cast<size_t>(size - begin), begin); });
     if (got <= 0) return size;  // unreadable: keep what is there
     for (ssize_t i = got; i > 0; --i) {
       if (block[i - 1] == '\n') return begin + i;
@@ -91,7 +92,7 @@ JsonlSink::JsonlSink(std::filesystem::path path, Logger& log)
   if (complete == status.st_size) return;
   const std::string name = file_.path().string();
   log.info("metrics_file {}: dropped an unfinished last line of {} bytes", name, status.st_size - complete);
-  if (::ftruncate(fd, complete) != 0) {
+  if (retry_interrupted([&] { return ::ftruncate(fd, complete); }) != 0) {
     throw UserError(fmt::format("metrics_file {}: its last line is unfinished and cannot be dropped: {}", name,
                                 system_error_text(errno)),
                     "remove that line, or name another file");

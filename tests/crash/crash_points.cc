@@ -23,6 +23,7 @@
 #include <string_view>
 
 #include "disk_model.h"
+#include "faults.h"
 
 namespace megalith::test {
 namespace fs = std::filesystem;
@@ -173,7 +174,14 @@ Function* real(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
+// Whether the call fails by a plan of faults.h; errno then says why.
+bool is_struck(std::string_view name, int fd) { return is_faulty() && strike(name, path_of(fd)); }
+bool is_struck(std::string_view name, int folder, const char* path) {
+  return is_faulty() && strike(name, path_at(folder, path));
+}
+
 int open_as(const char* name, int folder, const char* path, int flags, mode_t mode) {
+  if (is_struck((flags & O_CREAT) != 0 ? "create" : "open", folder, path)) return -1;
   using OpenAt = int(int, const char*, int, ...);
   static OpenAt* const open_at = real<OpenAt>("openat");
   const auto call = [=] { return open_at(folder, path, flags, mode); };
@@ -186,12 +194,14 @@ bool has_mode(int flags) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) 
 
 template <typename Call>
 auto write_as(const char* name, int fd, const Call& call) -> decltype(call()) {
+  if (is_struck(name, fd)) return -1;
   if (!is_watching()) return call();
   return change<decltype(call())>(name, path_of(fd), call, [&](DiskModel& disk) { disk.wrote(fd); });
 }
 
 int sync_as(const char* name, int fd) {
   using Sync = int(int);
+  if (is_struck(name, fd)) return -1;
   if (is_watching()) {
     return change<int>(
         name, path_of(fd), [] { return 0; }, [&](DiskModel& disk) { disk.synced(fd); });
@@ -203,6 +213,11 @@ int rename_as(const char* name, int from_folder, const char* from, int to_folder
   using Rename = int(int, const char*, int, const char*, unsigned);
   static Rename* const rename_at = real<Rename>("renameat2");
   const auto call = [=] { return rename_at(from_folder, from, to_folder, to, flags); };
+  if (is_struck("rename", to_folder, to)) return -1;
+  if ((flags & RENAME_EXCHANGE) != 0 && is_faulty() && !faulty_disk_can_exchange()) {
+    errno = EINVAL;
+    return -1;
+  }
   if (!is_watching()) return call();
   const fs::path old_path = path_at(from_folder, from), new_path = path_at(to_folder, to);
   const bool is_exchange = (flags & RENAME_EXCHANGE) != 0;
@@ -219,6 +234,7 @@ int remove_as(const char* name, int folder, const char* path, int flags) {
   using Unlink = int(int, const char*, int);
   static Unlink* const unlink_at = real<Unlink>("unlinkat");
   const auto call = [=] { return unlink_at(folder, path, flags); };
+  if (is_struck(name, folder, path)) return -1;
   if (!is_watching()) return call();
   const fs::path whole = path_at(folder, path);
   return change<int>(name, whole, call, [&](DiskModel& disk) { disk.removed(whole); });
@@ -228,6 +244,7 @@ int make_folder_as(const char* name, int folder, const char* path, mode_t mode) 
   using MakeFolder = int(int, const char*, mode_t);
   static MakeFolder* const make_folder_at = real<MakeFolder>("mkdirat");
   const auto call = [=] { return make_folder_at(folder, path, mode); };
+  if (is_struck("mkdir", folder, path)) return -1;
   if (!is_watching()) return call();
   const fs::path whole = path_at(folder, path);
   return change<int>(name, whole, call, [&](DiskModel& disk) { disk.created(whole, true); });
@@ -319,6 +336,25 @@ MEGALITH_LIBC(int, remove, const char* path) {
 MEGALITH_LIBC(int, mkdir, const char* path, mode_t mode) { return make_folder_as("mkdir", AT_FDCWD, path, mode); }
 MEGALITH_LIBC(int, mkdirat, int folder, const char* path, mode_t mode) {
   return make_folder_as("mkdirat", folder, path, mode);
+}
+
+// These change nothing on disk, so they are no crash points; but they can fail. A descriptor whose close() fails is
+// closed all the same, as on Linux.
+MEGALITH_LIBC(int, close, int fd) {
+  static auto* const call = real<int(int)>("close");
+  const bool fails = is_struck("close", fd);
+  const int error_number = errno, result = call(fd);
+  if (!fails) return result;
+  errno = error_number;
+  return -1;
+}
+MEGALITH_LIBC(ssize_t, read, int fd, void* data, size_t size) {
+  static auto* const call = real<ssize_t(int, void*, size_t)>("read");
+  return is_struck("read", fd) ? -1 : call(fd, data, size);
+}
+MEGALITH_LIBC(ssize_t, pread, int fd, void* data, size_t size, off_t at) {
+  static auto* const call = real<ssize_t(int, void*, size_t, off_t)>("pread");
+  return is_struck("pread", fd) ? -1 : call(fd, data, size, at);
 }
 
 // What nothing here uses, and the model does not know.
