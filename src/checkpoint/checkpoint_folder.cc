@@ -262,7 +262,12 @@ void check_shared_folder(const fs::path& root, Group& world, const std::function
     make_directories(root);
     // A name of its own: hosts that see an earlier run's would believe they share this one.
     name = fmt::format(".seen_by_all_{}_{}", ::getpid(), std::chrono::system_clock::now().time_since_epoch().count());
-    write_file_atomic(root / name, "");
+    try {
+      write_file_atomic(root / name, "");
+    } catch (...) {  // it may be there all the same: what failed may have been the last flush
+      try_remove_tree(root / name);
+      throw;
+    }
   });
   name = broadcast_text(world, name, 0, "checkpoint folder");
   const fs::path probe = root / name;

@@ -90,7 +90,7 @@ std::error_code remove_all_of(const fs::path& path, bool* was_there = nullptr) {
   return error;
 }
 
-bool try_rename(const fs::path& from, const fs::path& to, unsigned flags) noexcept {
+bool try_rename(const fs::path& from, const fs::path& to, unsigned flags = 0) noexcept {
   return retry_interrupted([&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); }) == 0;
 }
 
@@ -115,6 +115,37 @@ constexpr bool is_copied(size_t size) {
 #else
   return false;
 #endif
+}
+
+// Makes the folder `temporary` the target. Returns where the folder lies that was it; empty when there was none.
+fs::path put_in_place(const fs::path& temporary, const fs::path& target, bool replace) {
+  if (!replace || !fs::exists(target)) {
+    rename_path(temporary, target);
+    return {};
+  }
+  if (try_rename(temporary, target, RENAME_EXCHANGE)) return temporary;  // at no moment is there no target
+  // Not every file system can exchange, and a folder that is not empty cannot be renamed over. Between these two
+  // renames the old folder is whole under a name that tells its own.
+  fs::path old = temporary;
+  old += kReplacedSuffix;
+  remove_tree(old);
+  rename_path(target, old);
+  try {
+    rename_path(temporary, target);
+  } catch (...) {
+    try_rename(old, target);
+    throw;
+  }
+  return old;
+}
+
+// All as it was before put_in_place(), as far as the file system still lets itself be changed.
+void take_back(const fs::path& temporary, const fs::path& target, const fs::path& old) noexcept {
+  if (old == temporary) {
+    try_rename(temporary, target, RENAME_EXCHANGE);
+  } else if (try_rename(target, temporary) && !old.empty()) {
+    try_rename(old, target);
+  }
 }
 
 fs::path without_trailing_slash(fs::path path) { return path.has_filename() ? path : path.parent_path(); }
@@ -321,37 +352,35 @@ AtomicDirectory::AtomicDirectory(fs::path target, bool replace)
     throw UserError(fmt::format("{} exists already", target_.string()), "remove it or choose another name");
   }
   remove_tree(temporary_);
-  make_directories(temporary_);
+  try {
+    make_directories(temporary_);
+  } catch (...) {  // no destructor runs for an object whose constructor throws
+    try_remove_tree(temporary_);
+    throw;
+  }
 }
 
 AtomicDirectory::~AtomicDirectory() {
   if (!is_committed_) try_remove_tree(temporary_);
 }
 
+// When it throws, the target is what it was before, as far as the file system still takes changes.
 void AtomicDirectory::commit() {
   MEGALITH_CHECK(!is_committed_, "{} was committed already", target_.string());
   for (const fs::directory_entry& entry : list_tree(temporary_)) {
     if (!entry.is_symlink()) sync_path(entry.path());
   }
   sync_path(temporary_);
-  fs::path old;
-  const bool has_old = replace_ && fs::exists(target_);
-  if (has_old && try_rename(temporary_, target_, RENAME_EXCHANGE)) {
-    old = temporary_;  // exchanged in one step: at no moment is there no target
-  } else if (has_old) {
-    // Not every file system can exchange, and a folder that is not empty cannot be renamed over. Between these two
-    // renames the old folder is whole under a name that tells its own.
-    old = temporary_;
-    old += kReplacedSuffix;
-    remove_tree(old);
-    rename_path(target_, old);
-    rename_path(temporary_, target_);
-  } else {
-    rename_path(temporary_, target_);
+  const fs::path old = put_in_place(temporary_, target_, replace_);
+  try {
+    sync_path(parent_of(target_));
+  } catch (...) {
+    take_back(temporary_, target_, old);
+    throw;
   }
   is_committed_ = true;
-  sync_path(parent_of(target_));
-  if (!old.empty()) remove_tree(old);
+  // The new folder is whole whatever becomes of the old one, which lies under a hidden name.
+  if (!old.empty()) try_remove_tree(old);
 }
 
 }  // namespace megalith

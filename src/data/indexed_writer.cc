@@ -16,6 +16,8 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr const char* kPartEndings[] = {".bin", ".lengths", ".documents"};
+
 // Hidden, and told apart by process and object.
 std::string temporary_prefix(const std::string& prefix, const void* owner) {
   const fs::path path(prefix);
@@ -32,9 +34,12 @@ std::string with_folder(std::string prefix) {
 
 }  // namespace
 
-IndexedDatasetWriter::IndexedDatasetWriter(std::string_view path, TokenType type)
+IndexedDatasetWriter::IndexedDatasetWriter(std::string_view path, TokenType type) try
     : IndexedDatasetWriter(path, type, temporary_prefix(with_folder(data_prefix(path)), this), Position{}) {
   keeps_parts_ = false;
+} catch (...) {  // no destructor runs for an object whose constructor throws
+  const std::string work_prefix = temporary_prefix(data_prefix(path), this);
+  for (const char* ending : kPartEndings) try_remove_tree(work_prefix + ending);
 }
 
 IndexedDatasetWriter::IndexedDatasetWriter(std::string_view path, TokenType type, const std::string& work_prefix,
@@ -44,9 +49,9 @@ IndexedDatasetWriter::IndexedDatasetWriter(std::string_view path, TokenType type
   MEGALITH_CHECK(position.num_tokens >= 0 && position.num_tokens < kMost && position.num_sequences >= 0 &&
                      position.num_sequences < kMost && position.num_documents >= 0 && position.num_documents < kMost,
                  "{} tokens in {} sequences", position.num_tokens, position.num_sequences);
-  parts_.push_back({SpoolFile(work_prefix + ".bin", position.num_tokens * token_bytes_of(type)),
-                    SpoolFile(work_prefix + ".lengths", position.num_sequences * 4),
-                    SpoolFile(work_prefix + ".documents", position.num_documents * 8)});
+  parts_.push_back({SpoolFile(work_prefix + kPartEndings[0], position.num_tokens * token_bytes_of(type)),
+                    SpoolFile(work_prefix + kPartEndings[1], position.num_sequences * 4),
+                    SpoolFile(work_prefix + kPartEndings[2], position.num_documents * 8)});
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() {

@@ -42,7 +42,8 @@ void LossPlotSink::save() {
   try {
     write_file_atomic(path_, render_svg_plot(settings_, series));
   } catch (const UserError& error) {
-    log_.warn("loss_plot_file: {}", error.message());
+    if (!has_warned_) log_.warn("loss_plot_file: {}", error.message());
+    has_warned_ = true;
   }
 }
 

@@ -15,7 +15,7 @@ class Logger;
 class LossPlotSink : public MetricsSink {
  public:
   // subtitle  what was trained: "llama 12.6 M, global batch 32 × 256 tokens"
-  // A picture that cannot be written costs a warning.
+  // A picture that cannot be written costs one warning.
   LossPlotSink(std::filesystem::path path, std::string subtitle, Logger& log);
 
   void on_step(const StepRecord& record) override;
@@ -28,6 +28,7 @@ class LossPlotSink : public MetricsSink {
   std::filesystem::path path_;
   PlotSettings settings_;
   Logger& log_;
+  bool has_warned_ = false;
   PlotSeries train_;
   std::vector<PlotSeries> validation_;  // one a data set
 };

@@ -17,6 +17,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace {
@@ -174,6 +175,7 @@ Profiler::Profiler(const ProfileOptions& options, std::filesystem::path folder, 
   try {
     write_file_atomic(probe, std::string_view());
   } catch (const UserError& error) {
+    try_remove_tree(probe);  // what failed may have been the last flush
     throw UserError(fmt::format("profile_dir {}: {}", folder_.string(), error.message()),
                     "name a folder that can be written");
   }
@@ -218,14 +220,13 @@ void Profiler::finish() {
   for (const Groups::Pointer& group : groups_.all()) group->set_trace_hook(nullptr);
   const std::filesystem::path path = folder_ / fmt::format("rank{}.iterations_{}_to_{}.pt.trace.json", groups_.rank,
                                                            trace_->first_iteration, trace_->last_iteration);
+  const std::filesystem::path raw = path.string() + ".tmp";
   try {
     const std::unique_ptr<kineto::ProfilerResult> result = kineto::disableProfiler();
     const int64_t end_ns = unix_time_ns();
     const std::lock_guard lock(trace_->mutex);
-    const std::filesystem::path raw = path.string() + ".tmp";
     result->save(raw.string());  // says nothing when it fails
     std::string json = read_file(raw);
-    remove_tree(raw);
     if (!insert_events(json, trace_->collectives, end_ns, groups_)) {
       log_.warn("profile: the profiler's file has a form unknown here; the trace names no collectives");
     }
@@ -238,6 +239,7 @@ void Profiler::finish() {
   } catch (const std::exception& error) {
     log_.warn("profile: the trace was not written: {}", error.what());
   }
+  try_remove_tree(raw);
   trace_ = nullptr;
   is_traced_ = false;
 }

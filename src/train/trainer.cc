@@ -292,9 +292,12 @@ void Trainer::dump_pipeline() {
   const ProfileOptions& options = resolved_.config.profile;
   const std::filesystem::path folder = options.dump_pp_data_dir ? std::filesystem::path(*options.dump_pp_data_dir)
                                                                 : options.folder(resolved_.config.log.tensorboard_dir);
-  std::filesystem::create_directories(folder);
-  write_file_atomic(folder / "pipeline_trace.json", text + "\n");
-  log_.info("wrote {}", (folder / "pipeline_trace.json").string());
+  try {
+    write_file_atomic(folder / "pipeline_trace.json", text + "\n");
+    log_.info("wrote {}", (folder / "pipeline_trace.json").string());
+  } catch (const UserError& error) {  // no reason to end the run
+    log_.warn("dump_pp_data: {}", error.message());
+  }
 }
 
 // Counts the step.

@@ -1,4 +1,5 @@
-// Calls on files that fail. A signal that interrupts one (EINTR) changes nothing.
+// Calls on files that fail. A signal that interrupts one (EINTR) changes nothing; a full disk or a broken one leaves no
+// hidden file behind, and a picture that cannot be written never ends a run.
 #include "faults.h"
 
 #include <ATen/Parallel.h>
@@ -232,6 +233,12 @@ int for_every_call(const Writer& writer, int error_number, bool is_lasting,
   }
 }
 
+void expect_nothing_hidden(const fs::path& root) {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with('.')) << entry.path() << " is left behind";
+  }
+}
+
 TEST(Faults, AnInterruptedCallIsMadeAgain) {
   std::vector<Writer> all = writers();
   for (Writer& writer : picture_writers()) all.push_back(std::move(writer));
@@ -246,6 +253,70 @@ TEST(Faults, AnInterruptedCallIsMadeAgain) {
     });
     EXPECT_GE(num_calls, 5) << writer.name;  // the fewest: open, write, …, close of a metrics file
   }
+}
+
+TEST(Faults, AFullOrBrokenDiskLeavesNothingHiddenAndTheOldIntact) {
+  std::vector<Writer> all = writers();
+  for (Writer& writer : picture_writers()) all.push_back(std::move(writer));
+  for (const Writer& writer : all) {
+    for (const auto& [error_number, is_lasting] :
+         {std::pair{EDQUOT, true}, std::pair{ENOSPC, true}, std::pair{EIO, false}, std::pair{EIO, true}}) {
+      // Without exchanging, a disk that takes no second rename keeps the old folder under the name it was moved to,
+      // where the next run finds it (replaced_target).
+      if (is_lasting && !writer.can_exchange) continue;
+      const int num_calls =
+          for_every_call(writer, error_number, is_lasting, [&](const fs::path& root, const std::exception* thrown) {
+            EXPECT_TRUE(thrown == nullptr || dynamic_cast<const UserError*>(thrown) != nullptr) << thrown->what();
+            expect_nothing_hidden(root);
+            EXPECT_TRUE(writer.is_intact(root));
+          });
+      EXPECT_GE(num_calls, 5) << writer.name;
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// From any call of a step on the disk is full: the sink goes on, says so once, and draws again when there is room.
+template <typename MakeSink>
+void expect_one_warning(const std::string& option, const std::string& file, const MakeSink& make_sink) {
+  for (int number = 0;; ++number) {
+    const TemporaryFolder folder;
+    CapturedLog log;
+    const auto sink = make_sink(folder.path(), log.log);
+    std::string call;
+    {
+      const Faults faults({folder.path(), number, EDQUOT, true});
+      EXPECT_NO_THROW(run_through(*sink));
+      call = faults.call();
+    }
+    if (call.empty()) {
+      EXPECT_GE(number, 5);
+      return;
+    }
+    SCOPED_TRACE(fmt::format("call {}: {}", number, call));
+    expect_nothing_hidden(folder.path());
+    size_t num_warnings = 0;
+    for (size_t at = 0; (at = log.text.find(option, at)) != std::string::npos; ++at) ++num_warnings;
+    const bool needs_room = !call.starts_with("open") && !call.starts_with("close") && !call.starts_with("unlink");
+    EXPECT_GE(num_warnings, needs_room ? 1u : 0u) << log.text;
+    EXPECT_LE(num_warnings, 1u) << log.text;
+    run_through(*sink);
+    EXPECT_TRUE(contains(read_file(folder.path() / file), "<svg"));
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Faults, APageThatCannotBeWrittenCostsOneWarning) {
+  expect_one_warning("page_file", "run.html", [](const fs::path& root, Logger& log) {
+    return std::make_unique<RunPageSink>(
+        RunPageSettings{.path = root / "run.html", .evaluation_every_s = 0, .step_every_s = 0}, log);
+  });
+}
+
+TEST(Faults, APlotThatCannotBeWrittenCostsOneWarning) {
+  expect_one_warning("loss_plot_file", "loss.svg", [](const fs::path& root, Logger& log) {
+    return std::make_unique<LossPlotSink>(root / "loss.svg", "", log);
+  });
 }
 
 }  // namespace
