@@ -1,10 +1,14 @@
-// loss_plot_file: the training loss of every step and the losses of the evaluations, as a picture that is written anew
-// after each evaluation and at the end.
+// loss_plot_file: the training loss and the losses of the evaluations, as a picture that is written anew after
+// evaluations (not more often than every two seconds) and at the end. Of a long run it draws the lowest and the highest
+// of every few steps, and says so.
 #pragma once
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "metrics/drawn_file.h"
+#include "metrics/long_series.h"
 #include "metrics/step_record.h"
 #include "metrics/svg_plot.h"
 
@@ -15,22 +19,20 @@ class Logger;
 class LossPlotSink : public MetricsSink {
  public:
   // subtitle  what was trained: "llama 12.6 M, global batch 32 × 256 tokens"
-  // A picture that cannot be written costs one warning.
-  LossPlotSink(std::filesystem::path path, std::string subtitle, Logger& log);
+  // A picture that cannot be written costs one warning. UserError when its folder cannot be made.
+  LossPlotSink(std::filesystem::path path, std::string subtitle, Logger& log, SecondsClock clock = steady_seconds);
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_end() override;
 
- private:
-  void save();
+  std::string render() const;
 
-  std::filesystem::path path_;
+ private:
+  DrawnFile file_;
   PlotSettings settings_;
-  Logger& log_;
-  bool has_warned_ = false;
-  PlotSeries train_;
-  std::vector<PlotSeries> validation_;  // one a data set
+  LongSeries train_;
+  std::vector<LongSeries> validation_;  // one a data set
 };
 
 }  // namespace megalith

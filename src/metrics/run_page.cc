@@ -19,16 +19,16 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr size_t kMostSamples = 20;
-constexpr size_t kMostPointsUnderThePointer = 1500;  // of a series; a chart is some 1100 pixels wide
+constexpr size_t kMostEvaluations = 12;
 
-void add_point(PlotSeries& series, int64_t iteration, double value) {
-  series.x.push_back(static_cast<double>(iteration));
-  series.y.push_back(value);
+void add_point(LongSeries& series, int64_t iteration, double value) {
+  series.add(static_cast<double>(iteration), value);
 }
 
-PlotSeries& series_of(std::vector<PlotSeries>& all, const std::string& name) {
-  auto one = std::find_if(all.begin(), all.end(), [&](const PlotSeries& other) { return other.name == name; });
-  if (one == all.end()) one = all.insert(one, {.name = name});
+LongSeries& series_of(std::vector<LongSeries>& all, const LongSeries& fresh) {
+  auto one =
+      std::find_if(all.begin(), all.end(), [&](const LongSeries& other) { return other.name() == fresh.name(); });
+  if (one == all.end()) one = all.insert(one, fresh);
   return *one;
 }
 
@@ -39,14 +39,11 @@ Json short_number(double value) {
 }
 
 Json points_of(const PlotSeries& series) {
-  const size_t stride = (series.x.size() + kMostPointsUnderThePointer - 1) / kMostPointsUnderThePointer;
   Json x = Json::array(), y = Json::array();
-  const auto add = [&](size_t i) {
+  for (size_t i = 0; i < series.x.size(); ++i) {
     x.push_back(static_cast<int64_t>(series.x[i]));
     y.push_back(short_number(series.y[i]));
-  };
-  for (size_t i = 0; i < series.x.size(); i += stride) add(i);
-  if (stride > 1 && (series.x.size() - 1) % stride != 0) add(series.x.size() - 1);
+  }
   return {{"name", series.name}, {"x", x}, {"y", y}};
 }
 
@@ -70,15 +67,15 @@ double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::
 
 RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
     : settings_(std::move(settings)),
-      log_(log),
-      expert_max_{.name = "most loaded", .is_noisy = true},
-      expert_min_{.name = "least loaded", .is_noisy = true},
-      train_loss_{.name = "train", .is_noisy = true},
-      learning_rate_{.name = "learning rate"},
-      grad_norm_{.name = "norm", .is_noisy = true},
-      tokens_per_s_{.name = "tokens/s", .is_noisy = true},
-      memory_used_{.name = "in use"},
-      memory_peak_{.name = "tensors, peak"} {
+      file_(settings_.path, "page_file", log, settings_.clock),
+      expert_max_({.name = "most loaded", .is_noisy = true}),
+      expert_min_({.name = "least loaded", .is_noisy = true}),
+      train_loss_({.name = "train", .is_noisy = true}),
+      learning_rate_({.name = "learning rate"}),
+      grad_norm_({.name = "norm", .is_noisy = true}),
+      tokens_per_s_({.name = "tokens/s", .is_noisy = true}),
+      memory_used_({.name = "in use"}),
+      memory_peak_({.name = "tensors, peak"}) {
   if (settings_.path.has_parent_path()) make_directories(settings_.path.parent_path());
   try {
     write_file_atomic(settings_.path, render());
@@ -94,7 +91,7 @@ void RunPageSink::on_step(const StepRecord& record) {
   averages_.add(record);
   for (size_t i = 0; i < record.losses.size(); ++i) {
     const auto& [name, value] = record.losses[i];
-    add_point(i == 0 ? train_loss_ : series_of(other_losses_, name), record.iteration, value);
+    add_point(i == 0 ? train_loss_ : series_of(other_losses_, LongSeries({.name = name})), record.iteration, value);
   }
   add_point(learning_rate_, record.iteration, record.learning_rate);
   if (record.grad_norm) add_point(grad_norm_, record.iteration, *record.grad_norm);
@@ -112,23 +109,23 @@ void RunPageSink::on_step(const StepRecord& record) {
     add_point(expert_min_, record.iteration, least);
   }
   last_ = record;
-  if (num_steps_ == 1 || since_saved_.elapsed_s() >= settings_.step_every_s) save();
+  if (num_steps_ == 1 || file_.since_written_s() >= settings_.step_every_s) save();
 }
 
 void RunPageSink::on_validation(const ValidationRecord& record) {
   if (record.losses.empty()) return;
   evaluations_.push_back(record);
-  PlotSeries& series = series_of(validation_, record.set);
-  series.has_markers = true;
-  add_point(series, record.iteration, record.losses.front().second);
-  if (since_saved_.elapsed_s() >= settings_.evaluation_every_s) save();
+  ++num_evaluations_;
+  if (evaluations_.size() > kMostEvaluations) evaluations_.pop_front();
+  add_point(series_of(validation_, evaluation_series(record.set)), record.iteration, record.losses.front().second);
+  if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
 void RunPageSink::on_sample(const SampleRecord& record) {
   samples_.push_back(record);
   ++num_samples_;
   if (samples_.size() > kMostSamples) samples_.pop_front();
-  if (since_saved_.elapsed_s() >= settings_.evaluation_every_s) save();
+  if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
 void RunPageSink::on_end() {
@@ -137,13 +134,7 @@ void RunPageSink::on_end() {
 }
 
 void RunPageSink::save() {
-  try {
-    write_file_atomic(settings_.path, render());
-  } catch (const UserError& error) {
-    if (!has_warned_) log_.warn("page_file: {}", error.message());
-    has_warned_ = true;
-  }
-  since_saved_.restart();
+  file_.write([this] { return render(); });
 }
 
 std::string RunPageSink::status() const {
@@ -176,15 +167,14 @@ std::string RunPageSink::cards() const {
 
   std::string more = "no evaluation yet";
   if (!validation_.empty()) {
-    const std::vector<double>& losses = validation_.front().y;
-    const double best = *std::min_element(losses.begin(), losses.end());
-    more = fmt::format("{} {}{}", escape_html(validation_.front().name), number(losses.back()),
-                       losses.size() > 1 ? "<br>best " + number(best) : "");
+    const LongSeries& losses = validation_.front();
+    more = fmt::format("{} {}{}", escape_html(losses.name()), number(losses.last()),
+                       losses.num_points() > 1 ? "<br>best " + number(losses.least()) : "");
   }
   if (!last_.losses.empty()) {
     const double loss = last_.losses.front().second;
     text += card("Loss", number(loss), "", more);
-    const double evaluated = validation_.empty() ? loss : validation_.front().y.back();
+    const double evaluated = validation_.empty() ? loss : validation_.front().last();
     text += card("Perplexity", number(perplexity(evaluated)), "",
                  validation_.empty() ? "of the last batch" : "of the last evaluation");
   }
@@ -214,44 +204,44 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
   PlotSettings wide = half("Loss", "nats per token");
   wide.width = 1190;
   wide.height = 430;
-  std::vector<PlotSeries> losses = {train_loss_};
-  losses.insert(losses.end(), validation_.begin(), validation_.end());
+  const auto all_of = [](const std::vector<LongSeries>& some) {
+    std::vector<const LongSeries*> series;
+    for (const LongSeries& one : some) series.push_back(&one);
+    return series;
+  };
+  std::vector<const LongSeries*> losses = all_of(validation_);
+  losses.insert(losses.begin(), &train_loss_);
   charts.push_back({"loss", wide, losses, true});
   if (!other_losses_.empty()) {
     wide.title = "Other losses";
     wide.height = 330;
-    charts.push_back({"other_losses", wide, other_losses_, true});
+    charts.push_back({"other_losses", wide, all_of(other_losses_), true});
   }
-  charts.push_back({"learning_rate", half("Learning rate", ""), {learning_rate_}});
+  charts.push_back({"learning_rate", half("Learning rate", ""), {&learning_rate_}});
   PlotSettings norm = half("Gradient norm", "before clipping");
   norm.is_log_if_wide = true;
-  charts.push_back({"grad_norm", norm, {grad_norm_}});
-  charts.push_back({"throughput", half("Throughput", "tokens per second and device"), {tokens_per_s_}});
-  charts.push_back({"memory", half("Memory", "GiB"), {memory_used_, memory_peak_}});
+  charts.push_back({"grad_norm", norm, {&grad_norm_}});
+  charts.push_back({"throughput", half("Throughput", "tokens per second and device"), {&tokens_per_s_}});
+  charts.push_back({"memory", half("Memory", "GiB"), {&memory_used_, &memory_peak_}});
   if (!expert_loads_.is_empty()) {
     wide.title = "Load of experts";
     wide.y_label = "tokens over the layer's mean";
     wide.height = 330;
-    charts.push_back({"expert_load", wide, {expert_max_, expert_min_}, true});
+    charts.push_back({"expert_load", wide, {&expert_max_, &expert_min_}, true});
   }
   // What has no point is not drawn, and colours go by the drawn ones.
-  for (Chart& chart : charts) std::erase_if(chart.series, [](const PlotSeries& series) { return series.x.empty(); });
+  for (Chart& chart : charts) std::erase_if(chart.series, [](const LongSeries* series) { return series->is_empty(); });
   return charts;
 }
 
 std::string RunPageSink::evaluations() const {
   if (evaluations_.empty()) return "";
-  static constexpr size_t kMostRows = 12;
-  double best = std::numeric_limits<double>::infinity();
-  for (const ValidationRecord& one : evaluations_) {
-    if (one.set == evaluations_.front().set) best = std::min(best, one.losses.front().second);
-  }
+  const LongSeries& first_set = validation_.front();
   std::string rows;
-  const size_t first = evaluations_.size() > kMostRows ? evaluations_.size() - kMostRows : 0;
-  for (size_t i = evaluations_.size(); i-- > first;) {  // the latest first
-    const ValidationRecord& one = evaluations_[i];
+  for (auto row = evaluations_.rbegin(); row != evaluations_.rend(); ++row) {  // the latest first
+    const ValidationRecord& one = *row;
     const double loss = one.losses.front().second;
-    const bool is_best = one.set == evaluations_.front().set && loss == best;
+    const bool is_best = one.set == first_set.name() && loss == first_set.least();
     rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td><td>{}</td></tr>\n", escape_html(one.set),
                         one.iteration, format_count(static_cast<double>(one.consumed_samples)),
                         is_best ? " class=\"best\"" : "", number(loss), number(perplexity(loss)));
@@ -259,7 +249,10 @@ std::string RunPageSink::evaluations() const {
   return fmt::format(
       "<section class=\"block\"><h2>Evaluations{}</h2><table><thead><tr><th>set</th><th>iteration</th>"
       "<th>samples</th><th>loss</th><th>perplexity</th></tr></thead><tbody>\n{}</tbody></table></section>\n",
-      first > 0 ? fmt::format(" <small>(the last {} of {})</small>", kMostRows, evaluations_.size()) : "", rows);
+      num_evaluations_ > static_cast<int64_t>(evaluations_.size())
+          ? fmt::format(" <small>(the last {} of {})</small>", evaluations_.size(), num_evaluations_)
+          : "",
+      rows);
 }
 
 std::string RunPageSink::samples() const {
@@ -275,13 +268,25 @@ std::string RunPageSink::samples() const {
       all > samples_.size() ? fmt::format(" <small>(the last {} of {})</small>", samples_.size(), all) : "", text);
 }
 
+// That not every step is drawn, where that is so.
+std::string RunPageSink::thinning() const {
+  std::string text = thinning_note(learning_rate_, "steps");
+  for (const LongSeries& one : validation_) {
+    const std::string note = thinning_note(one, "evaluations of " + one.name());
+    if (!note.empty()) text += (text.empty() ? "" : "; ") + note;
+  }
+  return text.empty() ? "" : fmt::format("<p class=\"thinning\">In the curves {}.</p>\n", escape_html(text));
+}
+
 std::string RunPageSink::render() const {
   std::string drawn;
   Json points = Json::object();
   for (const Chart& chart : charts()) {
+    std::vector<PlotSeries> series;
+    for (const LongSeries* one : chart.series) series.push_back(one->drawn());
     drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">{}</div>\n", chart.is_wide ? " wide" : "", chart.id,
-                         render_svg_plot(chart.plot, chart.series));
-    for (const PlotSeries& series : chart.series) points[chart.id].push_back(points_of(series));
+                         render_svg_plot(chart.plot, series));
+    for (const PlotSeries& one : series) points[chart.id].push_back(points_of(one));
   }
   if (!expert_loads_.is_empty()) {
     drawn += fmt::format("<div class=\"chart wide\" id=\"experts\">{}<p>of the last {} steps</p></div>\n",
@@ -299,7 +304,7 @@ std::string RunPageSink::render() const {
       num_steps_ > 0 ? fmt::format("{}/{} · ", last_.iteration, last_.train_iters) : "", title, kRunPageStyle);
   page += fmt::format("<header><h1>{}</h1>{}<button id=\"theme\" type=\"button\">Dark</button><p>{}</p></header>\n",
                       title, status(), escape_html(settings_.subtitle));
-  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + evaluations() + samples();
+  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + thinning() + evaluations() + samples();
   if (!settings_.configuration.empty()) {
     page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
                         escape_html(settings_.configuration));

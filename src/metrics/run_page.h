@@ -4,7 +4,8 @@
 // install.
 //
 // It tells what this process has seen: the page of a resumed run begins where it was resumed. While the run goes on the
-// page reloads itself.
+// page reloads itself. Neither the page nor what is kept for it grows with the run: of a long one the lowest and the
+// highest of every few steps are drawn, and their mean, and the page says of how many.
 #pragma once
 
 #include <deque>
@@ -15,6 +16,8 @@
 
 #include "core/time.h"
 #include "metrics/averages.h"
+#include "metrics/drawn_file.h"
+#include "metrics/long_series.h"
 #include "metrics/step_record.h"
 #include "metrics/svg_plot.h"
 
@@ -29,6 +32,7 @@ struct RunPageSettings {
   std::string configuration;  // as YAML; may be empty
   // Seconds that lie between two pages at least: after an evaluation, and after a step.
   double evaluation_every_s = 2, step_every_s = 10;
+  SecondsClock clock = steady_seconds;
 };
 
 class RunPageSink : public MetricsSink {
@@ -49,11 +53,12 @@ class RunPageSink : public MetricsSink {
   struct Chart {
     std::string id;
     PlotSettings plot;
-    std::vector<PlotSeries> series;
+    std::vector<const LongSeries*> series;
     bool is_wide = false;
   };
 
   void save();
+  std::string thinning() const;
   std::string status() const;
   std::string cards() const;
   std::string evaluations() const;
@@ -61,19 +66,20 @@ class RunPageSink : public MetricsSink {
   std::vector<Chart> charts() const;
 
   RunPageSettings settings_;
-  Logger& log_;
-  bool has_ended_ = false, has_warned_ = false;
-  Stopwatch since_start_, since_saved_;
+  DrawnFile file_;
+  bool has_ended_ = false;
+  Stopwatch since_start_;
 
   StepRecord last_;
   RunAverages averages_;
   int64_t num_steps_ = 0, num_skipped_ = 0, num_tokens_ = 0;
   Stopwatch since_first_step_;  // the first step is slow: the time left is estimated without it
   ExpertLoadWindow expert_loads_;
-  PlotSeries expert_max_, expert_min_;  // over the mean, of a step
-  PlotSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
-  std::vector<PlotSeries> other_losses_, validation_;
-  std::vector<ValidationRecord> evaluations_;
+  LongSeries expert_max_, expert_min_;  // over the mean, of a step
+  LongSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
+  std::vector<LongSeries> other_losses_, validation_;
+  std::deque<ValidationRecord> evaluations_;  // the latest
+  int64_t num_evaluations_ = 0;
   std::deque<SampleRecord> samples_;  // the latest
   int64_t num_samples_ = 0;
 };

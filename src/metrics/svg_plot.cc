@@ -96,6 +96,22 @@ std::vector<Point> running_mean(const std::vector<Point>& points) {
   return means;
 }
 
+// What can be drawn, in runs without gaps.
+std::vector<std::vector<Point>> runs_of(const std::vector<double>& x, const std::vector<double>& y, bool has_log_x) {
+  std::vector<std::vector<Point>> runs;
+  bool has_gap = true;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (!std::isfinite(x[i]) || !std::isfinite(y[i]) || (has_log_x && x[i] <= 0)) {
+      has_gap = true;
+      continue;
+    }
+    if (has_gap) runs.emplace_back();
+    has_gap = false;
+    runs.back().push_back({x[i], y[i]});
+  }
+  return runs;
+}
+
 // A path through the points; where many share a pixel column, its first, lowest, highest and last are enough.
 std::string path_of(const std::vector<Point>& pixels) {
   std::string path;
@@ -163,7 +179,6 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
   const double left = 64, right = settings.width - 24, top = settings.subtitle.empty() ? 76 : 98,
                bottom = settings.height - 52;
 
-  // What can be drawn, in runs without gaps.
   struct Drawn {
     const PlotSeries* series;
     std::vector<std::vector<Point>> runs;
@@ -172,20 +187,14 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
   double x_low = std::numeric_limits<double>::infinity(), x_high = -x_low, y_low = x_low, y_high = -x_low;
   for (const PlotSeries& one : series) {
     MEGALITH_CHECK(one.x.size() == one.y.size(), "series {} has {} x and {} y", one.name, one.x.size(), one.y.size());
-    Drawn entry{&one, {}};
-    bool has_gap = true;
-    for (size_t i = 0; i < one.x.size(); ++i) {
-      if (!std::isfinite(one.x[i]) || !std::isfinite(one.y[i]) || (settings.has_log_x && one.x[i] <= 0)) {
-        has_gap = true;
-        continue;
+    Drawn entry{&one, runs_of(one.x, one.y, settings.has_log_x)};
+    for (const std::vector<Point>& run : entry.runs) {
+      for (const Point& p : run) {
+        x_low = std::min(x_low, p.x);
+        x_high = std::max(x_high, p.x);
+        y_low = std::min(y_low, p.y);
+        y_high = std::max(y_high, p.y);
       }
-      if (has_gap) entry.runs.emplace_back();
-      has_gap = false;
-      entry.runs.back().push_back({one.x[i], one.y[i]});
-      x_low = std::min(x_low, one.x[i]);
-      x_high = std::max(x_high, one.x[i]);
-      y_low = std::min(y_low, one.y[i]);
-      y_high = std::max(y_high, one.y[i]);
     }
     if (!entry.runs.empty()) drawn.push_back(std::move(entry));
   }
@@ -259,20 +268,24 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
       for (Point& p : points) p = {to_x(p.x), to_y(p.y)};
       return points;
     };
+    const auto stroke = [&](const std::vector<Point>& points, const char* more) {
+      svg += fmt::format("<path class=\"s{} line{}\" d=\"{}\"/>\n", i % kNumColours, more, path_of(to_pixels(points)));
+    };
+    const bool has_means = one.is_noisy && !one.mean_x.empty();
     for (const std::vector<Point>& run : drawn[i].runs) {
-      const auto stroke = [&](const std::vector<Point>& points, const char* more) {
-        svg +=
-            fmt::format("<path class=\"s{} line{}\" d=\"{}\"/>\n", i % kNumColours, more, path_of(to_pixels(points)));
-      };
-      const bool is_smoothed = one.is_noisy && run.size() >= 20;
+      const bool is_smoothed = has_means || (one.is_noisy && run.size() >= 20);
       stroke(run, is_smoothed ? " pale" : "");
-      if (is_smoothed) stroke(running_mean(run), "");
+      if (is_smoothed && !has_means) stroke(running_mean(run), "");
       if (!one.has_markers && run.size() > 1) continue;  // a lone point would be no line
       for (const Point& p : run) {
         svg += fmt::format(
             "<circle class=\"s{} dot\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\"><title>{} {}: {}</title></circle>\n",
             i % kNumColours, to_x(p.x), to_y(p.y), escape_html(one.name), tick_text(p.x, 1), value_text(p.y));
       }
+    }
+    if (!has_means) continue;
+    for (const std::vector<Point>& run : runs_of(one.mean_x, one.mean_y, settings.has_log_x)) {
+      stroke(running_mean(run), "");
     }
   }
 
