@@ -24,6 +24,7 @@ struct ConvertOptions {
   std::optional<std::string> dtype;
   bool no_save_optim = false, check = false;
   std::optional<std::string> tokenizer_model;
+  HubOptions hub;
 
   void visit(OptionVisitor& v) {
     v.group("Conversion");
@@ -37,6 +38,7 @@ struct ConvertOptions {
     v.field("tokenizer_model", tokenizer_model,
             "Tokenizer file or folder to copy into save_hf; default: those that lie in load_hf.");
     v.field("check", check, "Compute logits from both and print how far they agree.");
+    hub.visit(v);
   }
 };
 
@@ -138,8 +140,9 @@ int run_convert(CommandContext& context) {
   std::vector<UserError> errors = refuse_urls(set);
   for (UserError& error : check_options(options)) errors.push_back(std::move(error));
   throw_if_any(errors);
-  resolve_hub_option("load_hf", options.load_hf, HubNeed::kModel, context.environment, context.log);
-  resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, context.log);
+  resolve_hub_option("load_hf", options.load_hf, HubNeed::kModel, context.environment, options.hub, context.log);
+  resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
+                     context.log);
 
   const StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
                                          : open_stored_hf(*options.load_hf);

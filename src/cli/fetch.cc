@@ -15,6 +15,7 @@ struct FetchOptions {
   std::optional<std::string> revision;
   std::vector<std::string> include, exclude;
   bool dry_run = false;
+  HubOptions hub;
 
   void visit(OptionVisitor& v) {
     v.group("Fetching");
@@ -23,6 +24,7 @@ struct FetchOptions {
     v.field("include", include, "Fetch the files alone that match one of these patterns (*, ?, [a-z]).");
     v.field("exclude", exclude, "Leave out the files that match one of these patterns.");
     v.field("dry_run", dry_run, "Print names and sizes of the files instead of fetching them.");
+    hub.visit(v);
   }
 };
 
@@ -85,7 +87,7 @@ int run_fetch(CommandContext& context) {
   }
   throw_if_any(errors);
 
-  const HubSettings settings = read_hub_settings(context.environment);
+  const HubSettings settings = read_hub_settings(context.environment, options.hub);
   for (const HubName& name : names) {
     if (settings.is_offline) {
       fmt::print("{}\n", fetch_offline(settings, name).string());
@@ -105,7 +107,7 @@ int run_fetch(CommandContext& context) {
       return chosen;
     };
     if (options.dry_run) {
-      HubClient client(settings, name, what);
+      HubClient client(settings, name, what, context.log);
       listing = client.list();
       for (const std::string& file : wanted(listing)) {
         for (HubFile& known : listing.files) {

@@ -28,6 +28,7 @@ struct DataInspection {
   std::optional<int64_t> eod;
   DataOptions data;
   TokenizerOptions tokenizer;
+  HubOptions hub;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
@@ -46,6 +47,7 @@ struct DataInspection {
     v.field("eod", eod, "print_samples: id that ends a document, where no tokenizer says it.").at_least(0);
     data.visit(v);
     tokenizer.visit_standalone(v);
+    hub.visit(v);
   }
 };
 
@@ -130,7 +132,7 @@ int inspect_data(CommandContext& context) {
   options.data.data_path.insert(options.data.data_path.begin(), resolution.positional.begin(),
                                 resolution.positional.end());
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
-                     context.log);
+                     options.hub, context.log);
   const std::unique_ptr<Tokenizer> tokenizer =
       options.tokenizer.is_named() ? make_tokenizer(options.tokenizer) : nullptr;
   if (options.print_samples) {
@@ -143,7 +145,8 @@ int inspect_data(CommandContext& context) {
        {&listed.data_path, &listed.train_data_path, &listed.valid_data_path, &listed.test_data_path}) {
     for (const std::string& name : parse_blend(*paths, "data_path").prefixes) {
       const std::string prefix =
-          resolve_hub_path("data_path", name, HubNeed::kTokenData, context.environment, context.log).string();
+          resolve_hub_path("data_path", name, HubNeed::kTokenData, context.environment, options.hub, context.log)
+              .string();
       print_contents(prefix, options.num_samples, tokenizer.get());
       is_empty = false;
     }

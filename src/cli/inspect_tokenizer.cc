@@ -19,6 +19,7 @@ namespace {
 
 struct TokenizerInspection {
   TokenizerOptions tokenizer;
+  HubOptions hub;
   std::optional<std::string> text, encode_file, decode, decode_file;
   bool add_special_tokens = false, skip_special_tokens = false, json_strings = false;
   int64_t measure_rounds = 0;
@@ -40,6 +41,7 @@ struct TokenizerInspection {
     v.field("add_special_tokens", add_special_tokens, "Add the tokens that begin and end a text.");
     v.field("skip_special_tokens", skip_special_tokens, "Leave special tokens out of decoded text.");
     tokenizer.visit_standalone(v);
+    hub.visit(v);
   }
 };
 
@@ -117,7 +119,7 @@ int inspect_tokenizer(CommandContext& context) {
     return kExitSuccess;
   }
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
-                     context.log);
+                     options.hub, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const auto print_ids = [&](std::string_view text) {
     fmt::print("{}\n", dump_json(Json(tokenizer->encode(text, options.add_special_tokens))));

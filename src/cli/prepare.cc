@@ -120,9 +120,10 @@ int run_prepare(CommandContext& context) {
   }
   throw_if_any(errors);
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
-                     context.log);
+                     options.hub, context.log);
   for (std::string& input : options.input) {
-    input = resolve_hub_path("input", input, HubNeed::kTextFile, context.environment, context.log).string();
+    input =
+        resolve_hub_path("input", input, HubNeed::kTextFile, context.environment, options.hub, context.log).string();
   }
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   fmt::print("{}", describe(prepare_data(options, *tokenizer, context.log)));

@@ -5,18 +5,25 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
+#include <thread>
 
 #include "core/error.h"
 #include "core/strings.h"
+#include "core/time.h"
 
 namespace megalith {
 namespace {
 
 constexpr int kMostRedirects = 10;
+constexpr int64_t kMostHeaderBytes = int64_t{256} << 10;
+constexpr int64_t kMostDroppedBytes = int64_t{1} << 20;  // of the body of an error or a redirect
+constexpr int kLookEvery_ms = 20;                        // at stalls and should_stop
 
-// The functions of libcurl that are used here. Its ABI has been the same since version 7.16 (2006).
+// The functions of libcurl that are used here. Its ABI has been the same since version 7.16 (2006); the
+// newest of them, curl_multi_wait, came with 7.28 (2012).
 struct CurlLibrary {
   decltype(&::curl_global_init) global_init;
   decltype(&::curl_easy_init) easy_init;
@@ -25,8 +32,14 @@ struct CurlLibrary {
   // The header turns these two into macros that check types; the functions are variadic.
   CURLcode (*easy_setopt)(CURL*, CURLoption, ...);
   CURLcode (*easy_getinfo)(CURL*, CURLINFO, ...);
-  decltype(&::curl_easy_perform) easy_perform;
   decltype(&::curl_easy_strerror) easy_strerror;
+  decltype(&::curl_multi_init) multi_init;
+  decltype(&::curl_multi_cleanup) multi_cleanup;
+  decltype(&::curl_multi_add_handle) multi_add_handle;
+  decltype(&::curl_multi_remove_handle) multi_remove_handle;
+  decltype(&::curl_multi_perform) multi_perform;
+  decltype(&::curl_multi_wait) multi_wait;
+  decltype(&::curl_multi_info_read) multi_info_read;
   decltype(&::curl_slist_append) slist_append;
   decltype(&::curl_slist_free_all) slist_free_all;
 };
@@ -51,8 +64,14 @@ CurlLibrary load_curl() {
   find(curl.easy_reset, "curl_easy_reset");
   find(curl.easy_setopt, "curl_easy_setopt");
   find(curl.easy_getinfo, "curl_easy_getinfo");
-  find(curl.easy_perform, "curl_easy_perform");
   find(curl.easy_strerror, "curl_easy_strerror");
+  find(curl.multi_init, "curl_multi_init");
+  find(curl.multi_cleanup, "curl_multi_cleanup");
+  find(curl.multi_add_handle, "curl_multi_add_handle");
+  find(curl.multi_remove_handle, "curl_multi_remove_handle");
+  find(curl.multi_perform, "curl_multi_perform");
+  find(curl.multi_wait, "curl_multi_wait");
+  find(curl.multi_info_read, "curl_multi_info_read");
   find(curl.slist_append, "curl_slist_append");
   find(curl.slist_free_all, "curl_slist_free_all");
   if (curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
@@ -89,6 +108,7 @@ bool is_transient_curl_error(CURLcode code) {
 struct HttpExchange {
   const HttpClient::Sink* sink = nullptr;
   HttpResponse response;
+  int64_t num_bytes = 0, num_header_bytes = 0, num_dropped_bytes = 0;
   bool is_stopped = false;  // by the sink
   std::exception_ptr failure;
 };
@@ -96,6 +116,7 @@ struct HttpExchange {
 // libcurl's C code must not see an exception: it is kept, and the transfer ends.
 template <typename Body>
 size_t guarded(HttpExchange& exchange, size_t num_bytes, const Body& body) {
+  exchange.num_bytes += static_cast<int64_t>(num_bytes);
   try {
     body();
   } catch (...) {
@@ -107,6 +128,10 @@ size_t guarded(HttpExchange& exchange, size_t num_bytes, const Body& body) {
 size_t on_http_header(char* data, size_t size, size_t count, void* context) {
   auto& exchange = *static_cast<HttpExchange*>(context);
   return guarded(exchange, size * count, [&] {
+    exchange.num_header_bytes += static_cast<int64_t>(size * count);
+    if (exchange.num_header_bytes > kMostHeaderBytes) {
+      throw HttpError(fmt::format("{} sends headers without end", shown_url(exchange.response.url)), false);
+    }
     const std::string_view line = trim({data, size * count});
     // Each answer begins anew: those of a proxy and of `100 Continue` are passed over.
     if (line.starts_with("HTTP/")) exchange.response.headers.clear();
@@ -123,7 +148,10 @@ size_t on_http_body(char* data, size_t size, size_t count, void* context);
 struct HttpClient::State {
   HttpSettings settings;
   CURL* handle = nullptr;
+  CURLM* multi = nullptr;  // keeps connections
 
+  // Until the answer is complete, the sink or should_stop ends it, or it stalls.
+  CURLcode transfer(HttpExchange& exchange, const HttpRequest& request) const;
   // One request, without following a redirect; its target, or "", is put into `redirect`.
   HttpResponse exchange(const HttpRequest& request, const std::string& url, const Sink& sink, std::string& redirect);
 };
@@ -142,25 +170,95 @@ size_t on_http_body(char* data, size_t size, size_t count, void* context) {
     long status = 0;
     curl_library().easy_getinfo(body.handle, CURLINFO_RESPONSE_CODE, &status);
     exchange.response.status = static_cast<int>(status);
-    if ((status != 200 && status != 206) || !*exchange.sink) return;
+    if ((status != 200 && status != 206) || !*exchange.sink) {
+      exchange.num_dropped_bytes += static_cast<int64_t>(size * count);
+      exchange.is_stopped = exchange.num_dropped_bytes > kMostDroppedBytes;
+      return;
+    }
     const auto bytes = std::as_bytes(std::span(data, size * count));
     if (!(*exchange.sink)(exchange.response, bytes)) exchange.is_stopped = true;
   });
 }
+
+// Whether enough bytes still arrive: `quota` within each `timeout`, counted from the last time that so many were there.
+class HttpStallWatch {
+ public:
+  explicit HttpStallWatch(const HttpSettings& settings)
+      : timeout_(settings.stall_timeout),
+        quota_(std::max<int64_t>(1, settings.stall_bytes_per_s * settings.stall_timeout.count() / 1000)) {}
+
+  // num_bytes  that have arrived since the request began
+  bool is_stalled(int64_t num_bytes) {
+    if (num_bytes - marked_bytes_ >= quota_) begin_at(num_bytes);
+    return watch_.elapsed_ms() > static_cast<double>(timeout_.count());
+  }
+  void begin_at(int64_t num_bytes) {
+    marked_bytes_ = num_bytes;
+    watch_.restart();
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  int64_t quota_, marked_bytes_ = 0;
+  Stopwatch watch_;
+};
 
 }  // namespace
 
 HttpClient::HttpClient(HttpSettings settings) : state_(std::make_unique<State>()) {
   state_->settings = std::move(settings);
   state_->handle = curl_library().easy_init();
-  MEGALITH_CHECK(state_->handle != nullptr, "curl_easy_init failed");
+  state_->multi = curl_library().multi_init();
+  MEGALITH_CHECK(state_->handle != nullptr && state_->multi != nullptr, "libcurl gives no handle");
 }
 
 HttpClient::~HttpClient() {
-  if (state_) curl_library().easy_cleanup(state_->handle);
+  if (!state_) return;
+  curl_library().easy_cleanup(state_->handle);
+  curl_library().multi_cleanup(state_->multi);
 }
 
 HttpClient::HttpClient(HttpClient&&) noexcept = default;
+
+CURLcode HttpClient::State::transfer(HttpExchange& exchange, const HttpRequest& request) const {
+  const CurlLibrary& curl = curl_library();
+  const auto fail = [&](const std::string& reason) {
+    exchange.failure = std::make_exception_ptr(
+        HttpError(fmt::format("{}: {}", shown_url(exchange.response.url), reason), true));
+  };
+  HttpStallWatch watch(settings);
+  bool is_connected = false;
+  curl.multi_add_handle(multi, handle);
+  CURLcode code = CURLE_OK;
+  for (int num_running = 1; !exchange.failure;) {
+    if (curl.multi_perform(multi, &num_running) != CURLM_OK) fail("libcurl fails");
+    if (num_running == 0 || exchange.failure) break;
+    // Until then the connection's own timeout counts.
+    double connecting_s = 0;
+    if (!is_connected) curl.easy_getinfo(handle, CURLINFO_PRETRANSFER_TIME, &connecting_s);
+    if (!is_connected && connecting_s > 0) {
+      is_connected = true;
+      watch.begin_at(exchange.num_bytes);
+    }
+    if (request.should_stop && request.should_stop()) {
+      fail("the answer was not complete in time");
+    } else if (is_connected && watch.is_stalled(exchange.num_bytes)) {
+      fail(fmt::format("fewer than {} bytes a second arrived for {}", settings.stall_bytes_per_s,
+                       format_duration(static_cast<double>(settings.stall_timeout.count()) / 1000)));
+    } else {
+      int num_ready = 0;
+      curl.multi_wait(multi, nullptr, 0, kLookEvery_ms, &num_ready);
+      // It returns at once while there is no socket yet, such as during the search for an address.
+      if (num_ready == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  int num_left = 0;
+  while (const CURLMsg* message = curl.multi_info_read(multi, &num_left)) {
+    if (message->msg == CURLMSG_DONE) code = message->data.result;
+  }
+  curl.multi_remove_handle(multi, handle);
+  return code;
+}
 
 HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::string& url, const Sink& sink,
                                          std::string& redirect) {
@@ -170,15 +268,13 @@ HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::
   exchange.response.url = url;
   HttpBodyContext body{&exchange, handle};
   std::array<char, CURL_ERROR_SIZE> words{};
-  curl.easy_reset(handle);  // keeps connections
+  curl.easy_reset(handle);
   curl.easy_setopt(handle, CURLOPT_URL, url.c_str());
   curl.easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);  // threads
   curl.easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 0L);
   curl.easy_setopt(handle, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_IGNORED));
   curl.easy_setopt(handle, CURLOPT_USERAGENT, "megalith");
-  curl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, static_cast<long>(settings.connect_timeout_s));
-  curl.easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl.easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, static_cast<long>(settings.stall_timeout_s));
+  curl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(settings.connect_timeout.count()));
   curl.easy_setopt(handle, CURLOPT_ERRORBUFFER, words.data());
   curl.easy_setopt(handle, CURLOPT_HEADERFUNCTION, on_http_header);
   curl.easy_setopt(handle, CURLOPT_HEADERDATA, &exchange);
@@ -195,7 +291,7 @@ HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::
     headers = curl.slist_append(headers, fmt::format("Authorization: Bearer {}", request.secret).c_str());
   }
   curl.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
-  const CURLcode code = curl.easy_perform(handle);
+  const CURLcode code = transfer(exchange, request);
   curl.slist_free_all(headers);
 
   if (exchange.failure) std::rethrow_exception(exchange.failure);
@@ -225,7 +321,16 @@ HttpResponse HttpClient::send(const HttpRequest& request, const Sink& sink) {
       for (const auto& [name, value] : response.headers) origin_headers[name] = value;
     }
     response.origin_headers = origin_headers;
-    if (redirect.empty()) return response;
+    if (redirect.empty()) {
+      if (response.status < 301 || response.status > 308 || response.status == 304) return response;
+      throw HttpError(fmt::format("{} answers {} and does not say where to go", shown_url(url), response.status),
+                      false);
+    }
+    if (url_origin(redirect).empty()) {
+      throw HttpError(fmt::format("{} redirects to {}, which is neither http nor https", shown_url(url),
+                                  shown_url(redirect)),
+                      false);
+    }
     if (!request.wants_body && url_origin(redirect) != first_origin) return response;
     if (origin.starts_with("https:") && !url_origin(redirect).starts_with("https:")) {
       throw HttpError(fmt::format("{} redirects to {}, which is not encrypted", shown_url(url), shown_url(redirect)),

@@ -4,6 +4,7 @@
 // starts on machines that have none. Proxies are those of the environment (https_proxy, no_proxy).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -28,9 +29,12 @@ class HttpError : public std::runtime_error {
 };
 
 struct HttpSettings {
-  int64_t connect_timeout_s = 10;
-  int64_t stall_timeout_s = 10;  // without a byte
-  std::string ca_file;           // certificates to trust instead of the system's
+  std::chrono::milliseconds connect_timeout{10'000};
+  // Once connected, this many bytes a second have to arrive over each stall_timeout: an answer that drips is as good as
+  // none.
+  std::chrono::milliseconds stall_timeout{10'000};
+  int64_t stall_bytes_per_s = 1024;
+  std::string ca_file;  // certificates to trust instead of the system's
 };
 
 struct HttpRequest {
@@ -39,6 +43,8 @@ struct HttpRequest {
   int64_t first_byte = 0;  // above 0: asks for the rest from there
   // Sent as `Authorization: Bearer` to hosts of secret_origin alone (scheme, name and port).
   std::string secret, secret_origin;
+  // Asked many times a second; true ends the request with an HttpError. May be empty.
+  std::function<bool()> should_stop;
 };
 
 using HttpHeaders = std::map<std::string, std::string>;  // names in lower case
@@ -76,8 +82,8 @@ class HttpClient {
   using Sink = std::function<bool(const HttpResponse&, std::span<const std::byte>)>;
 
   // The last answer after redirects, whatever its status; other bodies are dropped. A HEAD is not sent on to another
-  // host: the redirect itself is the answer. Throws HttpError, and what the sink throws. Redirects from https to http
-  // are refused.
+  // host: the redirect itself is the answer. Throws HttpError, and what the sink throws. Redirects from https to http,
+  // to another scheme, to nowhere and without end are refused, and so are headers without end.
   HttpResponse send(const HttpRequest& request, const Sink& sink = {});
 
  private:

@@ -224,8 +224,8 @@ bool is_existing_value(const std::string& value, HubNeed need) {
 
 // From the cache, else from the hub. hint: an advice that is added to errors; may be empty.
 fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed need, const std::string& hint,
-                       const EnvironmentMap& environment, Logger& log) {
-  const HubSettings settings = read_hub_settings(environment);
+                       const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
+  const HubSettings settings = read_hub_settings(environment, options);
   if (std::optional<fs::path> found = find_cached(settings, name, need)) return *found;
   const std::string what = fmt::format("{} {}", option, name.text());
   const auto with_hint = [&](const std::string& remedy) {
@@ -245,6 +245,8 @@ fs::path find_or_fetch(const std::string& option, const HubName& name, HubNeed n
     return fetch_needed(fetch, name, need, what);
   } catch (const UserError& error) {
     throw UserError(error.message(), with_hint(error.remedy()));
+  } catch (const HubError& error) {
+    throw HubError(error.message(), with_hint(error.remedy()));
   }
 }
 
@@ -261,7 +263,7 @@ const std::vector<std::string>& tokenizer_file_patterns() {
 }
 
 fs::path resolve_hub_path(const std::string& option, const std::string& value, HubNeed need,
-                          const EnvironmentMap& environment, Logger& log) {
+                          const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
   if (value.empty() || is_existing_value(value, need)) return value;
   if (const std::optional<UserError> refusal = refuse_url(option, value)) throw *refusal;
   const bool is_data = need == HubNeed::kTokenData || need == HubNeed::kTextFile;
@@ -269,19 +271,19 @@ fs::path resolve_hub_path(const std::string& option, const std::string& value, H
   if (!name) return value;
   // Most names that are not found are mistyped paths.
   return find_or_fetch(option, *name, need, fmt::format("if a path was meant: '{}' does not exist here", value),
-                       environment, log);
+                       environment, options, log);
 }
 
 fs::path resolve_hub_weights(const std::string& option, const std::string& folder, const EnvironmentMap& environment,
-                             Logger& log) {
+                             const HubOptions& options, Logger& log) {
   const std::optional<HubName> name = parse_hub_name(folder, HubRepoType::kModel);
   if (!name || !is_commit(name->revision)) return folder;
-  return find_or_fetch(option, *name, HubNeed::kModel, "", environment, log);
+  return find_or_fetch(option, *name, HubNeed::kModel, "", environment, options, log);
 }
 
 void resolve_hub_option(const std::string& option, std::optional<std::string>& value, HubNeed need,
-                        const EnvironmentMap& environment, Logger& log) {
-  if (value) value = resolve_hub_path(option, *value, need, environment, log).string();
+                        const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
+  if (value) value = resolve_hub_path(option, *value, need, environment, options, log).string();
 }
 
 std::vector<UserError> refuse_urls(const OptionSet& options) {
@@ -331,7 +333,7 @@ HubFetch::HubFetch(const HubSettings& settings, HubName name, std::string what, 
       lock_(settings, name_, "snapshot", waiting_note(log, what_)) {}
 
 void HubFetch::list() {
-  listing_ = HubClient(settings_, name_, what_).list();
+  listing_ = HubClient(settings_, name_, what_, log_).list();
   write_hub_ref(settings_, name_, listing_.commit);
 }
 
@@ -351,7 +353,7 @@ void HubFetch::get(const std::vector<std::string>& names) {
   std::vector<HubFile> missing;
   int64_t num_bytes = 0;
   std::error_code error;
-  HubClient client(settings_, name_, what_);
+  HubClient client(settings_, name_, what_, log_);
   for (const std::string& name : names) {
     const auto found = listed.find(name);
     if (found == listed.end()) {
@@ -381,7 +383,7 @@ void HubFetch::get(const std::vector<std::string>& names) {
   std::exception_ptr failure;
   const auto work = [&] {
     try {
-      HubClient own(settings_, name_, what_);
+      HubClient own(settings_, name_, what_, log_);
       for (size_t i; !stop && (i = next++) < missing.size();) get_one(own, missing[i], on_bytes, stop);
     } catch (...) {
       std::lock_guard lock(mutex);

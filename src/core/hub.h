@@ -32,17 +32,18 @@ enum class HubNeed {
 // Otherwise it is fetched, by one process of those that share the cache: the others wait and then find it.
 //
 // option  as messages call it: "load_hf"
-// Throws UserError: a URL; a repository that cannot be had, with what to do.
+// Throws UserError: a URL; a repository that does not exist or is refused, with what to do. HubError: one that cannot
+// be had now.
 std::filesystem::path resolve_hub_path(const std::string& option, const std::string& value, HubNeed need,
-                                       const EnvironmentMap& environment, Logger& log);
+                                       const EnvironmentMap& environment, const HubOptions& options, Logger& log);
 
 // A model's snapshot in the cache, completed with its weights. A path that is no snapshot is returned as it is.
 std::filesystem::path resolve_hub_weights(const std::string& option, const std::string& folder,
-                                          const EnvironmentMap& environment, Logger& log);
+                                          const EnvironmentMap& environment, const HubOptions& options, Logger& log);
 
 // resolve_hub_path() for an option that may be unset.
 void resolve_hub_option(const std::string& option, std::optional<std::string>& value, HubNeed need,
-                        const EnvironmentMap& environment, Logger& log);
+                        const EnvironmentMap& environment, const HubOptions& options, Logger& log);
 
 // One error for each URL among the options that take paths.
 std::vector<UserError> refuse_urls(const OptionSet& options);
@@ -59,7 +60,7 @@ class HubFetch {
   std::filesystem::path folder() const;
 
   // Makes these files of the listing appear in folder(), several at a time, with progress. Those that are in the cache
-  // are not fetched again. UserError when one cannot be had; what has arrived stays.
+  // are not fetched again. HubError when one cannot be had; what has arrived stays.
   void get(const std::vector<std::string>& names);
 
  private:

@@ -55,14 +55,16 @@ fs::path expanded_path(std::string text, const EnvironmentMap& environment) {
   return text;
 }
 
-int64_t timeout_variable(const EnvironmentMap& environment, const std::string& name, int64_t fallback) {
+// Leaves the timeout as it is where the variable is not set.
+void read_timeout_variable(const EnvironmentMap& environment, const std::string& name,
+                           std::chrono::milliseconds& timeout) {
   const std::string value = hub_variable(environment, name);
-  if (value.empty()) return fallback;
+  if (value.empty()) return;
   const std::optional<int64_t> seconds = parse_integer(value);
   if (!seconds || *seconds < 1 || *seconds > 86400) {
     throw UserError(fmt::format("the environment variable {} is '{}'", name, value), "give whole seconds, at least 1");
   }
-  return *seconds;
+  timeout = std::chrono::seconds(*seconds);
 }
 
 void read_hub_token(HubSettings& settings, const EnvironmentMap& environment) {
@@ -93,7 +95,7 @@ fs::path hub_lock_folder(const HubSettings& settings, const HubName& name) {
 
 std::string HubSettings::shown_endpoint() const { return shown_url(endpoint); }
 
-HubSettings read_hub_settings(const EnvironmentMap& environment) {
+HubSettings read_hub_settings(const EnvironmentMap& environment, const HubOptions& options) {
   HubSettings settings;
   const std::string xdg = hub_variable(environment, "XDG_CACHE_HOME");
   const fs::path base = xdg.empty() ? home_folder(environment) / ".cache" : fs::path(xdg);
@@ -119,8 +121,9 @@ HubSettings read_hub_settings(const EnvironmentMap& environment) {
   }
   settings.is_offline = is_true_variable(
       environment, hub_variable(environment, "HF_HUB_OFFLINE").empty() ? "TRANSFORMERS_OFFLINE" : "HF_HUB_OFFLINE");
-  settings.connect_timeout_s = timeout_variable(environment, "HF_HUB_ETAG_TIMEOUT", settings.connect_timeout_s);
-  settings.stall_timeout_s = timeout_variable(environment, "HF_HUB_DOWNLOAD_TIMEOUT", settings.stall_timeout_s);
+  read_timeout_variable(environment, "HF_HUB_ETAG_TIMEOUT", settings.patience.connect_timeout);
+  read_timeout_variable(environment, "HF_HUB_DOWNLOAD_TIMEOUT", settings.patience.stall_timeout);
+  settings.patience.total = std::chrono::milliseconds(static_cast<int64_t>(options.hub_timeout_minutes * 60'000));
   for (const char* name : {"REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
     if (settings.ca_file.empty()) settings.ca_file = hub_variable(environment, name);
   }

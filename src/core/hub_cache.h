@@ -18,11 +18,23 @@
 #include <string>
 
 #include "core/hub_names.h"
+#include "core/hub_options.h"
 #include "core/yaml_document.h"
 
 namespace megalith {
 
-// From the variables that huggingface_hub reads. The token is for requests alone: no message or file may hold it.
+// What a hub is waited for, and how much of an answer is taken. Not options but for `total`: what tests make smaller.
+struct HubPatience {
+  std::chrono::milliseconds connect_timeout{10'000};  // HF_HUB_ETAG_TIMEOUT
+  std::chrono::milliseconds stall_timeout{10'000};    // HF_HUB_DOWNLOAD_TIMEOUT
+  std::chrono::milliseconds first_pause{1'000};       // between tries; doubles
+  std::chrono::milliseconds total{600'000};           // hub_timeout_minutes
+  // About 130 000 files. The hub advises against more than 100 000 in a repository.
+  size_t most_list_bytes = size_t{32} << 20;
+};
+
+// From the variables that huggingface_hub reads, and our options. The token is for requests only: no message or file
+// may hold it.
 struct HubSettings {
   std::filesystem::path cache;       // HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub
   std::filesystem::path token_path;  // HF_TOKEN_PATH, else $HF_HOME/token
@@ -30,15 +42,14 @@ struct HubSettings {
   std::string token;                 // HF_TOKEN, else the file's; may be empty
   std::string token_source;          // "HF_TOKEN" or the file; empty without a token
   bool is_offline = false;           // HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE
-  int64_t connect_timeout_s = 10;    // HF_HUB_ETAG_TIMEOUT
-  int64_t stall_timeout_s = 10;      // HF_HUB_DOWNLOAD_TIMEOUT
+  HubPatience patience;
   std::string ca_file;               // REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE
 
   std::string shown_endpoint() const;  // without a password that it may have
 };
 
 // UserError: an endpoint that is no URL, a token that no header can carry, a timeout that is no number.
-HubSettings read_hub_settings(const EnvironmentMap& environment);
+HubSettings read_hub_settings(const EnvironmentMap& environment, const HubOptions& options = {});
 
 // Where a repository lies in the cache: CACHE/models--org--name.
 std::filesystem::path hub_repo_folder(const HubSettings& settings, const HubName& name);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -23,27 +22,14 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMostListAttempts = 3;
-constexpr int kMostFruitlessAttempts = 5;
-constexpr size_t kMostListBytes = size_t{256} << 20;
-constexpr int64_t kLongestPause_s = 60;
+constexpr int kMostAnswerTries = 3;
+constexpr int kMostFileTries = 5;  // without progress
+// A try of a file was worth it when it brought this share of it, and this many bytes. So a store that cuts every answer
+// short is asked a bounded number of times.
+constexpr int64_t kLeastProgressShare = 1024, kLeastProgressBytes = int64_t{64} << 10;
 constexpr int64_t kMostFileBytes = int64_t{1} << 50;
 
 bool is_transient_status(int status) { return status == 408 || status == 429 || status >= 500; }
-
-// Between attempts: doubles, or what the hub asks for.
-std::chrono::seconds pause_before(int attempt, const HttpResponse* response) {
-  int64_t seconds = int64_t{1} << std::min(attempt, 4);
-  if (response != nullptr) {
-    seconds = parse_integer(response->header("retry-after")).value_or(seconds);
-  }
-  return std::chrono::seconds(std::clamp<int64_t>(seconds, 1, kLongestPause_s));
-}
-
-void sleep_unless(const std::atomic<bool>& stop, std::chrono::seconds pause) {
-  const auto end = std::chrono::steady_clock::now() + pause;
-  while (!stop && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-}
 
 // `"abc"`, `W/"abc"` → abc
 std::string plain_etag(std::string_view tag) {
@@ -138,6 +124,14 @@ std::optional<int64_t> first_byte_of_range(const std::string& header) {
   return parse_integer(header.substr(6, header.find('-') - 6));
 }
 
+// How long the whole file is by what the store says; nothing where it does not.
+std::optional<int64_t> announced_size(const HttpResponse& response) {
+  if (response.status == 200) return parse_integer(response.header("content-length"));
+  const std::string range = response.header("content-range");
+  const size_t slash = range.find('/');
+  return slash == std::string::npos ? std::nullopt : parse_integer(range.substr(slash + 1));
+}
+
 HubFile read_sibling(const Json& sibling, const std::string& where) {
   HubFile file;
   file.name = json_get<std::string>(sibling, "rfilename", where);
@@ -164,11 +158,14 @@ std::string offline_remedy(const HubSettings& settings, const HubName& name) {
       hub_repo_folder(settings, name).filename().string(), folder);
 }
 
-HubClient::HubClient(const HubSettings& settings, HubName name, std::string what)
+HubClient::HubClient(const HubSettings& settings, HubName name, std::string what, Logger& log)
     : settings_(settings),
       name_(std::move(name)),
       what_(std::move(what)),
-      http_({settings.connect_timeout_s, settings.stall_timeout_s, settings.ca_file}) {}
+      log_(log),
+      http_({.connect_timeout = settings.patience.connect_timeout,
+             .stall_timeout = settings.patience.stall_timeout,
+             .ca_file = settings.ca_file}) {}
 
 HttpRequest HubClient::request(std::string url) const {
   HttpRequest request;
@@ -191,23 +188,24 @@ std::string HubClient::without_token(std::string text) const {
 }
 
 void HubClient::give_up(const std::string& reason) const {
-  const bool is_mistrust = reason.find("certificate") != std::string::npos;
-  throw UserError(fmt::format("{}: {}", what_, without_token(reason)),
-                  fmt::format("{}{}",
-                              is_mistrust ? "if a proxy of yours signs connections, name its certificates with "
-                                            "SSL_CERT_FILE (REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE come before it)\n  "
-                                          : "",
-                              offline_remedy(settings_, name_)));
+  const std::string message = fmt::format("{}: {}", what_, without_token(reason));
+  const std::string remedy = offline_remedy(settings_, name_);
+  if (reason.find("certificate") == std::string::npos) throw HubError(message, remedy);
+  throw UserError(message,
+                  fmt::format("if a proxy of yours signs connections, name its certificates with SSL_CERT_FILE "
+                              "(REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE come before it)\n  {}",
+                              remedy));
 }
 
-void HubClient::refuse(const HttpResponse& response, const std::string& file) const {
+void HubClient::refuse(const HttpResponse& response, const std::string& file, const std::string& end) const {
   const std::string hub = settings_.shown_endpoint(), code = response.origin_header("x-error-code");
   const std::string words = without_token(response.origin_header("x-error-message"));
-  const std::string said = fmt::format("{}{}{}", response.status, words.empty() ? "" : ", ", words);
+  const std::string said = fmt::format("{}{}{}{}{}", response.status, words.empty() ? "" : ", ", words,
+                                       end.empty() ? "" : "; ", end);
   const std::string page = fmt::format("{}/{}", hub, name_.page());
   const int status = response.status;
   if (response.origin() != url_origin(settings_.endpoint)) {
-    throw UserError(fmt::format("{}: the store of {} answers {}", what_, file, said), "try again in a few minutes");
+    throw HubError(fmt::format("{}: the store of {} answers {}", what_, file, said), "try again in a few minutes");
   }
   if (status == 401 || status == 403) {
     const std::string sent = settings_.token.empty() ? std::string("no token was sent")
@@ -234,33 +232,41 @@ void HubClient::refuse(const HttpResponse& response, const std::string& file) co
                     fmt::format("is it spelled right? In 'megalith fetch', {}", other));
   }
   if (status == 429) {
-    throw UserError(fmt::format("{}: {} asks for fewer requests ({})", what_, hub, said),
-                    "try again in a few minutes; with a token in HF_TOKEN the hub allows more");
+    throw HubError(fmt::format("{}: {} asks for fewer requests ({})", what_, hub, said),
+                   "try again in a few minutes; with a token in HF_TOKEN the hub allows more");
   }
   give_up(fmt::format("{} answers {}", hub, said));
 }
 
-HttpResponse HubClient::send(const HttpRequest& request, std::string* body, const std::string& file) {
+HttpResponse HubClient::send(HttpRequest request, std::string* body, const std::string& file) {
   const std::atomic<bool> never{false};
-  for (int attempt = 0;; ++attempt) {
-    const bool is_last = attempt + 1 == kMostListAttempts;
+  HubRetries retries(settings_.patience, file.empty() ? what_ : fmt::format("{}: {}", what_, file), kMostAnswerTries,
+                     log_);
+  request.should_stop = [&] { return retries.is_used_up(); };
+  for (;;) {
+    std::string reason;
+    std::optional<HttpResponse> response;
     try {
       HttpClient::Sink collect;
       if (body != nullptr) {
         body->clear();
         collect = [&](const HttpResponse&, std::span<const std::byte> bytes) {
           body->append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-          return body->size() <= kMostListBytes;
+          return body->size() <= settings_.patience.most_list_bytes;
         };
       }
-      HttpResponse response = http_.send(request, collect);
-      if (response.status < 400) return response;
-      if (!is_transient_status(response.status) || is_last) refuse(response, file);
-      sleep_unless(never, pause_before(attempt, &response));
+      response = http_.send(request, collect);
+      if (response->status < 400) return std::move(*response);
+      if (!is_transient_status(response->status)) refuse(*response, file);
+      reason = fmt::format("{} answers {}", settings_.shown_endpoint(), response->status);
     } catch (const HttpError& error) {
-      if (!error.is_transient() || is_last) give_up(fmt::format("the hub cannot be reached: {}", error.what()));
-      sleep_unless(never, pause_before(attempt, nullptr));
+      reason = without_token(error.what());
+      if (!error.is_transient()) give_up(fmt::format("the hub cannot be reached: {}", reason));
     }
+    const std::string end = retries.pause_or_end(reason, response ? &*response : nullptr, never);
+    if (end.empty()) continue;
+    if (response) refuse(*response, file, end);
+    give_up(fmt::format("the hub cannot be reached: {} ({})", reason, end));
   }
 }
 
@@ -270,7 +276,19 @@ HubListing HubClient::list() {
   std::string body;
   const HttpResponse response = send(request(url), &body, "");
   const std::string where = fmt::format("{}: the answer of {}", what_, settings_.shown_endpoint());
-  if (response.status != 200 || body.size() > kMostListBytes) give_up(fmt::format("{} has no list of files", where));
+  if (body.size() > settings_.patience.most_list_bytes) {
+    give_up(fmt::format("{} is longer than {}, which no list of files is", where,
+                        format_bytes(static_cast<int64_t>(settings_.patience.most_list_bytes))));
+  }
+  if (response.status != 200) give_up(fmt::format("{} is {}, not a list of files", where, response.status));
+  try {
+    return read_listing(body, where);
+  } catch (const UserError& error) {  // what the hub wrote, not what was asked
+    give_up(error.message());
+  }
+}
+
+HubListing HubClient::read_listing(const std::string& body, const std::string& where) const {
   const Json answer = parse_json(body, where);
   HubListing listing;
   listing.commit = json_get<std::string>(answer, "sha", where);
@@ -304,85 +322,138 @@ void HubClient::describe(const std::string& commit, HubFile& file) {
   }
 }
 
+// A file on its way, over all tries.
+struct HubClient::FileTransfer {
+  FileTransfer(const HubFile& listed, const fs::path& path, HubRetries& patience,
+               const std::function<void(int64_t)>& progress, const std::atomic<bool>& end)
+      : file(listed), part(path, listed), retries(patience), on_bytes(progress), stop(end) {
+    set_next_mark();
+  }
+
+  void append(std::span<const std::byte> bytes) {
+    part.append(bytes);
+    received += static_cast<int64_t>(bytes.size());
+    on_bytes(static_cast<int64_t>(bytes.size()));
+    retries.note_arrival();
+    // What is fetched anew is no progress.
+    if (part.size() < next_mark) return;
+    retries.note_progress();
+    set_next_mark();
+  }
+
+  void restart() {
+    on_bytes(-std::exchange(received, 0));
+    part.restart();
+  }
+
+  void set_next_mark() {
+    const int64_t step = std::max(file.size / kLeastProgressShare, kLeastProgressBytes);
+    next_mark = std::min(part.size() + step, file.size);
+  }
+
+  const HubFile& file;
+  std::string url;
+  PartialFile part;
+  HubRetries& retries;
+  const std::function<void(int64_t)>& on_bytes;
+  const std::atomic<bool>& stop;
+  int64_t received = 0, next_mark = 0;
+};
+
+// How a try for a file ended.
+struct HubClient::FileTry {
+  std::string reason;     // why the file is not whole
+  bool is_wrong = false;  // what is there is not the file that the hub lists
+  std::optional<HttpResponse> answer;
+};
+
+HubClient::FileTry HubClient::try_file(FileTransfer& transfer) {
+  const HubFile& file = transfer.file;
+  PartialFile& part = transfer.part;
+  FileTry result;
+  const auto set_wrong_size = [&](const std::string& found) {
+    result.reason = fmt::format("{}, the hub lists {}", found, file.size);
+    result.is_wrong = true;
+    return false;
+  };
+  HttpRequest asked = request(transfer.url);
+  asked.first_byte = part.size();
+  asked.should_stop = [&] { return transfer.stop || transfer.retries.is_used_up(); };
+  bool is_first = true;
+  try {
+    result.answer = http_.send(asked, [&](const HttpResponse& response, std::span<const std::byte> bytes) {
+      if (std::exchange(is_first, false)) {
+        const std::optional<int64_t> size = announced_size(response);
+        if (size && *size != file.size) return set_wrong_size(fmt::format("{} bytes are announced", *size));
+        const auto begin = first_byte_of_range(response.header("content-range"));
+        // A server that knows no ranges, or answers another one, begins anew.
+        if (response.status == 200 && part.size() > 0) transfer.restart();
+        if (response.status == 206 && begin != part.size()) {
+          transfer.restart();
+          result.reason = "the answer is another part of the file than was asked for";
+          return false;
+        }
+      }
+      const int64_t size = part.size() + static_cast<int64_t>(bytes.size());
+      if (size > file.size) return set_wrong_size(fmt::format("more than {} bytes arrived", file.size));
+      transfer.append(bytes);
+      return true;
+    });
+  } catch (const HttpError& error) {
+    result.reason = without_token(error.what());
+    if (!error.is_transient()) give_up(fmt::format("{}: {}", file.name, result.reason));
+    return result;
+  }
+  const int status = result.answer->status;
+  if (status == 416) {
+    transfer.restart();
+    result.reason = "the store does not know the position to go on from (416)";
+  } else if (status >= 300 && !is_transient_status(status)) {
+    refuse(*result.answer, file.name);
+  } else if (status >= 300) {
+    result.reason = fmt::format("the answer was {}", status);
+  } else if (result.reason.empty()) {
+    result.reason = "the answer ended early";
+  }
+  return result;
+}
+
 void HubClient::download(const std::string& commit, const HubFile& file, const fs::path& blob,
                          const std::function<void(int64_t)>& on_bytes, const std::atomic<bool>& stop) {
   const fs::path incomplete = fmt::format("{}.incomplete", blob.string());
-  PartialFile part(incomplete, file);
-  int64_t received = 0;
-  const auto restart = [&] {
-    on_bytes(-std::exchange(received, 0));
-    part.restart();
-  };
-  int fruitless = 0;
+  const std::string what = fmt::format("{}: {}", what_, file.name);
+  HubRetries retries(settings_.patience, what, kMostFileTries, log_);
+  FileTransfer transfer(file, incomplete, retries, on_bytes, stop);
+  PartialFile& part = transfer.part;
+  transfer.url = resolve_url(commit, file.name);
+  retries.note_progress();  // the bytes that were there have been read, which takes time
   bool was_wrong = false;
   while (!stop) {
-    std::string reason;
-    std::optional<HttpResponse> answer;
-    const int64_t before = part.size();
-    bool is_too_long = false;
-    if (!part.is_whole()) {
-      HttpRequest asked = request(resolve_url(commit, file.name));
-      asked.first_byte = before;
-      bool is_first = true;
-      try {
-        answer = http_.send(asked, [&](const HttpResponse& response, std::span<const std::byte> bytes) {
-          if (std::exchange(is_first, false)) {
-            const auto begin = first_byte_of_range(response.header("content-range"));
-            // A server that knows no ranges, or answers another one, begins anew.
-            if (response.status == 200 && part.size() > 0) restart();
-            if (response.status == 206 && begin != part.size()) {
-              restart();
-              return false;
-            }
-          }
-          is_too_long = part.size() + static_cast<int64_t>(bytes.size()) > file.size;
-          if (is_too_long || stop) return false;
-          part.append(bytes);
-          received += static_cast<int64_t>(bytes.size());
-          on_bytes(static_cast<int64_t>(bytes.size()));
-          return true;
-        });
-        if (answer->status == 416) {
-          restart();
-          reason = "the store does not know the position to go on from";
-        } else if (answer->status >= 300 && !is_transient_status(answer->status)) {
-          refuse(*answer, file.name);
-        } else if (answer->status >= 300) {
-          reason = fmt::format("the answer was {}", answer->status);
-        } else {
-          reason = "the answer ended early";
-        }
-      } catch (const HttpError& error) {
-        reason = error.what();
-        if (!error.is_transient()) give_up(fmt::format("{}: {}", file.name, reason));
-      }
-    }
+    FileTry last;
+    if (!part.is_whole()) last = try_file(transfer);
     if (stop) return;
-    if (part.is_whole() && !is_too_long) {
+    if (part.is_whole() && !last.is_wrong) {
       const std::string hash = part.has_hash() ? part.hash() : file.hash;
       if (hash == file.hash) return part.publish(blob);
-      reason = fmt::format("{} {}, the hub states {}", hash.size() == 64 ? "SHA-256" : "SHA-1", hash, file.hash);
-      is_too_long = true;
+      last.reason = fmt::format("{} {}, the hub states {}", hash.size() == 64 ? "SHA-256" : "SHA-1", hash, file.hash);
+      last.is_wrong = true;
     }
-    if (is_too_long) {
+    if (last.is_wrong) {
       // What was there before this run may have been wrong; a second time it is the store.
-      if (reason.find("the hub states") == std::string::npos) reason = fmt::format("more than {} bytes", file.size);
-      restart();
+      transfer.restart();
       if (std::exchange(was_wrong, true)) {
         fs::remove(incomplete);
-        throw UserError(
-            fmt::format("{}: {} arrived twice with other content than the hub states ({})", what_, file.name, reason),
-            "try again later or from another network; nothing wrong was kept");
+        throw HubError(fmt::format("{} arrived twice with other content than the hub states ({})", what, last.reason),
+                       "try again later or from another network; nothing wrong was kept");
       }
+      log_.warn("{}: {}; it is fetched anew", what, last.reason);
       continue;
     }
-    fruitless = part.size() > before ? 0 : fruitless + 1;
-    if (fruitless == kMostFruitlessAttempts) {
-      throw UserError(fmt::format("{}: {} stopped at {} of {} bytes: {}", what_, file.name, part.size(), file.size,
-                                  without_token(reason)),
-                      fmt::format("run the same command again: it goes on from there ({})", incomplete.string()));
-    }
-    sleep_unless(stop, pause_before(fruitless, answer ? &*answer : nullptr));
+    const std::string end = retries.pause_or_end(last.reason, last.answer ? &*last.answer : nullptr, stop);
+    if (end.empty()) continue;
+    throw HubError(
+        fmt::format("{} stopped at {} of {} bytes: {} ({})", what, part.size(), file.size, last.reason, end),
+        fmt::format("run the same command again: it goes on from there ({})", incomplete.string()));
   }
 }
 

@@ -224,6 +224,7 @@ void PrepareOptions::visit(OptionVisitor& v) {
   v.field("workers", workers, "Threads that tokenise; all processors when not given.").at_least(1).at_most(4096);
   v.field("log_interval", log_interval, "Documents between progress lines when not on a terminal.").at_least(1);
   tokenizer.visit_standalone(v);
+  hub.visit(v);
 }
 
 PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log) {

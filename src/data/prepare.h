@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/hub_options.h"
 #include "core/log.h"
 #include "core/option.h"
 #include "tokenizer/tokenizer.h"
@@ -24,6 +25,7 @@ struct PrepareOptions {
   std::optional<int64_t> workers;
   int64_t log_interval = 1000;
   TokenizerOptions tokenizer;
+  HubOptions hub;  // for names among the inputs, and of a tokenizer
 
   // Not options: what tests make smaller.
   int64_t max_line_bytes = int64_t{1} << 30;  // longer lines are broken ones

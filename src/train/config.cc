@@ -307,6 +307,7 @@ void Config::visit(OptionVisitor& v) {
   optimizer.visit(v);
   data.visit(v);
   tokenizer.visit(v);
+  hub.visit(v);
   checkpoint.visit(v);
   log.visit(v);
   samples.visit(v);

@@ -12,6 +12,7 @@
 
 #include "checkpoint/checkpoint_options.h"
 #include "comm/mesh.h"
+#include "core/hub_options.h"
 #include "core/option.h"
 #include "core/resolve.h"
 #include "data/data_options.h"
@@ -78,6 +79,7 @@ struct Config {
   OptimizerOptions optimizer;
   DataOptions data;
   TokenizerOptions tokenizer;
+  HubOptions hub;
   CheckpointOptions checkpoint;
   LogOptions log;
   SampleOptions samples;

@@ -24,13 +24,14 @@ bool HubPaths::find_model(Config& config, bool may_fetch) {
   if (!load_hf || std::filesystem::exists(*load_hf)) return load_hf.has_value();
   if (!may_fetch) return url_scheme(*load_hf).empty() && !parse_hub_name(*load_hf, HubRepoType::kModel);
   const std::string given = *load_hf;
-  resolve_hub_option("load_hf", load_hf, HubNeed::kModelConfig, environment_, log_);
+  resolve_hub_option("load_hf", load_hf, HubNeed::kModelConfig, environment_, config.hub, log_);
   if (*load_hf != given) model_name_ = given;
   return true;
 }
 
 void HubPaths::find_tokenizer(Config& config) {
-  resolve_hub_option("tokenizer_model", config.tokenizer.tokenizer_model, HubNeed::kTokenizer, environment_, log_);
+  resolve_hub_option("tokenizer_model", config.tokenizer.tokenizer_model, HubNeed::kTokenizer, environment_, config.hub,
+                     log_);
 }
 
 void HubPaths::fetch_large_files(Config& config) {
@@ -47,7 +48,7 @@ void HubPaths::fetch_large_files(Config& config) {
     keep_error([&] {
       // The commit whose config.json was read: the branch may have moved on since.
       config.checkpoint.load_hf =
-          resolve_hub_weights("load_hf", *config.checkpoint.load_hf, environment_, log_).string();
+          resolve_hub_weights("load_hf", *config.checkpoint.load_hf, environment_, config.hub, log_).string();
     });
   }
   // Names in files of lists count too. Without any, the configuration keeps the files as they were given.
@@ -63,7 +64,8 @@ void HubPaths::fetch_large_files(Config& config) {
     for (const auto& [option, values] : lists) {
       for (std::string& value : *values) {
         keep_error([&, option = option] {
-          const std::string found = resolve_hub_path(option, value, HubNeed::kTokenData, environment_, log_).string();
+          const std::string found =
+              resolve_hub_path(option, value, HubNeed::kTokenData, environment_, config.hub, log_).string();
           has_names = has_names || found != value;
           value = found;
         });

@@ -20,7 +20,8 @@ class HubPaths {
   HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports);
 
   // load_hf: fetches what the architecture and the tokenizer are read from. With `may_fetch` false, nothing is asked of
-  // the hub. Returns whether load_hf is a path now, or no name at all. UserError when the model cannot be had.
+  // the hub. Returns whether load_hf is a path now, or no name at all. UserError when there is no such model, HubError
+  // when it cannot be had now; the functions below throw the same.
   bool find_model(Config& config, bool may_fetch);
 
   // tokenizer_model. UserError when it cannot be had.

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -176,7 +177,7 @@ def test_a_mirror_that_lists_no_hashes_is_asked_for_each_file(hub, client, tmp_p
     assert layout(client.repo()) == layout(Path(theirs).parents[1])
     hub.faults["model.safetensors"] = [("wrong",), ("wrong",)]
     (client.repo() / "blobs" / hub.repos["model", NAME, "main"].files["model.safetensors"].sha256).unlink()
-    assert "SHA-256" in client.fetch(NAME, expected=2)[1]
+    assert "SHA-256" in client.fetch(NAME, expected=1)[1]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_wrong_bytes_never_appear(hub, client):
     for name in ("model.safetensors", "config.json"):
         hub.faults[name] = [("wrong",)] * 9
     for name, kind in (("model.safetensors", "SHA-256"), ("config.json", "SHA-1")):
-        _, errors = client.fetch(NAME, "--include", name, expected=2)
+        _, errors = client.fetch(NAME, "--include", name, expected=1)
         assert name in errors and kind in errors
         assert not (client.repo() / "snapshots" / repo.commit / name).exists()
     assert not list((client.repo() / "blobs").iterdir())
@@ -257,8 +258,11 @@ def test_wrong_bytes_never_appear(hub, client):
 def test_a_hub_that_stays_broken_is_given_up_with_what_arrived(hub, client):
     hub.add(NAME, FILES, LARGE)
     hub.faults["model.safetensors"] = [("cut", 1_000_000)] + [("status", 500)] * 9
-    _, errors = client.fetch(NAME, expected=2)
+    _, errors = client.fetch(NAME, expected=1)
     assert "model.safetensors stopped at 1000000 of 3000000" in errors and ".incomplete" in errors
+    # Each pause is told with the reason for it. The try that was cut is the first of the five.
+    assert re.findall(r"model.safetensors: the answer was 500; try (\d) of 5 follows in 1.00 s", errors) == ["3", "4", "5"]
+    assert re.search(r"model.safetensors: http://localhost.*; try 2 of 5 follows in 1.00 s", errors)
     hub.faults.clear()
     assert contents(client.fetch(NAME)[0].strip()) == FILES
 
@@ -309,7 +313,7 @@ def test_connections_are_encrypted_and_stay_so(program, hub, tmp_path):
     trusted = {"SSL_CERT_FILE": str(tmp_path / "cert")}
     output, _ = client.fetch(NAME, "--exclude", "*.safetensors", **trusted)
     assert set(contents(output.strip())) == set(FILES) - set(LARGE)
-    assert "not encrypted" in client.fetch(NAME, expected=2, **trusted)[1]
+    assert "not encrypted" in client.fetch(NAME, expected=1, **trusted)[1]
 
 
 def test_what_is_not_there_is_named(hub, client):
@@ -320,9 +324,43 @@ def test_what_is_not_there_is_named(hub, client):
 
 
 def test_without_a_network_the_folder_to_put_files_in_is_named(hub, client):
-    for variables in ({"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}):
-        _, errors = client.fetch(NAME, expected=2, **variables)
+    # Who asked for it is told that it was asked for (2); a hub that does not answer is a failure (1).
+    for variables, code in (({"HF_HUB_OFFLINE": "1"}, 2), ({"HF_ENDPOINT": "http://127.0.0.1:9"}, 1)):
+        _, errors = client.fetch(NAME, expected=code, **variables)
         assert str(client.repo()) in errors and f"megalith fetch {NAME}" in errors
+
+
+def test_the_wait_for_a_hub_is_an_option_of_every_command_that_asks_it(hub, client, models, tmp_path):
+    hub.add(NAME, FILES, LARGE)
+    # The server asks for a second of rest, which is more than the patience, so the first answer is the last.
+    patience = ("--hub_timeout_minutes", 0.01)
+    tokenizer = ("--tokenizer_model", NAME)
+    small = ("--num_layers", 1, "--hidden_size", 32, "--num_attention_heads", 4, "--max_position_embeddings", 32)
+    for words in (
+        ("fetch", NAME),
+        ("inspect", "tokenizer", *tokenizer, "--text", "a"),
+        ("inspect", "data", "org/tokens"),
+        ("prepare", "--input", "org/texts/a.jsonl", "--output_prefix", tmp_path / "x"),
+        ("convert", "--load_hf", NAME, "--save_hf", tmp_path / "x"),
+        ("train", *small, "--mock_data", "--seq_length", 16, "--train_iters", 1, "--device", "cpu", *tokenizer),
+        ("train", "--load_hf", NAME, "--mock_data", "--seq_length", 16, "--train_iters", 1, "--device", "cpu"),
+    ):
+        hub.list_faults = [("status", 429)] * 9
+        hub.log.clear()
+        _, errors = client.run(*words, *patience, expected=1)
+        assert "429" in errors and "hub_timeout_minutes" in errors and "asked for in 1.00 s" in errors
+        assert len(hub.log) == 1
+    hub.list_faults = [("status", 500)]
+    _, errors = client.fetch(NAME, "--include", "config.json")
+    assert "answers 500; try 2 of 3 follows in 1.00 s" in errors
+    assert "hub_timeout_minutes" in client.fetch(NAME, "--hub_timeout_minutes", 0, expected=2)[1]
+
+
+def test_a_list_without_end_is_read_to_a_limit(hub, client):
+    hub.list_faults = [("endless",)]
+    _, errors = client.fetch(NAME, expected=1)
+    assert "longer than 32.0 MiB" in errors
+    assert hub.num_endless < 64 << 20
 
 
 def test_wrong_words_are_refused(hub, client):
@@ -343,7 +381,7 @@ def test_wrong_words_are_refused(hub, client):
 
 def test_a_hostile_list_writes_nothing_outside(hub, client):
     hub.add(NAME, {"../../../../escaped": b"x", "config.json": b"{}"})
-    assert "unsafe" in client.fetch(NAME, expected=2)[1]
+    assert "unsafe" in client.fetch(NAME, expected=1)[1]
     assert not list(client.home.parent.rglob("escaped"))
 
 

@@ -203,7 +203,7 @@ class HubCacheTest : public testing::Test {
   }
   std::string resolve(const std::string& value, HubNeed need) {
     const EnvironmentMap off_line = {{"HF_HUB_CACHE", settings_.cache.string()}, {"HF_HUB_OFFLINE", "1"}};
-    return resolve_hub_path("option", value, need, off_line, log_).string();
+    return resolve_hub_path("option", value, need, off_line, {}, log_).string();
   }
   std::string message(const std::string& value, HubNeed need) {
     return hub_message([&] { resolve(value, need); });

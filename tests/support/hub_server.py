@@ -46,6 +46,8 @@ class Hub:
         self.gated = set()  # "org/name": asks for TOKEN
         self.lists_gated = False  # then for the files alone, as the real hub does
         self.faults = {}
+        self.list_faults = []  # of requests for a list: ("status", N), or ("endless",), a text that goes on for 256 MiB
+        self.num_endless = 0  # bytes of it that were taken
         self.log = []  # (server, method, path, headers)
         self.lists_hashes = True  # else as a mirror that knows no ?blobs=true
         self.release = threading.Event()  # ends stalls
@@ -131,6 +133,11 @@ class Handler(BaseHTTPRequestHandler):
         return repo not in self.hub.gated or self.headers.get("Authorization") == f"Bearer {TOKEN}"
 
     def list(self, repo_type, name, revision, with_blobs):
+        fault = self.hub.list_faults.pop(0) if self.hub.list_faults else ("none",)
+        if fault[0] == "status":
+            return self.refuse(fault[1])
+        if fault[0] == "endless":
+            return self.endless()
         if not any(kind == repo_type and known == name for kind, known, _ in self.hub.repos):
             return self.refuse(404 if self.headers.get("Authorization") else 401, "RepoNotFound")
         if not self.hub.lists_gated and not self.may_read(name):
@@ -150,6 +157,19 @@ class Handler(BaseHTTPRequestHandler):
             siblings.append(sibling)
         body = json.dumps({"id": name, "sha": repo.commit, "siblings": siblings}).encode()
         self.send(200, {"Content-Type": "application/json"}, body)
+
+    def endless(self):
+        self.send_response(200)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            self.wfile.write(b'{"sha": "')
+            for _ in range(256):
+                self.wfile.write(b"a" * (1 << 20))
+                self.hub.num_endless += 1 << 20
+        except OSError:
+            pass
 
     def bytes_of(self, repo, name, headers):
         file = repo.files[name]
