@@ -25,6 +25,8 @@
 
 #include "comm/c10d_shared.h"
 #include "comm/network.h"
+#include "comm/patience.h"
+#include "comm/port.h"
 #include "comm/rank_process.h"
 #include "core/environment.h"
 #include "core/error.h"
@@ -37,6 +39,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kGoodVerdict = "1", kLateVerdict = "late: ";
 // How long the rank that serves the store keeps it for others to read a contradiction.
 constexpr auto kVerdictPatience = std::chrono::seconds(2);
+// c10d waits without end for the reply of whoever has accepted its connection. How much later than the time-out such a
+// wait is given up; before that c10d gives up by itself where nobody listens.
+constexpr auto kReplyPatience = std::chrono::seconds(3);
 
 std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
 
@@ -51,9 +56,11 @@ std::string set_if_absent(c10d::Store& store, const std::string& key, std::strin
 class QuietC10d {
  public:
   QuietC10d() : level_(FLAGS_caffe2_log_level) { FLAGS_caffe2_log_level = c10::GLOG_FATAL; }
-  ~QuietC10d() { FLAGS_caffe2_log_level = level_; }
   QuietC10d(const QuietC10d&) = delete;
   QuietC10d& operator=(const QuietC10d&) = delete;
+
+  // Not for a process that only ends: a thread may be left behind in c10d.
+  void restore() { FLAGS_caffe2_log_level = level_; }
 
  private:
   int level_;
@@ -213,6 +220,19 @@ class Meeting {
   std::string name_, network_, missing_;
 };
 
+// What comes out of a meeting.
+struct Met {
+  StorePointer store;   // of this round; null: not all have come in time
+  std::string missing;  // who has not
+  bool has_several_hosts = false;
+};
+
+Met meet_at(const Launch& launch, const StorePointer& root, Milliseconds timeout) {
+  Meeting meeting(launch, root, timeout);
+  if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
+  return {.store = meeting.store(), .missing = "", .has_several_hosts = meeting.has_several_hosts()};
+}
+
 // Writing to a rank that is just being killed shall be an error of that connection, not the end of this process: the
 // server of c10d's store writes through libuv, which leaves SIGPIPE to its program.
 void survive_closed_connections() { std::signal(SIGPIPE, SIG_IGN); }
@@ -232,50 +252,68 @@ StorePointer C10dWorld::Shared::open_store(const NetworkChoice& network) {
   return c10::make_intrusive<c10d::TCPStore>(network.meeting_address, options);
 }
 
+std::string C10dWorld::Shared::place() const {
+  return fmt::format("{}:{} (MASTER_ADDR, MASTER_PORT)", launch.master_address, launch.master_port);
+}
+
+CommunicationError C10dWorld::Shared::not_met(const std::string& reason, const std::string& remedy) const {
+  return CommunicationError(fmt::format("the {} ranks did not meet at {} within {}: {}\n  {}", launch.world_size,
+                                        place(), timeout_text(), reason, remedy));
+}
+
+StorePointer C10dWorld::Shared::reach_store(const NetworkChoice& network) {
+  std::string reason;
+  try {
+    const auto store =
+        within(timeout + kReplyPatience, [self = shared_from_this(), network] { return self->open_store(network); });
+    if (store) return *store;
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    reason = ": " + reason_of(error);
+    if (reason.find("in use") != std::string::npos) throw port_in_use("", launch.master_port);
+  }
+  const bool serves = launch.rank == 0 && !launch.has_agent_store;
+  const std::string server = launch.has_agent_store ? "the launcher" : "rank 0";
+  if (!serves && accepts_connections(network.meeting_address, launch.master_port, kVerdictPatience)) {
+    const std::string owner = network.owns_meeting_address ? port_owner(launch.master_port) : "";
+    throw not_met(fmt::format("something listens there{}, but does not speak as the store in which ranks meet",
+                              owner.empty() ? "" : fmt::format(", {}", owner)),
+                  fmt::format("see what {} says: another program may have its port (set MASTER_PORT to one that is "
+                              "free on that machine), or it is stopped",
+                              server));
+  }
+  throw not_met(serves ? "the store in which they meet does not answer" + reason
+                       : server + " has not come, or cannot be reached" + reason);
+}
+
 void C10dWorld::Shared::meet() {
   const bool uses_gpus = !device.is_cpu();
   const NetworkChoice network = choose_network(launch, uses_gpus, environment_snapshot(), this_host());
-  const std::string place = fmt::format("{}:{} (MASTER_ADDR, MASTER_PORT)", launch.master_address, launch.master_port);
-  const auto not_met = [&](const std::string& reason) {
-    return CommunicationError(
-        fmt::format("the {} ranks did not meet at {} within {}: {}\n  see that all ranks were started and that the "
-                    "machines reach that address",
-                    launch.world_size, place, timeout_text(), reason));
-  };
-  const QuietC10d quiet;
+  QuietC10d quiet;
   survive_closed_connections();
-  StorePointer root;
+  const StorePointer root = reach_store(network);
+  std::optional<Met> met;
   try {
-    root = open_store(network);
+    met = within(timeout + kVerdictPatience + kReplyPatience,
+                 [self = shared_from_this(), root] { return meet_at(self->launch, root, self->timeout); });
   } catch (const UserError&) {
-    throw;
-  } catch (const std::exception& error) {
-    const std::string reason = reason_of(error);
-    if (reason.find("in use") != std::string::npos) {
-      throw UserError(
-          fmt::format("port {} of this machine, where the ranks are to meet, is in use", launch.master_port),
-          "another run may have it: set MASTER_PORT to a free one");
-    }
-    const bool waits_for_rank_0 = !launch.has_agent_store && launch.rank != 0;
-    throw not_met(waits_for_rank_0 ? "rank 0 has not come, or cannot be reached: " + reason : reason);
-  }
-  bool has_several_hosts = false;
-  Meeting meeting(launch, root, timeout);
-  try {
-    if (!meeting.gather()) throw not_met(meeting.missing());
-    has_several_hosts = meeting.has_several_hosts();
-  } catch (const UserError&) {
-    throw;
-  } catch (const CommunicationError&) {
     throw;
   } catch (const std::exception& error) {
     throw CommunicationError(fmt::format("{} ended while the {} ranks were meeting at {}: {}",
-                                         launch.has_agent_store ? "the launcher" : "rank 0", launch.world_size, place,
+                                         launch.has_agent_store ? "the launcher" : "rank 0", launch.world_size, place(),
                                          reason_of(error)));
   }
-  store = meeting.store();
+  if (!met) {
+    throw not_met(fmt::format("{}, which serves the ranks' store, does not answer any more (stopped, or its host is "
+                              "gone?)",
+                              launch.has_agent_store ? "the launcher" : "rank 0"));
+  }
+  if (met->store == nullptr) throw not_met(met->missing);
+  quiet.restore();
+  store = met->store;
   store->setTimeout(timeout);
-  const NetworkUse use = network_use(network, uses_gpus, has_several_hosts);
+  const NetworkUse use = network_use(network, uses_gpus, met->has_several_hosts);
   notes = network.notes;
   if (!use.note.empty()) notes.push_back(use.note);
   if (!use.nccl_interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + use.nccl_interface).c_str(), /*overwrite=*/0);

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <future>
 #include <numeric>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d_backend.h"
 #include "comm/c10d_shared.h"
+#include "comm/patience.h"
 #include "comm/rank_process.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -43,20 +43,6 @@ constexpr auto kStorePatience = std::chrono::seconds(3);
 // How much later than the watchdog a back end gives up.
 constexpr auto kWatchdogFirst = std::chrono::seconds(30);
 constexpr auto kWatchdogSpeaks = std::chrono::seconds(15);
-
-// f(), or nothing when it takes longer; then it is left behind with its thread. f throws nothing and owns what it uses.
-template <typename F>
-auto within(std::chrono::seconds patience, F f) -> std::optional<decltype(f())> {
-  const auto promise = std::make_shared<std::promise<decltype(f())>>();
-  auto future = promise->get_future();
-  std::thread([promise, f = std::make_optional(std::move(f))]() mutable {
-    auto result = (*f)();
-    f.reset();  // what it owns does not end on this thread, while the process may be exiting
-    promise->set_value(std::move(result));
-  }).detach();
-  if (future.wait_for(patience) != std::future_status::ready) return std::nullopt;
-  return future.get();
-}
 
 }  // namespace
 

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "comm/network.h"
+#include "comm/port.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/strings.h"
@@ -110,10 +111,7 @@ int listen_on(const std::string& address, int port) {
   }
   const int reason = errno;
   if (socket >= 0) ::close(socket);
-  if (reason == EADDRINUSE) {
-    throw UserError(fmt::format("port {} of this machine ({}), where the ranks are to meet, is in use", port, address),
-                    "another run may have it: set MASTER_PORT to a free one");
-  }
+  if (reason == EADDRINUSE) throw port_in_use(address, port);
   throw UserError(fmt::format("rank 0 cannot listen on {} port {} (MASTER_ADDR, MASTER_PORT): {}", address, port,
                               std::strerror(reason)),
                   "set MASTER_PORT to a free one above 1023, and MASTER_ADDR to an address of rank 0's machine");
