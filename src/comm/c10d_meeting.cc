@@ -100,6 +100,16 @@ class Meeting {
   const StorePointer& store() const { return store_; }
   bool has_several_hosts() { return store_->check({"several_networks"}); }
 
+  std::vector<std::pair<int, std::string>> processes_here() {
+    std::vector<std::pair<int, std::string>> processes;
+    for (int rank = 0; rank < launch_.world_size; ++rank) {
+      const std::vector<uint8_t> words = store_->get(fmt::format("process/{}", rank));
+      std::string process(words.begin(), words.end());
+      if (state_of_process(process) != ProcessState::kUnknown) processes.emplace_back(rank, std::move(process));
+    }
+    return processes;
+  }
+
   // "rank 1 has not come"; empty when nothing is known.
   std::string missing() {
     if (!missing_.empty()) return missing_;
@@ -225,12 +235,19 @@ struct Met {
   StorePointer store;   // of this round; null: not all have come in time
   std::string missing;  // who has not
   bool has_several_hosts = false;
+  std::vector<std::pair<int, std::string>> processes_here;
+  std::shared_ptr<SharedBoard> board;
 };
 
+// All that is asked of the store before the first collective.
 Met meet_at(const Launch& launch, const StorePointer& root, Milliseconds timeout) {
   Meeting meeting(launch, root, timeout);
   if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
-  return {.store = meeting.store(), .missing = "", .has_several_hosts = meeting.has_several_hosts()};
+  return {.store = meeting.store(),
+          .missing = "",
+          .has_several_hosts = meeting.has_several_hosts(),
+          .processes_here = meeting.processes_here(),
+          .board = open_board(*meeting.store())};
 }
 
 // Writing to a rank that is just being killed shall be an error of that connection, not the end of this process: the
@@ -300,7 +317,7 @@ void C10dWorld::Shared::meet() {
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    throw CommunicationError(fmt::format("{} ended while the {} ranks were meeting at {}: {}",
+    throw CommunicationError(fmt::format("{} is gone: it ended while the {} ranks were meeting at {}: {}",
                                          launch.has_agent_store ? "the launcher" : "rank 0", launch.world_size, place(),
                                          reason_of(error)));
   }
@@ -312,6 +329,8 @@ void C10dWorld::Shared::meet() {
   if (met->store == nullptr) throw not_met(met->missing);
   quiet.restore();
   store = met->store;
+  processes_here = met->processes_here;
+  board = met->board;
   store->setTimeout(timeout);
   const NetworkUse use = network_use(network, uses_gpus, met->has_several_hosts);
   notes = network.notes;

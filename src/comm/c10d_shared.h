@@ -54,7 +54,9 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
 #endif
 
   std::vector<std::string> notes;
-  std::vector<std::string> processes;  // of all ranks, in the words of rank_process.h
+  // The ranks of this machine, in the words of rank_process.h; of others it cannot be said whether they run.
+  std::vector<std::pair<int, std::string>> processes_here;
+  std::shared_ptr<SharedBoard> board;  // of the watchdog
   // Set when the run fails: until then whoever serves the store keeps it, so that all learn why.
   std::optional<std::chrono::steady_clock::time_point> farewell_ends;
   std::mutex farewell_mutex;
@@ -77,7 +79,6 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   void start_watching(std::function<void(const std::string&)> on_hang);
   // While the watchdog speaks, connections to ranks that have spoken break: that is no news. It ends the process.
   void leave_to_watchdog() const noexcept;
-  void learn_processes();
   // Those whose processes have ended, as far as can be told from this machine.
   std::vector<int> ended_ranks() const;
   // Until the key is there; std::exception when a rank ends before, or at the time-out.

@@ -10,6 +10,7 @@
 
 #include "comm/c10d_backend.h"
 #include "comm/c10d_shared.h"
+#include "comm/hang_report.h"
 #include "comm/patience.h"
 #include "comm/rank_process.h"
 #include "core/error.h"
@@ -28,12 +29,6 @@ std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), 
 
 // Most of a message that everybody will print; a stack of causes needs no more.
 constexpr size_t kLongestReport = 2000;
-
-std::string gone_text(const std::vector<int>& ranks) {
-  return fmt::format("{} {} {} gone: {} ended without leaving a reason (killed, or out of memory?)",
-                     ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), ranks.size() == 1 ? "is" : "are",
-                     ranks.size() == 1 ? "it" : "they");
-}
 
 // How long a rank whose collective broke waits for word from the others. They notice within milliseconds when a
 // connection closes, unless they are busy computing.
@@ -67,16 +62,10 @@ BackendPointer C10dWorld::Shared::make_backend(const std::string& key, int rank,
 #endif
 }
 
-void C10dWorld::Shared::learn_processes() {
-  for (int rank = 0; rank < launch.world_size; ++rank) {
-    processes.push_back(text_of(store->get(fmt::format("process/{}", rank))));
-  }
-}
-
 std::vector<int> C10dWorld::Shared::ended_ranks() const {
   std::vector<int> ended;
-  for (int rank = 0; rank < static_cast<int>(processes.size()); ++rank) {
-    if (state_of_process(processes[static_cast<size_t>(rank)]) == ProcessState::kEnded) ended.push_back(rank);
+  for (const auto& [rank, process] : processes_here) {
+    if (state_of_process(process) == ProcessState::kEnded) ended.push_back(rank);
   }
   return ended;
 }
@@ -119,6 +108,7 @@ void C10dWorld::Shared::end_farewell() noexcept {
 
 // Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.
 std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
+  if (watchdog) watchdog->stand_back();
   leave_to_watchdog();
   std::optional<std::string> reason;
   try {
@@ -140,49 +130,59 @@ std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
 }
 
 std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks) noexcept {
-  std::vector<int> silent;
+  std::vector<int> silent, answered;
   silence_warnings();
   try {
-    const auto lost_contact = [&](int rank) { return has(fmt::format("lost_contact/{}", rank)); };
+    const auto lost_contact = [&](int rank) { return has(lost_contact_of(rank)); };
     // The store answers at once or not at all.
     store->setTimeout(std::chrono::seconds(5));
     begin_farewell();
-    store->set(fmt::format("lost_contact/{}", launch.rank), bytes_of("1"));
-    const auto patience_ends = std::chrono::steady_clock::now() + kReportPatience;
+    store->set(lost_contact_of(launch.rank), bytes_of("1"));
+    const auto begin = std::chrono::steady_clock::now();
     silent = ranks;
     while (true) {
-      if (has("first_failure")) return text_of(store->get("first_failure"));
+      if (has(kFirstFailure)) return text_of(store->get(kFirstFailure));
       // Who ends because it lost another rank has said so before.
       std::vector<int> ended = ended_ranks();
       std::erase_if(ended, lost_contact);
       // For those on other machines too, which cannot see that it has ended. It may just have left its own reason.
-      if (!ended.empty()) return text_of(store->compareSet("first_failure", {}, bytes_of(gone_text(ended))));
+      if (!ended.empty()) return text_of(store->compareSet(kFirstFailure, {}, bytes_of(gone_text(ended))));
       std::erase_if(silent, lost_contact);
-      if (silent.empty() || std::chrono::steady_clock::now() >= patience_ends) break;
+      // When all of them have lost contact, the one at fault is outside, or just ending.
+      const auto patience = silent.empty() ? kReportPatience / 2 : kReportPatience;
+      if (std::chrono::steady_clock::now() - begin >= patience) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   } catch (const std::exception&) {
     const std::vector<int> ended = ended_ranks();
-    if (!ended.empty()) return gone_text(ended);
-    if (launch.has_agent_store) return "a rank is gone, and so is the launcher's store";
-    return gone_text({0});
+    if (!launch.has_agent_store) return gone_with_store_text(ended);
+    return ended.empty() ? "a rank is gone, and so is the launcher's store" : gone_text(ended);
   }
-  if (silent.empty()) return "the ranks lost contact with one another";
+  if (silent.empty()) {
+    return "these ranks lost contact with one another, no rank has left a reason, and none that can be seen from here "
+           "has ended: the network between them, or a rank on another machine";
+  }
+  for (const int rank : ranks) {
+    if (rank != launch.rank && std::find(silent.begin(), silent.end(), rank) == silent.end()) answered.push_back(rank);
+  }
   // A rank that waits for a third one notices only later, so several may be silent where one is at fault.
-  return fmt::format("{} {} is gone or stuck: no reason was left (killed, or out of memory?)",
-                     silent.size() == 1 ? "rank" : "one of the ranks", fmt::join(silent, ", "));
+  return fmt::format("{} {} is gone or stuck: no word from {} within {} s (killed, or out of memory?){}",
+                     silent.size() == 1 ? "rank" : "one of the ranks", fmt::join(silent, ", "),
+                     silent.size() == 1 ? "it" : "them", kReportPatience.count(),
+                     answered.empty() ? "" : fmt::format("; {} lost contact as well", ranks_text(answered)));
 }
 
 void C10dWorld::Shared::start_watching(std::function<void(const std::string&)> on_hang) {
   // A watchdog that asks a store whose server has ended must not print a call stack over our messages.
   silence_warnings();
   log = std::make_shared<CollectiveLog>(launch.rank, !device.is_cpu());
-  watchdog = std::make_unique<Watchdog>(log, open_board(*store),
+  watchdog = std::make_unique<Watchdog>(log, board,
                                         WatchdogSettings{.rank = launch.rank,
                                                          .world_size = launch.world_size,
                                                          .timeout_s = std::chrono::duration<double>(timeout).count(),
                                                          .server_rank = launch.has_agent_store ? -1 : 0,
-                                                         .on_hang = std::move(on_hang)});
+                                                         .on_hang = std::move(on_hang),
+                                                         .ended_ranks = [this] { return ended_ranks(); }});
 }
 
 void C10dWorld::Shared::leave_to_watchdog() const noexcept {
@@ -217,7 +217,6 @@ C10dWorld::C10dWorld(const Launch& launch, c10::Device device, double timeout_s,
   }
 #endif
   shared_->meet();
-  shared_->learn_processes();
   if (on_hang) shared_->start_watching(std::move(on_hang));
 }
 
@@ -292,7 +291,7 @@ void C10dWorld::report_failure(std::string_view message) noexcept {
       try {
         shared->store->setTimeout(std::chrono::seconds(5));
         shared->begin_farewell();
-        shared->store->compareSet("first_failure", {}, bytes_of(text));
+        shared->store->compareSet(kFirstFailure, {}, bytes_of(text));
       } catch (const std::exception&) {
         // The store is gone, so others have failed before.
       }

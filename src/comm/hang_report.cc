@@ -96,6 +96,19 @@ RankStatus rank_status_from_json(std::string_view text) {
   return status;
 }
 
+std::string gone_text(const std::vector<int>& ranks) {
+  return fmt::format("{} {} {} gone: {} ended without leaving a reason (killed, or out of memory?)",
+                     ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), ranks.size() == 1 ? "is" : "are",
+                     ranks.size() == 1 ? "it" : "they");
+}
+
+std::string gone_with_store_text(const std::vector<int>& ended) {
+  std::vector<int> others = ended;
+  std::erase(others, 0);
+  if (others.empty()) return gone_text({0});
+  return fmt::format("{}; {} {} ended too", gone_text({0}), ranks_text(others), others.size() == 1 ? "has" : "have");
+}
+
 std::string ranks_text(const std::vector<int>& ranks) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < ranks.size();) {

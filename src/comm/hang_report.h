@@ -14,6 +14,13 @@ std::string to_json(const RankStatus& status);
 // UserError when it is not what to_json() wrote.
 RankStatus rank_status_from_json(std::string_view text);
 
+// "rank 2 is gone: it ended without leaving a reason (killed, or out of memory?)".
+std::string gone_text(const std::vector<int>& ranks);
+
+// When the store in which ranks leave word went with rank 0, which served it. `ended` is what can be seen from this
+// machine: those that end because rank 0 is gone can leave no word of that any more, so they are not blamed.
+std::string gone_with_store_text(const std::vector<int>& ended);
+
 // Ascending ranks as a person writes them: "rank 4", "ranks 0-3, 7".
 std::string ranks_text(const std::vector<int>& ranks);
 

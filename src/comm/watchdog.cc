@@ -22,6 +22,8 @@ constexpr auto kTick = std::chrono::milliseconds(250);
 constexpr double kLookForWordEvery_s = 1;
 // A longer time between two looks was not this rank's own: the process did not run.
 constexpr double kLongestTick_s = 2;
+// Whoever serves the board answers at once, or is stopped: then the time-out comes first.
+constexpr double kReasonPatience_s = 0.5;
 constexpr auto kReplyPoll = std::chrono::milliseconds(50);
 // Whoever serves the board stays so long for those who still read there.
 constexpr double kDeparture_s = 2;
@@ -56,11 +58,26 @@ bool HangDetector::observe(double now_s, const std::optional<CollectiveLog::Wait
   return awake_s_ - since_s_ >= timeout_s_;
 }
 
+std::string lost_contact_of(int rank) { return fmt::format("lost_contact/{}", rank); }
+
+bool VainWait::observe(double now_s, const std::optional<CollectiveLog::Waiting>& waiting, bool has_reason) {
+  if (!waiting || !has_reason) {
+    serial_.reset();
+    return false;
+  }
+  if (serial_ != waiting->serial) {
+    serial_ = waiting->serial;
+    since_s_ = now_s;
+  }
+  return now_s - since_s_ >= patience_s_;
+}
+
 Watchdog::Watchdog(std::shared_ptr<CollectiveLog> log, std::shared_ptr<SharedBoard> board, WatchdogSettings settings)
     : log_(std::move(log)),
       board_(std::make_unique<PatientBoard>(std::move(board))),
       settings_(std::move(settings)),
-      detector_(settings_.timeout_s) {
+      detector_(settings_.timeout_s),
+      vain_wait_(settings_.break_patience_s) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -105,15 +122,52 @@ void Watchdog::run() {
     }
     if (!raised.empty()) return speak(raised);
     if (has_seen_word_->load()) return speak("the run hangs, as another rank found");
-    if (detector_.observe(now_s, log_->longest_waiting())) {
+    const std::optional<CollectiveLog::Waiting> waiting = log_->longest_waiting();
+    if (detector_.observe(now_s, waiting)) {
       return speak(fmt::format("the run hangs: a collective took longer than {} (distributed_timeout_minutes)",
                                format_duration(settings_.timeout_s)));
     }
     if (now_s >= look_at_s) {
       look_for_word();
       look_at_s = now_s + kLookForWordEvery_s;
+      const bool may_be_vain = waiting && waiting->age_s >= kLookForWordEvery_s;
+      const std::string reason = may_be_vain ? find_reason() : "";
+      if (vain_wait_.observe(now_s, waiting, !reason.empty())) return give_up(reason);
     }
   }
+}
+
+std::string Watchdog::find_reason() {
+  if (!settings_.ended_ranks || stands_back_.load()) return "";
+  const std::vector<int> ended = settings_.ended_ranks();
+  const auto found = board_->ask<std::string>(
+      [ended](SharedBoard& board) -> std::string {
+        if (const auto failure = board.find(kFirstFailure)) return *failure;
+        std::vector<int> gone = ended;
+        // Who ends because it lost another rank has said so before.
+        std::erase_if(gone, [&](int rank) { return board.find(lost_contact_of(rank)).has_value(); });
+        // For the ranks on other machines too, which cannot see it.
+        return gone.empty() ? "" : board.set_if_absent(kFirstFailure, gone_text(gone));
+      },
+      kReasonPatience_s);
+  if (found) return *found;
+  if (!board_->is_gone()) return "";  // it may answer again until the time-out
+  if (settings_.server_rank >= 0) return gone_with_store_text(ended);
+  return ended.empty() ? "" : gone_text(ended);
+}
+
+void Watchdog::give_up(const std::string& reason) {
+  if (stands_back_.load()) return;
+  is_speaking_.store(true);
+  const RankStatus own = log_->status();
+  board_->ask<bool>(
+      [rank = settings_.rank](SharedBoard& board) {
+        board.set(lost_contact_of(rank), "1");
+        return true;
+      },
+      kReasonPatience_s);
+  const std::string what = own.waiting ? collective_text(*own.waiting) : "a collective";
+  settings_.on_hang(fmt::format("{} cannot end: {}{}", what, reason, indented({own_line(own)})));
 }
 
 void Watchdog::speak(const std::string& why) {

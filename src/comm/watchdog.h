@@ -8,7 +8,10 @@
 //   3  The rank that left the word collects the answers for at most answer_patience_s, finds who is at fault
 //      (hang_report.h) and publishes that. It prints a line for every rank; the others print who is at fault and their
 //      own state.
-//   4  on_hang(message) is called once, on this thread. The program prints the message and leaves the process: the main
+//   4  A rank whose process has ended, or that has left the reason why it failed, does not come any more: whoever waits
+//      says so after a few seconds instead of at the time-out. Where a connection breaks, the rank that used it
+//      says so first; while the ranks connect, and on GPUs, none may break.
+//   5  on_hang(message) is called once, on this thread. The program prints the message and leaves the process: the main
 //      thread is stuck in the collective.
 //
 // The board may itself be what does not answer: rank 0 serves it, and may be the rank that was stopped. Every use of
@@ -41,12 +44,21 @@ class SharedBoard {
   virtual std::optional<std::string> find(const std::string& key) = 0;
 };
 
+// Keys on the board that groups whose collectives broke use too (c10d_world.cc): the reason why the run fails, and that
+// a rank ends because it lost another one.
+inline constexpr const char* kFirstFailure = "first_failure";
+std::string lost_contact_of(int rank);
+
 struct WatchdogSettings {
   int rank = 0, world_size = 1;
   double timeout_s = 600;
   int server_rank = -1;  // of the rank that serves the board; -1: the launcher does
   // Called once, when this rank or another one hangs: who is at fault, and what the ranks do.
   std::function<void(const std::string& message)> on_hang;
+  // The ranks whose processes have ended, as far as this machine can tell. Empty: nobody looks for them.
+  std::function<std::vector<int>()> ended_ranks;
+  // How long a collective in which somebody has ended may still break by itself.
+  double break_patience_s = 3;
   // The rank that collects waits so long for the others' answers, and whoever asks the board for its reply.
   double answer_patience_s = 2.5, board_patience_s = 2;
 };
@@ -65,6 +77,18 @@ class HangDetector {
   std::optional<int64_t> serial_;
 };
 
+// Whether a rank waits in one collective although there has been a reason why that will not end, for so long.
+class VainWait {
+ public:
+  explicit VainWait(double patience_s) : patience_s_(patience_s) {}
+  bool observe(double now_s, const std::optional<CollectiveLog::Waiting>& waiting, bool has_reason);
+
+ private:
+  double patience_s_;
+  std::optional<int64_t> serial_;
+  double since_s_ = 0;
+};
+
 class PatientBoard;
 
 class Watchdog {
@@ -80,6 +104,8 @@ class Watchdog {
   // For a thread whose collective broke: other ranks leave the process when they have spoken, and connections break
   // then. True: on_hang is about to be called, or was.
   bool is_speaking() const { return is_speaking_.load(); }
+  // The rank's main thread knows why its collective broke, and says so itself.
+  void stand_back() { stands_back_.store(true); }
   // Speaks now: `why` ("all_reduce … broke") begins the message.
   void raise(const std::string& why);
 
@@ -89,6 +115,9 @@ class Watchdog {
   bool sleep();
   void look_for_word();
   void speak(const std::string& why);
+  // Why what this rank waits in will not end: the first reason that was left, or who has ended; empty without either.
+  std::string find_reason();
+  void give_up(const std::string& reason);
   std::string collect(const RankStatus& own);
   std::string listen(const RankStatus& own, const std::string& first);
   // Whoever serves the board leaves after these ranks, which read there.
@@ -99,7 +128,8 @@ class Watchdog {
   std::unique_ptr<PatientBoard> board_;
   WatchdogSettings settings_;
   HangDetector detector_;
-  std::atomic<bool> is_speaking_{false};
+  VainWait vain_wait_;
+  std::atomic<bool> is_speaking_{false}, stands_back_{false};
   std::shared_ptr<std::atomic<bool>> has_seen_word_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -223,7 +223,8 @@ class World {
     watchdogs_.clear();
   }
 
-  void watch(int rank, double timeout_s = 0.6) {
+  // ended: the ranks whose processes this one sees to have ended
+  void watch(int rank, double timeout_s = 0.6, const std::vector<int>& ended = {}) {
     watchdogs_[static_cast<size_t>(rank)] =
         std::make_unique<Watchdog>(logs[static_cast<size_t>(rank)], board,
                                    WatchdogSettings{.rank = rank,
@@ -233,7 +234,9 @@ class World {
                                                     .on_hang = [this, rank](const std::string& message) {
                                                       std::lock_guard lock(mutex_);
                                                       said_[static_cast<size_t>(rank)].push_back(message);
-                                                    }});
+                                                    },
+                                                    .ended_ranks = [ended] { return ended; },
+                                                    .break_patience_s = 0.5});
   }
   // The rank sits in a collective of all ranks from now on.
   CollectiveLog::Ticket hang(int rank, const std::string& label) {
@@ -348,6 +351,67 @@ TEST(Watchdog, IsSilentWhileCollectivesEnd) {
     EXPECT_FALSE(world.watchdog(rank).is_speaking());
     EXPECT_EQ(world.num_said(rank), 0);
   }
+}
+
+TEST(VainWait, IsLongWhenItIsInOneCollectiveAndWithAReason) {
+  VainWait wait(3);
+  EXPECT_FALSE(wait.observe(0, Waiting{7, 50}, true)) << "it may break by itself";
+  EXPECT_FALSE(wait.observe(2, Waiting{7, 52}, true));
+  EXPECT_FALSE(wait.observe(3, Waiting{8, 0.5}, true)) << "it goes on with others";
+  EXPECT_FALSE(wait.observe(5, Waiting{8, 2.5}, false));
+  EXPECT_FALSE(wait.observe(7, Waiting{8, 4.5}, true));
+  EXPECT_FALSE(wait.observe(8, std::nullopt, true));
+  EXPECT_FALSE(wait.observe(9, Waiting{9, 1}, true));
+  EXPECT_TRUE(wait.observe(12, Waiting{9, 4}, true));
+}
+
+TEST(Watchdog, WhoWaitsForARankThatHasEndedSaysSoLongBeforeTheTimeOut) {
+  World world(3);
+  world.watch(0, /*timeout_s=*/600, /*ended=*/{2});
+  world.watch(1, /*timeout_s=*/600);  // on another machine: it learns of it from rank 0
+  world.hang(0, "connecting the ranks");
+  world.hang(1, "loss");
+  for (const int rank : {0, 1}) {
+    const std::string text = world.heard(rank);
+    expect_in("(#0) cannot end: rank 2 is gone: it ended without leaving a reason", text);
+    expect_in(fmt::format("\n  rank {}: waiting in barrier world ", rank), text);
+    EXPECT_EQ(text.find("the run hangs"), std::string::npos) << text;
+  }
+}
+
+TEST(Watchdog, TheReasonThatARankHasLeftIsWhyAWaitIsVain) {
+  World world(3);
+  world.board->set(kFirstFailure, "rank 2 failed: data/wiki.bin is too short");
+  world.watch(0, /*timeout_s=*/600, /*ended=*/{1, 2});
+  world.hang(0, "loss");
+  expect_in("(#0) cannot end: rank 2 failed: data/wiki.bin is too short", world.heard(0));
+}
+
+TEST(Watchdog, WhoEndsBecauseOfAnotherIsNotBlamed) {
+  World world(4);
+  world.board->set(lost_contact_of(1), "1");
+  world.watch(0, /*timeout_s=*/600, /*ended=*/{1, 3});
+  world.hang(0, "loss");
+  expect_in("cannot end: rank 3 is gone: it ended", world.heard(0));
+}
+
+TEST(Watchdog, WhoeverServedTheBoardIsBlamedWhenItWentWithIt) {
+  World world(3);
+  world.board->set_state(false, /*is_gone=*/true);
+  world.watch(1, /*timeout_s=*/600, /*ended=*/{0, 2});
+  world.hang(1, "loss");
+  const std::string text = world.heard(1);
+  expect_in("cannot end: rank 0 is gone: it ended without leaving a reason", text);
+  expect_in("; rank 2 has ended too", text);
+}
+
+TEST(Watchdog, StandsBackWhenItsRankSpeaksForItself) {
+  World world(2);
+  world.watch(0, /*timeout_s=*/600, /*ended=*/{1});
+  world.watchdog(0).stand_back();
+  world.hang(0, "loss");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // two looks, and the patience between them
+  EXPECT_EQ(world.num_said(0), 0);
 }
 
 TEST(Watchdog, SpeaksWhenItIsAskedTo) {
