@@ -10,12 +10,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
+
+#include "core/input_file.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -29,9 +31,9 @@ struct Listeners {
 // Adds the sockets of one table that listen on the port.
 void add_listeners(const fs::path& table, int port, Listeners& listeners) {
   constexpr std::string_view kListens = "0A";
-  std::ifstream file(table);
+  std::istringstream lines(try_read_facts(table).value_or(""));
   std::string line;
-  while (std::getline(file, line)) {
+  while (std::getline(lines, line)) {
     std::istringstream words(line);
     std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
     words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
@@ -73,9 +75,8 @@ std::string port_owner(int port, const fs::path& proc) {
     const std::string process = entry->path().filename().string();
     if (!std::all_of(process.begin(), process.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
     if (!has_one_of(entry->path(), listeners.sockets)) continue;
-    std::string name;
-    std::ifstream command(entry->path() / "comm");
-    std::getline(command, name);
+    const std::string command = try_read_facts(entry->path() / "comm").value_or("");
+    const std::string_view name = trim(command);
     return fmt::format("{} (process {})", name.empty() ? "a program" : name, process);
   }
   return fmt::format("a process of user {}", listeners.user);

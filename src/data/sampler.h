@@ -1,12 +1,12 @@
-// Samplers: which samples a data-parallel rank reads at a point of the run. Stateless in the run's position: any position
-// is found in constant time (cyclic: after one permutation an epoch), so resuming replays nothing.
+// Samplers: which samples a data-parallel rank reads at a point of the run. Stateless in the run's position: any
+// position is found in constant time (cyclic: after one permutation an epoch), so resuming replays nothing.
 //
 //   single             sample g of the training is sample g of the data set
 //   cyclic             Megatron's order: an epoch is the microbatches that all ranks can fill, and each rank shuffles a
 //                      part of the data. The order depends on micro_batch_size and the number of ranks.
 //   cyclic, unsharded  place g of the training, over n samples, is place g % n of a permutation that only g / n
-//                      decides. The order knows of no layout; it is Megatron's where a microbatch of all ranks divides n.
-//                      (Megatron permutes the samples of whole microbatches, and drops what all ranks cannot fill.)
+//                      decides. The order knows of no layout; it is Megatron's where a microbatch of all ranks divides
+//                      n. (Megatron permutes the samples of whole microbatches, and drops what all ranks cannot fill.)
 //
 // Source of Megatron's: megatron/legacy/data/data_samplers.py.
 #pragma once

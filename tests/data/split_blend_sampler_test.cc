@@ -128,7 +128,7 @@ std::vector<int64_t> unsharded_order(int64_t total, int64_t micro_batch_size, in
   return order;
 }
 
-// 23 samples, which no layout's microbatches divide, in passes of torch 2's randperm(23) from generators seeded 0 and 1.
+// 23 samples, which no layout's microbatches divide, in two passes: torch 2's randperm(23) from generators seeded 0, 1.
 TEST(Sampler, WithoutShardingAPassIsOnePermutationOfAllSamplesInEveryLayout) {
   const std::vector<int64_t> two_passes = {
       19, 8, 16, 3, 15, 20, 22, 14, 4, 7, 6, 13, 9, 10, 1, 12, 5, 17, 11, 2, 18, 0, 21,
