@@ -100,8 +100,8 @@ Group::State C10dGroup::start(const Record& record, const std::function<std::vec
                               std::function<void()> after) const {
   // A Work may outlive its group.
   const auto on_error = [record, ranks = ranks(), world = world_](const std::exception& error) {
-    return fmt::format("{} '{}' over {} (ranks {}) failed: {}\n  the back end says: {}", name_of(record->kind),
-                       record->label, record->axis, fmt::join(ranks, ", "), world->explain(ranks), reason_of(error));
+    return fmt::format("{} '{}' over {} (ranks {}) failed: {}{}", name_of(record->kind), record->label, record->axis,
+                       fmt::join(ranks, ", "), world->explain(ranks), fault_of(error).text());
   };
   try {
     return std::make_shared<C10dState>(issue(), world_->device, on_error, std::move(after));

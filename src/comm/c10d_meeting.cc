@@ -287,8 +287,10 @@ StorePointer C10dWorld::Shared::reach_store(const NetworkChoice& network) {
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    reason = ": " + reason_of(error);
-    if (reason.find("in use") != std::string::npos) throw port_in_use("", launch.master_port);
+    if (std::string_view(error.what()).find("in use") != std::string_view::npos) {
+      throw port_in_use("", launch.master_port);
+    }
+    reason = ": " + fault_of(error).cause;
   }
   const bool serves = launch.rank == 0 && !launch.has_agent_store;
   const std::string server = launch.has_agent_store ? "the launcher" : "rank 0";
@@ -317,9 +319,9 @@ void C10dWorld::Shared::meet() {
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    throw CommunicationError(fmt::format("{} is gone: it ended while the {} ranks were meeting at {}: {}",
+    throw CommunicationError(fmt::format("{} is gone: it ended while the {} ranks were meeting at {}{}",
                                          launch.has_agent_store ? "the launcher" : "rank 0", launch.world_size, place(),
-                                         reason_of(error)));
+                                         fault_of(error).text()));
   }
   if (!met) {
     throw not_met(fmt::format("{}, which serves the ranks' store, does not answer any more (stopped, or its host is "

@@ -23,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #endif
 
+#include "comm/back_end_fault.h"
 #include "comm/c10d_group.h"
 #include "comm/collective_log.h"
 #include "comm/network.h"
@@ -36,8 +37,8 @@ using StorePointer = c10::intrusive_ptr<c10d::Store>;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
-// The first line of what c10d says, without its source files and call stacks.
-std::string reason_of(const std::exception& error);
+// What c10d and the libraries below it say, in our words.
+BackEndFault fault_of(const std::exception& error);
 
 // The words of all ranks, over a connection to the store of its own: one store lets one thread ask at a time.
 std::shared_ptr<SharedBoard> open_board(c10d::Store& store);

@@ -14,7 +14,6 @@
 #include "comm/patience.h"
 #include "comm/rank_process.h"
 #include "core/error.h"
-#include "core/strings.h"
 
 namespace megalith {
 namespace {
@@ -41,15 +40,9 @@ constexpr auto kWatchdogSpeaks = std::chrono::seconds(15);
 
 }  // namespace
 
-std::string reason_of(const std::exception& error) {
+BackEndFault fault_of(const std::exception& error) {
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
-  std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
-  text = text.substr(0, text.find('\n'));
-  if (text.starts_with('[')) {
-    const size_t close = text.find("] ");
-    if (close != std::string::npos) text.erase(0, close + 2);
-  }
-  return std::string(trim(text));
+  return translate_back_end_error(c10_error != nullptr ? c10_error->what_without_backtrace() : error.what());
 }
 
 BackendPointer C10dWorld::Shared::make_backend(const std::string& key, int rank, int size) {
@@ -274,8 +267,8 @@ GroupFactory C10dWorld::factory() {
       // The groups of one axis have no rank in common.
       backend = shared->make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position, size);
     } catch (const std::exception& error) {
-      throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}\n  {}", axis,
-                                           fmt::join(ranks, ", "), shared->explain(ranks), reason_of(error)));
+      throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis,
+                                           fmt::join(ranks, ", "), shared->explain(ranks), fault_of(error).text()));
     }
     auto group = std::make_shared<C10dGroup>(std::move(ranks), position, axis, shared, std::move(backend));
     if (shared->log) group->set_collective_log(shared->log);
@@ -324,8 +317,8 @@ void C10dWorld::finish() {
       }
     }
   } catch (const std::exception& error) {
-    throw CommunicationError(fmt::format("the ranks did not all come to the end of the run: {}\n  {}",
-                                         shared_->explain({}), reason_of(error)));
+    throw CommunicationError(fmt::format("the ranks did not all come to the end of the run: {}{}",
+                                         shared_->explain({}), fault_of(error).text()));
   }
 }
 

@@ -206,6 +206,14 @@ TEST(C10dWorld, EveryGroupOfAMeshIsThere) {
   }
 }
 
+// What a library below us said is told without its source files, greetings and advice.
+void expect_our_words(const std::string& error) {
+  EXPECT_NE(error.find("\n  cause: "), std::string::npos) << error;
+  for (const char* theirs : {"GLHF", ".cc:", ".cpp:", "http", "worker", "Did the", "[/", "Exception"}) {
+    EXPECT_EQ(error.find(theirs), std::string::npos) << theirs << " in:\n" << error;
+  }
+}
+
 TEST(C10dWorld, OthersLearnWhyARankFailed) {
   const std::vector<std::string> errors = run(3, [](Groups& groups) {
     if (groups.rank == 1) throw UserError("data/wiki.bin is too short", "copy it again");
@@ -217,6 +225,8 @@ TEST(C10dWorld, OthersLearnWhyARankFailed) {
                                 "data/wiki.bin is too short"),
               std::string::npos)
         << errors[rank];
+    expect_our_words(errors[rank]);
+    EXPECT_NE(errors[rank].find("\n  cause: the connection to 127.0.0.1 port "), std::string::npos) << errors[rank];
   }
 }
 
@@ -253,6 +263,8 @@ TEST(C10dWorld, ARankThatDoesNotComeIsNamedAfterTheTimeOut) {
       /*timeout_s=*/1);
   EXPECT_NE(errors[0].find("barrier 'start' over dp (ranks 0, 1) failed: rank 1 is gone or stuck"), std::string::npos)
       << errors[0];
+  expect_our_words(errors[0]);
+  EXPECT_NE(errors[0].find(" for 1.00 s\n  see what the other ranks do"), std::string::npos) << errors[0];
   EXPECT_LT(watch.elapsed_s(), 15);
 }
 
@@ -268,6 +280,20 @@ TEST(C10dWorld, RanksThatNeverStartAreSaidToBeMissing) {
     EXPECT_NE(std::string(error.what()).find("the 2 ranks did not meet at 127.0.0.1:"), std::string::npos)
         << error.what();
     EXPECT_NE(std::string(error.what()).find("rank 1 has not come"), std::string::npos) << error.what();
+  }
+}
+
+TEST(C10dWorld, ARankWhoseRank0NeverStartsSaysWhereItLooked) {
+  Launch launch{.launcher = Launcher::kTorchrun, .rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2};
+  launch.master_address = "127.0.0.1";
+  launch.master_port = free_port();
+  try {
+    C10dWorld world(launch, at::kCPU, /*timeout_s=*/1);
+    ADD_FAILURE() << "nobody else was there";
+  } catch (const CommunicationError& error) {
+    const std::string expected = fmt::format("cannot be reached: no connection to 127.0.0.1 port {} came about\n  see",
+                                             launch.master_port);
+    EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
   }
 }
 
