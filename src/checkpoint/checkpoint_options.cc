@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "core/option.h"
+#include "config/option.h"
 
 namespace megalith {
 

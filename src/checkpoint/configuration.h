@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/option.h"
+#include "config/option.h"
 #include "models/model_config.h"
 
 namespace megalith {

@@ -13,8 +13,8 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/tensor_store.h"
 #include "comm/single_group.h"
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 
 namespace megalith {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "config/resolve.h"
 #include "core/log.h"
-#include "core/resolve.h"
 
 namespace megalith {
 

@@ -10,10 +10,10 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/hf.h"
 #include "cli/command.h"
+#include "config/help.h"
 #include "core/error.h"
-#include "core/help.h"
-#include "core/hub.h"
 #include "core/strings.h"
+#include "hub/hub.h"
 
 namespace megalith {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "cli/doctor_parallel.h"
 #include "cli/session.h"
-#include "core/help.h"
+#include "config/help.h"
 #include "device/device.h"
 #include "device/threads.h"
 

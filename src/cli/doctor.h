@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "comm/collective_check.h"
-#include "comm/launch.h"
 #include "core/finding.h"
+#include "launch/launch.h"
 #include "train/config.h"
+#include "verify/collective_check.h"
 
 namespace megalith {
 

@@ -9,13 +9,13 @@
 
 #include "checkpoint/exchange.h"
 #include "cli/doctor.h"
-#include "comm/back_ends.h"
-#include "comm/c10d_group.h"
-#include "comm/network.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "device/device.h"
-#include "device/torch_build.h"
+#include "launch/back_ends.h"
+#include "launch/c10d_group.h"
+#include "launch/network.h"
+#include "verify/torch_build.h"
 
 namespace megalith {
 namespace {

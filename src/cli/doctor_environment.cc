@@ -9,20 +9,20 @@
 #include <utility>
 
 #include "cli/doctor.h"
-#include "comm/back_ends.h"
 #include "comm/fake_group.h"
-#include "comm/network_check.h"
 #include "core/strings.h"
 #include "device/device.h"
-#include "device/folder_check.h"
 #include "device/machine.h"
-#include "device/machine_check.h"
 #include "device/memory.h"
 #include "device/threads.h"
-#include "device/torch_build.h"
-#include "device/variable_check.h"
+#include "launch/back_ends.h"
 #include "train/report.h"
 #include "train/setup.h"
+#include "verify/folder_check.h"
+#include "verify/machine_check.h"
+#include "verify/network_check.h"
+#include "verify/torch_build.h"
+#include "verify/variable_check.h"
 
 namespace megalith {
 namespace {

@@ -6,10 +6,10 @@
 #include <cstdio>
 
 #include "cli/session.h"
-#include "core/help.h"
+#include "config/help.h"
 #include "core/time.h"
-#include "train/parallel_check.h"
-#include "train/toy_config.h"
+#include "verify/parallel_check.h"
+#include "verify/toy_config.h"
 
 namespace megalith {
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/session.h"
+#include "config/help.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/help.h"
 #include "core/json.h"
 #include "train/setup.h"
 #include "train/step.h"

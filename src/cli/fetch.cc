@@ -2,10 +2,10 @@
 #include <cstdio>
 
 #include "cli/command.h"
+#include "config/help.h"
 #include "core/error.h"
-#include "core/help.h"
-#include "core/hub.h"
 #include "core/strings.h"
+#include "hub/hub.h"
 
 namespace megalith {
 namespace {

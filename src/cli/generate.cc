@@ -3,8 +3,8 @@
 #include <numeric>
 
 #include "cli/session.h"
+#include "config/help.h"
 #include "core/error.h"
-#include "core/help.h"
 #include "core/input_file.h"
 #include "core/strings.h"
 #include "core/time.h"

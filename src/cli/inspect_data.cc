@@ -5,13 +5,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "config/help.h"
 #include "core/error.h"
-#include "core/help.h"
-#include "core/hub.h"
 #include "core/json.h"
 #include "data/blend.h"
 #include "data/data_sets.h"
 #include "data/dataset_tools.h"
+#include "hub/hub.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "config/help.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/help.h"
-#include "core/hub.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "hub/hub.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {

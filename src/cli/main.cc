@@ -6,7 +6,7 @@
 #include <new>
 
 #include "cli/command.h"
-#include "core/environment.h"
+#include "config/environment.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "device/memory.h"

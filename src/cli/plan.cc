@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "config/help.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/help.h"
 #include "core/strings.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "planner/pipeline_picture.h"

@@ -4,11 +4,11 @@
 #include <cstdio>
 
 #include "cli/command.h"
+#include "config/help.h"
 #include "core/error.h"
-#include "core/help.h"
-#include "core/hub.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
+#include "hub/hub.h"
 
 namespace megalith {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "comm/c10d_group.h"
 #include "comm/groups.h"
-#include "comm/launch.h"
+#include "launch/c10d_group.h"
+#include "launch/launch.h"
 #include "train/config.h"
 
 namespace megalith {

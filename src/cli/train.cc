@@ -8,7 +8,7 @@
 
 #include "cli/session.h"
 #include "comm/fake_group.h"
-#include "core/help.h"
+#include "config/help.h"
 #include "core/json.h"
 #include "device/device.h"
 #include "models/families.h"

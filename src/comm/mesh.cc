@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "comm/context_parallel.h"
-#include "core/option.h"
+#include "config/option.h"
 
 namespace megalith {
 namespace {

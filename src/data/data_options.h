@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 #include "data/sampler.h"
 
 namespace megalith {

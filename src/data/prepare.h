@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/hub_options.h"
+#include "config/option.h"
 #include "core/log.h"
-#include "core/option.h"
+#include "hub/options.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {

@@ -16,9 +16,9 @@
 #include <sstream>
 #include <vector>
 
+#include "config/option.h"
 #include "core/error.h"
 #include "core/input_file.h"
-#include "core/option.h"
 #include "core/strings.h"
 #include "device/memory.h"
 #include "device/threads.h"

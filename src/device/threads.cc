@@ -16,9 +16,9 @@
 #include <thread>
 #include <utility>
 
+#include "config/option.h"
 #include "core/error.h"
 #include "core/input_file.h"
-#include "core/option.h"
 
 namespace megalith {
 namespace {

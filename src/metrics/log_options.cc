@@ -1,7 +1,7 @@
 // See log_options.h.
 #include "metrics/log_options.h"
 
-#include "core/option.h"
+#include "config/option.h"
 
 namespace megalith {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 #include "nn/expert_kinds.h"
 
 namespace megalith {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "comm/groups.h"
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 #include "ops/kernels.h"
 #include "parallel/data_parallel.h"
 

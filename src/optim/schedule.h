@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 
 namespace megalith {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/option.h"
+#include "config/option.h"
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"

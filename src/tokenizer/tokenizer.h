@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/option.h"
+#include "config/option.h"
 #include "tokenizer/special_ids.h"
 
 namespace megalith {

@@ -10,7 +10,7 @@
 #include "checkpoint/manifest.h"
 #include "comm/context_parallel.h"
 #include "core/error.h"
-#include "core/hub.h"
+#include "hub/hub.h"
 #include "models/families.h"
 #include "train/hub_paths.h"
 

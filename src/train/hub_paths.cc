@@ -1,8 +1,8 @@
 // Hub names in a configuration; see hub_paths.h.
 #include "train/hub_paths.h"
 
-#include "core/hub.h"
-#include "core/resolve.h"
+#include "config/resolve.h"
+#include "hub/hub.h"
 
 namespace megalith {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "config/yaml_document.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/yaml_document.h"
 #include "train/config.h"
 
 namespace megalith {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "comm/groups.h"
+#include "config/option.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/option.h"
 
 namespace megalith {
 

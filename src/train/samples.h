@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 #include "metrics/step_record.h"
 #include "models/model.h"
 #include "tokenizer/tokenizer.h"

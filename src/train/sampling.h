@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "core/option.h"
+#include "config/option.h"
 
 namespace megalith {
 

@@ -1,7 +1,7 @@
 // Making the sinks; see sinks.h.
 #include "train/sinks.h"
 
-#include "core/help.h"
+#include "config/help.h"
 #include "metrics/console.h"
 #include "metrics/jsonl.h"
 #include "metrics/loss_plot.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "core/option.h"
+#include "config/option.h"
 
 namespace megalith {
 namespace {

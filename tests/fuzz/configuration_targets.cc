@@ -1,10 +1,10 @@
 // Configuration files in YAML, JSON, and what options make of them.
 #include <nlohmann/json.hpp>
 
+#include "config/resolve.h"
+#include "config/yaml_config.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "core/resolve.h"
-#include "core/yaml_config.h"
 #include "data/prepare.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/parallel_check.h"
+#include "verify/parallel_check.h"
 
 namespace megalith::test {
 

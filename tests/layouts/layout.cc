@@ -13,7 +13,7 @@
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"
-#include "train/check_batch.h"
+#include "verify/check_batch.h"
 
 namespace megalith::test {
 namespace {

@@ -14,8 +14,8 @@
 #include "parallel/data_parallel.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
-#include "train/parallel_check.h"
 #include "train/setup.h"
+#include "verify/parallel_check.h"
 
 namespace megalith::test {
 

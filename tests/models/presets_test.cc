@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/yaml_document.h"
+#include "config/yaml_document.h"
 #include "models/tiny_models.h"
 #include "support/source_dir.h"
 

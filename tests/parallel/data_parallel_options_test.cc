@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "comm/mesh.h"
-#include "core/option.h"
+#include "config/option.h"
 #include "parallel/sharded_buffer.h"
 
 namespace megalith {

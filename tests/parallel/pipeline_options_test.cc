@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/option.h"
+#include "config/option.h"
 #include "core/strings.h"
 
 namespace megalith {

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "core/option.h"
+#include "config/option.h"
 #include "core/strings.h"
 
 namespace megalith {

@@ -1,0 +1,20 @@
+// megalith bench: finds the topic; see bench.h.
+#include "bench/bench.h"
+
+namespace megalith {
+namespace {
+
+constexpr Command kBenchTopics[] = {
+    {"ops", "every operator, forward and backward, fused and reference", bench_ops},
+    {"gemm", "forward, dgrad and wgrad of a model's linear layers, or of given shapes", bench_gemm},
+    {"attention", "attention beside PyTorch's scaled_dot_product_attention", bench_attention},
+    {"moe", "a layer's experts beside a dense MLP of the same active work", bench_moe},
+    {"overlap", "how much of a network's time each form of overlap hides, on ranks as threads", bench_overlap},
+    {"train", "training steps on mock data: tokens/s, memory, page faults, time to start", bench_train},
+};
+
+}  // namespace
+
+int run_bench(CommandContext& context) { return run_topic(context, "bench", kBenchTopics); }
+
+}  // namespace megalith

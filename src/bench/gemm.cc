@@ -1,0 +1,130 @@
+// megalith bench gemm: the matrix products of linear layers; see bench.h.
+#include <algorithm>
+
+#include "bench/bench.h"
+#include "bench/measure.h"
+#include "bench/report.h"
+#include "cli/session.h"
+#include "ops/linear.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kGemmForm = "MxNxK";
+
+struct GemmOptions : BenchOptions {
+  std::vector<std::string> shapes;
+
+  void visit(OptionVisitor& v) {
+    BenchOptions::visit(v);
+    v.field(
+        "shapes", shapes,
+        "Products to measure, MxNxK,...: M tokens, N features out, K features in. Default: the linear layers of the "
+        "configuration at its micro-batch and sequence.");
+  }
+
+  std::vector<UserError> check() const {
+    std::vector<UserError> errors = BenchOptions::check();
+    parse_shapes(shapes, kGemmForm, errors);
+    return errors;
+  }
+};
+
+struct GemmShape {
+  std::string name;
+  int64_t t, o, h;  // tokens, features out, features in
+};
+
+std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& run) {
+  std::vector<UserError> errors;
+  std::vector<GemmShape> shapes;
+  for (const std::vector<int64_t>& sides : parse_shapes(options.shapes, kGemmForm, errors)) {
+    shapes.push_back({"given", sides[0], sides[1], sides[2]});
+  }
+  if (!shapes.empty()) return shapes;
+  const ModelConfig& model = run.config.model;
+  const int64_t t = run.derived.micro_batch_size * run.derived.seq_length;
+  const int64_t h = model.hidden_size, f = model.ffn_size(), d = model.head_dim();
+  const int64_t n = model.num_attention_heads, g = model.num_kv_heads();
+  ModelConfig with_vocabulary = model;
+  with_vocabulary.vocab_size = run.derived.vocab_size;
+  return {{"linear_qkv", t, (n + 2 * g) * d, h},
+          {"linear_proj", t, h, n * d},
+          {"linear_fc1", t, model.swiglu ? 2 * f : f, h},
+          {"linear_fc2", t, h, f},
+          {"output_layer", t, with_vocabulary.padded_vocab_size(/*tp=*/1), h}};
+}
+
+std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& tensors) {
+  const int64_t t = shape.t, o = shape.o, h = shape.h;
+  const auto x_bytes = static_cast<double>(tensors.element_bytes()) * static_cast<double>(t) * static_cast<double>(h);
+  const auto y_bytes = static_cast<double>(tensors.element_bytes()) * static_cast<double>(t) * static_cast<double>(o);
+  const auto w_elements = static_cast<double>(o) * static_cast<double>(h);
+  const double w_bytes = static_cast<double>(tensors.element_bytes()) * w_elements;
+  const double all_bytes = x_bytes + y_bytes + w_bytes;
+  const double std = 0.02;  // of weights, and of gradients, which are summed over all rounds
+  BenchCase forward{.name = shape.name,
+                    .shape = fmt::format("{}x{}x{}", t, o, h),
+                    .pass = "forward",
+                    .flops = 2 * static_cast<double>(t) * w_elements,
+                    .bytes = all_bytes};
+  BenchCase dgrad = forward, wgrad = forward;
+  forward.make_inputs = [=, &tensors] { return BenchInputs{tensors.normal({t, h}), tensors.normal({o, h}, std)}; };
+  forward.variants = both_kernels(
+      [](const BenchInputs& in, Kernels kernels) { ops::linear_forward(in[0], in[1], /*bias=*/{}, kernels); });
+  dgrad.pass = "dgrad";
+  dgrad.make_inputs = [=, &tensors] { return BenchInputs{tensors.normal({t, o}), tensors.normal({o, h}, std)}; };
+  dgrad.variants =
+      both_kernels([](const BenchInputs& in, Kernels kernels) { ops::linear_dgrad(in[0], in[1], kernels); });
+  wgrad.pass = "wgrad";
+  wgrad.bytes = x_bytes + y_bytes + 2 * 4 * w_elements;  // added to what is there, in fp32
+  wgrad.make_inputs = [=, &tensors] {
+    return BenchInputs{tensors.wide_normal({o, h}), tensors.normal({t, o}, std), tensors.normal({t, h})};
+  };
+  wgrad.variants = both_kernels([](const BenchInputs& in, Kernels kernels) {
+    ops::linear_wgrad_(in[0], in[1], in[2], /*accumulate=*/true, kernels);
+  });
+  return {std::move(forward), std::move(dgrad), std::move(wgrad)};
+}
+
+}  // namespace
+
+int bench_gemm(CommandContext& context) {
+  GemmOptions options;
+  std::unique_ptr<Resolved> resolved = resolve_bench(context, options);
+  if (resolved->wants_help) {
+    return print_bench_help(*resolved, "megalith bench gemm [--shapes MxNxK,...] [--config FILE] [--option value ...]");
+  }
+  const std::vector<GemmShape> shapes = gemm_shapes(options, *resolved);
+  const Session session = start_session(context, std::move(resolved));
+  const at::ScalarType dtype = session.resolved->derived.dtype;
+  const BenchTensors tensors(dtype, session.device);
+  std::vector<BenchCase> cases;
+  for (const GemmShape& shape : shapes) {
+    for (BenchCase& bench_case : gemm_cases(shape, tensors)) cases.push_back(std::move(bench_case));
+  }
+  const std::vector<BenchMeasurement> measured =
+      measure_cases(cases, "bench gemm", session.device, options.iterations, options.warmup, context.log);
+
+  double best = 0;  // operations a millisecond
+  for (const BenchMeasurement& m : measured) {
+    for (const BenchTime& time : m.times) best = std::max(best, m.bench_case->flops / time.ms);
+  }
+  BenchReport report{"gemm", session.device, dtype, {}, {}};
+  report.explanations = {
+      how_measured(options), "shape: M tokens x N features out x K features in; wgrad adds to a gradient in fp32",
+      "TFLOP/s: 2 M N K operations; GB/s: every input read once, every result written once; of best: "
+      "of the highest rate here"};
+  for (const BenchMeasurement& m : measured) {
+    for (size_t i = 0; i < m.times.size(); ++i) {
+      BenchRow row = measured_row(m, i);
+      row.push_back(number_cell("fraction_of_best", "of best", m.bench_case->flops / m.times[i].ms / best));
+      row.push_back(ratio_cell(m, i, "reference"));
+      report.rows.push_back(std::move(row));
+    }
+  }
+  write_bench_report(report, options);
+  return kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,50 @@
+// What a benchmark prints: a table for people, or one JSON object a row for machines.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "bench/measure.h"
+#include "bench/options.h"
+#include "train/config.h"
+
+namespace megalith {
+
+// One value of a row. Without a title it is in the JSON alone.
+struct BenchCell {
+  std::string key;    // of the JSON object
+  std::string title;  // of the column, with the unit
+  std::variant<std::string, double, int64_t> value;
+  std::string text;  // as the table shows it; "" for what is not known, which leaves it out of the JSON
+};
+using BenchRow = std::vector<BenchCell>;
+
+BenchCell text_cell(std::string key, std::string title, std::string value);
+// Shown with three or four significant digits.
+BenchCell number_cell(std::string key, std::string title, double value);
+
+// name, shape, pass, kernels, and the times; TFLOP/s and GB/s where the case has operations and bytes.
+BenchRow measured_row(const BenchMeasurement& measurement, size_t variant);
+// How many times as fast as the case's variant of that name this one is.
+BenchCell ratio_cell(const BenchMeasurement& measurement, size_t variant, std::string_view against);
+
+struct BenchReport {
+  std::string benchmark;  // "gemm"
+  at::Device device;
+  at::ScalarType dtype;
+  std::vector<std::string> explanations;  // lines above the table: how it was measured and counted
+  std::vector<BenchRow> rows;             // all with the same titles
+};
+
+// Prints the table, or with --json the rows; writes --output_file.
+void write_bench_report(const BenchReport& report, const BenchOptions& options);
+
+// "bf16"
+std::string short_dtype_name(at::ScalarType dtype);
+// The line of `explanations` that says how operators are measured.
+std::string how_measured(const BenchOptions& options);
+
+}  // namespace megalith

@@ -1,0 +1,29 @@
+// Options from the environment: MEGALITH_<OPTION> sets the option of that name, above files and below the command line.
+//
+//   MEGALITH_TRAIN_ITERS=50 megalith train --config recipe.yaml
+//
+// Variables that Megatron's and Primus's scripts export for other layers (NVTE_…, HSA_…, GPU_…) are named once, so that
+// nobody believes they steer this program.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/option.h"
+#include "config/setting.h"
+#include "config/yaml_document.h"
+
+namespace megalith {
+
+struct EnvironmentSettings {
+  std::vector<Setting> settings;
+  std::vector<std::string> notes;
+};
+
+EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options);
+
+// The environment of this process, for ConfigInputs.
+EnvironmentMap environment_snapshot();
+
+}  // namespace megalith

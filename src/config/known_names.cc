@@ -1,0 +1,153 @@
+// Looking up names, and what to say about those without effect; see known_names.h.
+#include "config/known_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config/known_names_table.h"
+#include "config/option_value.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+using Table = std::map<std::string, KnownName, std::less<>>;
+
+// Every row's names, each with the neutral values behind its '='.
+Table build_table() {
+  Table table;
+  for (const KnownNamesRow& row : known_names_rows()) {
+    for (const std::string& entry : split_words(row.names)) {
+      const size_t equals = entry.find('=');
+      KnownName known{row.kind, row.text, row.is_switch, {}};
+      if (equals != std::string::npos) {
+        std::string rest = entry.substr(equals + 1);
+        for (size_t bar = 0; bar != std::string::npos;) {
+          bar = rest.find('|');
+          known.neutral.push_back(rest.substr(0, bar));
+          rest.erase(0, bar == std::string::npos ? bar : bar + 1);
+        }
+        known.is_switch = known.is_switch || known.neutral[0] == "false" || known.neutral[0] == "true";
+      }
+      const bool is_new = table.emplace(entry.substr(0, equals), std::move(known)).second;
+      MEGALITH_CHECK(is_new, "known name '{}' stands twice in the table", entry);
+    }
+  }
+  return table;
+}
+
+const Table& table() {
+  static const Table built = build_table();
+  return built;
+}
+
+bool same_value(const std::string& a, const std::string& b) {
+  if (lower_case(trim(a)) == lower_case(b)) return true;
+  const std::optional<double> a_number = parse_number(a), b_number = parse_number(b);
+  if (a_number && b_number) return *a_number == *b_number;
+  const std::optional<bool> a_bool = parse_bool(a), b_bool = parse_bool(b);
+  return a_bool && b_bool && *a_bool == *b_bool;
+}
+
+constexpr std::string_view kNo = "no_";
+
+NameMatch match_option(const OptionSet& options, const std::string& name) {
+  if (Option* option = options.find(name)) return {option, nullptr, false, option->name()};
+  if (Option* option = options.find_opposite(name)) return {option, nullptr, true, option->name()};
+  Option* positive = name.starts_with(kNo) ? options.find(name.substr(kNo.size())) : nullptr;
+  // The whole name may still be somebody else's: --no_fp8_weight_transpose_cache.
+  if (!positive || !positive->is_switch() || find_known_name(name)) return {};
+  return {positive, nullptr, true, positive->name()};
+}
+
+NameMatch match_known(const std::string& name) {
+  if (const KnownName* known = find_known_name(name)) return {nullptr, known, false, name};
+  const std::string positive = name.starts_with(kNo) ? name.substr(kNo.size()) : "";
+  const KnownName* known = find_known_name(positive);
+  return known && known->is_switch ? NameMatch{nullptr, known, true, positive} : NameMatch{};
+}
+
+NameMatch match(const OptionSet& options, const std::string& name) {
+  const NameMatch found = match_option(options, name);
+  return found ? found : match_known(name);
+}
+
+// modules.pre_trainer.overrides.lora.dim -> lora.dim
+std::string without_layout(std::string name) {
+  constexpr std::string_view kModules = "modules.", kOverrides = "overrides.";
+  if (name.starts_with(kModules)) {
+    const size_t dot = name.find('.', kModules.size());
+    name.erase(0, dot == std::string::npos ? name.size() : dot + 1);
+  }
+  if (name.starts_with(kOverrides)) name.erase(0, kOverrides.size());
+  return name;
+}
+
+}  // namespace
+
+const KnownName* find_known_name(std::string_view name) {
+  const Table& names = table();
+  const std::string folded = fold_name(name);
+  const auto found = names.find(folded);
+  if (found != names.end()) return &found->second;
+  // Environment variables and the options of some services come in families, PREFIX_*, and maps, MAP.*.
+  for (size_t end = folded.find_first_of("_."); end != std::string::npos; end = folded.find_first_of("_.", end + 1)) {
+    const auto family = names.find(folded.substr(0, end + 1) + "*");
+    if (family != names.end()) return &family->second;
+  }
+  return nullptr;
+}
+
+bool is_neutral(const KnownName& known, const WrittenValue& value) {
+  if (value.form == WrittenValue::Form::kNull) return true;
+  const std::string text = value.text();
+  if (is_null_word(text) || text == "[]") return true;
+  return std::any_of(known.neutral.begin(), known.neutral.end(),
+                     [&](const std::string& neutral) { return same_value(text, neutral); });
+}
+
+NameMatch look_up(const OptionSet& options, std::string_view written) {
+  const std::string name = fold_name(written);
+  if (name.find('.') == std::string::npos) return match(options, name);
+  const std::string path = without_layout(name);
+  std::string joined = path;
+  std::replace(joined.begin(), joined.end(), '.', '_');
+  if (NameMatch found = match_option(options, joined)) return found;
+  if (NameMatch found = match_known(path)) return found;
+  if (NameMatch found = match_known(joined)) return found;
+  return match(options, path.substr(path.rfind('.') + 1));
+}
+
+UserError unknown_name(const OptionSet& options, const Setting& setting) {
+  const bool is_command_line = setting.source.layer == OptionLayer::kCommandLine;
+  constexpr size_t kLongestShown = 100;
+  const std::string shown = setting.name.substr(0, kLongestShown);
+  std::string message = is_command_line ? fmt::format("unknown option '--{}'", shown)
+                                        : fmt::format("{}: unknown key '{}'", setting.source.where, shown);
+  std::string nearest = options.nearest(setting.name);
+  const size_t dot = setting.name.rfind('.');
+  if (nearest.empty() && dot != std::string::npos) nearest = options.nearest(setting.name.substr(dot + 1));
+  const std::string folded = fold_name(setting.name);
+  if (nearest.empty() && folded.starts_with("no_")) nearest = options.nearest(folded.substr(3));
+  if (nearest.empty()) return UserError(message, "'--help' lists every option, and 'docs/' explains them");
+  return UserError(message + fmt::format(". Did you mean '{}{}'?", is_command_line ? "--" : "", nearest));
+}
+
+void NoEffectNotes::add(std::string_view name, std::string_view reason) {
+  auto row = std::find_if(names_of_reason_.begin(), names_of_reason_.end(),
+                          [&](const auto& entry) { return entry.first == reason; });
+  if (row == names_of_reason_.end()) row = names_of_reason_.insert(row, {std::string(reason), {}});
+  std::vector<std::string>& names = row->second;
+  if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+}
+
+std::vector<std::string> NoEffectNotes::lines() const {
+  std::vector<std::string> result;
+  for (const auto& [reason, names] : names_of_reason_) {
+    result.push_back(fmt::format("{}: {} ({})", label_, join(names, ", "), reason));
+  }
+  return result;
+}
+
+}  // namespace megalith

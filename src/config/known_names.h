@@ -1,0 +1,68 @@
+// Names that users of Megatron-LM, Primus and Transformer Engine carry in their commands and configurations and that
+// are no options of this program: each is recognised, and what it asks for is either already so (said in one line),
+// not supported (an error, unless the value is the neutral one), or was renamed long ago (an error with advice).
+// An option of the program always beats this table, so implementing one is declaring it.
+//
+// Source: Megatron-LM megatron/training/arguments.py (core_r0.14.0), Primus primus/configs/**/*.yaml,
+// ROCm/Megatron-LM examples/**/*.sh.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/option.h"
+#include "config/setting.h"
+#include "core/error.h"
+
+namespace megalith {
+
+struct KnownName {
+  enum class Kind {
+    kNoEffect,     // nothing to do: `text` says why
+    kUnsupported,  // would change results: an error unless the value is neutral; `text` says what it belongs to
+    kRemoved,      // upstream removed it: `text` says what to write instead
+  };
+  Kind kind = Kind::kNoEffect;
+  std::string text;
+  // Takes true or false, or nothing, on the command line; any other takes values.
+  bool is_switch = false;
+  std::vector<std::string> neutral;  // values that ask for nothing; null always does
+};
+
+// The entry for a name, or for the family of an environment variable (NVTE_…, NCCL_…), or nullptr.
+const KnownName* find_known_name(std::string_view name);
+
+// Whether a value asks for nothing: null, or one of the neutral ones (false = no = 0, 1 = 1.0).
+bool is_neutral(const KnownName& known, const WrittenValue& value);
+
+// What a written name stands for.
+struct NameMatch {
+  Option* option = nullptr;  // at most one of the two
+  const KnownName* known = nullptr;
+  bool is_negated = false;  // written no_NAME where only NAME is known, or an opposite
+  std::string name;         // the name that matched
+
+  explicit operator bool() const { return option || known; }
+};
+
+// Looks up the whole name first, then without "no_" for booleans; dotted names (modules.pre_trainer.overrides.lr,
+// lora.dim) by their whole path joined with '_', then by their last part. Options come before known names.
+NameMatch look_up(const OptionSet& options, std::string_view name);
+
+// "unknown key 'micro_batchsize'. Did you mean 'micro_batch_size'?" with the place before it.
+UserError unknown_name(const OptionSet& options, const Setting& setting);
+
+// Collects names without effect and renders one line for each reason.
+class NoEffectNotes {
+ public:
+  explicit NoEffectNotes(std::string label = "no effect here") : label_(std::move(label)) {}
+  void add(std::string_view name, std::string_view reason);
+  std::vector<std::string> lines() const;
+
+ private:
+  std::string label_;
+  std::vector<std::pair<std::string, std::vector<std::string>>> names_of_reason_;  // in order of appearance
+};
+
+}  // namespace megalith

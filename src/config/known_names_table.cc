@@ -1,0 +1,269 @@
+// Known names that are no options here, in groups that share a reason; see known_names.h.
+//
+// Upstream's presets list every argument with its default, so a name belongs here even when hardly anybody sets it.
+// Sub-options of a feature that is itself refused ("read only with num_experts") are without effect: one error for the
+// feature says more than twenty for its details.
+#include "config/known_names_table.h"
+
+namespace megalith {
+namespace {
+
+using Kind = KnownName::Kind;
+constexpr bool kSwitch = true, kValue = false;
+
+constexpr KnownNamesRow kRows[] = {
+    // ---- The Python stack's performance switches ----
+    {Kind::kNoEffect, kSwitch, "operators are always fused",
+     "use_flash_attn masked_softmax_fusion bias_swiglu_fusion bias_dropout_fusion rope_fusion "
+     "apply_rope_fusion persist_layer_norm no_persist_layer_norm cross_entropy_loss_fusion fused_single_qkv_rope "
+     "fused_padded_mla_attention use_te_activation_func use_transformer_engine_op_fuser flash_decode "
+     "gradient_accumulation_fusion enable_fused_linear_ce"},
+    {Kind::kNoEffect, kValue, "operators are always fused", "cross_entropy_fusion_impl attention_backend"},
+    {Kind::kNoEffect, kSwitch, "softmax is always computed in fp32", "attention_softmax_in_fp32"},
+    {Kind::kNoEffect, kSwitch, "there is one implementation, with neither Transformer Engine nor Apex",
+     "use_mcore_models deprecated_use_mcore_models use_legacy_models te_rng_tracker inference_rng_tracker "
+     "disable_compile_dependencies enable_experimental disable_primus_topk_router use_deprecated_20241209_moe_layer "
+     "lazy_mpu_init test_mode patch_moe_overlap"},
+    {Kind::kNoEffect, kValue, "there is one implementation, with neither Transformer Engine nor Apex",
+     "transformer_impl onnx_safe DDP_impl data_impl"},
+    {Kind::kNoEffect, kSwitch, "no Python runs here", "manual_gc manual_gc_eval"},
+    {Kind::kNoEffect, kValue, "no Python runs here",
+     "manual_gc_interval multiprocessing_context dataloader_mp_context torch_compile.* TOKENIZERS_PARALLELISM"},
+    {Kind::kNoEffect, kValue, "the indices are built by as many threads as there are processors",
+     "num_dataset_builder_threads"},
+    {Kind::kNoEffect, kSwitch, "masks are described, never stored", "create_attention_mask_in_dataloader"},
+    {Kind::kNoEffect, kSwitch, "data files are always memory-mapped", "mmap_bin_files"},
+    {Kind::kNoEffect, kValue, "memory is planned, not collected", "empty_unused_memory_level"},
+    {Kind::kNoEffect, kSwitch, "Primus-Turbo's kernels are not used; operators are our own", "enable_primus_turbo"},
+    {Kind::kNoEffect, kValue, "Primus-Turbo's kernels are not used; operators are our own",
+     "turbo_* use_turbo_* enable_turbo_* sink_window_even_layers_only"},
+    {Kind::kNoEffect, kSwitch, "the loss is always normalised by the tokens of the whole global batch",
+     "calculate_per_token_loss"},
+    {Kind::kNoEffect, kSwitch, "gradients are always accumulated in fp32", "accumulate_allreduce_grads_in_fp32"},
+    {Kind::kNoEffect, kSwitch, "non-finite losses and gradients are always looked for",
+     "check_for_nan_in_loss_and_grad"},
+    {Kind::kNoEffect, kSwitch, "weights are drawn by name and position, alike on every device",
+     "use_cpu_initialization"},
+    {Kind::kNoEffect, kSwitch, "position_embedding_type decides", "add_position_embedding position_embedding"},
+
+    // ---- Communication and sharding ----
+    {Kind::kNoEffect, kValue, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
+     "distributed_backend pipeline_model_parallel_comm_backend tp_comm_bootstrap_backend nccl_communicator_config_path "
+     "high_priority_stream_groups sharp_enabled_group suggested_communication_unit_size"},
+    {Kind::kNoEffect, kSwitch, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
+     "enable_gloo_process_groups disable_gloo_process_groups use_sharp use_ring_exchange_p2p"},
+    {Kind::kNoEffect, kValue, "the launcher's environment says it", "local_rank"},
+    {Kind::kNoEffect, kSwitch,
+     "gradients are summed: the loss is divided by the tokens of the whole global batch first",
+     "ddp_average_in_collective gradient_reduce_div_fusion"},
+    {Kind::kNoEffect, kSwitch, "it changes memory and overlap, not results",
+     "overlap_param_gather_with_optimizer_step overlap_p2p_comm overlap_p2p_communication "
+     "use_megatron_fsdp use_custom_fsdp align_grad_reduce align_param_gather "
+     "scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
+     "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute use_tp_pp_dp_mapping "
+     "init_model_with_meta_device tp_comm_overlap barrier_with_L1_time "
+     "barrier_with_level_1_timing combined_1f1b standalone_embedding_stage overlap_moe_expert_parallel_comm "
+     "data_parallel_random_init"},
+    {Kind::kNoEffect, kValue, "it changes memory and overlap, not results",
+     "data_parallel_sharding_strategy wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs "
+     "tp_comm_overlap_rs_dgrad "
+     "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad distributed_timeout_minutes "
+     "train_sync_interval replication_jump replication_factor "
+     "combined_1f1b_recipe data_parallel_replicate_degree enable_odc enable_odc_* odc_*"},
+    {Kind::kUnsupported, kValue, "tensor parallelism",
+     "tensor_model_parallel_size=1 encoder_tensor_model_parallel_size=0|1"},
+    {Kind::kUnsupported, kValue, "pipelines of encoders and decoders",
+     "encoder_pipeline_model_parallel_size=0|1 pipeline_model_parallel_split_rank=null"},
+    {Kind::kUnsupported, kValue, "lists of layers by stage (pipeline_model_parallel_layout says it)",
+     "decoder_pipeline_manual_split_list=null"},
+    {Kind::kNoEffect, kValue, "pp_algorithm decides; it changes memory and overlap, not results",
+     "communication_method zero_bubble_* pp_cost_* pp_max_mem interleave_group_size num_seq_splits "
+     "offload_*"},
+    {Kind::kNoEffect, kSwitch, "pp_algorithm decides; it changes memory and overlap, not results",
+     "pp_warmup allow_padding_num_layers enable_1f1b_v enable_zb_runtime enable_exactly_numeric_match "
+     "enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline patch_zero_bubble "
+     "pre_communication_optimization offload auto_offload_time cpu_offload"},
+    {Kind::kUnsupported, kSwitch, "replicated local checkpoints", "replication=false"},
+
+    // ---- Memory for time: the same results ----
+    {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; see recompute_granularity",
+     "distribute_saved_activations moe_layer_recompute"},
+    {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; optimizer state stays on the device",
+     "optimizer_cpu_offload use_torch_optimizer_for_cpu_offload overlap_cpu_optimizer_d2h_h2d pin_cpu_grads "
+     "pin_cpu_params"},
+    {Kind::kNoEffect, kValue, "it saves memory and changes no result; optimizer state stays on the device",
+     "optimizer_offload_fraction"},
+
+    // ---- Precision ----
+    {Kind::kUnsupported, kValue, "FP8 training", "fp8=null fp8_format=null fp8_e4m3=false fp8_hybrid=false"},
+    {Kind::kUnsupported, kValue, "FP4 training", "fp4=null fp4_format=null"},
+    {Kind::kNoEffect, kValue, "read only with fp8 or fp4",
+     "fp8_margin fp8_recipe fp8_interval fp8_amax_history_len fp8_amax_compute_algo num_layers_at_start_in_bf16 "
+     "num_layers_at_end_in_bf16 fp4_recipe mxfp4_scale_rounding_mode te_precision_config_file"},
+    {Kind::kNoEffect, kSwitch, "read only with fp8 or fp4",
+     "fp8_wgrad fp8_param_gather fp8_param fp8_reduce_amax no_fp8_weight_transpose_cache "
+     "keep_fp8_weight_transpose_cache_te keep_fp8_transpose_cache_when_using_custom_fsdp first_last_layers_bf16 "
+     "moe_router_padding_for_fp8 fp4_param fp4_param_gather mxfp4_gradient_stochastic_rounding"},
+    {Kind::kUnsupported, kSwitch, "a cross entropy in fp16", "fp16_lm_cross_entropy=false"},
+    {Kind::kUnsupported, kValue, "optimizer state in that dtype", "main_grads_dtype=fp32 main_params_dtype=fp32"},
+
+    // ---- Architecture ----
+    {Kind::kUnsupported, kValue, "ROCm's earlier mixture of experts (num_experts has it)", "use_rocmoe=false"},
+    {Kind::kNoEffect, kValue, "experts are always grouped, and tokens travel by the group's own collectives",
+     "moe_deepep_num_sms moe_flex_dispatcher_backend"},
+    {Kind::kNoEffect, kSwitch, "experts are always grouped, and tokens travel by the group's own collectives",
+     "moe_enable_deepep moe_grouped_gemm moe_use_legacy_grouped_gemm moe_permute_fusion moe_enable_mori "
+     "moe_use_fused_router_with_aux_score moe_lbl_in_fp32 moe_use_megatron_switch moe_extended_tp"},
+    {Kind::kNoEffect, kSwitch, "the loads of all layers are always recorded", "moe_per_layer_logging"},
+    {Kind::kNoEffect, kSwitch, "num_shared_experts decides", "enable_shared_expert"},
+    {Kind::kUnsupported, kSwitch, "upcycling of a dense model", "moe_use_upcycling=false"},
+    {Kind::kUnsupported, kSwitch, "experts over all data-parallel ranks (set expert_model_parallel_size)",
+     "moe_expert_model_parallelism=false"},
+    {Kind::kUnsupported, kValue, "soft-capping of a router's logits", "router_logit_softcapping=0"},
+    {Kind::kNoEffect, kValue, "forced balance sends tokens to experts in turn", "moe_router_force_load_balancing_type"},
+    {Kind::kUnsupported, kSwitch, "this activation", "quick_geglu=false"},
+    {Kind::kUnsupported, kSwitch, "this form of normalisation",
+     "qk_l2_norm=false apply_residual_connection_post_layernorm=false"},
+    {Kind::kNoEffect, kSwitch, "it divides and multiplies scores by the same number: softmax is always in fp32",
+     "apply_query_key_layer_scaling query_key_layer_scaling"},
+    {Kind::kUnsupported, kSwitch, "a residual stream in fp32", "fp32_residual_connection=false"},
+    {Kind::kUnsupported, kValue, "this form of rotary embedding",
+     "rotary_interleaved=false rotary_percent=1 rotary_seq_len_interpolation_factor=1"},
+    {Kind::kUnsupported, kValue, "this attention window or sink",
+     "window_size=-1|-1,-1 attention_sink_k=0 use_sink_attention=false sink_sliding_window=0"},
+    {Kind::kUnsupported, kValue, "logit soft-capping", "final_logit_softcapping=0 attn_logit_softcapping=0"},
+    {Kind::kUnsupported, kValue, "this initialisation",
+     "init_method_xavier_uniform=false embedding_init_method_std=null perform_initialization=true "
+     "initialization=true"},
+    {Kind::kUnsupported, kValue, "layers that differ in kind",
+     "spec=null heterogeneous_layers_config_path=null heterogeneous_layers_config_encoded_json=null "
+     "hybrid_attention_ratio=0 hybrid_mlp_ratio=0 hybrid_override_pattern=null lfm_layer_types=null"},
+    {Kind::kUnsupported, kValue, "this kind of model", "model_type=gpt is_hybrid_model=false"},
+    {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
+    {Kind::kUnsupported, kValue, "encoder-decoder models", "encoder_num_layers=null decoder_num_layers=null"},
+    {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
+     "bert_binary_head encoder_seq_length decoder_seq_length mask_prob short_seq_prob mask_type mask_factor "
+     "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "
+     "evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings bert_embedder_type"},
+    {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},
+    {Kind::kNoEffect, kValue, "read only by vision models",
+     "vision_pretraining_type vision_backbone_type swin_backbone_type num_classes img_h img_w num_channels patch_dim "
+     "classes_fraction data_per_class_fraction iter_per_epoch dino_*"},
+    {Kind::kUnsupported, kSwitch, "retrieval-enhanced models", "retro_add_retriever=false"},
+    {Kind::kNoEffect, kValue, "read only by retrieval-enhanced models", "retro_*"},
+    {Kind::kUnsupported, kSwitch, "reinforcement learning", "perform_rl_step=false"},
+    {Kind::kNoEffect, kValue, "read only by reinforcement learning", "rl_* grpo_* langrl_*"},
+
+    // ---- Batch, schedule, optimizer ----
+    {Kind::kUnsupported, kValue, "this optimizer", "optimizer=adam|adamw"},
+    {Kind::kNoEffect, kValue, "read only by other optimizers", "sgd_momentum muon_*"},
+    {Kind::kUnsupported, kValue, "a learning rate of its own for some weights",
+     "head_lr_mult=1 decoupled_lr=null decoupled_min_lr=null"},
+    {Kind::kUnsupported, kValue, "weight decay that changes during training",
+     "weight_decay_incr_style=constant start_weight_decay=null end_weight_decay=null"},
+    {Kind::kNoEffect, kValue, "read only with lr_decay_style WSD",
+     "lr_wsd_decay_style lr_wsd_decay_iters lr_wsd_decay_samples"},
+    {Kind::kNoEffect, kSwitch, "what the command line and the files say wins over the checkpoint, and is printed",
+     "override_opt_param_scheduler use_checkpoint_opt_param_scheduler"},
+    {Kind::kNoEffect, kSwitch, "SIGTERM and SIGINT always end a run at the next step, after a checkpoint",
+     "exit_signal_handler"},
+    {Kind::kUnsupported, kValue, "skipping iterations", "iterations_to_skip=null"},
+    {Kind::kUnsupported, kSwitch, "damping of oscillating weights", "weight_deosc=false"},
+    {Kind::kNoEffect, kValue, "read only with weight_deosc", "weight_deosc_*"},
+    {Kind::kUnsupported, kValue, "instruction tuning",
+     "stage=pretrain enable_packed_sequences=false lora.enabled=false"},
+    {Kind::kNoEffect, kValue, "read only by instruction tuning",
+     "sft_* use_packed_attention max_samples_per_sequence lora.*"},
+
+    // ---- Data ----
+    {Kind::kNoEffect, kValue, "documents keep their order, and all workers share one queue",
+     "partitions chunk_size workers_to_check dataset_impl"},
+    {Kind::kNoEffect, kSwitch, "documents keep their order, and all workers share one queue",
+     "keep_sequential_samples find_optimal_num_workers"},
+    {Kind::kUnsupported, kValue, "sentences of another language: the rule is one for all (docs/data.md)",
+     "lang=english"},
+    {Kind::kUnsupported, kValue, "several or complete validation sets",
+     "full_validation=false multiple_validation_sets=false"},
+    {Kind::kUnsupported, kSwitch, "documents kept apart within a sample",
+     "reset_position_ids=false reset_attention_mask=false eod_mask_loss=false"},
+    {Kind::kUnsupported, kValue, "this tokenizer setting", "extra_vocab_size=0"},
+    {Kind::kNoEffect, kSwitch, "tokenizer files hold no code, and there is one reader",
+     "trust_remote_code legacy_tokenizer"},
+    {Kind::kNoEffect, kValue, "mock_data has one form", "mock_dataset.*"},
+    {Kind::kNoEffect, kValue, "no sample is drawn in excess", "mid_level_dataset_surplus"},
+    {Kind::kNoEffect, kValue, "samples are never padded", "max_padding_length"},
+    {Kind::kNoEffect, kValue, "data is read from files", "object_storage_cache_path"},
+
+    // ---- Checkpoints ----
+    {Kind::kNoEffect, kValue, "there is one checkpoint format, and it loads under every layout",
+     "ckpt_format dist_ckpt_format dist_ckpt_format_deprecated dist_ckpt_strictness dist_ckpt_save_pre_mcore_014 "
+     "dist_ckpt_optim_fully_reshardable"},
+    {Kind::kNoEffect, kSwitch, "there is one checkpoint format, and it loads under every layout",
+     "use_dist_ckpt use_dist_ckpt_deprecated auto_detect_ckpt_format ckpt_fully_parallel_save "
+     "ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_load ckpt_assume_constant_structure "
+     "use_mp_args_from_checkpoint_args ckpt_convert_update_legacy_dist_opt_format use_persistent_ckpt_worker "
+     "use_tokenizer_model_from_checkpoint_args"},
+    {Kind::kUnsupported, kValue, "changing formats while training (see 'megalith convert')",
+     "ckpt_convert_format=null ckpt_convert_save=null"},
+    {Kind::kUnsupported, kValue, "this way of saving or loading",
+     "non_persistent_save_interval=null pretrained_checkpoint=null ckpt_step=null use_checkpoint_args=false "
+     "load_main_params_from_ckpt=false no_save_optim=false no_save_rng=false no_load_optim=false no_load_rng=false "
+     "finetune=false save_retain_interval=null auto_continue_train=false disable_last_saving=false"},
+    {Kind::kNoEffect, kValue, "read only with non_persistent_save_interval",
+     "non_persistent_ckpt_type non_persistent_global_ckpt_dir non_persistent_local_ckpt_dir "
+     "non_persistent_local_ckpt_algo"},
+
+    // ---- Logs, profiles, services ----
+    {Kind::kNoEffect, kSwitch, "the iteration line always has it", "log_throughput"},
+    {Kind::kNoEffect, kValue, "TensorBoard's events are on disk after each step", "tensorboard_queue_size"},
+    {Kind::kNoEffect, kSwitch, "TensorBoard's events always have it",
+     "log_batch_size_to_tensorboard log_learning_rate_to_tensorboard"},
+    {Kind::kNoEffect, kSwitch, "profile always means PyTorch's profiler", "use_pytorch_profiler"},
+    {Kind::kNoEffect, kSwitch, "no such service is contacted",
+     "disable_wandb disable_mlflow enable_one_logger adlr_autoresume enable_ft_package calc_ft_timeouts "
+     "inprocess_restart run_workload_inspector_server disable_straggler_on_startup log_straggler one_logger_async"},
+    {Kind::kNoEffect, kValue, "no such service is contacted",
+     "wandb_* mlflow_* one_logger_* straggler_* adlr_autoresume_interval app_tag_run_name app_tag_run_version"},
+    {Kind::kNoEffect, kSwitch, "this build does not record it",
+     "log_params_norm log_num_zeros_in_grad log_progress log_energy use_rocm_mem_info record_memory_history "
+     "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
+     "use_nsys_profiler check_for_spiky_loss check_for_large_grads"},
+    {Kind::kNoEffect, kValue, "this build does not record it",
+     "timing_log_level timing_log_option use_rocm_mem_info_iters "
+     "memory_snapshot_path profile_memory_iter wall_clock_step_timer generate_tracelens_report logging_level "
+     "config_logger_dir rerun_mode error_injection_rate error_injection_type result_rejected_tracker_filename"},
+    {Kind::kNoEffect, kValue, "log levels belong to Primus's launcher",
+     "sink_level file_sink_level stderr_sink_level master_sink_level trainable"},
+    {Kind::kNoEffect, kValue, "read only when serving a model",
+     "inference_* max_tokens_to_oom enable_cuda_graph external_cuda_graph cuda_graph_*"},
+
+    // ---- Removed upstream, or another fork's word ----
+    {Kind::kRemoved, kValue, "write micro_batch_size", "batch_size=null"},
+    {Kind::kRemoved, kValue, "write lr_warmup_fraction, or lr_warmup_iters", "warmup=null"},
+    {Kind::kRemoved, kValue, "write tensor_model_parallel_size", "model_parallel_size=1"},
+    {Kind::kRemoved, kSwitch, "write recompute_granularity full, recompute_method and recompute_num_layers",
+     "checkpoint_activations=false"},
+    {Kind::kRemoved, kSwitch, "write position_embedding_type rope", "use_rotary_position_embeddings=false"},
+    {Kind::kRemoved, kValue, "give the file as --config FILE", "yaml_cfg=null"},
+    {Kind::kRemoved, kValue, "write norm_epsilon", "layernorm_epsilon=null"},
+    {Kind::kRemoved, kSwitch, "write swiglu", "glu=false"},
+    {Kind::kRemoved, kValue, "write tokenizer_type HuggingFaceTokenizer and tokenizer_model DIR",
+     "patch_tokenizer_type=null"},
+    {Kind::kRemoved, kValue, "pre-training is the default; load a checkpoint with load or load_hf to go on from it",
+     "train_mode=pretrain"},
+
+    // ---- Environment variables, met as keys ----
+    {Kind::kNoEffect, kValue, "read by Transformer Engine, which is not used", "NVTE_* TE_* PATCH_TE_FLASH_ATTN"},
+    {Kind::kNoEffect, kValue, "read by the GPU's runtime from the environment, not by this program",
+     "HSA_* GPU_* HIP_* ROCR_* CUDA_* HIPBLASLT_* ROCBLAS_*"},
+    {Kind::kNoEffect, kValue, "read by the communication library from the environment, not by this program",
+     "NCCL_* RCCL_* MSCCL_* MSCCLPP_* GLOO_* TORCH_NCCL_* UCCL_*"},
+    {Kind::kNoEffect, kValue, "read by Primus's scripts",
+     "PRIMUS_* REBUILD_BNXT PATH_TO_BNXT_TAR_PACKAGE USING_AINIC ENABLE_NUMA_BINDING TORCH_COMPILE_DISABLE"},
+};
+
+}  // namespace
+
+std::span<const KnownNamesRow> known_names_rows() { return kRows; }
+
+}  // namespace megalith

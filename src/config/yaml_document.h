@@ -1,0 +1,57 @@
+// YAML files composed of others, each value with the place it was written.
+//
+//   extends: base.yaml | [a.yaml, b.yaml]   deep-merged below this file's own keys; later files beat earlier ones
+//   bases: [a.yaml]                         the same, and this file may only name keys that a base has
+//   includes: [a.yaml]                      fills in what is still missing; the first file beats later ones
+//   key: ${VAR} or ${VAR:default}           replaced from the environment; an unset VAR without default is an error
+//
+// Paths are relative to the file that names them. Source: Primus primus/core/config/*.py (v26.5) for `extends`,
+// primus/core/utils/yaml_utils.py (v0.1.0) for `bases` and `includes`.
+//
+// Files come from outside: size, depth, number of values (aliases counted where they are used) and number of composed
+// files are bounded, cycles are found, and what is wrong is reported as errors.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "config/option_value.h"
+#include "core/error.h"
+
+namespace megalith {
+
+using EnvironmentMap = std::map<std::string, std::string>;
+
+struct YamlNode {
+  enum class Kind { kNull, kScalar, kList, kMap };
+  Kind kind = Kind::kNull;
+  std::string text;                                        // kScalar, variables replaced
+  bool is_quoted = false;                                  // kScalar
+  std::vector<YamlNode> items;                             // kList
+  std::vector<std::pair<std::string, YamlNode>> children;  // kMap, in order, keys unique
+  std::string where;                                       // "recipe.yaml:31"
+
+  const YamlNode* find(std::string_view key) const;  // kMap
+  bool is_map() const { return kind == Kind::kMap; }
+  bool is_scalar() const { return kind == Kind::kScalar; }
+  // Null, scalar or list of scalars as an option's value; UserError for maps and for lists of anything else.
+  WrittenValue written() const;
+};
+
+struct YamlDocument {
+  YamlNode root;  // kNull when the file could not be read
+  std::vector<UserError> errors;
+  std::vector<std::string> notes;  // a key written twice, for one
+};
+
+YamlDocument load_yaml(const std::filesystem::path& file, const EnvironmentMap& environment);
+
+// ${VAR} and ${VAR:default} replaced; nested ones are not supported, and text that is no such form stays.
+// Throws UserError naming the variable when it is unset and has no default.
+std::string substitute_variables(std::string_view text, const EnvironmentMap& environment);
+
+}  // namespace megalith

@@ -1,0 +1,88 @@
+// The hub's cache on this machine, in huggingface_hub's own layout, so that each finds what the other fetched:
+//
+//   CACHE/models--org--name/blobs/HASH                  a file's bytes, by its SHA-256 (large) or git's SHA-1 (small)
+//                          /blobs/HASH.incomplete       the first bytes of one that is being fetched
+//                          /refs/main                   the commit that a branch or tag named when it was last asked
+//                          /snapshots/COMMIT/file       a relative link to its blob
+//   CACHE/datasets--org--name/…
+//   CACHE/.locks/models--org--name/HASH.lock            held (flock) while a blob is fetched
+//
+// Source: huggingface_hub 0.36, file_download.py; its documentation, "Understand caching".
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "config/yaml_document.h"
+#include "hub/names.h"
+#include "hub/options.h"
+
+namespace megalith {
+
+// What a hub is waited for, and how much of an answer is taken. Not options but for `total`: what tests make smaller.
+struct HubPatience {
+  std::chrono::milliseconds connect_timeout{10'000};  // HF_HUB_ETAG_TIMEOUT
+  std::chrono::milliseconds stall_timeout{10'000};    // HF_HUB_DOWNLOAD_TIMEOUT
+  std::chrono::milliseconds first_pause{1'000};       // between tries; doubles
+  std::chrono::milliseconds total{600'000};           // hub_timeout_minutes
+  // About 130 000 files. The hub advises against more than 100 000 in a repository.
+  size_t most_list_bytes = size_t{32} << 20;
+};
+
+// From the variables that huggingface_hub reads, and our options. The token is for requests only: no message or file
+// may hold it.
+struct HubSettings {
+  std::filesystem::path cache;       // HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub
+  std::filesystem::path token_path;  // HF_TOKEN_PATH, else $HF_HOME/token
+  std::string endpoint;              // HF_ENDPOINT, else https://huggingface.co
+  std::string token;                 // HF_TOKEN, else the file's; may be empty
+  std::string token_source;          // "HF_TOKEN" or the file; empty without a token
+  bool is_offline = false;           // HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE
+  HubPatience patience;
+  std::string ca_file;               // REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE
+
+  std::string shown_endpoint() const;  // without a password that it may have
+};
+
+// UserError: an endpoint that is no URL, a token that no header can carry, a timeout that is no number.
+HubSettings read_hub_settings(const EnvironmentMap& environment, const HubOptions& options = {});
+
+// Where a repository lies in the cache: CACHE/models--org--name.
+std::filesystem::path hub_repo_folder(const HubSettings& settings, const HubName& name);
+std::filesystem::path hub_blob(const HubSettings& settings, const HubName& name, const std::string& hash);
+
+// The commit that the name's revision stands for, as far as the cache knows.
+std::optional<std::string> cached_commit(const HubSettings& settings, const HubName& name);
+// The folder of that commit's files, when it is there. It may hold some of the files alone.
+std::optional<std::filesystem::path> cached_snapshot(const HubSettings& settings, const HubName& name);
+std::filesystem::path hub_snapshot(const HubSettings& settings, const HubName& name, const std::string& commit);
+
+// Records what a branch or tag names; nothing to do for a commit.
+void write_hub_ref(const HubSettings& settings, const HubName& name, const std::string& commit);
+
+// Makes a blob appear as a file of a snapshot: a relative link, or a second name or a copy where links cannot be.
+// The caller holds the blob's lock.
+void link_hub_blob(const HubSettings& settings, const HubName& name, const std::string& commit, const std::string& file,
+                   const std::string& hash);
+
+// A lock between processes, and with huggingface_hub's: flock on a file below CACHE/.locks. Held until destruction; the
+// system releases it when the process ends, however it ends.
+class HubLock {
+ public:
+  // key       the name of the lock, without ".lock"
+  // on_wait   called about every ten seconds while another process has it
+  HubLock(const HubSettings& settings, const HubName& name, const std::string& key,
+          const std::function<void(std::chrono::seconds)>& on_wait);
+  ~HubLock();
+  HubLock(const HubLock&) = delete;
+  HubLock& operator=(const HubLock&) = delete;
+
+ private:
+  int fd_ = -1;  // -1: this file system has no locks
+};
+
+}  // namespace megalith

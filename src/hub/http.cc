@@ -1,0 +1,396 @@
+// HTTP over libcurl; see http.h.
+#include "hub/http.h"
+
+#include <curl/curl.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <thread>
+
+#include "core/error.h"
+#include "core/strings.h"
+#include "core/time.h"
+
+namespace megalith {
+namespace {
+
+constexpr int kMostRedirects = 10;
+constexpr int64_t kMostHeaderBytes = int64_t{256} << 10;
+constexpr int64_t kMostDroppedBytes = int64_t{1} << 20;  // of the body of an error or a redirect
+constexpr int kLookEvery_ms = 20;                        // at stalls and should_stop
+
+// The functions of libcurl that are used here. Its ABI has been the same since version 7.16 (2006); the
+// newest of them, curl_multi_wait, came with 7.28 (2012).
+struct CurlLibrary {
+  decltype(&::curl_global_init) global_init;
+  decltype(&::curl_easy_init) easy_init;
+  decltype(&::curl_easy_cleanup) easy_cleanup;
+  decltype(&::curl_easy_reset) easy_reset;
+  // The header turns these two into macros that check types; the functions are variadic.
+  CURLcode (*easy_setopt)(CURL*, CURLoption, ...);
+  CURLcode (*easy_getinfo)(CURL*, CURLINFO, ...);
+  decltype(&::curl_easy_strerror) easy_strerror;
+  decltype(&::curl_multi_init) multi_init;
+  decltype(&::curl_multi_cleanup) multi_cleanup;
+  decltype(&::curl_multi_add_handle) multi_add_handle;
+  decltype(&::curl_multi_remove_handle) multi_remove_handle;
+  decltype(&::curl_multi_perform) multi_perform;
+  decltype(&::curl_multi_wait) multi_wait;
+  decltype(&::curl_multi_info_read) multi_info_read;
+  decltype(&::curl_slist_append) slist_append;
+  decltype(&::curl_slist_free_all) slist_free_all;
+};
+
+CurlLibrary load_curl() {
+  void* library = nullptr;
+  for (const char* name : {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"}) {
+    if (library == nullptr) library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    throw UserError("libcurl.so.4 is not on this machine, and downloads need it",
+                    "install it (apt-get install libcurl4), or fetch the files elsewhere and name their folder");
+  }
+  CurlLibrary curl{};
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
+    if (function == nullptr) throw UserError(fmt::format("libcurl.so.4 has no {}", name), "install a newer libcurl");
+  };
+  find(curl.global_init, "curl_global_init");
+  find(curl.easy_init, "curl_easy_init");
+  find(curl.easy_cleanup, "curl_easy_cleanup");
+  find(curl.easy_reset, "curl_easy_reset");
+  find(curl.easy_setopt, "curl_easy_setopt");
+  find(curl.easy_getinfo, "curl_easy_getinfo");
+  find(curl.easy_strerror, "curl_easy_strerror");
+  find(curl.multi_init, "curl_multi_init");
+  find(curl.multi_cleanup, "curl_multi_cleanup");
+  find(curl.multi_add_handle, "curl_multi_add_handle");
+  find(curl.multi_remove_handle, "curl_multi_remove_handle");
+  find(curl.multi_perform, "curl_multi_perform");
+  find(curl.multi_wait, "curl_multi_wait");
+  find(curl.multi_info_read, "curl_multi_info_read");
+  find(curl.slist_append, "curl_slist_append");
+  find(curl.slist_free_all, "curl_slist_free_all");
+  if (curl.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
+    throw UserError("libcurl does not start", "reinstall it (apt-get install --reinstall libcurl4)");
+  }
+  return curl;
+}
+
+// Loaded once a process; never unloaded, because threads may still hold handles.
+const CurlLibrary& curl_library() {
+  static const CurlLibrary library = load_curl();
+  return library;
+}
+
+bool is_transient_curl_error(CURLcode code) {
+  constexpr std::array kTransient = {CURLE_COULDNT_RESOLVE_PROXY,
+                                     CURLE_COULDNT_RESOLVE_HOST,
+                                     CURLE_COULDNT_CONNECT,
+                                     CURLE_PARTIAL_FILE,
+                                     CURLE_OPERATION_TIMEDOUT,
+                                     CURLE_SSL_CONNECT_ERROR,
+                                     CURLE_GOT_NOTHING,
+                                     CURLE_SEND_ERROR,
+                                     CURLE_RECV_ERROR,
+                                     CURLE_HTTP2,
+                                     CURLE_HTTP2_STREAM};
+  for (const CURLcode one : kTransient) {
+    if (code == one) return true;
+  }
+  return false;
+}
+
+// One exchange, as libcurl's callbacks see it.
+struct HttpExchange {
+  const HttpClient::Sink* sink = nullptr;
+  HttpResponse response;
+  int64_t num_bytes = 0, num_header_bytes = 0, num_dropped_bytes = 0;
+  bool is_stopped = false;  // by the sink
+  std::exception_ptr failure;
+};
+
+// libcurl's C code must not see an exception: it is kept, and the transfer ends.
+template <typename Body>
+size_t guarded(HttpExchange& exchange, size_t num_bytes, const Body& body) {
+  exchange.num_bytes += static_cast<int64_t>(num_bytes);
+  try {
+    body();
+  } catch (...) {
+    exchange.failure = std::current_exception();
+  }
+  return exchange.failure || exchange.is_stopped ? 0 : num_bytes;
+}
+
+size_t on_http_header(char* data, size_t size, size_t count, void* context) {
+  auto& exchange = *static_cast<HttpExchange*>(context);
+  return guarded(exchange, size * count, [&] {
+    exchange.num_header_bytes += static_cast<int64_t>(size * count);
+    if (exchange.num_header_bytes > kMostHeaderBytes) {
+      throw HttpError(fmt::format("{} sends headers without end", shown_url(exchange.response.url)), false);
+    }
+    const std::string_view line = trim({data, size * count});
+    // Each answer begins anew: those of a proxy and of `100 Continue` are passed over.
+    if (line.starts_with("HTTP/")) exchange.response.headers.clear();
+    const size_t colon = line.find(':');
+    if (colon == std::string_view::npos) return;
+    exchange.response.headers[lower_case(trim(line.substr(0, colon)))] = std::string(trim(line.substr(colon + 1)));
+  });
+}
+
+size_t on_http_body(char* data, size_t size, size_t count, void* context);
+
+}  // namespace
+
+struct HttpClient::State {
+  HttpSettings settings;
+  CURL* handle = nullptr;
+  CURLM* multi = nullptr;  // keeps connections
+
+  // Until the answer is complete, the sink or should_stop ends it, or it stalls.
+  CURLcode transfer(HttpExchange& exchange, const HttpRequest& request) const;
+  // One request, without following a redirect; its target, or "", is put into `redirect`.
+  HttpResponse exchange(const HttpRequest& request, const std::string& url, const Sink& sink, std::string& redirect);
+};
+
+namespace {
+
+struct HttpBodyContext {
+  HttpExchange* exchange;
+  CURL* handle;
+};
+
+size_t on_http_body(char* data, size_t size, size_t count, void* context) {
+  auto& body = *static_cast<HttpBodyContext*>(context);
+  HttpExchange& exchange = *body.exchange;
+  return guarded(exchange, size * count, [&] {
+    long status = 0;
+    curl_library().easy_getinfo(body.handle, CURLINFO_RESPONSE_CODE, &status);
+    exchange.response.status = static_cast<int>(status);
+    if ((status != 200 && status != 206) || !*exchange.sink) {
+      exchange.num_dropped_bytes += static_cast<int64_t>(size * count);
+      exchange.is_stopped = exchange.num_dropped_bytes > kMostDroppedBytes;
+      return;
+    }
+    const auto bytes = std::as_bytes(std::span(data, size * count));
+    if (!(*exchange.sink)(exchange.response, bytes)) exchange.is_stopped = true;
+  });
+}
+
+// Whether enough bytes still arrive: `quota` within each `timeout`, counted from the last time that so many were there.
+class HttpStallWatch {
+ public:
+  explicit HttpStallWatch(const HttpSettings& settings)
+      : timeout_(settings.stall_timeout),
+        quota_(std::max<int64_t>(1, settings.stall_bytes_per_s * settings.stall_timeout.count() / 1000)) {}
+
+  // num_bytes  that have arrived since the request began
+  bool is_stalled(int64_t num_bytes) {
+    if (num_bytes - marked_bytes_ >= quota_) begin_at(num_bytes);
+    return watch_.elapsed_ms() > static_cast<double>(timeout_.count());
+  }
+  void begin_at(int64_t num_bytes) {
+    marked_bytes_ = num_bytes;
+    watch_.restart();
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+  int64_t quota_, marked_bytes_ = 0;
+  Stopwatch watch_;
+};
+
+}  // namespace
+
+HttpClient::HttpClient(HttpSettings settings) : state_(std::make_unique<State>()) {
+  state_->settings = std::move(settings);
+  state_->handle = curl_library().easy_init();
+  state_->multi = curl_library().multi_init();
+  MEGALITH_CHECK(state_->handle != nullptr && state_->multi != nullptr, "libcurl gives no handle");
+}
+
+HttpClient::~HttpClient() {
+  if (!state_) return;
+  curl_library().easy_cleanup(state_->handle);
+  curl_library().multi_cleanup(state_->multi);
+}
+
+HttpClient::HttpClient(HttpClient&&) noexcept = default;
+
+CURLcode HttpClient::State::transfer(HttpExchange& exchange, const HttpRequest& request) const {
+  const CurlLibrary& curl = curl_library();
+  const auto fail = [&](const std::string& reason) {
+    exchange.failure = std::make_exception_ptr(
+        HttpError(fmt::format("{}: {}", shown_url(exchange.response.url), reason), true));
+  };
+  HttpStallWatch watch(settings);
+  bool is_connected = false;
+  curl.multi_add_handle(multi, handle);
+  CURLcode code = CURLE_OK;
+  for (int num_running = 1; !exchange.failure;) {
+    if (curl.multi_perform(multi, &num_running) != CURLM_OK) fail("libcurl fails");
+    if (num_running == 0 || exchange.failure) break;
+    // Until then the connection's own timeout counts.
+    double connecting_s = 0;
+    if (!is_connected) curl.easy_getinfo(handle, CURLINFO_PRETRANSFER_TIME, &connecting_s);
+    if (!is_connected && connecting_s > 0) {
+      is_connected = true;
+      watch.begin_at(exchange.num_bytes);
+    }
+    if (request.should_stop && request.should_stop()) {
+      fail("the answer was not complete in time");
+    } else if (is_connected && watch.is_stalled(exchange.num_bytes)) {
+      fail(fmt::format("fewer than {} bytes a second arrived for {}", settings.stall_bytes_per_s,
+                       format_duration(static_cast<double>(settings.stall_timeout.count()) / 1000)));
+    } else {
+      int num_ready = 0;
+      curl.multi_wait(multi, nullptr, 0, kLookEvery_ms, &num_ready);
+      // It returns at once while there is no socket yet, such as during the search for an address.
+      if (num_ready == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  int num_left = 0;
+  while (const CURLMsg* message = curl.multi_info_read(multi, &num_left)) {
+    if (message->msg == CURLMSG_DONE) code = message->data.result;
+  }
+  curl.multi_remove_handle(multi, handle);
+  return code;
+}
+
+HttpResponse HttpClient::State::exchange(const HttpRequest& request, const std::string& url, const Sink& sink,
+                                         std::string& redirect) {
+  const CurlLibrary& curl = curl_library();
+  HttpExchange exchange;
+  exchange.sink = &sink;
+  exchange.response.url = url;
+  HttpBodyContext body{&exchange, handle};
+  std::array<char, CURL_ERROR_SIZE> words{};
+  curl.easy_reset(handle);
+  curl.easy_setopt(handle, CURLOPT_URL, url.c_str());
+  curl.easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);  // threads
+  curl.easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 0L);
+  curl.easy_setopt(handle, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_IGNORED));
+  curl.easy_setopt(handle, CURLOPT_USERAGENT, "megalith");
+  curl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(settings.connect_timeout.count()));
+  curl.easy_setopt(handle, CURLOPT_ERRORBUFFER, words.data());
+  curl.easy_setopt(handle, CURLOPT_HEADERFUNCTION, on_http_header);
+  curl.easy_setopt(handle, CURLOPT_HEADERDATA, &exchange);
+  curl.easy_setopt(handle, CURLOPT_WRITEFUNCTION, on_http_body);
+  curl.easy_setopt(handle, CURLOPT_WRITEDATA, &body);
+  curl.easy_setopt(handle, CURLOPT_BUFFERSIZE, 256L * 1024);
+  if (!request.wants_body) curl.easy_setopt(handle, CURLOPT_NOBODY, 1L);
+  if (!settings.ca_file.empty()) curl.easy_setopt(handle, CURLOPT_CAINFO, settings.ca_file.c_str());
+  const std::string range = fmt::format("{}-", request.first_byte);
+  if (request.first_byte > 0) curl.easy_setopt(handle, CURLOPT_RANGE, range.c_str());
+
+  curl_slist* headers = curl.slist_append(nullptr, "Accept-Encoding: identity");  // so that sizes are those of the file
+  if (!request.secret.empty() && url_origin(url) == request.secret_origin) {
+    headers = curl.slist_append(headers, fmt::format("Authorization: Bearer {}", request.secret).c_str());
+  }
+  curl.easy_setopt(handle, CURLOPT_HTTPHEADER, headers);
+  const CURLcode code = transfer(exchange, request);
+  curl.slist_free_all(headers);
+
+  if (exchange.failure) std::rethrow_exception(exchange.failure);
+  if (code != CURLE_OK && !exchange.is_stopped) {
+    throw HttpError(fmt::format("{}: {}", shown_url(url), words[0] ? words.data() : curl.easy_strerror(code)),
+                    is_transient_curl_error(code));
+  }
+  long status = 0;
+  const char* target = nullptr;
+  curl.easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &status);
+  curl.easy_getinfo(handle, CURLINFO_REDIRECT_URL, &target);
+  exchange.response.status = static_cast<int>(status);
+  redirect = target != nullptr ? target : "";
+  return std::move(exchange.response);
+}
+
+HttpResponse HttpClient::send(const HttpRequest& request, const Sink& sink) {
+  std::string url = request.url;
+  const std::string first_origin = url_origin(url);
+  HttpHeaders origin_headers;
+  for (int hop = 0; hop <= kMostRedirects; ++hop) {
+    const std::string origin = url_origin(url);
+    if (origin.empty()) throw HttpError(fmt::format("{} is no http or https URL", shown_url(url)), false);
+    std::string redirect;
+    HttpResponse response = state_->exchange(request, url, sink, redirect);
+    if (origin == first_origin) {
+      for (const auto& [name, value] : response.headers) origin_headers[name] = value;
+    }
+    response.origin_headers = origin_headers;
+    if (redirect.empty()) {
+      if (response.status < 301 || response.status > 308 || response.status == 304) return response;
+      throw HttpError(fmt::format("{} answers {} and does not say where to go", shown_url(url), response.status),
+                      false);
+    }
+    if (url_origin(redirect).empty()) {
+      throw HttpError(fmt::format("{} redirects to {}, which is neither http nor https", shown_url(url),
+                                  shown_url(redirect)),
+                      false);
+    }
+    if (!request.wants_body && url_origin(redirect) != first_origin) return response;
+    if (origin.starts_with("https:") && !url_origin(redirect).starts_with("https:")) {
+      throw HttpError(fmt::format("{} redirects to {}, which is not encrypted", shown_url(url), shown_url(redirect)),
+                      false);
+    }
+    url = redirect;
+  }
+  throw HttpError(fmt::format("{} redirects more than {} times", shown_url(request.url), kMostRedirects), false);
+}
+
+std::string HttpResponse::origin() const { return url_origin(url); }
+
+std::string HttpResponse::header(std::string_view name) const {
+  const auto found = headers.find(std::string(name));
+  return found == headers.end() ? "" : found->second;
+}
+
+std::string HttpResponse::origin_header(std::string_view name) const {
+  const auto found = origin_headers.find(std::string(name));
+  return found == origin_headers.end() ? "" : found->second;
+}
+
+std::string url_origin(std::string_view url) {
+  const size_t colon = url.find("://");
+  if (colon == std::string_view::npos) return "";
+  const std::string scheme = lower_case(url.substr(0, colon));
+  if (scheme != "http" && scheme != "https") return "";
+  std::string_view host = url.substr(colon + 3);
+  host = host.substr(0, host.find_first_of("/?#\\"));
+  if (const size_t at = host.rfind('@'); at != std::string_view::npos) host.remove_prefix(at + 1);
+  if (host.empty()) return "";
+  const size_t port = host.rfind(':');
+  const bool has_port = port != std::string_view::npos && host.find(']', port) == std::string_view::npos;
+  return fmt::format("{}://{}{}", scheme, lower_case(host), has_port ? "" : scheme == "https" ? ":443" : ":80");
+}
+
+std::string shown_url(std::string_view url) {
+  std::string_view rest = url.substr(0, url.find_first_of("?#"));
+  const size_t colon = rest.find("://");
+  if (colon == std::string_view::npos) return std::string(rest);
+  const std::string_view scheme = rest.substr(0, colon + 3);
+  rest.remove_prefix(colon + 3);
+  const size_t at = rest.substr(0, rest.find('/')).rfind('@');
+  if (at != std::string_view::npos) rest.remove_prefix(at + 1);
+  return fmt::format("{}{}", scheme, rest);
+}
+
+std::string percent_encoded(std::string_view text, std::string_view kept) {
+  std::string result;
+  for (const char c : text) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                          std::string_view("-._~").find(c) != std::string_view::npos ||
+                          kept.find(c) != std::string_view::npos;
+    if (is_plain) {
+      result += c;
+    } else {
+      result += fmt::format("%{:02X}", static_cast<uint8_t>(c));
+    }
+  }
+  return result;
+}
+
+}  // namespace megalith

@@ -1,0 +1,14 @@
+// The options that every command with names of the hub has.
+#pragma once
+
+#include "config/option.h"
+
+namespace megalith {
+
+struct HubOptions {
+  double hub_timeout_minutes = 10;
+
+  void visit(OptionVisitor& v);
+};
+
+}  // namespace megalith

@@ -1,0 +1,351 @@
+// How the ranks of a C10dWorld meet: each comes to the store at MASTER_ADDR, says who it is, and goes on when all have
+// come. Whatever contradicts (a rank that is there twice, worlds of different sizes) is found here, by all of them,
+// before there is a collective to hang in.
+//
+//   megalith/<round>/world_size       as the first to come has it
+//                    rank/<r>         which process that is
+//                    process/<r>      the same for rank_process.h, there when the verdict is good
+//                    network          of the first to come: whether all share the loopback interface
+//                    registered       how many have come
+//                    verdict          "1" from the last to come, or a contradiction, or who has not come in time
+//
+// A launcher's store outlives the ranks, and its agents may not agree on how often they have restarted them: rank 0
+// therefore opens a new round each time it starts, and the others look for the newest that is still open.
+#include <c10/util/Logging.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "config/environment.h"
+#include "core/error.h"
+#include "launch/c10d_shared.h"
+#include "launch/network.h"
+#include "launch/patience.h"
+#include "launch/port.h"
+#include "launch/rank_process.h"
+
+namespace megalith {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kGoodVerdict = "1", kLateVerdict = "late: ";
+// How long the rank that serves the store keeps it for others to read a contradiction.
+constexpr auto kVerdictPatience = std::chrono::seconds(2);
+// c10d waits without end for the reply of whoever has accepted its connection. How much later than the time-out such a
+// wait is given up; before that c10d gives up by itself where nobody listens.
+constexpr auto kReplyPatience = std::chrono::seconds(3);
+
+std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
+
+// What the key holds now: this text when it is the first.
+std::string set_if_absent(c10d::Store& store, const std::string& key, std::string_view text) {
+  const std::vector<uint8_t> found = store.compareSet(key, {}, stored(text));
+  return {found.begin(), found.end()};
+}
+
+// c10d prints a call stack when the store's server is gone or does not come, and warns of addresses without a name: our
+// messages say what there is to know.
+class QuietC10d {
+ public:
+  QuietC10d() : level_(FLAGS_caffe2_log_level) { FLAGS_caffe2_log_level = c10::GLOG_FATAL; }
+  QuietC10d(const QuietC10d&) = delete;
+  QuietC10d& operator=(const QuietC10d&) = delete;
+
+  // Not for a process that only ends: a thread may be left behind in c10d.
+  void restore() { FLAGS_caffe2_log_level = level_; }
+
+ private:
+  int level_;
+};
+
+class Meeting {
+ public:
+  Meeting(const Launch& launch, StorePointer root, Milliseconds timeout)
+      : launch_(launch), root_(std::move(root)), deadline_(Clock::now() + timeout) {
+    std::string host(256, '\0');
+    if (::gethostname(host.data(), host.size() - 1) != 0) host.clear();
+    name_ = fmt::format("process {} on {}", ::getpid(), host.c_str());
+    network_ = network_identity();
+  }
+
+  // UserError: a contradiction. std::exception: the store is gone. False: not all have come in time.
+  bool gather() {
+    if (!launch_.has_agent_store) {
+      enter(launch_.restart_count);
+      return register_self() && await_verdict();
+    }
+    int64_t round = launch_.rank == 0 ? root_->add(kRoundKey, 1) : newer_round_than(0);
+    while (round > 0) {
+      enter(round);
+      // A round whose meeting is over is from before a restart.
+      const bool is_over = store_->check({"verdict"});
+      if (!is_over && register_self() && await_verdict()) return true;
+      if (launch_.rank == 0) {
+        if (!is_late()) contradict("two processes are rank 0 of this run", "give each machine its own NODE_RANK");
+        return false;
+      }
+      round = newer_round_than(round);
+    }
+    return false;
+  }
+
+  const StorePointer& store() const { return store_; }
+  bool has_several_hosts() { return store_->check({"several_networks"}); }
+
+  std::vector<std::pair<int, std::string>> processes_here() {
+    std::vector<std::pair<int, std::string>> processes;
+    for (int rank = 0; rank < launch_.world_size; ++rank) {
+      const std::vector<uint8_t> words = store_->get(fmt::format("process/{}", rank));
+      std::string process(words.begin(), words.end());
+      if (state_of_process(process) != ProcessState::kUnknown) processes.emplace_back(rank, std::move(process));
+    }
+    return processes;
+  }
+
+  // "rank 1 has not come"; empty when nothing is known.
+  std::string missing() {
+    if (!missing_.empty()) return missing_;
+    if (store_ == nullptr) return "rank 0 has not come";
+    std::vector<int> ranks;
+    for (int rank = 0; rank < launch_.world_size; ++rank) {
+      if (!store_->check({fmt::format("rank/{}", rank)})) ranks.push_back(rank);
+    }
+    if (ranks.empty()) return "";
+    if (ranks.size() == 1) return fmt::format("rank {} has not come", ranks[0]);
+    constexpr size_t kMostNamed = 8;
+    const size_t num_named = std::min(ranks.size(), kMostNamed);
+    return fmt::format("{} ranks have not come: {}{}", ranks.size(),
+                       fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(num_named), ", "),
+                       num_named < ranks.size() ? ", …" : "");
+  }
+
+ private:
+  static constexpr const char* kRoundKey = "megalith/round";
+
+  void enter(int64_t round) {
+    round_ = round;
+    store_ = c10::make_intrusive<c10d::PrefixStore>(fmt::format("megalith/{}", round), root_);
+  }
+
+  bool is_late() const { return Clock::now() >= deadline_; }
+
+  // Waits a little longer each time; false at the end of the time-out.
+  bool pause() {
+    if (is_late()) return false;
+    std::this_thread::sleep_for(pause_);
+    pause_ = std::min(pause_ * 2, Milliseconds(200));
+    return true;
+  }
+
+  // 0 when none is opened in time.
+  int64_t newer_round_than(int64_t round) {
+    do {
+      const int64_t newest = root_->add(kRoundKey, 0);
+      if (newest > round) return newest;
+    } while (pause());
+    return 0;
+  }
+
+  // False: this round is from before a restart. A launcher that serves the store numbers the ranks itself, each once.
+  bool register_self() {
+    const std::string size = std::to_string(launch_.world_size);
+    const std::string first_size = set_if_absent(*store_, "world_size", size);
+    if (first_size != size) {
+      if (launch_.has_agent_store) return false;
+      contradict(fmt::format("rank {} ({}) was started in a world of {}, another rank in a world of {}", launch_.rank,
+                             name_, size, first_size),
+                 "start all ranks with the same number of them");
+    }
+    const std::string first = set_if_absent(*store_, fmt::format("rank/{}", launch_.rank), name_ + " " + network_);
+    if (first != name_ + " " + network_) {
+      if (launch_.has_agent_store) return false;
+      contradict(fmt::format("rank {} was started twice: {}, and {}", launch_.rank,
+                             first.substr(0, first.rfind(' ', first.rfind(' ') - 1)), name_),
+                 "give each process its own RANK, and each machine its own NODE_RANK; or another run meets at the same "
+                 "MASTER_ADDR and MASTER_PORT");
+    }
+    if (set_if_absent(*store_, "network", network_) != network_) store_->set("several_networks", stored("1"));
+    store_->set(fmt::format("process/{}", launch_.rank), stored(own_process()));
+    if (store_->add("registered", 1) == launch_.world_size) set_if_absent(*store_, "verdict", kGoodVerdict);
+    return true;
+  }
+
+  // False: it did not come, or a newer round was opened.
+  bool await_verdict() {
+    while (!store_->check({"verdict"})) {
+      if (launch_.has_agent_store && root_->add(kRoundKey, 0) > round_) return false;
+      if (pause()) continue;
+      if (launch_.has_agent_store) return false;
+      // All give up together: whoever serves the store would otherwise go first, and seem to be the one at fault.
+      set_if_absent(*store_, "verdict", std::string(kLateVerdict) + missing());
+    }
+    const std::vector<uint8_t> bytes = store_->get("verdict");
+    const std::string verdict(bytes.begin(), bytes.end());
+    if (verdict == kGoodVerdict) return true;
+    if (!verdict.starts_with(kLateVerdict)) fail(verdict);
+    missing_ = verdict.substr(kLateVerdict.size());
+    let_others_read();
+    return false;
+  }
+
+  [[noreturn]] void contradict(const std::string& what, const std::string& remedy) {
+    const std::string text = what + '\n' + remedy;
+    // Where the others have met before, this rank alone is wrong, and they go on.
+    set_if_absent(*store_, "verdict", text);
+    fail(text);
+  }
+
+  void let_others_read() {
+    const bool serves = launch_.rank == 0 && !launch_.has_agent_store;
+    const auto end = Clock::now() + kVerdictPatience;
+    try {
+      store_->add("verdict_read", 1);
+      while (serves && store_->add("verdict_read", 0) < launch_.world_size && Clock::now() < end) {
+        std::this_thread::sleep_for(Milliseconds(5));
+      }
+    } catch (const std::exception&) {
+      // Whoever serves the store has gone first.
+    }
+  }
+
+  [[noreturn]] void fail(const std::string& verdict) {
+    let_others_read();
+    const size_t line_end = verdict.find('\n');
+    throw UserError(verdict.substr(0, line_end), verdict.substr(line_end + 1));
+  }
+
+  const Launch& launch_;
+  StorePointer root_, store_;
+  Clock::time_point deadline_;
+  Milliseconds pause_{5};
+  int64_t round_ = 0;
+  std::string name_, network_, missing_;
+};
+
+// What comes out of a meeting.
+struct Met {
+  StorePointer store;   // of this round; null: not all have come in time
+  std::string missing;  // who has not
+  bool has_several_hosts = false;
+  std::vector<std::pair<int, std::string>> processes_here;
+  std::shared_ptr<SharedBoard> board;
+};
+
+// All that is asked of the store before the first collective.
+Met meet_at(const Launch& launch, const StorePointer& root, Milliseconds timeout) {
+  Meeting meeting(launch, root, timeout);
+  if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
+  return {.store = meeting.store(),
+          .missing = "",
+          .has_several_hosts = meeting.has_several_hosts(),
+          .processes_here = meeting.processes_here(),
+          .board = open_board(*meeting.store())};
+}
+
+// Writing to a rank that is just being killed shall be an error of that connection, not the end of this process: the
+// server of c10d's store writes through libuv, which leaves SIGPIPE to its program.
+void survive_closed_connections() { std::signal(SIGPIPE, SIG_IGN); }
+
+}  // namespace
+
+StorePointer C10dWorld::Shared::open_store(const NetworkChoice& network) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(launch.master_port);
+  options.timeout = timeout / 2;  // c10d tries again when it is over
+  options.isServer = !launch.has_agent_store && launch.rank == 0;
+  options.waitWorkers = false;
+  if (options.isServer && network.owns_meeting_address) {
+    // Left to itself the store listens on every address that this machine has.
+    options.masterListenFd = listen_on(network.meeting_address, launch.master_port);
+  }
+  return c10::make_intrusive<c10d::TCPStore>(network.meeting_address, options);
+}
+
+std::string C10dWorld::Shared::place() const {
+  return fmt::format("{}:{} (MASTER_ADDR, MASTER_PORT)", launch.master_address, launch.master_port);
+}
+
+CommunicationError C10dWorld::Shared::not_met(const std::string& reason, const std::string& remedy) const {
+  return CommunicationError(fmt::format("the {} ranks did not meet at {} within {}: {}\n  {}", launch.world_size,
+                                        place(), timeout_text(), reason, remedy));
+}
+
+StorePointer C10dWorld::Shared::reach_store(const NetworkChoice& network) {
+  std::string reason;
+  try {
+    const auto store =
+        within(timeout + kReplyPatience, [self = shared_from_this(), network] { return self->open_store(network); });
+    if (store) return *store;
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (std::string_view(error.what()).find("in use") != std::string_view::npos) {
+      throw port_in_use("", launch.master_port);
+    }
+    reason = ": " + fault_of(error).cause;
+  }
+  const bool serves = launch.rank == 0 && !launch.has_agent_store;
+  const std::string server = launch.has_agent_store ? "the launcher" : "rank 0";
+  if (!serves && accepts_connections(network.meeting_address, launch.master_port, kVerdictPatience)) {
+    const std::string owner = network.owns_meeting_address ? port_owner(launch.master_port) : "";
+    throw not_met(fmt::format("something listens there{}, but does not speak as the store in which ranks meet",
+                              owner.empty() ? "" : fmt::format(", {}", owner)),
+                  fmt::format("see what {} says: another program may have its port (set MASTER_PORT to one that is "
+                              "free on that machine), or it is stopped",
+                              server));
+  }
+  throw not_met(serves ? "the store in which they meet does not answer" + reason
+                       : server + " has not come, or cannot be reached" + reason);
+}
+
+void C10dWorld::Shared::meet() {
+  const bool uses_gpus = !device.is_cpu();
+  const NetworkChoice network = choose_network(launch, uses_gpus, environment_snapshot(), this_host());
+  QuietC10d quiet;
+  survive_closed_connections();
+  const StorePointer root = reach_store(network);
+  std::optional<Met> met;
+  try {
+    met = within(timeout + kVerdictPatience + kReplyPatience,
+                 [self = shared_from_this(), root] { return meet_at(self->launch, root, self->timeout); });
+  } catch (const UserError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommunicationError(fmt::format("{} is gone: it ended while the {} ranks were meeting at {}{}",
+                                         launch.has_agent_store ? "the launcher" : "rank 0", launch.world_size, place(),
+                                         fault_of(error).text()));
+  }
+  if (!met) {
+    throw not_met(fmt::format("{}, which serves the ranks' store, does not answer any more (stopped, or its host is "
+                              "gone?)",
+                              launch.has_agent_store ? "the launcher" : "rank 0"));
+  }
+  if (met->store == nullptr) throw not_met(met->missing);
+  quiet.restore();
+  store = met->store;
+  processes_here = met->processes_here;
+  board = met->board;
+  store->setTimeout(timeout);
+  const NetworkUse use = network_use(network, uses_gpus, met->has_several_hosts);
+  notes = network.notes;
+  if (!use.note.empty()) notes.push_back(use.note);
+  if (!use.nccl_interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + use.nccl_interface).c_str(), /*overwrite=*/0);
+#ifdef MEGALITH_GLOO
+  if (!uses_gpus) {
+    gloo_options = c10d::ProcessGroupGloo::Options::create(backend_timeout);
+    for (const std::string& address : use.gloo_addresses) {
+      gloo_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    }
+  }
+#endif
+}
+
+}  // namespace megalith

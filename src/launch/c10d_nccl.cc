@@ -1,0 +1,29 @@
+// The collectives of NVIDIA's NCCL and AMD's RCCL, which c10d knows under one name; the only file outside src/ops/gpu/
+// that is compiled against a GPU's headers.
+#ifdef MEGALITH_NCCL
+#define USE_C10D_NCCL 1
+#endif
+
+#include "launch/c10d_backend.h"
+
+#ifdef MEGALITH_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+namespace megalith {
+
+#ifdef MEGALITH_NCCL
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    std::chrono::milliseconds timeout) {
+  const auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+}
+#else
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int,
+                                                    std::chrono::milliseconds) {
+  return nullptr;
+}
+#endif
+
+}  // namespace megalith

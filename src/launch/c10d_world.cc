@@ -1,0 +1,325 @@
+// What ranks tell one another when one fails, and how they part; see c10d_group.h. How they meet: c10d_meeting.cc.
+#include <c10/util/Logging.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "core/error.h"
+#include "launch/c10d_backend.h"
+#include "launch/c10d_shared.h"
+#include "launch/hang_report.h"
+#include "launch/patience.h"
+#include "launch/rank_process.h"
+
+namespace megalith {
+namespace {
+
+Milliseconds milliseconds_of(double seconds) { return Milliseconds(static_cast<int64_t>(seconds * 1e3)); }
+
+// c10d prints a call stack when the store's server is gone. From here on the run only ends, and our messages say why.
+void silence_warnings() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
+
+std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+// Most of a message that everybody will print; a stack of causes needs no more.
+constexpr size_t kLongestReport = 2000;
+
+// How long a rank whose collective broke waits for word from the others. They notice within milliseconds when a
+// connection closes, unless they are busy computing.
+constexpr auto kReportPatience = std::chrono::seconds(2);
+// How long the store has for its replies to a rank that only ends: whoever serves it may be stopped.
+constexpr auto kStorePatience = std::chrono::seconds(3);
+// How much later than the watchdog a back end gives up.
+constexpr auto kWatchdogFirst = std::chrono::seconds(30);
+constexpr auto kWatchdogSpeaks = std::chrono::seconds(15);
+
+}  // namespace
+
+BackEndFault fault_of(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  return translate_back_end_error(c10_error != nullptr ? c10_error->what_without_backtrace() : error.what());
+}
+
+BackendPointer C10dWorld::Shared::make_backend(const std::string& key, int rank, int size) {
+  const StorePointer own = c10::make_intrusive<c10d::PrefixStore>(key, store);
+  if (!device.is_cpu()) return make_nccl_backend(own, rank, size, backend_timeout);
+#ifdef MEGALITH_GLOO
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(own, rank, size, gloo_options);
+#else
+  return nullptr;
+#endif
+}
+
+std::vector<int> C10dWorld::Shared::ended_ranks() const {
+  std::vector<int> ended;
+  for (const auto& [rank, process] : processes_here) {
+    if (state_of_process(process) == ProcessState::kEnded) ended.push_back(rank);
+  }
+  return ended;
+}
+
+void C10dWorld::Shared::await_while_all_run(const std::string& key) {
+  const auto end = std::chrono::steady_clock::now() + backend_timeout;
+  for (Milliseconds pause(1); !has(key); pause = std::min(pause * 2, Milliseconds(200))) {
+    // Who has ended may have been the one that set the key.
+    if (!ended_ranks().empty() && !has(key)) throw std::runtime_error("a rank has ended before");
+    if (std::chrono::steady_clock::now() >= end) throw std::runtime_error("not within " + timeout_text());
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+void C10dWorld::Shared::begin_farewell() {
+  const std::lock_guard lock(farewell_mutex);
+  if (!farewell_ends) farewell_ends = std::chrono::steady_clock::now() + kReportPatience;
+}
+
+// The rank that serves the store leaves when all others have begun to leave, or are gone, or do not come in time.
+void C10dWorld::Shared::end_farewell() noexcept {
+  try {
+    const std::lock_guard lock(farewell_mutex);
+    if (!farewell_ends) return;
+    if (launch.rank != 0 || launch.has_agent_store) {
+      store->set(fmt::format("farewell/{}", launch.rank), bytes_of("1"));
+      return;
+    }
+    for (int rank = 1; rank < launch.world_size; ++rank) {
+      while (!has(fmt::format("farewell/{}", rank)) && std::chrono::steady_clock::now() < *farewell_ends) {
+        const std::vector<int> ended = ended_ranks();
+        if (std::find(ended.begin(), ended.end(), rank) != ended.end()) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  } catch (const std::exception&) {
+    // Nobody serves the store any more.
+  }
+}
+
+// Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.
+std::string C10dWorld::Shared::explain(const std::vector<int>& ranks) noexcept {
+  if (watchdog) watchdog->stand_back();
+  leave_to_watchdog();
+  std::optional<std::string> reason;
+  try {
+    reason = within(kReportPatience + kStorePatience,
+                    [self = shared_from_this(), ranks] { return self->explain_from_store(ranks); });
+    leave_to_watchdog();
+    if (!reason && watchdog) {
+      watchdog->raise("a collective broke, and the ranks' store does not answer");
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // unless it was stopped before, at the end of the run
+      leave_to_watchdog();
+    }
+  } catch (const std::exception&) {
+    // No thread could be started.
+  }
+  if (reason) return *reason;
+  return launch.has_agent_store
+             ? "the launcher's store does not answer"
+             : "rank 0, which serves the ranks' store, does not answer (stopped, or its host is gone?)";
+}
+
+std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks) noexcept {
+  std::vector<int> silent, answered;
+  silence_warnings();
+  try {
+    const auto lost_contact = [&](int rank) { return has(lost_contact_of(rank)); };
+    // The store answers at once or not at all.
+    store->setTimeout(std::chrono::seconds(5));
+    begin_farewell();
+    store->set(lost_contact_of(launch.rank), bytes_of("1"));
+    const auto begin = std::chrono::steady_clock::now();
+    silent = ranks;
+    while (true) {
+      if (has(kFirstFailure)) return text_of(store->get(kFirstFailure));
+      // Who ends because it lost another rank has said so before.
+      std::vector<int> ended = ended_ranks();
+      std::erase_if(ended, lost_contact);
+      // For those on other machines too, which cannot see that it has ended. It may just have left its own reason.
+      if (!ended.empty()) return text_of(store->compareSet(kFirstFailure, {}, bytes_of(gone_text(ended))));
+      std::erase_if(silent, lost_contact);
+      // When all of them have lost contact, the one at fault is outside, or just ending.
+      const auto patience = silent.empty() ? kReportPatience / 2 : kReportPatience;
+      if (std::chrono::steady_clock::now() - begin >= patience) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  } catch (const std::exception&) {
+    const std::vector<int> ended = ended_ranks();
+    if (!launch.has_agent_store) return gone_with_store_text(ended);
+    return ended.empty() ? "a rank is gone, and so is the launcher's store" : gone_text(ended);
+  }
+  if (silent.empty()) {
+    return "these ranks lost contact with one another, no rank has left a reason, and none that can be seen from here "
+           "has ended: the network between them, or a rank on another machine";
+  }
+  for (const int rank : ranks) {
+    if (rank != launch.rank && std::find(silent.begin(), silent.end(), rank) == silent.end()) answered.push_back(rank);
+  }
+  // A rank that waits for a third one notices only later, so several may be silent where one is at fault.
+  return fmt::format("{} {} is gone or stuck: no word from {} within {} s (killed, or out of memory?){}",
+                     silent.size() == 1 ? "rank" : "one of the ranks", fmt::join(silent, ", "),
+                     silent.size() == 1 ? "it" : "them", kReportPatience.count(),
+                     answered.empty() ? "" : fmt::format("; {} lost contact as well", ranks_text(answered)));
+}
+
+void C10dWorld::Shared::start_watching(std::function<void(const std::string&)> on_hang) {
+  // A watchdog that asks a store whose server has ended must not print a call stack over our messages.
+  silence_warnings();
+  log = std::make_shared<CollectiveLog>(launch.rank, !device.is_cpu());
+  watchdog = std::make_unique<Watchdog>(log, board,
+                                        WatchdogSettings{.rank = launch.rank,
+                                                         .world_size = launch.world_size,
+                                                         .timeout_s = std::chrono::duration<double>(timeout).count(),
+                                                         .server_rank = launch.has_agent_store ? -1 : 0,
+                                                         .on_hang = std::move(on_hang),
+                                                         .ended_ranks = [this] { return ended_ranks(); }});
+}
+
+void C10dWorld::Shared::leave_to_watchdog() const noexcept {
+  const auto end = std::chrono::steady_clock::now() + kWatchdogSpeaks;
+  while (watchdog && watchdog->is_speaking() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+C10dWorld::C10dWorld(const Launch& launch, c10::Device device, double timeout_s,
+                     std::function<void(const std::string&)> on_hang)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->launch = launch;
+  if (launch.world_size == 1 && launch.master_address.empty()) {
+    shared_->launch.master_address = "127.0.0.1";  // port 0: any free one
+    shared_->launch.has_agent_store = false;
+  }
+  shared_->device = device;
+  shared_->timeout = milliseconds_of(timeout_s);
+  shared_->backend_timeout = on_hang ? shared_->timeout + kWatchdogFirst : shared_->timeout;
+#ifndef MEGALITH_GLOO
+  if (device.is_cpu()) {
+    throw UserError("this program was built without Gloo, so several ranks cannot work together on CPUs",
+                    "install libgloo-dev and build again, or start one rank");
+  }
+#endif
+#ifndef MEGALITH_NCCL
+  if (!device.is_cpu()) {
+    throw UserError("this program was built without NCCL or RCCL, so several ranks cannot work together on GPUs",
+                    "build against a CUDA or ROCm torch with nccl.h (pip install nvidia-nccl-cu13), start one rank, or "
+                    "use --device cpu");
+  }
+#endif
+  shared_->meet();
+  if (on_hang) shared_->start_watching(std::move(on_hang));
+}
+
+C10dWorld::~C10dWorld() {
+  if (shared_->watchdog) shared_->watchdog->stop();
+  try {
+    within(kReportPatience + kStorePatience, [shared = shared_] {
+      shared->end_farewell();
+      return true;
+    });
+  } catch (const std::exception&) {
+    // No thread could be started.
+  }
+}
+
+const std::vector<std::string>& C10dWorld::notes() const { return shared_->notes; }
+
+namespace {
+
+// What all these ranks do together without a Group: the log sees it as a barrier.
+class SharedPart {
+ public:
+  SharedPart(CollectiveLog* log, const std::string& axis, const std::vector<int>& ranks, const std::string& label)
+      : log_(log) {
+    if (log_ == nullptr) return;
+    auto record = std::make_shared<CollectiveRecord>();
+    record->kind = CollectiveKind::kBarrier;
+    record->axis = axis;
+    record->label = label;
+    record->group_size = static_cast<int>(ranks.size());
+    ticket_ = log_->begin(std::move(record), std::make_shared<const std::vector<int>>(ranks));
+  }
+  ~SharedPart() {
+    if (log_ != nullptr) log_->issued(ticket_, nullptr);
+  }
+  SharedPart(const SharedPart&) = delete;
+  SharedPart& operator=(const SharedPart&) = delete;
+
+ private:
+  CollectiveLog* log_;
+  CollectiveLog::Ticket ticket_;
+};
+
+}  // namespace
+
+GroupFactory C10dWorld::factory() {
+  return [shared = shared_](std::vector<int> ranks, const std::string& axis) -> std::shared_ptr<Group> {
+    const auto own = std::find(ranks.begin(), ranks.end(), shared->launch.rank);
+    MEGALITH_CHECK(own != ranks.end(), "rank {} is not in its group {}", shared->launch.rank, axis);
+    const int position = static_cast<int>(own - ranks.begin());
+    const int size = static_cast<int>(ranks.size());
+    BackendPointer backend;
+    const SharedPart meeting(shared->log.get(), axis, ranks, "connecting the ranks");
+    try {
+      // The groups of one axis have no rank in common.
+      backend = shared->make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position, size);
+    } catch (const std::exception& error) {
+      throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis,
+                                           fmt::join(ranks, ", "), shared->explain(ranks), fault_of(error).text()));
+    }
+    auto group = std::make_shared<C10dGroup>(std::move(ranks), position, axis, shared, std::move(backend));
+    if (shared->log) group->set_collective_log(shared->log);
+    return group;
+  };
+}
+
+void C10dWorld::report_failure(std::string_view message) noexcept {
+  silence_warnings();
+  try {
+    within(kStorePatience, [shared = shared_, text = fmt::format("rank {} failed: {}", shared_->launch.rank,
+                                                                 message.substr(0, kLongestReport))] {
+      try {
+        shared->store->setTimeout(std::chrono::seconds(5));
+        shared->begin_farewell();
+        shared->store->compareSet(kFirstFailure, {}, bytes_of(text));
+      } catch (const std::exception&) {
+        // The store is gone, so others have failed before.
+      }
+      return true;
+    });
+  } catch (const std::exception&) {
+    // No thread could be started.
+  }
+}
+
+void C10dWorld::finish() {
+  const std::string key = "finished";
+  silence_warnings();
+  std::vector<int> ranks(static_cast<size_t>(shared_->launch.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const SharedPart end_of_run(shared_->log.get(), "world", ranks, "end of the run");
+  try {
+    const int64_t arrived = shared_->store->add(key, 1);
+    if (arrived == shared_->launch.world_size) shared_->store->set("all_" + key, bytes_of("1"));
+    shared_->await_while_all_run("all_" + key);
+    if (shared_->watchdog) shared_->watchdog->stop();
+    // Whoever serves the store leaves last.
+    if (shared_->launch.rank != 0) {
+      shared_->store->add("left", 1);
+    } else if (!shared_->launch.has_agent_store) {
+      const auto end = std::chrono::steady_clock::now() + kReportPatience;
+      while (shared_->store->add("left", 0) + 1 < shared_->launch.world_size &&
+             std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+  } catch (const std::exception& error) {
+    throw CommunicationError(fmt::format("the ranks did not all come to the end of the run: {}{}",
+                                         shared_->explain({}), fault_of(error).text()));
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,52 @@
+// See check_batch.h.
+#include "verify/check_batch.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "core/philox.h"
+
+namespace megalith {
+
+Batch make_check_batch(const CheckBatchShape& shape, int step) {
+  const int64_t b = shape.num_samples, s = shape.sequence;
+  Batch batch;
+  batch.tokens = at::empty({b, s}, at::kLong);
+  batch.labels = at::empty({b, s}, at::kLong);
+  batch.loss_weights = at::empty({b, s}, at::kFloat);
+  batch.position_ids = at::arange(s, at::kLong).repeat({b, 1});
+  batch.sample_index = at::arange(step * b, (step + 1) * b, at::kLong);
+  if (shape.has_documents) batch.document_ids = at::zeros({b, s}, at::kInt);
+  auto tokens = batch.tokens.accessor<int64_t, 2>();
+  auto labels = batch.labels.accessor<int64_t, 2>();
+  auto weights = batch.loss_weights.accessor<float, 2>();
+  for (int64_t row = 0; row < b; ++row) {
+    for (int64_t i = 0; i < s; ++i) {
+      const auto draw = [&](const char* what) {
+        return uniform_at(make_philox_key(static_cast<uint64_t>(step), what), static_cast<uint64_t>(row * s + i));
+      };
+      tokens[row][i] = static_cast<int64_t>(draw("tokens") * static_cast<double>(shape.vocab_size));
+      labels[row][i] = static_cast<int64_t>(draw("labels") * static_cast<double>(shape.vocab_size));
+      const double share = 0.2 + 0.8 * static_cast<double>(row) / static_cast<double>(b);  // of valid tokens
+      const bool is_valid = draw("validity") < share && (row != 1 || b < 4);
+      weights[row][i] = is_valid ? 0.25F * static_cast<float>(std::floor(4 * draw("weights")) + 1) : 0.0F;
+    }
+    const int64_t cut = row % (s - 1) + 1;
+    if (shape.has_documents) batch.document_ids[row].narrow(0, cut, s - cut).fill_(1);
+    if (shape.restarts_positions) batch.position_ids[row].narrow(0, cut, s - cut).sub_(cut);
+  }
+  weights[0][s - 1] = 0.75F;  // however few tokens there are
+  return batch;
+}
+
+Batch batch_rows(const Batch& whole, int64_t begin, int64_t count) {
+  Batch rows;
+  for (at::Tensor Batch::*member : {&Batch::tokens, &Batch::labels, &Batch::loss_weights, &Batch::position_ids,
+                                    &Batch::document_ids, &Batch::sample_index}) {
+    if ((whole.*member).defined()) rows.*member = (whole.*member).narrow(0, begin, count).clone();
+  }
+  return rows;
+}
+
+}  // namespace megalith

@@ -1,0 +1,199 @@
+// See parallel_check.h.
+#include "verify/parallel_check.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "checkpoint/pieces.h"
+#include "comm/thread_world.h"
+#include "core/error.h"
+#include "core/philox.h"
+#include "device/threads.h"
+#include "verify/check_batch.h"
+
+namespace megalith {
+namespace {
+
+constexpr int kExactSteps = 3, kConfiguredSteps = 1;
+
+// float64 keeps 53 bits: a few thousand operations in another order differ by some 1e-13 of the largest element, and
+// AdamW, which divides by the gradient's own size, makes at most 1e-10 of that in the parameters.
+constexpr CheckTolerance kExactTolerance = {.relative = 1e-9, .floor = 1e-4};
+// float32 keeps 24 bits, 6e-8; sums of some tens of rounded terms through a few layers, computed in two ways, differ by
+// some 1e-6 of the largest element. Small tensors, such as gradients that cancel, inherit the roundings of large ones.
+constexpr CheckTolerance kConfiguredTolerance = {.relative = 1e-4, .floor = 1e-2};
+
+constexpr size_t kMostNames = 10;
+
+// Norms' weights start as ones and biases as zeros, which would hide one in the place of another.
+void vary_vectors(DataParallel& data, uint64_t seed) {
+  for (const OwnedPart& part : data.model_parts()) {
+    for (const PieceView& view : piece_views(part.parameter->placement(), part.model, part.range)) {
+      if (view.piece.shape.size() != 1) continue;
+      const uint64_t key = make_philox_key(seed, "vary." + view.piece.name);
+      at::Tensor noise = at::empty(view.tensor.sizes(), at::kDouble);
+      double* out = noise.mutable_data_ptr<double>();
+      for (int64_t i = 0; i < noise.numel(); ++i) {
+        out[i] = 0.4 * uniform_at(key, static_cast<uint64_t>(view.piece.canonical.offset[0] + i)) - 0.2;
+      }
+      at::Tensor target = view.tensor;
+      target.add_(noise.to(target.options()));
+    }
+  }
+  data.publish();
+  data.wait_for_parameters();
+}
+
+RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device, const CheckHooks& hooks) {
+  const Config& config = resolved.config;
+  const Derived& d = resolved.derived;
+  if (hooks.change_groups) hooks.change_groups(groups);
+  const BuiltModel built = build_model(resolved, groups, device, !config.data_parallel.use_torch_fsdp2);
+  for (const auto& chunk : built.chunks) {
+    if (hooks.change_model) hooks.change_model(*chunk, groups);
+  }
+  std::unique_ptr<DataParallel> data = make_data_parallel(resolved, built, groups, device);
+  if (hooks.change_data_parallel) data = hooks.change_data_parallel(std::move(data), built, groups);
+  const auto seed = static_cast<uint64_t>(config.train.seed);
+  data->initialise(seed);
+  vary_vectors(*data, seed);
+
+  const CheckBatchShape shape{.num_samples = d.global_batch_size,
+                              .sequence = d.seq_length,
+                              .vocab_size = d.vocab_size,
+                              .has_documents = config.data.reset_attention_mask,
+                              .restarts_positions = config.data.reset_position_ids};
+  const auto microbatches = [&](int step) {
+    const Batch whole = make_check_batch(shape, step);
+    const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
+    std::vector<Batch> batches;
+    for (int64_t m = 0; m < d.num_microbatches; ++m) {
+      batches.push_back(batch_rows(whole, (m * groups.dp->size() + rank) * d.micro_batch_size, d.micro_batch_size));
+    }
+    if (hooks.change_batches) hooks.change_batches(batches, groups);
+    return batches;
+  };
+  return run_steps(built, *data, groups, device,
+                   {.num_steps = narrow<int>(d.train_iters),
+                    .microbatches = microbatches,
+                    .optimizer = config.optimizer,
+                    .kernels = config.runtime.kernels});
+}
+
+// What some rank of the world holds: sums of the ranks' masks.
+HoldingMap sum_holdings(const HoldingMap& own, const HoldingMap& expected, Group& world) {
+  HoldingMap all;
+  for (const auto& [name, holding] : expected) {
+    const auto found = own.find(name);
+    const bool is_here = found != own.end() && found->second.is_held.sizes() == holding.is_held.sizes();
+    const at::Tensor mask = is_here ? found->second.is_held : at::zeros_like(holding.is_held);
+    const at::Tensor count = mask.to(world.device(), at::kFloat);
+    world.all_reduce(count, ReduceOp::kSum, "elements that are held").wait();
+    all[name].is_held = count.to(at::kCPU) > 0;
+  }
+  return all;
+}
+
+}  // namespace
+
+ParallelCheck::ParallelCheck(const Resolved& user, const ToyWorld& world, std::function<void(const std::string&)> say)
+    : say_(std::move(say)) {
+  passes_.push_back({.toy = make_toy_config(user, world, ToyPrecision::kExact, kExactSteps),
+                     .tolerance = kExactTolerance,
+                     .name = "float64",
+                     .one_rank = {}});
+  passes_.push_back({.toy = make_toy_config(user, world, ToyPrecision::kConfigured, kConfiguredSteps),
+                     .tolerance = kConfiguredTolerance,
+                     .name = "float32",
+                     .one_rank = {}});
+}
+
+const RankOutcome& ParallelCheck::one_rank(Pass& pass, at::Device device) {
+  if (!pass.one_rank) {
+    if (say_) say_(fmt::format("{}: one rank", pass.name));
+    const SingleThreadedScope one_thread;  // tensors are tiny, and other threads would be waited for
+    Groups groups = Groups::single();
+    pass.one_rank = run_rank(*pass.toy.one_rank, groups, device, {});
+    // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.
+    if (pass.toy.one_rank->derived.dtype == at::kFloat) pass.one_rank->parameters.clear();
+  }
+  return *pass.one_rank;
+}
+
+// The failure in several lines, or nothing. why: what was found beside the comparison.
+std::string ParallelCheck::judge(const Pass& pass, const Comparison& found, const std::string& why) const {
+  if (!why.empty()) return fmt::format("{}: {}", pass.name, why);
+  if (found.is_ok()) return "";
+  std::string text = fmt::format("{}: {}", pass.name, found.first_failure);
+  const size_t shown = std::min(found.differing.size(), kMostNames);
+  text += fmt::format("\n  {} thing{} differ{} by more than {}:", found.differing.size(),
+                      found.differing.size() == 1 ? "" : "s", found.differing.size() == 1 ? "s" : "",
+                      pass.tolerance.relative);
+  for (size_t i = 0; i < shown; ++i) text += "\n    " + found.differing[i];
+  if (shown < found.differing.size()) text += fmt::format("\n    and {} more", found.differing.size() - shown);
+  return text;
+}
+
+ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
+  ParallelReport report;
+  for (Pass& pass : passes_) {
+    const RankOutcome& expected = one_rank(pass, at::kCPU);
+    const Resolved& layout = *pass.toy.layout;
+    const int world_size = narrow<int>(layout.derived.world_size);
+    if (say_) say_(fmt::format("{}: {} ranks", pass.name, world_size));
+    std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
+    std::string why = find_wrong_bias_move(expected, layout.config.model.moe_router_bias_update_rate);
+    Comparison found;
+    try {
+      ThreadWorld(world_size).run(Mesh::from_options(layout.config.parallel, world_size), [&](Groups& groups) {
+        ranks[static_cast<size_t>(groups.rank)] =
+            run_rank(layout, groups, at::kCPU, hooks == nullptr ? CheckHooks{} : *hooks);
+      });
+      found = compare_with_one_rank(ranks, 0, expected, pass.tolerance);
+    } catch (const std::exception& error) {
+      why = error.what();  // collectives that do not match, a deadlock, an invariant
+    }
+    report.failure = judge(pass, found, why);
+    if (!report.is_ok()) return report;
+    if (&pass != &passes_.front()) continue;
+    report.worst = found.worst;
+    report.num_steps = narrow<int>(layout.derived.train_iters);
+    report.num_gradients = found.num_gradients;
+    report.num_parameters = found.num_parameters;
+  }
+  return report;
+}
+
+ParallelReport ParallelCheck::run_as_rank(Groups& groups, at::Device device) {
+  ParallelReport report;
+  for (Pass& pass : passes_) {
+    const RankOutcome& expected = one_rank(pass, device);
+    if (say_) say_(fmt::format("{}: {} ranks", pass.name, groups.world->size()));
+    const RankOutcome own = run_rank(*pass.toy.layout, groups, device, {});
+    RankOutcome held;
+    held.gradients = sum_holdings(own.gradients, expected.gradients, *groups.world);
+    held.parameters = sum_holdings(own.parameters, expected.parameters, *groups.world);
+    const Comparison found = compare_with_one_rank({&own, 1}, groups.rank, expected, pass.tolerance, &held);
+    const std::string why = find_wrong_bias_move(expected, pass.toy.layout->config.model.moe_router_bias_update_rate);
+    report.failure = judge(pass, found, why);
+    const auto world_size = static_cast<double>(groups.world->size());
+    const double own_place = report.is_ok() ? world_size : static_cast<double>(groups.rank);
+    const double first = groups.world->reduced(own_place, ReduceOp::kMin, "first rank that differs");
+    if (first < world_size && report.is_ok()) {
+      report.failure =
+          fmt::format("{}: rank {} differs from one rank; its message says where", pass.name, static_cast<int>(first));
+    }
+    if (first < world_size) return report;
+    if (&pass != &passes_.front()) continue;
+    report.worst = groups.world->reduced(found.worst, ReduceOp::kMax, "largest difference");
+    report.num_steps = narrow<int>(pass.toy.layout->derived.train_iters);
+    report.num_gradients = found.num_gradients;
+    report.num_parameters = found.num_parameters;
+  }
+  return report;
+}
+
+}  // namespace megalith

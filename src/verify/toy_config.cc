@@ -1,0 +1,248 @@
+// See toy_config.h.
+#include "verify/toy_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "models/families.h"
+#include "verify/toy_model.h"
+
+namespace megalith {
+namespace {
+
+// Gradients of random weights are larger: clipping is always at work, so that a wrong norm shows in the parameters.
+constexpr double kClipGrad = 0.05;
+// Gradients that are rounding errors alone move nothing: 1e-18 over this.
+constexpr double kLeastAdamEps = 1e-8;
+constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
+constexpr int64_t kShortestSequence = 7;
+
+// Full recomputation that treats the layers of a stage differently.
+bool cuts_stages(const RecomputeOptions& recompute, const PipelinePlan& plan) {
+  if (!recompute.is_full()) return false;
+  const int64_t count = recompute.recompute_num_layers.value_or(0);
+  if (!recompute.recompute_layer_ids.empty()) return true;
+  if (recompute.recompute_method == "uniform") return count > 1;
+  return count > 0 && std::any_of(plan.stages.begin(), plan.stages.end(),
+                                  [&](const StageLayers& stage) { return stage.num_layers > count; });
+}
+
+void shrink_recompute(const PipelinePlan& plan, const std::vector<int64_t>& sources, RecomputeOptions& recompute) {
+  const bool is_cut = cuts_stages(recompute, plan);
+  if (!recompute.recompute_layer_ids.empty()) {
+    const std::vector<int64_t> asked = recompute.recompute_layer_ids;
+    recompute.recompute_layer_ids.clear();
+    for (int64_t layer = 0; layer < std::ssize(sources); ++layer) {
+      const int64_t end = layer + 1 < std::ssize(sources) ? sources[static_cast<size_t>(layer) + 1] : INT64_MAX;
+      const bool is_asked = std::any_of(asked.begin(), asked.end(), [&](int64_t one) {
+        return sources[static_cast<size_t>(layer)] <= one && one < end;
+      });
+      if (is_asked) recompute.recompute_layer_ids.push_back(layer);
+    }
+  } else if (recompute.recompute_num_layers.value_or(0) > 0) {
+    if (recompute.recompute_method == "uniform")
+      recompute.recompute_num_layers = is_cut ? 2 : 1;
+    else
+      recompute.recompute_num_layers = is_cut ? 1 : std::ssize(sources);
+  }
+  recompute.cpu_offloading_num_layers = std::min<int64_t>(recompute.cpu_offloading_num_layers, std::ssize(sources));
+}
+
+void shrink_pipeline(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, PipelineOptions& pipeline) {
+  const PipelineOptions asked = pipeline;
+  pipeline = {};
+  if (world.parallel.pipeline_model_parallel_size == 1) return;
+  pipeline.pp_algorithm = asked.pp_algorithm;
+  pipeline.enable_zero_bubble = asked.enable_zero_bubble;
+  pipeline.zero_bubble_v_schedule = asked.zero_bubble_v_schedule;
+  pipeline.pipeline_model_parallel_layout = layers.pipeline_layout;
+  if (const auto group = asked.microbatch_group_size_per_virtual_pipeline_stage) {
+    const bool is_default = *group == user.config.parallel.pipeline_model_parallel_size;
+    pipeline.microbatch_group_size_per_virtual_pipeline_stage =
+        world.parallel.pipeline_model_parallel_size + (is_default ? 0 : 1);
+  }
+}
+
+// So many that every schedule fills and drains, and that two follow one another everywhere.
+int64_t num_microbatches(const PipelineOptions& pipeline, const ToyWorld& world, int num_chunks) {
+  const int64_t p = world.parallel.pipeline_model_parallel_size;
+  if (p == 1) return 2;
+  if (num_chunks == 1) return p + 2;
+  return 2 * pipeline.microbatch_group_size_per_virtual_pipeline_stage.value_or(p);  // groups of virtual stages
+}
+
+// The shortest sequence that the ranks can share.
+int64_t sequence_length(const Config& config) {
+  const int64_t cp = config.parallel.context_parallel_size, tp = config.parallel.tensor_model_parallel_size;
+  const int64_t unit = cp > 1 ? 2 * cp : 1;
+  const int64_t shortest = kShortestSequence + config.model.num_prediction_modules();
+  int64_t length = div_up(shortest, unit) * unit;
+  while (config.sequence_parallel && config.train.micro_batch_size * (length / cp) % tp != 0) length += unit;
+  return length;
+}
+
+std::vector<std::string> parts_set_aside(const Config& user) {
+  std::vector<std::string> parts;
+  if (user.train.bf16) parts.emplace_back("bf16");
+  if (user.train.fp16) parts.emplace_back("fp16 and loss scaling");
+  if (user.data_parallel.grad_reduce_in_bf16) parts.emplace_back("grad_reduce_in_bf16");
+  if (user.optimizer.exp_avg_dtype == MomentDtype::kBf16) parts.emplace_back("exp_avg_dtype bf16");
+  return parts;
+}
+
+// What both runs have in common.
+void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, ToyPrecision precision,
+                 int num_steps, Config& config) {
+  const Config& asked = user.config;
+  config.parallel = world.parallel;
+  config.sequence_parallel = user.derived.is_sequence_parallel && world.parallel.tensor_model_parallel_size > 1;
+  config.model = asked.model;
+  shrink_model(user, world, layers.sources, config.model);
+  if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
+  config.train = {};
+  config.train.fp32 = true;
+  config.train.seed = asked.train.seed;
+  config.train.train_iters = num_steps;
+  config.train.eval_iters = 0;
+  config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
+  config.train.seq_length = sequence_length(config);
+  config.model.max_position_embeddings = config.model.position_embedding() == PositionEmbedding::kLearnedAbsolute
+                                             ? *config.train.seq_length + 3
+                                             : std::max(asked.model.max_position_embeddings, *config.train.seq_length);
+  config.data.mock_data = true;
+  config.data.reset_position_ids = asked.data.reset_position_ids;
+  config.data.reset_attention_mask = asked.data.reset_attention_mask;
+  config.optimizer = asked.optimizer;
+  config.optimizer.clip_grad = kClipGrad;
+  config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
+  config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = MomentDtype::kFp32;
+  config.runtime = asked.runtime;
+}
+
+void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, Config& config) {
+  const Config& asked = user.config;
+  config.pipeline = asked.pipeline;
+  shrink_pipeline(user, world, layers, config.pipeline);
+  config.recompute = asked.recompute;
+  shrink_recompute(user.derived.pipeline, layers.sources, config.recompute);
+  config.data_parallel = asked.data_parallel;
+  config.data_parallel.grad_reduce_in_bf16 = false;
+  if (!config.data_parallel.ddp_num_buckets) config.data_parallel.ddp_bucket_size = kBucketElements;
+  std::vector<std::string>& kinds = config.parallel.cp_comm_type;
+  if (kinds.size() > 1) {
+    // As many of them as there are layers for.
+    std::vector<std::string> distinct;
+    for (const std::string& kind : kinds) {
+      if (std::find(distinct.begin(), distinct.end(), kind) == distinct.end()) distinct.push_back(kind);
+    }
+    kinds.clear();
+    for (size_t layer = 0; layer < layers.sources.size(); ++layer) kinds.push_back(distinct[layer % distinct.size()]);
+  }
+}
+
+// One rank reads a step in one microbatch, unless the objective is defined over each (the balance of experts).
+void gather_on_one_rank(const Config& layout, Config& config) {
+  config.parallel = {};
+  config.sequence_parallel = false;
+  config.model.moe_shared_expert_overlap = false;
+  if (!config.model.has_experts()) config.train.micro_batch_size = *layout.train.global_batch_size;
+  config.runtime.kernels = Kernels::kReference;
+}
+
+void derive(Resolved& resolved, int64_t world_size, ToyPrecision precision) {
+  std::vector<UserError> errors;
+  derive_and_check(resolved, world_size, errors);
+  MEGALITH_CHECK(errors.empty(), "the toy of this configuration does not hold: {}", errors.front().what());
+  if (precision == ToyPrecision::kExact) resolved.derived.dtype = at::kDouble;
+}
+
+}  // namespace
+
+CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ranks) {
+  // The parallel sizes come before the world that they are to fit. What is wrong with them is said by the second
+  // reading.
+  Resolved first;
+  try_resolve(*first.options, inputs);
+  ConfigInputs second = inputs;
+  second.arguments.emplace_back("--dry_run=true");
+  CheckedConfig checked;
+  if (launched_ranks > 1) {
+    checked.world_size = launched_ranks;
+    second.arguments.emplace_back("--dry_run_world_size=1");
+  } else if (first.options->find("dry_run_world_size")->is_set()) {
+    checked.world_size = first.config.train.dry_run_world_size;
+  }
+  const int64_t smallest = smallest_world(first.config.parallel);
+  checked.resolved = resolve_config(second, checked.world_size.value_or(smallest));
+  return checked;
+}
+
+ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
+  const std::vector<StageLayers>& stages = user.derived.pipeline.stages;
+  const int64_t base = cuts_stages(user.config.recompute, user.derived.pipeline) ? 2 : 1;
+  ToyLayers toy;
+  const auto add_layers = [&](const StageLayers& stage, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) toy.sources.push_back(stage.first_layer + i * stage.num_layers / count);
+  };
+  const int64_t num_ranks = world.parallel.pipeline_model_parallel_size;
+  if (num_ranks == 1) {
+    const StageLayers whole{.first_layer = 0, .num_layers = user.config.model.num_layers};
+    const int64_t kinds = world.parallel.context_parallel_size > 1 && world.parallel.cp_comm_type.size() > 1 ? 4 : 2;
+    add_layers(whole, std::min(whole.num_layers, std::max(2 * base, kinds)));
+    return toy;
+  }
+  int64_t shortest = user.config.model.num_layers;
+  for (const StageLayers& stage : stages) {
+    if (stage.num_layers > 0) shortest = std::min(shortest, stage.num_layers);
+  }
+  const int64_t num_stages = num_ranks * user.derived.pipeline.num_chunks, last = std::ssize(stages) - 1;
+  for (int64_t i = 0; i < num_stages; ++i) {
+    // The ends stand for the ends.
+    const StageLayers& stage = stages[static_cast<size_t>((2 * i * last + num_stages - 1) / (2 * (num_stages - 1)))];
+    const int64_t wanted = stage.num_layers == 0 ? 0 : stage.num_layers == shortest ? base : base + 1;
+    const int64_t count = std::min(wanted, stage.num_layers);
+    add_layers(stage, count);
+    toy.pipeline_layout += i == 0 ? "E" : "|";
+    toy.pipeline_layout.append(static_cast<size_t>(count), 't');
+  }
+  toy.pipeline_layout.append(static_cast<size_t>(toy_prediction_modules(user.config.model)), 'm');
+  toy.pipeline_layout += "L";
+  return toy;
+}
+
+ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecision precision, int num_steps) {
+  const ToyLayers layers = make_toy_layers(user, world);
+  ToyConfig toy;
+  toy.layout = std::make_unique<Resolved>();
+  toy.one_rank = std::make_unique<Resolved>();
+  Config& layout = toy.layout->config;
+  shrink_task(user, world, layers, precision, num_steps, layout);
+  spread(user, world, layers, layout);
+  layout.train.global_batch_size = layout.train.micro_batch_size * world.data_parallel_size() *
+                                   num_microbatches(layout.pipeline, world, user.derived.pipeline.num_chunks);
+  if (precision == ToyPrecision::kExact) layout.runtime.kernels = Kernels::kReference;
+  Config& one = toy.one_rank->config;
+  shrink_task(user, world, layers, precision, num_steps, one);
+  one.train = layout.train;
+  gather_on_one_rank(layout, one);
+  derive(*toy.layout, world.world_size, precision);
+  derive(*toy.one_rank, 1, precision);
+  toy.set_aside = parts_set_aside(user.config);
+  return toy;
+}
+
+std::string ToyConfig::text() const {
+  const ModelConfig& m = layout->config.model;
+  const Derived& d = layout->derived;
+  std::string text = fmt::format("{}, {} layers of width {}, {} heads", family_for(m).name, m.num_layers, m.hidden_size,
+                                 m.num_attention_heads);
+  if (m.num_kv_heads() != m.num_attention_heads) text += fmt::format(" on {} keys", m.num_kv_heads());
+  if (m.has_experts()) text += fmt::format(", {} experts of which a token meets {}", *m.num_experts, m.moe_router_topk);
+  if (m.num_prediction_modules() > 0) text += fmt::format(", {} prediction module(s)", m.num_prediction_modules());
+  return text + fmt::format(", vocabulary {}; {} microbatches of {} × {} tokens on each data-parallel rank",
+                            d.vocab_size, d.num_microbatches, d.micro_batch_size, d.seq_length);
+}
+
+}  // namespace megalith

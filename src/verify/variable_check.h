@@ -1,0 +1,16 @@
+// Environment variables that libraries below us read, and what those that are set will do to a run.
+#pragma once
+
+#include "config/yaml_document.h"
+#include "core/finding.h"
+#include "verify/machine_check.h"
+
+namespace megalith {
+
+// Findings of the topic "environment": variables that slow or hinder a run as warnings, those worth knowing as notes,
+// and a list of the other known ones that are set.
+//   usable_cores  of this machine
+//   has_amd_gpus  whether ROCm's variables count
+Findings check_variables(const EnvironmentMap& environment, const MachineUse& use, int usable_cores, bool has_amd_gpus);
+
+}  // namespace megalith

@@ -1,0 +1,118 @@
+// Names of Megatron-LM, Primus and their environment that are no options here.
+#include "config/known_names.h"
+
+#include <gtest/gtest.h>
+
+#include "config/known_names_table.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+using Kind = KnownName::Kind;
+
+struct NamesSample {
+  int64_t num_dataset_builder_threads = 0;
+  bool bf16 = false;
+  double lr = 0, lora_dim = 0;
+  void visit(OptionVisitor& v) {
+    v.field("num_dataset_builder_threads", num_dataset_builder_threads, "Declared here, so it beats the table.");
+    v.field("bf16", bf16, "A switch.");
+    v.field("lr", lr, "Rate.");
+    v.field("lora_dim", lora_dim, "Rank.");
+  }
+};
+
+TEST(KnownNames, EveryKindIsThereWithAReason) {
+  EXPECT_EQ(find_known_name("use-flash-attn")->kind, Kind::kNoEffect);
+  EXPECT_EQ(find_known_name("quick_geglu")->kind, Kind::kUnsupported);
+  EXPECT_EQ(find_known_name("batch_size")->text, "write micro_batch_size");
+  EXPECT_EQ(find_known_name("micro_batchsize"), nullptr);
+  for (const KnownNamesRow& row : known_names_rows()) {
+    EXPECT_STRNE(row.text, "") << row.names;
+    for (const std::string& entry : split_words(row.names)) {
+      // What is refused must say which values are not.
+      EXPECT_EQ(entry.find('=') != std::string::npos, row.kind != Kind::kNoEffect) << entry;
+    }
+  }
+}
+
+TEST(KnownNames, WhatIsAnOptionIsNotInTheTable) {
+  for (const char* name :
+       {"pp_algorithm", "enable_zero_bubble", "num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout",
+        "num_layers_per_virtual_pipeline_stage", "microbatch_group_size_per_vp_stage", "pipeline_model_parallel_size",
+        "decoder_first_pipeline_num_layers", "account_for_loss_in_pipeline_split"}) {
+    EXPECT_EQ(find_known_name(name), nullptr) << name;
+  }
+  // What only changes how transfers are made is still known.
+  for (const char* name : {"overlap_p2p_comm", "communication_method", "zero_bubble_v_schedule_mem_setup"}) {
+    EXPECT_EQ(find_known_name(name)->kind, Kind::kNoEffect) << name;
+  }
+}
+
+TEST(KnownNames, VariablesAreKnownByFamily) {
+  EXPECT_NE(find_known_name("NVTE_CK_USES_BWD_V3"), nullptr);
+  EXPECT_NE(find_known_name("HSA_NO_SCRATCH_RECLAIM"), nullptr);
+  EXPECT_NE(find_known_name("use_turbo_attention"), nullptr);
+  EXPECT_EQ(find_known_name("NVTX_RANGES"), nullptr);
+  EXPECT_EQ(find_known_name("nvte_debug"), nullptr);
+}
+
+TEST(KnownNames, NeutralValuesAskForNothing) {
+  const auto neutral = [](const char* name, const char* value) {
+    return is_neutral(*find_known_name(name), WrittenValue::of(value));
+  };
+  EXPECT_TRUE(neutral("fp8", "null"));
+  EXPECT_TRUE(neutral("fp8", "None"));
+  EXPECT_FALSE(neutral("fp8", "hybrid"));
+  EXPECT_TRUE(neutral("router_logit_softcapping", "0"));
+  EXPECT_FALSE(neutral("router_logit_softcapping", "8"));
+  EXPECT_TRUE(neutral("fp16_lm_cross_entropy", "off"));
+  EXPECT_FALSE(neutral("fp16_lm_cross_entropy", "true"));
+  EXPECT_TRUE(neutral("rotary_percent", "1.0"));
+  EXPECT_FALSE(neutral("rotary_percent", "0.5"));
+  EXPECT_TRUE(is_neutral(*find_known_name("spec"), WrittenValue::null()));
+  EXPECT_TRUE(is_neutral(*find_known_name("iterations_to_skip"), {WrittenValue::Form::kList, {}}));
+}
+
+TEST(KnownNames, AnOptionBeatsTheTable) {
+  NamesSample sample;
+  OptionSet set(sample);
+  EXPECT_NE(look_up(set, "num-dataset-builder-threads").option, nullptr);
+  EXPECT_EQ(look_up(set, "num-dataset-builder-threads").known, nullptr);
+}
+
+TEST(KnownNames, LookUpTriesTheWholeNameFirst) {
+  NamesSample sample;
+  OptionSet set(sample);
+  EXPECT_FALSE(look_up(set, "no_fp8_weight_transpose_cache").is_negated);
+  EXPECT_TRUE(look_up(set, "no-bf16").is_negated);
+  EXPECT_EQ(look_up(set, "no-bf16").option, set.find("bf16"));
+  EXPECT_TRUE(look_up(set, "no_rope_fusion").is_negated);
+  EXPECT_FALSE(look_up(set, "no_lr"));  // not a boolean
+  EXPECT_FALSE(look_up(set, "no_num_layers"));
+}
+
+TEST(KnownNames, DottedNamesResolveToTheirWholePathOrLastPart) {
+  NamesSample sample;
+  OptionSet set(sample);
+  EXPECT_EQ(look_up(set, "modules.pre_trainer.overrides.lr").option, set.find("lr"));
+  EXPECT_EQ(look_up(set, "modules.pre_trainer.lr").option, set.find("lr"));
+  EXPECT_EQ(look_up(set, "overrides.lora.dim").option, set.find("lora_dim"));
+  EXPECT_EQ(look_up(set, "optimizer.lr").option, set.find("lr"));
+  EXPECT_NE(look_up(set, "lora.alpha").known, nullptr);
+  EXPECT_NE(look_up(set, "torch_compile.mode").known, nullptr);
+  for (const char* name : {".", "..", "modules.", "modules..", "lr.", ""}) EXPECT_FALSE(look_up(set, name)) << name;
+}
+
+TEST(NoEffectNotes, GiveOneLineAReason) {
+  NoEffectNotes notes;
+  notes.add("a", "fused");
+  notes.add("b", "one rank");
+  notes.add("c", "fused");
+  notes.add("a", "fused");
+  EXPECT_EQ(notes.lines(), (std::vector<std::string>{"no effect here: a, c (fused)", "no effect here: b (one rank)"}));
+}
+
+}  // namespace
+}  // namespace megalith

@@ -1,0 +1,201 @@
+// All layers together: precedence, everything wrong at once, names without effect.
+#include "config/resolve.h"
+
+#include <gtest/gtest.h>
+
+#include "config/help.h"
+#include "core/strings.h"
+#include "support/temporary_folder.h"
+
+namespace megalith {
+namespace {
+
+struct ResolveSample {
+  int64_t micro_batch_size = 1, seq_length = 4096;
+  std::optional<int64_t> num_layers;
+  double lr = 1e-4;
+  bool bf16 = false, add_bias_linear = true;
+  std::optional<std::string> load, exp_name;
+  std::vector<std::string> data_path;
+
+  void visit(OptionVisitor& v) {
+    v.group("Everything");
+    v.field("micro_batch_size", micro_batch_size, "Samples.").at_least(1);
+    v.field("seq_length", seq_length, "Tokens.").at_least(1);
+    v.field("num_layers", num_layers, "Layers.").at_least(1);
+    v.field("lr", lr, "Rate.").above(0);
+    v.field("bf16", bf16, "Train in bf16.");
+    v.field("add_bias_linear", add_bias_linear, "Bias.").opposite("disable_bias_linear");
+    v.field("load", load, "Folder.");
+    v.field("exp_name", exp_name, "Name.");
+    v.field("data_path", data_path, "Prefixes.");
+  }
+};
+
+struct Resolve : testing::Test {
+  test::TemporaryFolder folder;
+  ResolveSample sample;
+  OptionSet set{sample};
+  ConfigInputs inputs;
+
+  Resolve() { inputs.config_root = folder.path() / "configs"; }
+  std::string errors() {
+    std::string text;
+    for (const UserError& error : try_resolve(set, inputs).errors) text += error.message() + "\n";
+    const std::string prefix = folder.path().string() + "/";
+    for (size_t at = 0; (at = text.find(prefix)) != std::string::npos;) text.erase(at, prefix.size());
+    return text;
+  }
+};
+
+TEST_F(Resolve, LaterLayersWin) {
+  folder.write("configs/models/tiny.yaml", "num_layers: 2\nseq_length: 128\nlr: 1\nmicro_batch_size: 10\n");
+  folder.write("exp.yaml",
+               "exp_name: mine\nmodules: {pre_trainer: {model: tiny.yaml, overrides: {seq_length: 256, lr: 2, "
+               "micro_batch_size: 20, load: /from/file}}}\n");
+  inputs.arguments = {"--config", (folder.path() / "exp.yaml").string(), "--lr", "3", "--load=null", "--lr", "4"};
+  inputs.environment = {{"MEGALITH_LR", "5"}, {"MEGALITH_MICRO_BATCH_SIZE", "30"}};
+  const Resolution resolution = resolve(set, inputs);
+  EXPECT_EQ(sample.num_layers, 2);
+  EXPECT_EQ(sample.seq_length, 256);
+  EXPECT_EQ(sample.micro_batch_size, 30);
+  EXPECT_EQ(sample.lr, 4);
+  EXPECT_FALSE(sample.load);
+  EXPECT_EQ(sample.exp_name, "mine");
+  EXPECT_EQ(resolution.header.at("exp_name"), "mine");
+  EXPECT_EQ(set.find("num_layers")->source().layer, OptionLayer::kPreset);
+  EXPECT_EQ(set.find("seq_length")->source().where, (folder.path() / "exp.yaml").string() + ":2");
+  EXPECT_EQ(set.find("lr")->history().size(), 5u);
+  EXPECT_NE(explain(*set.find("lr")).find("* command line                                        4"), std::string::npos)
+      << explain(*set.find("lr"));
+}
+
+TEST_F(Resolve, AModelFillsInWhatNobodySet) {
+  folder.write("flat.yaml", "seq_length: 256\n");
+  inputs.config_file = folder.path() / "flat.yaml";
+  resolve(set, inputs);
+  const OptionSource model{OptionLayer::kModel, "config.json"};
+  apply_values(set, {{"seq_length", "8192"}, {"num_layers", "32"}}, model);
+  EXPECT_EQ(sample.seq_length, 256);
+  EXPECT_EQ(sample.num_layers, 32);
+  EXPECT_EQ(set.find("num_layers")->source().where, "config.json");
+  EXPECT_THROW(apply_values(set, {{"num_layers", "0"}, {"lr", "x"}}, model), UserErrors);
+  EXPECT_THROW(apply_values(set, {{"no_option", "0"}}, model), InternalError);
+}
+
+TEST_F(Resolve, EverythingWrongIsReportedTogether) {
+  folder.write("recipe.yaml", "lr: fast\nmicro_batchsize: 2\nmodules_: 1\nseq_length: 0\nfp8: hybrid\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  inputs.environment = {{"MEGALITH_BF16", "maybe"}};
+  inputs.arguments = {"--micro-batch-size", "two", "left", "--unknown", "x", "--batch-size", "4", "--load"};
+  EXPECT_EQ(errors(),
+            "recipe.yaml:1: lr is 'fast', but takes: number above 0\n"
+            "recipe.yaml:2: unknown key 'micro_batchsize'. Did you mean 'micro_batch_size'?\n"
+            "recipe.yaml:3: unknown key 'modules_'\n"
+            "recipe.yaml:4: seq_length is '0', but takes: integer at least 1\n"
+            "recipe.yaml:5: fp8 hybrid: this build does not support FP8 training\n"
+            "MEGALITH_BF16: bf16 is 'maybe', but takes: true or false\n"
+            "unknown option '--unknown'\n"
+            "--load needs a value (text), but nothing follows\n"
+            "--micro_batch_size is 'two', but takes: integer at least 1\n"
+            "--batch-size 4 is not an option any more\n"
+            "unexpected argument 'left'\n");
+}
+
+TEST_F(Resolve, ThrowsAllErrorsAndNoneForHelp) {
+  inputs.arguments = {"--lr", "0", "--seq_length", "0"};
+  try {
+    resolve(set, inputs);
+    FAIL();
+  } catch (const UserErrors& errors) {
+    EXPECT_EQ(errors.errors().size(), 2u);
+  }
+  inputs.arguments.push_back("--help");
+  EXPECT_TRUE(resolve(set, inputs).wants_help);
+}
+
+TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
+  folder.write("recipe.yaml", "use_flash_attn: true\nmasked_softmax_fusion: false\nfp8: null\nNVTE_DEBUG: 1\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  inputs.arguments = {"--no-rope-fusion", "--num-dataset-builder-threads", "8", "--use-flash-attn",
+                      "--moe_grouped_gemm=false"};
+  inputs.environment = {{"NVTE_FLASH_ATTN", "1"}, {"HSA_ENABLE_SDMA", "0"}, {"PATH", "/bin"}, {"MEGALITH_LRR", "1"}};
+  const Resolution resolution = resolve(set, inputs);
+  EXPECT_EQ(resolution.notes,
+            (std::vector<std::string>{
+                "no effect here: use_flash_attn, masked_softmax_fusion, rope_fusion (operators are always fused)",
+                "no effect here: NVTE_DEBUG (read by Transformer Engine, which is not used)",
+                "no effect here: num_dataset_builder_threads (the indices are built by as many threads as there are "
+                "processors)",
+                "no effect here: moe_grouped_gemm (experts are always grouped, and tokens travel by the group's own "
+                "collectives)",
+                "the environment variable MEGALITH_LRR names no option here. Did you mean MEGALITH_LR?",
+                "environment: HSA_ENABLE_SDMA (read by the GPU's runtime from the environment, not by this program)",
+                "environment: NVTE_FLASH_ATTN (read by Transformer Engine, which is not used)"}));
+}
+
+TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
+  inputs.arguments = {"--router_logit_softcapping", "null",  "--tensor_model_parallel_size=1",
+                      "--fp16_lm_cross_entropy",    "false", "--no-fp16-lm-cross-entropy"};
+  EXPECT_EQ(errors(), "");
+  inputs.arguments = {"--router-logit-softcapping",   "8", "--fp16_lm_cross_entropy", "--no-initialization",
+                      "--tensor-model-parallel-size", "2"};
+  EXPECT_EQ(errors(),
+            "--router-logit-softcapping 8: this build does not support soft-capping of a router's logits\n"
+            "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
+            "--no-initialization true: this build does not support this initialisation\n"
+            "--tensor-model-parallel-size 2: this build does not support tensor parallelism\n");
+}
+
+TEST_F(Resolve, NegationWorksInEveryLayer) {
+  folder.write("recipe.yaml", "no_add_bias_linear: true\nbf16: true\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  resolve(set, inputs);
+  EXPECT_FALSE(sample.add_bias_linear);
+  inputs.arguments = {"--no-bf16", "--no-add-bias-linear", "false"};
+  resolve(set, inputs);
+  EXPECT_FALSE(sample.bf16);
+  EXPECT_TRUE(sample.add_bias_linear);
+  inputs.arguments = {"--disable-bias-linear"};
+  resolve(set, inputs);
+  EXPECT_FALSE(sample.add_bias_linear);
+  inputs.arguments = {"--no-bf16=perhaps"};
+  EXPECT_EQ(errors(), "--no-bf16 is 'perhaps', but takes: true or false\n");
+}
+
+TEST_F(Resolve, DottedAndBareAssignmentsSetOptions) {
+  inputs.arguments = {
+      "--modules.pre_trainer.overrides.lr", "1e-5", "seq_length=64", "--data_path", "0.5", "a b", "0.5", "c"};
+  resolve(set, inputs);
+  EXPECT_EQ(sample.lr, 1e-5);
+  EXPECT_EQ(sample.seq_length, 64);
+  EXPECT_EQ(sample.data_path, (std::vector<std::string>{"0.5", "a b", "0.5", "c"}));
+  inputs.arguments = {"folder"};
+  inputs.allow_positional = true;
+  EXPECT_EQ(resolve(set, inputs).positional, std::vector<std::string>{"folder"});
+}
+
+TEST_F(Resolve, NullInAFileUnsets) {
+  folder.write("configs/models/tiny.yaml", "num_layers: 2\nload: /x\n");
+  folder.write("recipe.yaml", "model: tiny.yaml\nnum_layers: null\nload:\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  resolve(set, inputs);
+  EXPECT_FALSE(sample.num_layers);
+  EXPECT_FALSE(sample.load);
+  EXPECT_EQ(set.find("load")->source().layer, OptionLayer::kFile);
+}
+
+// What Megatron-for-ROCm's Llama script passes, with the architecture and training options declared elsewhere.
+TEST_F(Resolve, TheRocmScriptsSwitchesAreAccepted) {
+  inputs.arguments = split_words(
+      "--use-mcore-models --transformer-impl transformer_engine --no-masked-softmax-fusion "
+      "--no-gradient-accumulation-fusion --distributed-backend nccl --distributed-timeout-minutes 120 "
+      "--ddp-average-in-collective --num-dataset-builder-threads 8 "
+      "--ckpt-format torch_dist --log-throughput --use-flash-attn --no-position-embedding "
+      "--attention-softmax-in-fp32 --bf16");
+  resolve(set, inputs);
+  EXPECT_TRUE(sample.bf16);
+}
+
+}  // namespace
+}  // namespace megalith

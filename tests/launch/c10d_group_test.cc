@@ -1,0 +1,309 @@
+// Groups over c10d keep the promises of group.h: Gloo, with ranks as threads that know one another only through their
+// sockets. Processes, launchers and ranks that die are tests/parallel_processes.
+#include "launch/c10d_group.h"
+
+#include <ATen/ATen.h>
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <thread>
+
+#include "core/error.h"
+#include "core/time.h"
+
+namespace megalith {
+namespace {
+
+// A port that nobody listened on a moment ago.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+// Runs `body` in `size` threads; returns what each rank threw, "" for nothing. A rank whose body throws anything but a
+// CommunicationError leaves word of it, as the program does.
+std::vector<std::string> run(int size, const std::function<void(Groups&)>& body, double timeout_s = 60) {
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  const int port = free_port();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::string& error_text = errors[static_cast<size_t>(rank)];
+      try {
+        C10dWorld world({.launcher = Launcher::kTorchrun,
+                         .rank = rank,
+                         .world_size = size,
+                         .local_rank = rank,
+                         .local_world_size = size,
+                         .master_address = "127.0.0.1",
+                         .master_port = port},
+                        at::kCPU, timeout_s);
+        Groups groups(Mesh({.dp = size}), rank, world.factory());
+        try {
+          body(groups);
+          world.finish();
+        } catch (const CommunicationError&) {
+          throw;
+        } catch (const std::exception& error) {
+          world.report_failure(error.what());
+          throw;
+        }
+      } catch (const std::exception& error) {
+        error_text = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+void run_well(int size, const std::function<void(Group&)>& body) {
+  for (const std::string& error : run(size, [&](Groups& groups) { body(*groups.dp); })) EXPECT_EQ(error, "");
+}
+
+at::Tensor of_rank(int rank, at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
+  // Small integers: every sum of a few is exact in every dtype, in whatever order.
+  return (at::arange(c10::multiply_integers(shape), at::kFloat).remainder(7) + rank).view(shape).to(dtype);
+}
+
+at::Tensor sum_of(int size, at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
+  at::Tensor sum = of_rank(0, shape, dtype);
+  for (int r = 1; r < size; ++r) sum = sum + of_rank(r, shape, dtype);
+  return sum;
+}
+
+class C10dSizes : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, C10dSizes, testing::Values(2, 3), testing::PrintToStringParamName());
+
+TEST_P(C10dSizes, AllReduceReducesEveryDtype) {
+  run_well(GetParam(), [](Group& group) {
+    const int n = group.size();
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt}) {
+      const auto reduced = [&](ReduceOp op) {
+        const at::Tensor tensor = of_rank(group.rank(), {7}, dtype);
+        group.all_reduce(tensor, op, "x").wait();
+        return tensor;
+      };
+      EXPECT_TRUE(at::equal(reduced(ReduceOp::kSum), sum_of(n, {7}, dtype))) << dtype;
+      EXPECT_TRUE(at::equal(reduced(ReduceOp::kMax), of_rank(n - 1, {7}, dtype))) << dtype;
+      EXPECT_TRUE(at::equal(reduced(ReduceOp::kMin), of_rank(0, {7}, dtype))) << dtype;
+      if (at::isFloatingType(dtype)) {
+        EXPECT_TRUE(at::equal(reduced(ReduceOp::kAvg), sum_of(n, {7}, dtype) / n)) << dtype;
+      }
+    }
+    EXPECT_EQ(group.reduced(group.rank() + 0.5, ReduceOp::kSum, "x"), n * (n - 1) / 2 + 0.5 * n);
+    group.all_reduce(at::empty({0}), ReduceOp::kSum, "nothing").wait();
+  });
+}
+
+TEST_P(C10dSizes, AllGatherPutsRanksBehindOneAnother) {
+  run_well(GetParam(), [](Group& group) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kBool, at::kShort, at::kByte}) {
+      std::vector<at::Tensor> parts;
+      for (int r = 0; r < group.size(); ++r) parts.push_back(of_rank(r, {2, 3}, dtype));
+      const at::Tensor in = of_rank(group.rank(), {2, 3}, dtype), expected = at::cat(parts);
+      EXPECT_TRUE(at::equal(group.gathered(in, "w"), expected)) << dtype;
+      const at::Tensor in_place = at::zeros({2 * group.size(), 3}, dtype);
+      const at::Tensor own_rows = in_place.narrow(0, 2 * group.rank(), 2);
+      own_rows.copy_(in);
+      group.all_gather(in_place, own_rows, "w").wait();
+      EXPECT_TRUE(at::equal(in_place, expected)) << dtype;
+    }
+    const at::Tensor ranks = group.gathered(at::scalar_tensor(group.rank(), at::kLong), "rank");
+    EXPECT_TRUE(at::equal(ranks, at::arange(group.size(), at::kLong)));
+    EXPECT_EQ(group.gathered(at::empty({0, 3}), "nothing").numel(), 0);
+  });
+}
+
+TEST_P(C10dSizes, ReduceScatterIsOnesRowsOfTheReduction) {
+  run_well(GetParam(), [](Group& group) {
+    const int n = group.size();
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor in = of_rank(group.rank(), {3 * n, 2}, dtype);
+      const auto own = [&](const at::Tensor& whole) { return whole.narrow(0, 3 * group.rank(), 3); };
+      const at::Tensor sum = sum_of(n, {3 * n, 2}, dtype);
+      EXPECT_TRUE(at::equal(group.reduce_scattered(in, ReduceOp::kSum, "g"), own(sum))) << dtype;
+      EXPECT_TRUE(at::equal(in, of_rank(group.rank(), {3 * n, 2}, dtype))) << "the input was changed";
+      EXPECT_TRUE(at::equal(group.reduce_scattered(in, ReduceOp::kAvg, "g"), own(sum / n))) << dtype;
+      EXPECT_TRUE(at::equal(group.reduce_scattered(in, ReduceOp::kMax, "g"), own(of_rank(n - 1, {3 * n, 2}, dtype))));
+      const at::Tensor in_place = in.clone();
+      group.reduce_scatter(own(in_place), in_place, ReduceOp::kSum, "g").wait();
+      EXPECT_TRUE(at::equal(own(in_place), own(sum))) << dtype;
+    }
+  });
+}
+
+TEST_P(C10dSizes, AllToAllMovesUnevenRows) {
+  run_well(GetParam(), [](Group& group) {
+    // Rank a sends a + b rows, all a * 10 + b, to rank b; rank 0 sends itself nothing.
+    std::vector<int64_t> in_splits, out_splits;
+    std::vector<at::Tensor> in, out;
+    for (int other = 0; other < group.size(); ++other) {
+      in_splits.push_back(group.rank() + other);
+      in.push_back(at::full({group.rank() + other, 3}, group.rank() * 10 + other, at::kBFloat16));
+      out_splits.push_back(group.rank() + other);
+      out.push_back(at::full({group.rank() + other, 3}, other * 10 + group.rank(), at::kBFloat16));
+    }
+    EXPECT_TRUE(at::equal(group.exchanged(at::cat(in), out_splits, in_splits, "tokens"), at::cat(out)));
+
+    // Only rank 1 has something, and sends it to rank 0: the others have empty tensors.
+    std::vector<int64_t> sent(static_cast<size_t>(group.size())), received = sent;
+    if (group.rank() == 1) sent[0] = 2;
+    if (group.rank() == 0) received[1] = 2;
+    const at::Tensor rows = at::full({group.rank() == 1 ? 2 : 0, 5}, 4.0);
+    const at::Tensor got = group.exchanged(rows, received, sent, "tokens");
+    EXPECT_TRUE(at::equal(got, at::full({group.rank() == 0 ? 2 : 0, 5}, 4.0)));
+    EXPECT_TRUE(at::equal(group.exchanged(at::full({group.size()}, group.rank(), at::kInt), {}, {}, "even"),
+                          at::arange(group.size(), at::kInt)));
+  });
+}
+
+TEST_P(C10dSizes, BroadcastTakesTheRootsTensor) {
+  run_well(GetParam(), [](Group& group) {
+    for (int root = 0; root < group.size(); ++root) {
+      const at::Tensor tensor = of_rank(group.rank(), {5}, at::kHalf);
+      group.broadcast(tensor, root, "w").wait();
+      EXPECT_TRUE(at::equal(tensor, of_rank(root, {5}, at::kHalf)));
+    }
+  });
+}
+
+TEST_P(C10dSizes, SendsAndReceivesGoAroundARingAndToOneself) {
+  run_well(GetParam(), [](Group& group) {
+    const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
+    const at::Tensor from_previous = at::zeros({4}), second = at::zeros({4}), from_self = at::zeros({2});
+    group
+        .send_receive({Transfer::receive(from_previous, previous, 3), Transfer::receive(second, previous, 3),
+                       Transfer::send(of_rank(group.rank(), {4}), next, 3),
+                       Transfer::send(of_rank(group.rank() + 50, {4}), next, 3),
+                       Transfer::send(of_rank(9, {2}), group.rank()), Transfer::receive(from_self, group.rank())},
+                      "act")
+        .wait();
+    EXPECT_TRUE(at::equal(from_previous, of_rank(previous, {4})));
+    EXPECT_TRUE(at::equal(second, of_rank(previous + 50, {4})));
+    EXPECT_TRUE(at::equal(from_self, of_rank(9, {2})));
+    group.barrier("end").wait();
+  });
+}
+
+TEST(C10dWorld, EveryGroupOfAMeshIsThere) {
+  for (const std::string& error : run(2, [](Groups& groups) {
+         for (const Groups::Pointer& group : groups.all()) {
+           EXPECT_EQ(group->reduced(1, ReduceOp::kSum, "ranks"), group->size()) << group->axis();
+         }
+       })) {
+    EXPECT_EQ(error, "");
+  }
+}
+
+// What a library below us said is told without its source files, greetings and advice.
+void expect_our_words(const std::string& error) {
+  EXPECT_NE(error.find("\n  cause: "), std::string::npos) << error;
+  for (const char* theirs : {"GLHF", ".cc:", ".cpp:", "http", "worker", "Did the", "[/", "Exception"}) {
+    EXPECT_EQ(error.find(theirs), std::string::npos) << theirs << " in:\n" << error;
+  }
+}
+
+TEST(C10dWorld, OthersLearnWhyARankFailed) {
+  const std::vector<std::string> errors = run(3, [](Groups& groups) {
+    if (groups.rank == 1) throw UserError("data/wiki.bin is too short", "copy it again");
+    groups.dp->all_reduce(at::zeros({4}), ReduceOp::kSum, "grad bucket 0").wait();
+  });
+  EXPECT_EQ(errors[1], "data/wiki.bin is too short\n  copy it again");
+  for (const size_t rank : {0, 2}) {
+    EXPECT_NE(errors[rank].find("all_reduce 'grad bucket 0' over dp (ranks 0, 1, 2) failed: rank 1 failed: "
+                                "data/wiki.bin is too short"),
+              std::string::npos)
+        << errors[rank];
+    expect_our_words(errors[rank]);
+    EXPECT_NE(errors[rank].find("\n  cause: the connection to 127.0.0.1 port "), std::string::npos) << errors[rank];
+  }
+}
+
+TEST(C10dWorld, ARankThatLeavesWithoutAWordIsAmongTheSuspects) {
+  const std::vector<std::string> errors = run(3, [](Groups& groups) {
+    groups.dp->barrier("all groups are made").wait();
+    if (groups.rank == 2) throw CommunicationError("gone");  // which is not reported
+    groups.dp->reduced(1, ReduceOp::kSum, "loss");
+  });
+  // Gloo's ring: one of the two is connected to rank 2, and the other hears of its end from that one.
+  bool is_named = false;
+  for (const size_t rank : {0, 1}) {
+    const std::string& error = errors[rank];
+    EXPECT_NE(error.find("all_reduce 'loss' over dp (ranks 0, 1, 2) failed: "), std::string::npos) << error;
+    const std::string first_line = error.substr(0, error.find('\n'));
+    is_named |= first_line.find("2 is gone or stuck") != std::string::npos;
+    EXPECT_EQ(first_line.find(fmt::format("{} is gone", rank)), std::string::npos)
+        << "nobody suspects itself: " << error;
+  }
+  EXPECT_TRUE(is_named) << errors[0] << "\n" << errors[1];
+}
+
+TEST(C10dWorld, ARankThatDoesNotComeIsNamedAfterTheTimeOut) {
+  const Stopwatch watch;
+  const std::vector<std::string> errors = run(
+      2,
+      [&](Groups& groups) {
+        if (groups.rank == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(5));
+        } else {
+          groups.dp->barrier("start").wait();
+        }
+      },
+      /*timeout_s=*/1);
+  EXPECT_NE(errors[0].find("barrier 'start' over dp (ranks 0, 1) failed: rank 1 is gone or stuck"), std::string::npos)
+      << errors[0];
+  expect_our_words(errors[0]);
+  EXPECT_NE(errors[0].find(" for 1.00 s\n  see what the other ranks do"), std::string::npos) << errors[0];
+  EXPECT_LT(watch.elapsed_s(), 15);
+}
+
+TEST(C10dWorld, RanksThatNeverStartAreSaidToBeMissing) {
+  const int port = free_port();
+  Launch launch{.launcher = Launcher::kTorchrun, .rank = 0, .world_size = 2, .local_world_size = 2};
+  launch.master_address = "127.0.0.1";
+  launch.master_port = port;
+  try {
+    C10dWorld world(launch, at::kCPU, /*timeout_s=*/1);
+    ADD_FAILURE() << "nobody else was there";
+  } catch (const CommunicationError& error) {
+    EXPECT_NE(std::string(error.what()).find("the 2 ranks did not meet at 127.0.0.1:"), std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("rank 1 has not come"), std::string::npos) << error.what();
+  }
+}
+
+TEST(C10dWorld, ARankWhoseRank0NeverStartsSaysWhereItLooked) {
+  Launch launch{.launcher = Launcher::kTorchrun, .rank = 1, .world_size = 2, .local_rank = 1, .local_world_size = 2};
+  launch.master_address = "127.0.0.1";
+  launch.master_port = free_port();
+  try {
+    C10dWorld world(launch, at::kCPU, /*timeout_s=*/1);
+    ADD_FAILURE() << "nobody else was there";
+  } catch (const CommunicationError& error) {
+    const std::string expected = fmt::format("cannot be reached: no connection to 127.0.0.1 port {} came about\n  see",
+                                             launch.master_port);
+    EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+  }
+}
+
+TEST(C10dWorld, OneRankNeedsNoAddress) {
+  C10dWorld world({}, at::kCPU, /*timeout_s=*/20);
+  const std::shared_ptr<Group> group = world.factory()({0}, "world");
+  EXPECT_EQ(group->reduced(2.5, ReduceOp::kSum, "x"), 2.5);
+  group->barrier("end").wait();
+  world.finish();
+}
+
+}  // namespace
+}  // namespace megalith
