@@ -47,7 +47,7 @@ else()
   set(MEGALITH_NCCL_TEXT "off: this torch is the CPU build")
 endif()
 
-# megalith_use_c10d(<target of src/comm>)
+# megalith_use_c10d(<target of src/launch>)
 function(megalith_use_c10d target)
   if(MEGALITH_GLOO)
     target_compile_definitions(${target} PRIVATE MEGALITH_GLOO=1)

@@ -77,9 +77,9 @@ at::Tensor message(int64_t count, int from, int to, at::ScalarType type) {
 }
 
 // The difference of one collective from what it should be on this rank.
-class Comparison {
+class Outcome {
  public:
-  Comparison(const Group& group, CollectiveKind kind) : group_(group), kind_(kind) {}
+  Outcome(const Group& group, CollectiveKind kind) : group_(group), kind_(kind) {}
 
   void compare(const at::Tensor& found, const at::Tensor& expected, const std::string& what, bool is_rounded = false) {
     if (found.numel() == 0) return;
@@ -133,7 +133,7 @@ at::Tensor room(const Group& group, int64_t count, at::ScalarType type) {
   return at::full({count}, -1000, at::TensorOptions().dtype(type).device(group.device()));
 }
 
-void check_all_reduce(Group& group, int64_t count, at::ScalarType type, ReduceOp op, Comparison& result) {
+void check_all_reduce(Group& group, int64_t count, at::ScalarType type, ReduceOp op, Outcome& result) {
   const at::Tensor index = indices(count);
   const at::Tensor tensor = to_device(group, contribution(index, op, group.rank(), group.size()), type);
   group.all_reduce(tensor, op, "doctor").wait();
@@ -146,7 +146,7 @@ int64_t rank_part(int64_t count, int group_size) {
   return std::min(count, std::max<int64_t>(kMostTogether / group_size, 1));
 }
 
-void check_reduce_scatter(Group& group, int64_t count, at::ScalarType type, ReduceOp op, Comparison& result) {
+void check_reduce_scatter(Group& group, int64_t count, at::ScalarType type, ReduceOp op, Outcome& result) {
   const at::Tensor index = indices(count * group.size());
   const at::Tensor in = to_device(group, contribution(index, op, group.rank(), group.size()), type);
   const at::Tensor out = room(group, count, type);
@@ -155,7 +155,7 @@ void check_reduce_scatter(Group& group, int64_t count, at::ScalarType type, Redu
   result.compare(out, expected_reduction(own, op, group.size()), std::string(name_of(op)), op == ReduceOp::kAvg);
 }
 
-void check_all_gather(Group& group, int64_t count, at::ScalarType type, Comparison& result) {
+void check_all_gather(Group& group, int64_t count, at::ScalarType type, Outcome& result) {
   const at::Tensor out = room(group, count * group.size(), type);
   group.all_gather(out, to_device(group, message(count, group.rank(), 0, type), type), "doctor").wait();
   std::vector<at::Tensor> parts;
@@ -165,7 +165,7 @@ void check_all_gather(Group& group, int64_t count, at::ScalarType type, Comparis
 
 // rows(from, to): how many rows of two columns go from one rank to another.
 void check_all_to_all(Group& group, at::ScalarType type, const std::function<int64_t(int, int)>& rows,
-                      const std::string& what, Comparison& result) {
+                      const std::string& what, Outcome& result) {
   constexpr int64_t kColumns = 2;
   std::vector<int64_t> in_splits, out_splits;
   std::vector<at::Tensor> sent, expected;
@@ -182,7 +182,7 @@ void check_all_to_all(Group& group, at::ScalarType type, const std::function<int
   result.compare(out, wanted, what);
 }
 
-void check_broadcast(Group& group, int64_t count, at::ScalarType type, int root, Comparison& result) {
+void check_broadcast(Group& group, int64_t count, at::ScalarType type, int root, Outcome& result) {
   const at::Tensor tensor =
       group.rank() == root ? to_device(group, message(count, root, 0, type), type) : room(group, count, type);
   group.broadcast(tensor, root, "doctor").wait();
@@ -190,7 +190,7 @@ void check_broadcast(Group& group, int64_t count, at::ScalarType type, int root,
 }
 
 // Both ways round the ring at once; a pair of ranks meets twice, so tags and order matter.
-void check_send_receive(Group& group, int64_t count, at::ScalarType type, Comparison& result) {
+void check_send_receive(Group& group, int64_t count, at::ScalarType type, Outcome& result) {
   const int next = (group.rank() + 1) % group.size(), previous = (group.rank() + group.size() - 1) % group.size();
   const at::Tensor from_previous = room(group, count, type), from_next = room(group, count, type);
   const at::Tensor forward = to_device(group, message(count, group.rank(), 1, type), type);
@@ -253,7 +253,7 @@ Findings check_collectives(Group& group, std::span<const int64_t> counts) {
   const at::NoGradGuard no_grad;
   const std::string sizes = fmt::format("{} elements", fmt::join(counts, ", "));
   Findings findings;
-  Comparison all_reduce(group, CollectiveKind::kAllReduce), reduce_scatter(group, CollectiveKind::kReduceScatter);
+  Outcome all_reduce(group, CollectiveKind::kAllReduce), reduce_scatter(group, CollectiveKind::kReduceScatter);
   for (const int64_t count : counts) {
     const int64_t part = rank_part(count, group.size());
     for (const at::ScalarType type : kReducedTypes) {
@@ -264,8 +264,8 @@ Findings check_collectives(Group& group, std::span<const int64_t> counts) {
   findings.push_back(all_reduce.finding("sum, avg, max, min in float32, bf16, float64; " + sizes));
   findings.push_back(reduce_scatter.finding("sum, avg, max, min in float32, bf16, float64; " + sizes));
 
-  Comparison all_gather(group, CollectiveKind::kAllGather), all_to_all(group, CollectiveKind::kAllToAll);
-  Comparison broadcast(group, CollectiveKind::kBroadcast), send_receive(group, CollectiveKind::kSendReceive);
+  Outcome all_gather(group, CollectiveKind::kAllGather), all_to_all(group, CollectiveKind::kAllToAll);
+  Outcome broadcast(group, CollectiveKind::kBroadcast), send_receive(group, CollectiveKind::kSendReceive);
   for (const int64_t count : counts) {
     const int64_t rows = div_up(count, group.size());
     for (const at::ScalarType type : kMovedTypes) {
@@ -286,7 +286,7 @@ Findings check_collectives(Group& group, std::span<const int64_t> counts) {
   findings.push_back(broadcast.finding("from every rank; " + sizes));
   findings.push_back(send_receive.finding("both ways round the ring " + moved));
   group.barrier("doctor").wait();
-  findings.push_back(Comparison(group, CollectiveKind::kBarrier).finding("returned"));
+  findings.push_back(Outcome(group, CollectiveKind::kBarrier).finding("returned"));
   return findings;
 }
 

@@ -21,8 +21,8 @@ FILE_LAYER = ("core/file.cc", "core/input_file.cc")
 # Sources that open what they write, or what they lock, by themselves.
 OPENS_TO_WRITE = (
     "checkpoint/safetensors_writer.cc",
-    "core/hub_cache.cc",
-    "core/hub_client.cc",
+    "hub/cache.cc",
+    "hub/client.cc",
     "data/index_cache.cc",
     "data/prepare_state.cc",
     "data/spool_file.cc",

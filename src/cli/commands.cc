@@ -1,0 +1,24 @@
+// The table of subcommands: part of the program, not of this folder's library, since it also names bench/.
+#include "cli/command.h"
+
+namespace megalith {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"train", "pre-train or fine-tune a model", run_train},
+    {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare},
+    {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch},
+    {"generate", "text from a checkpoint or a Hugging Face folder", run_generate},
+    {"evaluate", "loss and perplexity on a data set", run_evaluate},
+    {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},
+    {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert},
+    {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan},
+    {"doctor", "whether this machine, or all machines of a launch, are fit for a run", run_doctor},
+    {"bench", "speed of the operators and of training on this machine", run_bench},
+};
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+}  // namespace megalith
