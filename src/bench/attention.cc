@@ -1,4 +1,6 @@
 // megalith bench attention: attention beside PyTorch's; see bench.h.
+#include "ops/attention.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -9,7 +11,6 @@
 #include "bench/cases.h"
 #include "bench/report.h"
 #include "cli/session.h"
-#include "ops/attention.h"
 
 namespace megalith {
 namespace {

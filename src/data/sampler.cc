@@ -47,11 +47,12 @@ std::vector<SampleRow> Sampler::sharded_rows(const DataPosition& p) {
   }
   const int64_t epoch = p.consumed_samples / active, offset = p.consumed_samples % active;
   if (offset % chunk != 0) {
-    throw UserError(fmt::format("the run has read {} samples, and {} is read {} at a time (micro_batch_size {} times {} "
-                                "data-parallel ranks), each rank from its own part: no microbatch begins there",
-                                p.consumed_samples, name_, chunk, p.micro_batch_size, p.dp_size),
-                    "go on with the micro_batch_size and the ranks of before, or with --no_data_sharding, whose order "
-                    "depends on neither");
+    throw UserError(
+        fmt::format("the run has read {} samples, and {} is read {} at a time (micro_batch_size {} times {} "
+                    "data-parallel ranks), each rank from its own part: no microbatch begins there",
+                    p.consumed_samples, name_, chunk, p.micro_batch_size, p.dp_size),
+        "go on with the micro_batch_size and the ranks of before, or with --no_data_sharding, whose order "
+        "depends on neither");
   }
   const int64_t bucket = active / p.dp_size, start = offset / p.dp_size;
   const std::vector<int64_t>& order = permutation(epoch, bucket);

@@ -43,7 +43,7 @@ struct HubSettings {
   std::string token_source;          // "HF_TOKEN" or the file; empty without a token
   bool is_offline = false;           // HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE
   HubPatience patience;
-  std::string ca_file;               // REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE
+  std::string ca_file;  // REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE or SSL_CERT_FILE
 
   std::string shown_endpoint() const;  // without a password that it may have
 };

@@ -200,8 +200,8 @@ void HubClient::give_up(const std::string& reason) const {
 void HubClient::refuse(const HttpResponse& response, const std::string& file, const std::string& end) const {
   const std::string hub = settings_.shown_endpoint(), code = response.origin_header("x-error-code");
   const std::string words = without_token(response.origin_header("x-error-message"));
-  const std::string said = fmt::format("{}{}{}{}{}", response.status, words.empty() ? "" : ", ", words,
-                                       end.empty() ? "" : "; ", end);
+  const std::string said =
+      fmt::format("{}{}{}{}{}", response.status, words.empty() ? "" : ", ", words, end.empty() ? "" : "; ", end);
   const std::string page = fmt::format("{}/{}", hub, name_.page());
   const int status = response.status;
   if (response.origin() != url_origin(settings_.endpoint)) {
@@ -451,9 +451,8 @@ void HubClient::download(const std::string& commit, const HubFile& file, const f
     }
     const std::string end = retries.pause_or_end(last.reason, last.answer ? &*last.answer : nullptr, stop);
     if (end.empty()) continue;
-    throw HubError(
-        fmt::format("{} stopped at {} of {} bytes: {} ({})", what, part.size(), file.size, last.reason, end),
-        fmt::format("run the same command again: it goes on from there ({})", incomplete.string()));
+    throw HubError(fmt::format("{} stopped at {} of {} bytes: {} ({})", what, part.size(), file.size, last.reason, end),
+                   fmt::format("run the same command again: it goes on from there ({})", incomplete.string()));
   }
 }
 

@@ -223,8 +223,8 @@ HttpClient::HttpClient(HttpClient&&) noexcept = default;
 CURLcode HttpClient::State::transfer(HttpExchange& exchange, const HttpRequest& request) const {
   const CurlLibrary& curl = curl_library();
   const auto fail = [&](const std::string& reason) {
-    exchange.failure = std::make_exception_ptr(
-        HttpError(fmt::format("{}: {}", shown_url(exchange.response.url), reason), true));
+    exchange.failure =
+        std::make_exception_ptr(HttpError(fmt::format("{}: {}", shown_url(exchange.response.url), reason), true));
   };
   HttpStallWatch watch(settings);
   bool is_connected = false;
@@ -327,9 +327,9 @@ HttpResponse HttpClient::send(const HttpRequest& request, const Sink& sink) {
                       false);
     }
     if (url_origin(redirect).empty()) {
-      throw HttpError(fmt::format("{} redirects to {}, which is neither http nor https", shown_url(url),
-                                  shown_url(redirect)),
-                      false);
+      throw HttpError(
+          fmt::format("{} redirects to {}, which is neither http nor https", shown_url(url), shown_url(redirect)),
+          false);
     }
     if (!request.wants_body && url_origin(redirect) != first_origin) return response;
     if (origin.starts_with("https:") && !url_origin(redirect).starts_with("https:")) {

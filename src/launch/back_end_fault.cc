@@ -67,9 +67,22 @@ constexpr FaultRow kFaultRows[] = {
 
 // Where a library begins to greet, to guess or to show where in its own sources it stands.
 constexpr std::string_view kEndsOfFacts[] = {
-    "This is typically", "this may indicate", "This may indicate", "Check the logs", "GLHF", "Did the remote",
-    "Likely cause", "Exception raised", "Original exception", "Last error:", "most recent call", "(see http",
-    "See http", "http://", "https://", "Please ",
+    "This is typically",
+    "this may indicate",
+    "This may indicate",
+    "Check the logs",
+    "GLHF",
+    "Did the remote",
+    "Likely cause",
+    "Exception raised",
+    "Original exception",
+    "Last error:",
+    "most recent call",
+    "(see http",
+    "See http",
+    "http://",
+    "https://",
+    "Please ",
 };
 
 // "[file.cc:12] ", "[enforce fail at file.cc:12] " and the like, wherever they stand.

@@ -324,9 +324,10 @@ void C10dWorld::Shared::meet() {
                                          fault_of(error).text()));
   }
   if (!met) {
-    throw not_met(fmt::format("{}, which serves the ranks' store, does not answer any more (stopped, or its host is "
-                              "gone?)",
-                              launch.has_agent_store ? "the launcher" : "rank 0"));
+    throw not_met(
+        fmt::format("{}, which serves the ranks' store, does not answer any more (stopped, or its host is "
+                    "gone?)",
+                    launch.has_agent_store ? "the launcher" : "rank 0"));
   }
   if (met->store == nullptr) throw not_met(met->missing);
   quiet.restore();

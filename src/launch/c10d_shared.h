@@ -71,8 +71,9 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   StorePointer reach_store(const NetworkChoice& network);  // with patience: somebody else may listen there
   std::string place() const;                               // where the ranks meet
   CommunicationError not_met(const std::string& reason,
-                             const std::string& remedy = "see that all ranks were started and that the machines reach "
-                                                         "that address") const;
+                             const std::string& remedy =
+                                 "see that all ranks were started and that the machines reach "
+                                 "that address") const;
   BackendPointer make_backend(const std::string& key, int rank, int size);
   // Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.
   std::string explain(const std::vector<int>& ranks) noexcept;

@@ -267,8 +267,8 @@ GroupFactory C10dWorld::factory() {
       // The groups of one axis have no rank in common.
       backend = shared->make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position, size);
     } catch (const std::exception& error) {
-      throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis,
-                                           fmt::join(ranks, ", "), shared->explain(ranks), fault_of(error).text()));
+      throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis, fmt::join(ranks, ", "),
+                                           shared->explain(ranks), fault_of(error).text()));
     }
     auto group = std::make_shared<C10dGroup>(std::move(ranks), position, axis, shared, std::move(backend));
     if (shared->log) group->set_collective_log(shared->log);
@@ -317,8 +317,8 @@ void C10dWorld::finish() {
       }
     }
   } catch (const std::exception& error) {
-    throw CommunicationError(fmt::format("the ranks did not all come to the end of the run: {}{}",
-                                         shared_->explain({}), fault_of(error).text()));
+    throw CommunicationError(fmt::format("the ranks did not all come to the end of the run: {}{}", shared_->explain({}),
+                                         fault_of(error).text()));
   }
 }
 

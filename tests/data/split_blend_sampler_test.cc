@@ -130,9 +130,9 @@ std::vector<int64_t> unsharded_order(int64_t total, int64_t micro_batch_size, in
 
 // 23 samples, which no layout's microbatches divide, in two passes: torch 2's randperm(23) from generators seeded 0, 1.
 TEST(Sampler, WithoutShardingAPassIsOnePermutationOfAllSamplesInEveryLayout) {
-  const std::vector<int64_t> two_passes = {
-      19, 8, 16, 3, 15, 20, 22, 14, 4, 7, 6, 13, 9, 10, 1, 12, 5, 17, 11, 2, 18, 0, 21,
-      9, 4, 20, 11, 22, 6, 13, 12, 1, 19, 3, 2, 16, 7, 18, 0, 8, 10, 17, 15, 14, 5, 21};
+  const std::vector<int64_t> two_passes = {19, 8,  16, 3,  15, 20, 22, 14, 4,  7,  6,  13, 9, 10, 1,  12,
+                                           5,  17, 11, 2,  18, 0,  21, 9,  4,  20, 11, 22, 6, 13, 12, 1,
+                                           19, 3,  2,  16, 7,  18, 0,  8,  10, 17, 15, 14, 5, 21};
   for (const int64_t micro_batch_size : {1, 2, 3, 4, 8, 30}) {
     for (const int64_t dp_size : {1, 2, 3}) {
       EXPECT_EQ(unsharded_order(23, micro_batch_size, dp_size, 0, 46), two_passes)

@@ -74,8 +74,10 @@ class HubFailures : public testing::Test {
     return error_of(server, [](HubClient& client) { client.list(); });
   }
   std::string download_error(const ScriptedServer& server) {
-    return error_of(server,
-                    [&](HubClient& client) { client.download(kHubCommit, file_, blob_, [](int64_t) {}, stop_); });
+    return error_of(server, [&](HubClient& client) {
+      client.download(
+          kHubCommit, file_, blob_, [](int64_t) {}, stop_);
+    });
   }
 
   // How often the log tells of a further try, and whether each time with the reason.
@@ -248,9 +250,8 @@ TEST_F(HubFailures, RedirectsThatLeadNowhereAreRefusedAtOnce) {
       {"", "does not say where to go", 1},
   };
   for (const auto& [header, reason, num_requests] : cases) {
-    const ScriptedServer server([&, text = header](const ScriptedAnswer& answer, int) {
-      answer.send_status(302, text, "gone");
-    });
+    const ScriptedServer server(
+        [&, text = header](const ScriptedAnswer& answer, int) { answer.send_status(302, text, "gone"); });
     for (const std::string& error : {list_error(server), download_error(server)}) {
       EXPECT_TRUE(error.starts_with("HubError: ")) << error;
       expect_part(error, reason);

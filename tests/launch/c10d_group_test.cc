@@ -291,8 +291,8 @@ TEST(C10dWorld, ARankWhoseRank0NeverStartsSaysWhereItLooked) {
     C10dWorld world(launch, at::kCPU, /*timeout_s=*/1);
     ADD_FAILURE() << "nobody else was there";
   } catch (const CommunicationError& error) {
-    const std::string expected = fmt::format("cannot be reached: no connection to 127.0.0.1 port {} came about\n  see",
-                                             launch.master_port);
+    const std::string expected =
+        fmt::format("cannot be reached: no connection to 127.0.0.1 port {} came about\n  see", launch.master_port);
     EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
   }
 }

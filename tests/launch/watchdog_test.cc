@@ -231,10 +231,11 @@ class World {
                                                     .world_size = size_,
                                                     .timeout_s = timeout_s,
                                                     .server_rank = 0,
-                                                    .on_hang = [this, rank](const std::string& message) {
-                                                      std::lock_guard lock(mutex_);
-                                                      said_[static_cast<size_t>(rank)].push_back(message);
-                                                    },
+                                                    .on_hang =
+                                                        [this, rank](const std::string& message) {
+                                                          std::lock_guard lock(mutex_);
+                                                          said_[static_cast<size_t>(rank)].push_back(message);
+                                                        },
                                                     .ended_ranks = [ended] { return ended; },
                                                     .break_patience_s = 0.5});
   }
