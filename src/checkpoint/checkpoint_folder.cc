@@ -177,9 +177,8 @@ std::vector<std::string> verify_checkpoint(const fs::path& folder, Group& world)
   }
   std::vector<std::string> all;
   for (const std::string& text : gather_texts(world, dump_json(Json(faults)), "checkpoint faults")) {
-    for (const Json& fault : Json::parse(text)) {
-      if (std::find(all.begin(), all.end(), fault.get<std::string>()) == all.end())
-        all.push_back(fault.get<std::string>());
+    for (std::string& fault : json_as<std::vector<std::string>>(parse_json(text, "checkpoint faults"), "a fault")) {
+      if (std::find(all.begin(), all.end(), fault) == all.end()) all.push_back(std::move(fault));
     }
   }
   return all;
@@ -215,19 +214,21 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::option
                       present.empty() ? "it has none at all" : fmt::format("it has {}", fmt::join(present, ", ")));
     }
   });
-  plan = Json::parse(broadcast_text(world, world.rank() == 0 ? plan.dump() : "", 0, "checkpoint search"));
-  const auto iterations = plan["iterations"].get<std::vector<int64_t>>();
-  const auto pointer = plan["pointer"].get<int64_t>();
+  const std::string where = "checkpoint search";
+  plan = parse_json(broadcast_text(world, world.rank() == 0 ? plan.dump() : "", 0, where), where);
+  const auto iterations = json_get<std::vector<int64_t>>(plan, "iterations", where);
+  const auto names = json_get<std::vector<std::string>>(plan, "names", where);
+  const auto pointer = json_get<int64_t>(plan, "pointer", where);
   if (iterations.empty()) return std::nullopt;
 
   std::vector<std::string> all_faults;
   for (size_t i = 0; i < iterations.size(); ++i) {
     const int64_t iteration = iterations[i];
-    const auto name = plan["names"][i].get<std::string>();
+    const std::string& name = names.at(i);
     const fs::path folder = name.empty() ? root : root / name;
     const std::vector<std::string> faults = verify_checkpoint(folder, world);
     if (faults.empty()) {
-      const std::string problem = plan["problem"].get<std::string>();
+      const std::string problem = json_get<std::string>(plan, "problem", where);
       const std::string pointer_path = (root / kPointerFile).string();
       if (!step && !problem.empty()) {
         log.info("{} {}: taking the newest intact checkpoint, iteration {}", pointer_path, problem, iteration);

@@ -240,7 +240,8 @@ void CheckpointWriter::commit(const std::vector<std::string>& chunk_lists) {
                     .chunks = {},
                     .checksum = {}};
   for (const std::string& list : chunk_lists) {
-    for (const Json& chunk : Json::parse(list)) manifest.chunks.push_back(chunk_from_json(chunk, "a rank's chunk"));
+    for (const Json& chunk : parse_json(list, "a rank's chunks"))
+      manifest.chunks.push_back(chunk_from_json(chunk, "a rank's chunk"));
   }
   keep_each_once(manifest.chunks);
   step("write manifest");

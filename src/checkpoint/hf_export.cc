@@ -40,6 +40,8 @@ struct Shard {
   SafetensorsLayout layout;
 };
 
+constexpr std::string_view kTensorsOfRanks = "what the ranks told of their tensors";
+
 // The canonical tensors of all ranks, each once, in model order: ranks of later stages come later.
 std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> tensors, SafetensorsDtype dtype,
                                              Group& world) {
@@ -50,9 +52,9 @@ std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> t
   std::map<std::string, std::vector<int64_t>> shapes;
   std::vector<SafetensorsEntry> entries;
   for (const std::string& text : gather_texts(world, dump_json(mine), "save_hf tensors")) {
-    for (const Json& item : Json::parse(text)) {
-      const auto name = item[0].get<std::string>();
-      const auto shape = item[1].get<std::vector<int64_t>>();
+    for (const Json& item : parse_json(text, kTensorsOfRanks)) {
+      const auto name = json_as<std::string>(item.at(0), kTensorsOfRanks);
+      const auto shape = json_as<std::vector<int64_t>>(item.at(1), kTensorsOfRanks);
       const auto [entry, is_new] = shapes.emplace(name, shape);
       MEGALITH_CHECK(entry->second == shape, "{} is held with two shapes", name);
       if (is_new) entries.push_back({.name = name, .dtype = dtype, .shape = shape});

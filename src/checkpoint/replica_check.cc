@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "checkpoint/exchange.h"
@@ -62,6 +63,7 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
                .other_rank = group->ranks()[static_cast<size_t>(other)]};
     }
   }
+  constexpr std::string_view kDifferences = "differences of replicas";
   // All hear of the first one, or some would go on.
   Json report;
   if (found) {
@@ -73,16 +75,21 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
               {"other", found->other_rank}};
   }
   std::optional<Json> first;
-  for (const std::string& text : gather_texts(*groups.world, dump_json(report), "differences of replicas")) {
-    const Json one = Json::parse(text);
-    if (!one.is_null() && (!first || one["at"] < (*first)["at"])) first = one;
+  int64_t first_at = 0;
+  for (const std::string& text : gather_texts(*groups.world, dump_json(report), kDifferences)) {
+    const Json one = parse_json(text, kDifferences);
+    if (one.is_null()) continue;
+    const auto at = json_get<int64_t>(one, "at", kDifferences);
+    if (first && at >= first_at) continue;
+    first = one;
+    first_at = at;
   }
   if (!first) return std::nullopt;
-  return ReplicaDifference{.key = (*first)["key"],
-                           .tensor = (*first)["tensor"],
-                           .axis = static_cast<Axis>((*first)["axis"].get<int>()),
-                           .first_rank = (*first)["first"],
-                           .other_rank = (*first)["other"]};
+  return ReplicaDifference{.key = json_get<std::string>(*first, "key", kDifferences),
+                           .tensor = json_get<std::string>(*first, "tensor", kDifferences),
+                           .axis = static_cast<Axis>(json_get<int>(*first, "axis", kDifferences)),
+                           .first_rank = json_get<int>(*first, "first", kDifferences),
+                           .other_rank = json_get<int>(*first, "other", kDifferences)};
 }
 
 }  // namespace megalith

@@ -142,11 +142,11 @@ std::string pack_findings(std::span<const Finding> findings) {
 Findings unpack_findings(std::string_view text) {
   Findings findings;
   try {
-    for (const Json& object : Json::parse(text)) {
-      findings.push_back({object.at("topic"), object.at("check"), level_named(object.at("level")), object.at("found"),
-                          object.at("remedy")});
+    for (const Json& object : parse_json(text, "findings")) {
+      const auto word = [&](const char* key) { return json_get<std::string>(object, key, "a finding"); };
+      findings.push_back({word("topic"), word("check"), level_named(word("level")), word("found"), word("remedy")});
     }
-  } catch (const Json::exception& error) {
+  } catch (const UserError& error) {
     throw InternalError(fmt::format("a rank's findings cannot be read: {}", error.what()));
   }
   return findings;

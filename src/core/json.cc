@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -26,6 +27,12 @@ std::string excerpt(const Json& value) {
   throw UserError(fmt::format("{} is {}, expected {}", what, excerpt(value), expected));
 }
 
+// Nothing from 2^53 on: there a double no longer says which whole number was meant.
+std::optional<int64_t> whole_of(double value) {
+  if (!(std::abs(value) < 0x1p53) || value != std::floor(value)) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
 template <typename T>
 struct Reader;
 
@@ -40,17 +47,31 @@ struct Reader<bool> {
 template <>
 struct Reader<int64_t> {
   static int64_t read(const Json& value, std::string_view what) {
-    if (value.is_number_unsigned()) {
-      const auto number = value.get<uint64_t>();
-      if (number > static_cast<uint64_t>(INT64_MAX)) fail_type(value, what, "a whole number below 2^63");
-      return static_cast<int64_t>(number);
-    }
-    if (value.is_number_integer()) return value.get<int64_t>();
-    if (value.is_number_float()) {
-      const auto number = value.get<double>();
-      if (number == std::floor(number) && std::abs(number) < 0x1p53) return static_cast<int64_t>(number);
-    }
-    fail_type(value, what, "a whole number");
+    if (const auto number = try_whole_number(value)) return *number;
+    fail_type(value, what, value.is_number_unsigned() ? "a whole number below 2^63" : "a whole number");
+  }
+};
+
+template <>
+struct Reader<uint64_t> {
+  static uint64_t read(const Json& value, std::string_view what) {
+    if (value.is_number_unsigned()) return value.get<uint64_t>();
+    const int64_t number = Reader<int64_t>::read(value, what);
+    if (number < 0) fail_type(value, what, "a whole number from 0 on");
+    return static_cast<uint64_t>(number);
+  }
+};
+
+int64_t read_whole(const Json& value, int64_t least, int64_t most, std::string_view what) {
+  const int64_t number = Reader<int64_t>::read(value, what);
+  if (number < least || number > most) fail_type(value, what, fmt::format("a whole number from {} to {}", least, most));
+  return number;
+}
+
+template <>
+struct Reader<int> {
+  static int read(const Json& value, std::string_view what) {
+    return static_cast<int>(read_whole(value, INT_MIN, INT_MAX, what));
   }
 };
 
@@ -148,6 +169,26 @@ const Json& get_member(const Json& object, std::string_view key, std::string_vie
   return *member;
 }
 
+int64_t whole_number(double value, int64_t least, int64_t most, std::string_view what) {
+  const auto number = whole_of(value);
+  if (number && *number >= least && *number <= most) return *number;
+  throw UserError(fmt::format("{} is {}, expected a whole number from {} to {}", what, value, least, most));
+}
+
+std::optional<int64_t> try_whole_number(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    if (number <= static_cast<uint64_t>(INT64_MAX)) return static_cast<int64_t>(number);
+  } else if (value.is_number_integer()) {
+    return value.get<int64_t>();
+  } else if (value.is_number_float()) {
+    return whole_of(value.get<double>());
+  }
+  return std::nullopt;
+}
+
+const std::string* try_text(const Json& value) { return value.get_ptr<const std::string*>(); }
+
 template <typename T>
 T json_as(const Json& value, std::string_view what) {
   return Reader<T>::read(value, what);
@@ -165,12 +206,18 @@ std::optional<T> json_find(const Json& object, std::string_view key, std::string
   return Reader<T>::read(*member, fmt::format("{}: {}", where, key));
 }
 
+int64_t json_get_whole(const Json& object, std::string_view key, int64_t least, int64_t most, std::string_view where) {
+  return read_whole(get_member(object, key, where), least, most, fmt::format("{}: {}", where, key));
+}
+
 #define MEGALITH_JSON_TYPE(T)                                              \
   template T json_as<T>(const Json&, std::string_view);                    \
   template T json_get<T>(const Json&, std::string_view, std::string_view); \
   template std::optional<T> json_find<T>(const Json&, std::string_view, std::string_view)
 MEGALITH_JSON_TYPE(bool);
+MEGALITH_JSON_TYPE(int);
 MEGALITH_JSON_TYPE(int64_t);
+MEGALITH_JSON_TYPE(uint64_t);
 MEGALITH_JSON_TYPE(double);
 MEGALITH_JSON_TYPE(std::string);
 MEGALITH_JSON_TYPE(std::vector<int64_t>);

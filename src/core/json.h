@@ -32,8 +32,12 @@ const Json* find_member(const Json& object, std::string_view key, std::string_vi
 // The member; UserError when it is missing or null.
 const Json& get_member(const Json& object, std::string_view key, std::string_view where);
 
-// A value as T: bool, int64_t (whole numbers, also written 8.0), double, std::string, or a vector of those.
-// `what` names it in the UserError: "config.json: hidden_size is "big", expected a whole number".
+// The only place where values are taken out of JSON (tests/style holds src/ to that): nlohmann's own get<int64_t>() of
+// 1e308 is undefined behaviour, and of true it is 1.
+//
+// A value as T: bool, int, int64_t, uint64_t (whole numbers, also written 8.0), double, std::string, or a vector of
+// int64_t, double, std::string. `what` names it in the UserError:
+// "config.json: hidden_size is "big", expected a whole number".
 template <typename T>
 T json_as(const Json& value, std::string_view what);
 
@@ -46,5 +50,15 @@ template <typename T>
 T json_get_or(const Json& object, std::string_view key, T fallback, std::string_view where) {
   return json_find<T>(object, key, where).value_or(std::move(fallback));
 }
+
+// The value when it is one, or nothing, for those whose message is another: a whole number within int64_t, a text.
+std::optional<int64_t> try_whole_number(const Json& value);
+const std::string* try_text(const Json& value);
+
+// A double as the whole number of least to most that it must be: for counts that were stored as doubles.
+int64_t whole_number(double value, int64_t least, int64_t most, std::string_view what);
+
+// A required whole number of least to most.
+int64_t json_get_whole(const Json& object, std::string_view key, int64_t least, int64_t most, std::string_view where);
 
 }  // namespace megalith

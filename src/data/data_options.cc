@@ -68,7 +68,10 @@ DataOptions with_listed_paths(DataOptions options) {
       if (list == nullptr) return;
       if (!list->is_array()) throw UserError(fmt::format("{}: {} is not a list of paths", path, key));
       // Megatron's files mix numbers and texts: [0.3, "a", 0.7, "b"].
-      for (const Json& item : *list) into.push_back(item.is_string() ? item.get<std::string>() : dump_json(item));
+      for (const Json& item : *list) {
+        const std::string* text = try_text(item);
+        into.push_back(text != nullptr ? *text : dump_json(item));
+      }
     };
     read_list("train", options.train_data_path);
     read_list("valid", options.valid_data_path);

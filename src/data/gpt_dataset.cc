@@ -19,10 +19,15 @@ namespace {
 constexpr int64_t kExtra = 1;  // a sample of s tokens needs s + 1: the last label
 constexpr int64_t kMaxDocumentIndex = INT64_C(1) << 38;
 
+// The class that megatron-core's index files name.
+std::string class_name_of(const GptDatasetOptions& options) {
+  return options.is_mock ? "MockGPTDataset" : "GPTDataset";
+}
+
 // The fields by which megatron-core describes the data set, in its order and without the tokenizer.
 OrderedJson megatron_identity(const TokenSource& source, const GptDatasetOptions& options) {
   OrderedJson d;
-  d["class"] = options.is_mock ? "MockGPTDataset" : "GPTDataset";
+  d["class"] = class_name_of(options);
   d["dataset_path"] = options.is_mock ? OrderedJson(nullptr) : OrderedJson(source.name());
   d["num_samples"] = options.num_samples ? OrderedJson(*options.num_samples) : OrderedJson(nullptr);
   d["index_split"] = split_name(options.split);
@@ -102,7 +107,7 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
   const std::vector<int32_t> lengths = lengths_of(*source_, range);
   const EpochPlan plan = checked_plan(*source_, range, lengths, options_);
   OrderedJson description = megatron_identity(*source_, options_);
-  IndexCacheKey key{description["class"].get<std::string>(),
+  IndexCacheKey key{class_name_of(options_),
                     std::string(split_name(options_.split)),
                     {},
                     {"document_index", "sample_index", "shuffle_index"},

@@ -117,9 +117,10 @@ Json comparable(Json value) {
   if (value.is_object()) {
     value.erase("tokenizer");
     for (auto& [name, item] : value.items()) {
-      if (name == "dataset_path" && item.is_string()) {
+      const std::string* text = try_text(item);
+      if (name == "dataset_path" && text != nullptr) {
         std::error_code ignored;
-        const fs::path path = fs::weakly_canonical(item.get<std::string>(), ignored);
+        const fs::path path = fs::weakly_canonical(*text, ignored);
         if (!ignored) item = path.string();
       } else {
         item = comparable(std::move(item));

@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,8 @@ namespace {
 constexpr const char* kStateFile = "state.json";
 // Turned up when the bytes that a job gives change.
 constexpr int kJobVersion = 1;
+// Bytes, lines and documents of a run are fewer; what is counted on from here stays far from the end of int64_t.
+constexpr int64_t kMostCounted = int64_t{1} << 53;
 
 OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {
   OrderedJson list = OrderedJson::array();
@@ -28,10 +31,22 @@ OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {
   return list;
 }
 
-std::vector<InputProblem> problems_from_json(const Json& list) {
+// A list whose items are lists of `size`.
+const Json& get_rows(const Json& d, const char* key, size_t size, const std::string& where) {
+  const Json& list = get_member(d, key, where);
+  const auto is_row = [size](const Json& row) { return row.is_array() && row.size() == size; };
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_row)) {
+    throw UserError(fmt::format("{}: {} is no list of rows of {}", where, key, size));
+  }
+  return list;
+}
+
+std::vector<InputProblem> problems_from_json(const Json& d, const char* key, const std::string& where) {
   std::vector<InputProblem> problems;
-  for (const Json& p : list) {
-    problems.push_back({p.at(0).get<std::string>(), p.at(1).get<int64_t>(), p.at(2).get<std::string>()});
+  for (const Json& row : get_rows(d, key, 3, where)) {
+    const std::string what = fmt::format("{}: {}", where, key);
+    problems.push_back(
+        {json_as<std::string>(row[0], what), json_as<int64_t>(row[1], what), json_as<std::string>(row[2], what)});
   }
   return problems;
 }
@@ -58,22 +73,28 @@ OrderedJson state_to_json(const PrepareState& state) {
   return d;
 }
 
-PrepareState state_from_json(const Json& d) {
+PrepareState state_from_json(const Json& d, const std::string& where) {
+  const auto count = [&](const char* key) { return json_get_whole(d, key, 0, kMostCounted, where); };
   PrepareState state;
-  state.position = {d.at("input").get<size_t>(), d.at("offset").get<int64_t>(), d.at("line").get<int64_t>(),
-                    d.at("taken").get<int64_t>(), d.at("checksum").get<uint64_t>()};
-  state.input_bytes = d.at("input_bytes").get<int64_t>();
+  state.position = {.input = static_cast<size_t>(count("input")),
+                    .offset = count("offset"),
+                    .line = count("line"),
+                    .input_bytes = count("taken"),
+                    .checksum = json_get<uint64_t>(d, "checksum", where)};
+  state.input_bytes = count("input_bytes");
   PrepareReport& r = state.report;
-  r.documents = d.at("documents").get<int64_t>();
-  r.num_empty_lines = d.at("num_empty_lines").get<int64_t>();
-  r.num_empty_documents = d.at("num_empty_documents").get<int64_t>();
-  r.num_broken_lines = d.at("num_broken_lines").get<int64_t>();
-  r.empty_lines = problems_from_json(d.at("empty_lines"));
-  r.empty_documents = problems_from_json(d.at("empty_documents"));
-  r.broken_lines = problems_from_json(d.at("broken_lines"));
-  r.elapsed_s = d.at("elapsed_s").get<double>();
-  for (const Json& w : d.at("writers")) {
-    state.writers.push_back({w.at(0).get<int64_t>(), w.at(1).get<int64_t>(), w.at(2).get<int64_t>()});
+  r.documents = count("documents");
+  r.num_empty_lines = count("num_empty_lines");
+  r.num_empty_documents = count("num_empty_documents");
+  r.num_broken_lines = count("num_broken_lines");
+  r.empty_lines = problems_from_json(d, "empty_lines", where);
+  r.empty_documents = problems_from_json(d, "empty_documents", where);
+  r.broken_lines = problems_from_json(d, "broken_lines", where);
+  r.elapsed_s = json_get<double>(d, "elapsed_s", where);
+  for (const Json& row : get_rows(d, "writers", 3, where)) {
+    const std::string what = where + ": writers";
+    state.writers.push_back(
+        {json_as<int64_t>(row[0], what), json_as<int64_t>(row[1], what), json_as<int64_t>(row[2], what)});
   }
   return state;
 }
@@ -104,17 +125,17 @@ std::optional<PrepareState> PrepareFolder::load(const std::string& job, size_t n
   }
   try {
     const Json stored = load_json(path);
-    if (dump_json(stored.at("job")) != dump_json(parse_json(job, "job"))) {
+    if (dump_json(get_member(stored, "job", path.string())) != dump_json(parse_json(job, "job"))) {
       log.note("{} holds an unfinished run with other inputs or options: beginning anew", folder_.string());
       clear();
       return std::nullopt;
     }
-    PrepareState state = state_from_json(stored.at("state"));
-    if (state.writers.size() != num_writers) throw UserError("it is about other outputs");
+    PrepareState state = state_from_json(get_member(stored, "state", path.string()), path.string() + ": state");
+    if (state.writers.size() != num_writers) throw UserError(fmt::format("{} is about other outputs", path.string()));
     has_state_ = true;
     return state;
   } catch (const std::exception& error) {
-    log.warn("{} cannot be used ({}): beginning anew", path.string(), error.what());
+    log.warn("the unfinished run cannot be taken up ({}): beginning anew", error.what());
     clear();
     return std::nullopt;
   }

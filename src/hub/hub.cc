@@ -66,10 +66,11 @@ std::vector<std::string> files_of_index(const fs::path& index) {
   std::set<std::string> names;
   if (!map.is_object()) throw UserError(fmt::format("{}: weight_map is no object", where), "fetch it again");
   for (const auto& [tensor, file] : map.items()) {
-    if (!file.is_string() || !is_safe_hub_file(file.get<std::string>())) {
+    const std::string* name = try_text(file);
+    if (name == nullptr || !is_safe_hub_file(*name)) {
       throw UserError(fmt::format("{}: the file of {} is no file name", where, tensor), "fetch it again");
     }
-    names.insert(file.get<std::string>());
+    names.insert(*name);
   }
   return {names.begin(), names.end()};
 }

@@ -32,8 +32,8 @@ std::optional<CollectiveStatus> collective_from(const Json& status, std::string_
   collective.group = json_get<std::string>(*json, "group", kStatusWhere);
   collective.sequence = json_get<int64_t>(*json, "sequence", kStatusWhere);
   collective.ordinal = json_get<int64_t>(*json, "ordinal", kStatusWhere);
-  for (const int64_t rank : json_get<std::vector<int64_t>>(*json, "ranks", kStatusWhere)) {
-    collective.ranks.push_back(static_cast<int>(rank));
+  for (const Json& rank : get_member(*json, "ranks", kStatusWhere)) {
+    collective.ranks.push_back(json_as<int>(rank, kStatusWhere));
   }
   collective.age_s = json_get<double>(*json, "age_s", kStatusWhere);
   return collective;
@@ -85,7 +85,7 @@ std::string to_json(const RankStatus& status) {
 RankStatus rank_status_from_json(std::string_view text) {
   const Json json = parse_json(text, kStatusWhere);
   RankStatus status;
-  status.rank = static_cast<int>(json_get<int64_t>(json, "rank", kStatusWhere));
+  status.rank = json_get<int>(json, "rank", kStatusWhere);
   status.waiting = collective_from(json, "waiting");
   status.last_finished = collective_from(json, "last_finished");
   status.num_under_way = json_get<int64_t>(json, "num_under_way", kStatusWhere);

@@ -244,8 +244,9 @@ std::string Watchdog::listen(const RankStatus& own, const std::string& first) {
     if (*published) {
       const Json json = parse_json(**published, "what the ranks found");
       findings = json_get<std::vector<std::string>>(json, "findings", "what the ranks found");
-      for (const int64_t rank : json_get<std::vector<int64_t>>(json, "listeners", "what the ranks found")) {
-        if (rank != settings_.rank) listeners.push_back(static_cast<int>(rank));
+      for (const Json& listener : get_member(json, "listeners", "what the ranks found")) {
+        const int rank = json_as<int>(listener, "what the ranks found");
+        if (rank != settings_.rank) listeners.push_back(rank);
       }
     } else {
       std::this_thread::sleep_for(kReplyPoll);

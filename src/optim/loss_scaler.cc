@@ -2,6 +2,9 @@
 #include "optim/loss_scaler.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "core/json.h"
 
 namespace megalith {
 namespace {
@@ -9,6 +12,7 @@ namespace {
 constexpr const char* kScale = "loss_scale";
 constexpr const char* kGoodSteps = "loss_scale_good_steps";
 constexpr const char* kHysteresis = "loss_scale_hysteresis";
+constexpr int64_t kMostSteps = int64_t{1} << 50;  // no run has as many
 
 }  // namespace
 
@@ -59,9 +63,19 @@ void LossScaler::save(std::map<std::string, double>& numbers) const {
 
 void LossScaler::load(const std::map<std::string, double>& numbers) {
   if (!is_dynamic_ || !numbers.contains(kScale)) return;
-  scale_ = numbers.at(kScale);
-  if (numbers.contains(kGoodSteps)) num_good_steps_ = static_cast<int64_t>(numbers.at(kGoodSteps));
-  if (numbers.contains(kHysteresis)) hysteresis_left_ = static_cast<int64_t>(numbers.at(kHysteresis));
+  const double scale = numbers.at(kScale);
+  if (!(scale > 0) || !std::isfinite(scale)) {
+    throw UserError(fmt::format("the checkpoint's {} is {}, expected a positive number", kScale, scale));
+  }
+  const auto count = [&](const char* name, int64_t otherwise) {
+    const auto found = numbers.find(name);
+    const std::string what = fmt::format("the checkpoint's {}", name);
+    // An overflow more than hysteresis allows counts below zero.
+    return found == numbers.end() ? otherwise : whole_number(found->second, -kMostSteps, kMostSteps, what);
+  };
+  scale_ = scale;
+  num_good_steps_ = count(kGoodSteps, num_good_steps_);
+  hysteresis_left_ = count(kHysteresis, hysteresis_left_);
 }
 
 }  // namespace megalith

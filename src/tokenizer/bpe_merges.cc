@@ -19,9 +19,8 @@ TokenList read_vocab(const Json& model, std::string_view where) {
   std::vector<bool> is_used;
   for (const auto& [token, value] : vocab.items()) {
     // Most are plain numbers; only for others a message is made up.
-    const int64_t id = value.is_number_unsigned() && value.get<uint64_t>() < kMaxTokenId
-                           ? value.get<int64_t>()
-                           : json_as<int64_t>(value, fmt::format("{}: vocab[\"{}\"]", where, token));
+    const auto number = try_whole_number(value);
+    const int64_t id = number ? *number : json_as<int64_t>(value, fmt::format("{}: vocab[\"{}\"]", where, token));
     if (id < 0 || id >= kMaxTokenId) throw UserError(fmt::format("{}: vocab[\"{}\"] has the id {}", where, token, id));
     if (static_cast<size_t>(id) >= is_used.size()) is_used.resize(static_cast<size_t>(id) + 1);
     if (is_used[static_cast<size_t>(id)]) throw UserError(fmt::format("{}: two tokens have the id {}", where, id));
@@ -40,7 +39,7 @@ MergeTable read_merges(const Json& model, const Vocabulary& spelling, size_t pre
     const Json& merge = merges[rank];
     std::string_view left, right;
     if (merge.is_string()) {
-      const std::string_view text = merge.get_ref<const std::string&>();
+      const std::string_view text = *try_text(merge);
       const size_t blank = text.find(' ');
       if (blank == std::string_view::npos || text.find(' ', blank + 1) != std::string_view::npos) {
         throw UserError(fmt::format("{}: merges[{}] is \"{}\", expected two tokens and a blank", where, rank, text));
@@ -50,8 +49,8 @@ MergeTable read_merges(const Json& model, const Vocabulary& spelling, size_t pre
     } else {
       const bool is_pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
       if (!is_pair) throw UserError(fmt::format("{}: merges[{}] is not a pair of tokens", where, rank));
-      left = merge[0].get_ref<const std::string&>();
-      right = merge[1].get_ref<const std::string&>();
+      left = *try_text(merge[0]);
+      right = *try_text(merge[1]);
     }
     merged.assign(left);
     merged.append(right.substr(std::min(prefix_length, right.size())));

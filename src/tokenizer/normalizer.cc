@@ -167,7 +167,7 @@ void to_unicode_form(UnicodeForm form, std::string& text) {
 }
 
 std::string read_pattern(const Json& json, std::string_view where) {
-  if (json.is_string()) return escape_regex(json.get<std::string>());
+  if (const std::string* text = try_text(json)) return escape_regex(*text);
   if (const Json* regex = find_member(json, "Regex", where)) {
     return json_as<std::string>(*regex, fmt::format("{}: pattern.Regex", where));
   }

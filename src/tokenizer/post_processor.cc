@@ -48,7 +48,7 @@ int32_t read_pair(const Json& json, const char* key, std::string_view where) {
     throw UserError(fmt::format("{}: post_processor: \"{}\" is not a token and its id", where, key));
   }
   const int64_t id = json_as<int64_t>(pair[1], fmt::format("{}: post_processor: {}", where, key));
-  return checked_id(id, pair[0].get<std::string>(), where);
+  return checked_id(id, *try_text(pair[0]), where);
 }
 
 }  // namespace

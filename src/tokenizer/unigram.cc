@@ -103,8 +103,8 @@ std::unique_ptr<TokenModel> make_unigram(const Json& json, std::string_view wher
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
       throw UserError(fmt::format("{}: vocab[{}] is not a token and its score", where, i));
     }
-    tokens.emplace_back(entry[0].get<std::string>(), narrow<int32_t>(i));
-    scores.push_back(entry[1].get<double>());
+    tokens.emplace_back(*try_text(entry[0]), narrow<int32_t>(i));
+    scores.push_back(json_as<double>(entry[1], where));
     if (!std::isfinite(scores.back())) throw UserError(fmt::format("{}: vocab[{}] has no finite score", where, i));
   }
   const int64_t unk_id = json_get_or<int64_t>(json, "unk_id", -1, where);

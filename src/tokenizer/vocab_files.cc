@@ -87,7 +87,7 @@ std::optional<Json> token_entry(const Json* value, bool normalized) {
 // special ones. What the vocabulary has keeps its id, the others get the next ones.
 Json added_tokens_of(const Json& settings, const Json& special_map, const Json& defaults, const Json& vocab,
                      const std::string& where) {
-  const bool normalized = defaults.at("normalized").get<bool>();
+  const bool normalized = json_get<bool>(defaults, "normalized", where);
   Json added = Json::array();
   auto next_id = static_cast<int64_t>(vocab.size());
   std::set<std::string> known;
@@ -223,11 +223,12 @@ std::unique_ptr<Tokenizer> load_bert_vocabulary(const fs::path& vocab_file, bool
   Json added = Json::array();
   int64_t next_id = num_lines;
   const auto add = [&](const std::string& content) {
-    const int64_t id = vocab.contains(content) ? vocab[content].get<int64_t>() : next_id++;
+    const auto known = json_find<int64_t>(vocab, content, where);
+    const int64_t id = known ? *known : next_id++;
     added.push_back({{"id", id}, {"content", content}, {"special", true}, {"normalized", false}});
     return id;
   };
-  const int64_t cls = vocab["[CLS]"].get<int64_t>(), sep = vocab["[SEP]"].get<int64_t>();
+  const auto cls = json_get<int64_t>(vocab, "[CLS]", where), sep = json_get<int64_t>(vocab, "[SEP]", where);
   for (const char* token : {"[BOS]", "[EOS]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"}) add(token);
   for (int64_t i = 0; i < num_extra_ids; ++i) add(fmt::format("<extra_id_{}>", i));
   constexpr int kMostCharacters = 200;  // of a word: Megatron's, where Hugging Face has 100

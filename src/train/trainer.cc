@@ -11,6 +11,7 @@
 #include "checkpoint/resume.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/memory.h"
@@ -21,6 +22,7 @@ namespace {
 // Names of this file's counters among the numbers of a checkpoint.
 constexpr const char* kScheduleSamples = "schedule_samples";
 constexpr const char* kSkippedSamples = "skipped_samples";
+constexpr int64_t kMostSamples = int64_t{1} << 53;  // beyond it doubles, which hold these counters, leave numbers out
 
 // Whether the checkpoint lies in the folder that this run saves to.
 bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::string>& save) {
@@ -130,7 +132,8 @@ void Trainer::load() {
     num_skipped_ = state.train.skipped_iterations;
     const auto number = [&](const char* name, int64_t otherwise) {
       const auto found = state.train.numbers.find(name);
-      return found == state.train.numbers.end() ? otherwise : static_cast<int64_t>(found->second);
+      if (found == state.train.numbers.end()) return otherwise;
+      return whole_number(found->second, 0, kMostSamples, fmt::format("the checkpoint's {}", name));
     };
     schedule_samples_ = number(kScheduleSamples, consumed_samples_);
     skipped_samples_ = number(kSkippedSamples, 0);

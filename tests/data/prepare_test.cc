@@ -1,6 +1,9 @@
 // `megalith prepare`: order, contents, the report of empty and broken lines, and atomicity.
 #include "data/prepare.h"
 
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
 #include "data_fixture.h"
 
 namespace megalith {
@@ -280,6 +283,33 @@ TEST_F(PrepareResume, AnotherJobOrDamagedPartsBeginAnew) {
   write_file_atomic(path("out.prepare/state.json"), std::string_view("{\"job\": {}"));
   EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0);
   EXPECT_TRUE(result() == expected);
+}
+
+TEST_F(PrepareResume, NumbersThatCannotBeBeginAnew) {
+  const PrepareOptions job = big_job();
+  const FailingTokenizer failing(*tokenizer_, document(1500));
+  const std::string state_file = path("out.prepare/state.json");
+  std::vector<std::pair<std::string, Json>> damages;
+  for (const char* key : {"input", "offset", "line", "taken", "input_bytes", "documents", "num_empty_lines",
+                          "num_empty_documents", "num_broken_lines"}) {
+    damages.emplace_back(key, 1e308);
+  }
+  damages.emplace_back("documents", -1);
+  damages.emplace_back("input_bytes", INT64_MAX);  // what is counted on from it would overflow
+  damages.emplace_back("checksum", 1e308);
+  damages.emplace_back("elapsed_s", "long");
+  damages.emplace_back("writers", Json::array({Json::array({1e308, 1, 1})}));
+  damages.emplace_back("broken_lines", Json::array({Json::array({"a", 1e308, "b"})}));
+  for (const auto& [key, value] : damages) {
+    EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
+    Json stored = load_json(state_file);
+    stored["state"][key] = value;
+    write_file_atomic(state_file, dump_json(stored));
+    logged_.clear();
+    EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0) << key;
+    EXPECT_NE(logged_.find("state.json: state: " + key), std::string::npos) << logged_;
+    EXPECT_NE(logged_.find("beginning anew"), std::string::npos) << logged_;
+  }
 }
 
 }  // namespace

@@ -1,7 +1,13 @@
-// Files of weights.
+// Files of weights, and what lies beside them in a checkpoint.
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/manifest.h"
 #include "checkpoint/safetensors.h"
+#include "core/file.h"
+#include "core/json.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"
+#include "optim/loss_scaler.h"
 
 namespace megalith::fuzz {
 namespace {
@@ -44,8 +50,56 @@ Target safetensors(const Scratch& scratch) {
   return target;
 }
 
+// With the checksum that the text then has: damage is to get past it.
+std::string with_checksum(const std::string& text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return text;
+  json.erase("checksum");
+  const std::string sum = checksum128(dump_json(json)).hex();
+  json["checksum"] = sum;
+  return dump_json(json);
+}
+
+// checkpoint.json, and the loss scaler that goes on from its numbers.
+Target manifest(const Scratch& scratch) {
+  Manifest good;
+  good.train = {.iteration = 7,
+                .consumed_train_samples = 56,
+                .optimizer_step = 6,
+                .skipped_iterations = 1,
+                .seed = 1234,
+                .numbers = {{"loss_scale", 64}, {"loss_scale_good_steps", 3}, {"loss_scale_hysteresis", 2}}};
+  good.architecture = {{"num_layers", "2"}};
+  good.configuration = {{"lr", "1e-3"}};
+  good.layout = {{"world_size", 2}, {"tp", 2}};
+  good.chunks = {{.key = "model",
+                  .name = "a.weight",
+                  .dtype = SafetensorsDtype::kF32,
+                  .shape = {4, 6},
+                  .box = {.offset = {2, 0}, .extent = {2, 6}},
+                  .file = "model-00001.safetensors",
+                  .checksum = {}}};
+  const std::string text = manifest_text(good);
+  Target target{"checkpoint_manifest", {text}, words_of_json({text}), {}, {}};
+  target.run = [&scratch](std::string_view input) {
+    scratch.put(kManifestFile, with_checksum(std::string(input)));
+    Manifest read = load_manifest(scratch.path("."));
+    require(read.train.iteration >= 0 && read.train.optimizer_step >= 0, "counts are not negative");
+    for (const StoredChunk& chunk : read.chunks) chunk_entry_name(chunk.name, chunk.shape, chunk.box);
+    LossScaler scaler({}, /*is_fp16=*/true);
+    scaler.load(read.train.numbers);
+    require(scaler.scale() > 0, "the loss scale is positive");
+    for (const bool was_finite : {true, false}) scaler.update(was_finite);
+    manifest_text(read);
+  };
+  target.mutate = [words = target.words](const std::string& input, Random& random) {
+    return damaged_json(input, words, random);
+  };
+  return target;
+}
+
 }  // namespace
 
-std::vector<Target> checkpoint_targets(const Scratch& scratch) { return {safetensors(scratch)}; }
+std::vector<Target> checkpoint_targets(const Scratch& scratch) { return {safetensors(scratch), manifest(scratch)}; }
 
 }  // namespace megalith::fuzz

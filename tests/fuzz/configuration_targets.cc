@@ -3,6 +3,7 @@
 
 #include "config/resolve.h"
 #include "config/yaml_config.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "data/prepare.h"
@@ -115,8 +116,55 @@ Target json(const Scratch& scratch) {
   return target;
 }
 
+template <typename T>
+void read_as(const Json& object, const char* key) {
+  try {
+    json_get<T>(object, key, "input");
+  } catch (const UserError& error) {
+    require(error.message().find(key) != std::string::npos, "the message names the key");
+  }
+}
+
+// Every getter on values of every kind.
+Target json_values() {
+  Target target{
+      "json_values", {R"({"a": 8, "b": 8.0, "c": true, "d": "text", "e": [1, 2], "f": [[1], [2.0]]})"}, {}, {}, {}};
+  target.words = {"1e308", "-1e308", "1e19", "18446744073709551615", "9223372036854775808", "-9223372036854775808"};
+  target.run = [](std::string_view input) {
+    const Json object = parse_json(input, "input");
+    for (const char* key : {"a", "b", "c", "d", "e", "f"}) {
+      read_as<bool>(object, key);
+      read_as<int>(object, key);
+      read_as<int64_t>(object, key);
+      read_as<uint64_t>(object, key);
+      read_as<double>(object, key);
+      read_as<std::string>(object, key);
+      read_as<std::vector<int64_t>>(object, key);
+      read_as<std::vector<double>>(object, key);
+      read_as<std::vector<std::string>>(object, key);
+      read_as<std::vector<std::vector<int64_t>>>(object, key);
+      const Json* value = find_member(object, key, "input");
+      if (value == nullptr) continue;
+      const auto number = try_whole_number(*value);
+      if (number) {
+        require(json_as<int64_t>(*value, key) == *number, "both ways of reading give one number");
+        if (constexpr int64_t kExact = int64_t{1} << 53; - kExact < *number && *number < kExact) {
+          require(whole_number(static_cast<double>(*number), *number, *number, key) == *number, "it survives a double");
+        }
+      }
+      require((try_text(*value) != nullptr) == value->is_string(), "texts are texts");
+    }
+  };
+  target.mutate = [words = target.words](const std::string& input, Random& random) {
+    return damaged_json(input, words, random);
+  };
+  return target;
+}
+
 }  // namespace
 
-std::vector<Target> configuration_targets(const Scratch& scratch) { return {yaml(scratch), json(scratch)}; }
+std::vector<Target> configuration_targets(const Scratch& scratch) {
+  return {yaml(scratch), json(scratch), json_values()};
+}
 
 }  // namespace megalith::fuzz

@@ -11,6 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Whole and not, within the range of integers and far outside.
+constexpr double kOddNumbers[] = {1e308, -1e308, -0.5, 0.5, 3.0, 1e19, -1e19, 0x1p53, 0x1p63, -0x1p63, 0x1p64, 1e-300};
+
 constexpr uint64_t kExtremes[] = {0,          1,
                                   0x7f,       0xff,
                                   0x7fff,     0xffff,
@@ -66,7 +69,7 @@ Json odd_value(const std::vector<std::string>& words, Random& random) {
     case 4:
       return static_cast<int64_t>(random() % 600);
     case 5:
-      return random() % 2 == 0 ? 1e308 : -0.5;
+      return kOddNumbers[below(std::size(kOddNumbers), random)];
     case 6:
       return random() % 2 == 0;
     case 7:
@@ -119,6 +122,10 @@ void change_value(Json& node, const std::vector<Json*>& nodes, const std::vector
     case 0:
       if (node.is_string()) {
         node = damaged_bytes(node.get<std::string>(), words, random);
+        return;
+      }
+      if (node.is_number() && random() % 2 == 0) {
+        node = kOddNumbers[below(std::size(kOddNumbers), random)];
         return;
       }
       if (node.is_number_integer()) {

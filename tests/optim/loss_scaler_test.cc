@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace megalith {
 namespace {
 
@@ -61,6 +63,26 @@ TEST(LossScaler, ARestoredOneGoesOnAsTheSavedOne) {
   first.save(numbers);
   second.load(numbers);
   EXPECT_EQ(scales_after(second, after), scales_after(straight, after));
+}
+
+TEST(LossScaler, NumbersOfACheckpointThatCannotBeAreRefused) {
+  const auto refuses = [](const std::string& name, double value) {
+    std::map<std::string, double> numbers = {
+        {"loss_scale", 8}, {"loss_scale_good_steps", 1}, {"loss_scale_hysteresis", -3}};
+    LossScaler(small(), true).load(numbers);
+    numbers[name] = value;
+    try {
+      LossScaler(small(), true).load(numbers);
+    } catch (const UserError& error) {
+      return error.message().starts_with("the checkpoint's " + name + " is ");
+    }
+    return false;
+  };
+  for (const double bad : {1e308, -1e308, 0.5, std::nan(""), HUGE_VAL}) {
+    EXPECT_TRUE(refuses("loss_scale_good_steps", bad)) << bad;
+    EXPECT_TRUE(refuses("loss_scale_hysteresis", bad)) << bad;
+  }
+  for (const double bad : {0.0, -8.0, std::nan(""), HUGE_VAL}) EXPECT_TRUE(refuses("loss_scale", bad)) << bad;
 }
 
 TEST(LossScaler, ACheckpointOfAnotherPrecisionLeavesTheStart) {

@@ -133,6 +133,22 @@ class Style(unittest.TestCase):
                     problems.append(f"src/{name}:{number}: files are read through core/file.h or core/input_file.h")
         self.fail_with(problems)
 
+    def test_json_is_read_by_the_checked_reader(self):
+        unchecked = re.compile(
+            r'(?<!std)\.(get|get_to|get_ref|get_ptr)\s*<|\.get_to\(|\.value\(\s*"|(?<!Ordered)Json::parse\('
+            # An implicit conversion: int64_t n = json["n"].
+            r'|\b(u?int\d*_t|int|size_t|double|float|bool|std::string)\s+\w+\s*[={]\s*\(?\*?\w+\)?(\.at\(|\[)\s*"'
+        )
+        problems = []
+        for path in sources("src"):
+            where = path.relative_to(ROOT)
+            if str(where) == "src/core/json.cc":
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if unchecked.search(line.split("//")[0]):
+                    problems.append(f"{where}:{number}: JSON is read with json_get and its kin (core/json.h), which check")
+        self.fail_with(problems)
+
     def test_headers_are_included_once(self):
         problems = [
             f"{path.relative_to(ROOT)}: no #pragma once"
