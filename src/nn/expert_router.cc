@@ -236,8 +236,11 @@ at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const a
     const at::Tensor all = tokens.by_position(tokens.gathered(experts, label));
     return tokens.part(tokens.by_sequence(within_capacity(all, {}, e, capacity)));
   }
-  // In one exchange: fp64 holds the numbers of experts as it does the weights.
-  const at::Tensor pairs = at::cat({experts.to(at::kDouble), weights.detach().to(at::kDouble)}, 1);
+  // Compared in fp32, also in fp64 models: tokens that are alike (the same word at the same place of two sequences)
+  // have equal weights, which the rounding of one layout's products must not order. In one exchange: fp64 holds the
+  // numbers of experts as it does the weights.
+  const at::Tensor compared = weights.detach().to(at::kFloat).to(at::kDouble);
+  const at::Tensor pairs = at::cat({experts.to(at::kDouble), compared}, 1);
   const at::Tensor all = tokens.gathered(pairs, label);
   return tokens.part(within_capacity(all.narrow(1, 0, k).to(at::kLong), all.narrow(1, k, k), e, capacity));
 }
