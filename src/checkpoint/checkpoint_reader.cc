@@ -34,6 +34,7 @@ std::string source_key(const std::map<std::string, TensorStore>& stores, const s
   if (key == kModelKey && !in_master.empty()) {
     const TensorStore::Entry* narrow = model.find(model.resolve(view.piece));
     const TensorStore::Entry* wide = master.find(in_master);
+    if (narrow != nullptr) require_floats(view.piece.name, *narrow);  // also where it is passed over
     const auto bits_here = static_cast<int64_t>(view.tensor.element_size()) * 8;
     if (narrow != nullptr && bits_of(wide->dtype) > bits_of(narrow->dtype) && bits_here > bits_of(narrow->dtype)) {
       return std::string(kMasterKey);

@@ -30,6 +30,7 @@ void add_tensor(StoredModel& model, std::string_view key, const std::string& nam
 
 // Each stored box becomes a tensor of its own; writers join the neighbours.
 void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry) {
+  require_floats(name, entry);
   for (const TensorStore::Part& part : entry.parts) {
     add_tensor(model, key, name, entry.shape, part.box, part.file->view(*part.tensor));
   }

@@ -238,6 +238,21 @@ void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& 
   }
 }
 
+void require_floats(std::string_view name, const TensorStore::Entry& entry) {
+  constexpr std::array kReadable = {SafetensorsDtype::kBf16,       SafetensorsDtype::kF16,
+                                    SafetensorsDtype::kF32,        SafetensorsDtype::kF64,
+                                    SafetensorsDtype::kF8E4M3,     SafetensorsDtype::kF8E5M2,
+                                    SafetensorsDtype::kF8E4M3Fnuz, SafetensorsDtype::kF8E5M2Fnuz};
+  if (std::find(kReadable.begin(), kReadable.end(), entry.dtype) != kReadable.end()) return;
+  std::vector<std::string_view> names;
+  for (const SafetensorsDtype dtype : kReadable) names.push_back(name_of(dtype));
+  throw UserError(
+      fmt::format("{}: {} is of type {}, expected one of {}", entry.parts.front().file->path().string(), name,
+                  name_of(entry.dtype), fmt::join(names, ", ")),
+      "the file is damaged, or its weights are quantised in a way that is not read here: fetch it again, or "
+      "save the model in one of these types");
+}
+
 StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views) {
   StoreFit fit;
   std::set<std::string_view> seen;
@@ -263,6 +278,8 @@ StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView>
           fmt::format("{} is [{}], expected [{}]", name, fmt::join(entry.shape, ", "), fmt::join(piece.shape, ", ")));
     } else if (!scalar_type_of(entry.dtype)) {
       fit.misshaped.push_back(fmt::format("{} is of type {}, which cannot be read", name, name_of(entry.dtype)));
+    } else if (view.tensor.is_floating_point()) {
+      require_floats(name, entry);
     }
   }
   return fit;

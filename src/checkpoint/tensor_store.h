@@ -65,12 +65,17 @@ class TensorStore {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
+// UserError, with file, tensor and types, unless an entry holds floating-point numbers. Parameters and moments are
+// such: whole numbers or truth values in their place were meant for something else, or their type was damaged.
+void require_floats(std::string_view name, const TensorStore::Entry& entry);
+
 // How the tensors that are wanted and those that are there differ.
 struct StoreFit {
   std::vector<std::string> missing;    // canonical names
   std::vector<std::string> misshaped;  // "model.norm.weight is [8], expected [16]"
   std::set<std::string> used;          // names in the store, aliases that also are there and scales included
 };
+// UserError when an entry of whole numbers is wanted as floating-point ones.
 StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views);
 
 // Reads every view; its names were found to fit.

@@ -194,6 +194,26 @@ TEST(Checkpoint, WeightsMoveBetweenPrecisions) {
   EXPECT_EQ(again.first_difference(), "");  // a master is made from the model
 }
 
+TEST(Checkpoint, WholeNumbersAreNoWeightsAndNoMoments) {
+  for (const char* key : {"model", "master", "exp_avg", "exp_avg_sq"}) {
+    for (const at::ScalarType dtype : {at::kInt, at::kBool}) {
+      const TemporaryFolder folder;
+      CapturedLog log;
+      std::vector<ToyKey> keys = optimizer_keys(at::kFloat);
+      for (ToyKey& toy_key : keys) {
+        if (toy_key.key == key) toy_key.dtype = dtype;
+      }
+      const ToyState stored(keys);
+      const fs::path path = save_checkpoint(folder.path(), stored.state, Groups::single(), log.log);
+      ToyState toy(optimizer_keys(at::kFloat));
+      const std::string message = message_of([&] { load_checkpoint(path, toy.state, Groups::single()); });
+      const std::string type = dtype == at::kInt ? "I32" : "BOOL";
+      EXPECT_TRUE(contains(message, fmt::format("is of type {}, expected one of BF16, F16, F32, F64", type))) << key;
+      EXPECT_TRUE(contains(message, path.string() + "/")) << key;
+    }
+  }
+}
+
 TEST(Checkpoint, WithoutOptimizerOnlyWeightsAreWrittenAndTheLoadSaysSo) {
   const TemporaryFolder folder;
   const Groups groups = Groups::single();

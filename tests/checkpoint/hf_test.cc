@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/convert.h"
 #include "checkpoint/safetensors_writer.h"
 #include "comm/thread_world.h"
 #include "core/error.h"
@@ -208,6 +209,36 @@ TEST(Hf, EverythingThatDoesNotFitIsNamedAndNothingIsChanged) {
                        "model.norm.weight is [23], expected [24]"));
   EXPECT_TRUE(contains(message, "1 unexpected: model.layers.2.mlp.up_proj.weight"));
   for (const Parameter* parameter : model->parameters()) EXPECT_TRUE(parameter->data().eq(-99).all().item<bool>());
+}
+
+// A damaged header may turn F32 into a type of the same width: the bits would then be taken for whole numbers.
+TEST(Hf, WholeNumbersAreNoWeights) {
+  const Groups groups = Groups::single();
+  const ModelConfig config = tiny_config(/*is_tied=*/true);
+  const std::string tensor = "model.layers.1.mlp.up_proj.weight";
+  for (const auto& [dtype, damages] : {std::pair(at::kFloat, std::vector<std::string>{"I32", "U32"}),
+                                       std::pair(at::kBFloat16, std::vector<std::string>{"I16", "U16"})}) {
+    const std::string written = dtype == at::kFloat ? "F32" : "BF16";
+    for (const std::string& damage : damages) {
+      const TemporaryFolder folder;
+      save(folder.path() / "m", config, groups, {.dtype = dtype});
+      const fs::path file = folder.path() / "m" / "model.safetensors";
+      std::string content = read_file(file);
+      const size_t at = content.find(fmt::format("\"dtype\":\"{}\"", written), content.find('"' + tensor + '"'));
+      ASSERT_NE(at, std::string::npos);
+      // The header keeps its length: blanks between JSON's words mean nothing.
+      std::string entry = fmt::format("\"dtype\":\"{}\"", damage);
+      entry.resize(fmt::format("\"dtype\":\"{}\"", written).size(), ' ');
+      content.replace(at, entry.size(), entry);
+      write_file_atomic(file, content);
+      const auto model = unloaded_model(config, groups);
+      const std::string message =
+          message_of([&] { load_hf(folder.path() / "m", model_tensors(model->parameters()), groups); });
+      EXPECT_TRUE(contains(message, fmt::format("{}: {} is of type {}, expected one of BF16, F16, F32, F64",
+                                                file.string(), tensor, damage)));
+      EXPECT_TRUE(contains(message_of([&] { open_stored_hf(folder.path() / "m"); }), "is of type " + damage));
+    }
+  }
 }
 
 TEST(Hf, TokenizerFilesComeAlong) {
