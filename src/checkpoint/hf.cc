@@ -34,6 +34,7 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) return weights;
   const Json json = load_json(path);
   const std::string where = path.string();
+  check_hf_bounds(json, where);
   if (const Json* quantization = find_member(json, "quantization_config", where)) {
     const auto block = json_get_or<std::vector<int64_t>>(*quantization, "weight_block_size", {128, 128}, where);
     if (block.size() != 2 || block[0] < 1 || block[1] < 1) {

@@ -1,4 +1,5 @@
 // The program: finds the subcommand, runs it, turns errors into messages and exit codes.
+#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -89,6 +90,9 @@ int main(int argc, char** argv) {
     return kExitFailure;
   } catch (const std::bad_alloc&) {
     log.error("out of memory");
+    return kExitFailure;
+  } catch (const c10::Error& error) {
+    log.error("{}", error.what_without_backtrace());  // such as memory that cannot be had
     return kExitFailure;
   } catch (const std::exception& error) {
     log.error("{}", error.what());

@@ -88,19 +88,25 @@ std::string AxisSet::text() const {
   return fmt::format("{}", fmt::join(names, "_"));
 }
 
+// Products of three stay below 2^63.
+constexpr double kMostRanks = 1 << 20;
+
 void ParallelOptions::visit(OptionVisitor& v) {
   v.group("Parallelism");
   v.field("tensor_model_parallel_size", tensor_model_parallel_size,
           "Ranks that share every layer's matrices (tensor parallelism).")
       .unit("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostRanks);
   v.field("pipeline_model_parallel_size", pipeline_model_parallel_size,
           "Stages that the layers are cut into (pipeline parallelism).")
       .unit("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostRanks);
   v.field("context_parallel_size", context_parallel_size, "Ranks that share every sequence (context parallelism).")
       .unit("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostRanks);
   v.field("cp_comm_type", cp_comm_type,
           "How attention sees a shared sequence, one word for all layers or one for each: p2p (keys and values go "
           "round in a ring, behind the computation), all_gather (of all keys and values), a2a (each rank has all "
@@ -111,11 +117,13 @@ void ParallelOptions::visit(OptionVisitor& v) {
   v.field("expert_model_parallel_size", expert_model_parallel_size,
           "Ranks that the experts of a layer are spread over (expert parallelism).")
       .unit("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostRanks);
   v.field("expert_tensor_parallel_size", expert_tensor_parallel_size,
           "Ranks that share every expert's matrices; unset: tensor_model_parallel_size.")
       .unit("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostRanks);
   v.field(
        "num_distributed_optimizer_instances", num_distributed_optimizer_instances,
        "Parts that the data-parallel ranks are divided into; each holds what is sharded over data-parallel ranks once, "

@@ -6,18 +6,26 @@
 #include <algorithm>
 #include <charconv>
 
+#include "models/model_bounds.h"
+
 namespace megalith {
 
 void ExpertOptions::visit_experts(OptionVisitor& v) {
   v.group("Mixture of experts");
   v.field("num_experts", num_experts, "Experts in the place of an MLP. Default and 0: none.")
       .at_least(0)
+      .at_most(kMostExperts)
       .alias("moe_num_experts");
   v.field("moe_layer_freq", moe_layer_freq,
           "Which layers have experts: N means every N-th, from the first on; a list has one entry a layer, 1 with "
           "experts, such as ([0]*3+[1]*58).");
-  v.field("moe_ffn_hidden_size", moe_ffn_hidden_size, "Width inside one expert. Default: ffn_hidden_size.").at_least(1);
-  v.field("moe_router_topk", moe_router_topk, "Experts that each token goes to.").at_least(1).alias("moe_top_k");
+  v.field("moe_ffn_hidden_size", moe_ffn_hidden_size, "Width inside one expert. Default: ffn_hidden_size.")
+      .at_least(1)
+      .at_most(kMostFfnWidth);
+  v.field("moe_router_topk", moe_router_topk, "Experts that each token goes to.")
+      .at_least(1)
+      .at_most(kMostExperts)
+      .alias("moe_top_k");
   v.choice("moe_router_load_balancing_type", moe_router_load_balancing_type,
            {"none", "aux_loss", "seq_aux_loss", "sinkhorn"},
            "What keeps the experts evenly loaded: a loss over each microbatch, a loss over each sequence, an "
@@ -39,8 +47,11 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
            "Type of the router's product; scores are at least fp32 in any case.");
   v.field("moe_router_num_groups", moe_router_num_groups,
           "Groups of experts, of which a token's best moe_router_group_topk are open to it.")
-      .at_least(1);
-  v.field("moe_router_group_topk", moe_router_group_topk, "Groups that are open to a token.").at_least(1);
+      .at_least(1)
+      .at_most(kMostExperts);
+  v.field("moe_router_group_topk", moe_router_group_topk, "Groups that are open to a token.")
+      .at_least(1)
+      .at_most(kMostExperts);
   v.choice("moe_router_group_score", moe_router_group_score, {"sum", "max"},
            "What a group is judged by: the sum of its moe_router_topk / moe_router_group_topk best scores "
            "(Megatron-LM, DeepSeek-V3), or its best (DeepSeek-V2).");
@@ -68,9 +79,11 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
            "sequences.");
   v.field("moe_shared_expert_intermediate_size", moe_shared_expert_intermediate_size,
           "Width of the experts that see every token, together. Default: there are none.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostFfnWidth);
   v.field("num_shared_experts", num_shared_experts, "The same, as a number of experts of moe_ffn_hidden_size.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostExperts);
   v.field("moe_shared_expert_overlap", moe_shared_expert_overlap,
           "Compute the shared expert while tokens are on their way; for alltoall.");
 }
@@ -80,15 +93,20 @@ void LatentOptions::visit_latent(OptionVisitor& v) {
   v.field("multi_latent_attention", multi_latent_attention,
           "Keys and values come from a narrow latent vector of each token (DeepSeek).");
   v.field("q_lora_rank", q_lora_rank, "Width of the queries' latent vector. Default: queries are projected at once.")
-      .at_least(1);
-  v.field("kv_lora_rank", kv_lora_rank, "Width of the latent vector of keys and values.").at_least(1);
+      .at_least(1)
+      .at_most(kMostWidth);
+  v.field("kv_lora_rank", kv_lora_rank, "Width of the latent vector of keys and values.")
+      .at_least(1)
+      .at_most(kMostWidth);
   v.field("qk_head_dim", qk_head_dim, "Channels of a head's query and key without position.")
       .at_least(1)
+      .at_most(kMostWidth)
       .alias("qk_nope_head_dim");
   v.field("qk_pos_emb_head_dim", qk_pos_emb_head_dim, "Channels of a head's query and key that are rotated.")
       .at_least(2)
+      .at_most(kMostWidth)
       .alias("qk_rope_head_dim");
-  v.field("v_head_dim", v_head_dim, "Channels of a head's value.").at_least(1);
+  v.field("v_head_dim", v_head_dim, "Channels of a head's value.").at_least(1).at_most(kMostWidth);
   v.field("qk_layernorm", qk_layernorm, "Normalise the latent vectors before they are projected up.");
   v.choice("rope_type", rope_type, {"rope", "yarn"},
            "Rotary frequencies of latent attention: as they are, or stretched by YaRN's rule.");
@@ -100,7 +118,8 @@ void LatentOptions::visit_latent(OptionVisitor& v) {
   v.field("beta_slow", beta_slow, "YaRN: frequencies that turn less often than this are stretched.").above(0);
   v.field("original_max_position_embeddings", original_max_position_embeddings, "YaRN: the length before stretching.")
       .unit("tokens")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostPositions);
 }
 
 namespace {

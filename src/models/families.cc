@@ -63,6 +63,7 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
           "only language models with their output head can be loaded");
     }
   }
+  check_hf_bounds(json, file.string());
   ModelConfig config = family.from_hf(json);
   std::vector<UserError> errors = check_model_config(config);
   if (!errors.empty()) throw UserErrors(std::move(errors));

@@ -1,9 +1,13 @@
 #include "models/hf_config.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "core/json.h"
+#include "models/model_bounds.h"
 
 namespace megalith {
 
@@ -129,6 +133,61 @@ Json write_hf_common(const ModelConfig& config, at::ScalarType dtype) {
   else if (!config.eos_token_ids.empty())
     json["eos_token_id"] = config.eos_token_ids;
   return json;
+}
+
+void check_hf_bounds(const Json& json, std::string_view where) {
+  constexpr std::pair<std::string_view, int64_t> kMost[] = {
+      {"num_hidden_layers", kMostLayers},
+      {"n_layer", kMostLayers},
+      {"first_k_dense_replace", kMostLayers},
+      {"num_nextn_predict_layers", kMostPredictionModules},
+      {"hidden_size", kMostWidth},
+      {"n_embd", kMostWidth},
+      {"head_dim", kMostWidth},
+      {"q_lora_rank", kMostWidth},
+      {"kv_lora_rank", kMostWidth},
+      {"qk_nope_head_dim", kMostWidth},
+      {"qk_rope_head_dim", kMostWidth},
+      {"v_head_dim", kMostWidth},
+      {"intermediate_size", kMostFfnWidth},
+      {"n_inner", kMostFfnWidth},
+      {"moe_intermediate_size", kMostFfnWidth},
+      {"num_attention_heads", kMostHeads},
+      {"num_key_value_heads", kMostHeads},
+      {"n_head", kMostHeads},
+      {"vocab_size", kMostVocabulary},
+      {"bos_token_id", kMostVocabulary},
+      {"eos_token_id", kMostVocabulary},
+      {"max_position_embeddings", kMostPositions},
+      {"original_max_position_embeddings", kMostPositions},
+      {"n_positions", kMostPositions},
+      {"num_local_experts", kMostExperts},
+      {"n_routed_experts", kMostExperts},
+      {"n_shared_experts", kMostExperts},
+      {"num_experts_per_tok", kMostExperts},
+      {"n_group", kMostExperts},
+      {"topk_group", kMostExperts},
+      {"weight_block_size", kMostFfnWidth},
+  };
+  if (!json.is_object()) return;
+  for (const auto& [key, most] : kMost) {
+    const auto found = json.find(key);
+    if (found == json.end()) continue;
+    const auto check = [&, &key = key, &most = most](const Json& value) {
+      if (!value.is_number()) return;
+      const auto size = json_as<double>(value, key);
+      if (std::abs(size) <= static_cast<double>(most)) return;
+      throw UserError(fmt::format("{}: {} is {}, expected at most {}", where, key, dump_json(value), most),
+                      "no published model comes near this bound: the file is broken");
+    };
+    check(*found);
+    if (!found->is_array()) continue;
+    for (const Json& value : *found) check(value);
+  }
+  for (const char* part : {"rope_scaling", "rope_parameters", "quantization_config"}) {
+    const auto found = json.find(part);
+    if (found != json.end()) check_hf_bounds(*found, fmt::format("{}: {}", where, part));
+  }
 }
 
 void check_hf_sizes(std::initializer_list<int64_t> sizes) {

@@ -40,6 +40,10 @@ void read_hf_common(const nlohmann::json& json, const HfCommonDefaults& defaults
 // The same keys, and those that say who wrote the file and in which dtype.
 nlohmann::json write_hf_common(const ModelConfig& config, at::ScalarType dtype);
 
+// UserError when a size is beyond the bounds of models/model_bounds.h, by its own name; before anything is computed
+// from it. What is below its least is left to those who read it. `where` names the file.
+void check_hf_bounds(const nlohmann::json& json, std::string_view where);
+
 // UserError when one is below 1.
 void check_hf_sizes(std::initializer_list<int64_t> sizes);
 

@@ -4,31 +4,40 @@
 #include <algorithm>
 
 #include "models/families.h"
+#include "models/model_bounds.h"
 
 namespace megalith {
 
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model");
-  v.field("num_layers", num_layers, "Transformer layers.").at_least(0).alias("encoder_num_layers");
-  v.field("hidden_size", hidden_size, "Width of the residual stream.").at_least(0);
+  v.field("num_layers", num_layers, "Transformer layers.").at_least(0).at_most(kMostLayers).alias("encoder_num_layers");
+  v.field("hidden_size", hidden_size, "Width of the residual stream.").at_least(0).at_most(kMostWidth);
   v.field("ffn_hidden_size", ffn_hidden_size,
           "Width inside the MLP. Default: 4 * hidden_size; with swiglu, 8/3 * hidden_size rounded down to a multiple "
           "of 64.")
-      .at_least(1);
-  v.field("num_attention_heads", num_attention_heads, "Query heads.").at_least(0);
-  v.field("kv_channels", kv_channels, "Channels of a head. Default: hidden_size / num_attention_heads.").at_least(1);
+      .at_least(1)
+      .at_most(kMostFfnWidth);
+  v.field("num_attention_heads", num_attention_heads, "Query heads.").at_least(0).at_most(kMostHeads);
+  v.field("kv_channels", kv_channels, "Channels of a head. Default: hidden_size / num_attention_heads.")
+      .at_least(1)
+      .at_most(kMostWidth);
   v.field("group_query_attention", group_query_attention, "Let groups of query heads share a key and a value head.");
   v.field("num_query_groups", num_query_groups, "Key and value heads; read only with group_query_attention.")
-      .at_least(1);
-  v.field("vocab_size", vocab_size, "Tokens of the vocabulary. Default: the tokenizer's.").at_least(1);
+      .at_least(1)
+      .at_most(kMostHeads);
+  v.field("vocab_size", vocab_size, "Tokens of the vocabulary. Default: the tokenizer's.")
+      .at_least(1)
+      .at_most(kMostVocabulary);
   v.field(
        "make_vocab_size_divisible_by", make_vocab_size_divisible_by,
        "The rows of the embedding are padded to a multiple of this times tensor_model_parallel_size. Padding rows are "
        "zero and take no part in the softmax.")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostWidth);
   v.field("max_position_embeddings", max_position_embeddings, "The longest sequence the model is made for.")
       .unit("tokens")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostPositions);
 
   v.choice("position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none"},
            "How positions enter.");
@@ -49,7 +58,8 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field("rope_scaling_original_max_position_embeddings", rope_scaling_original_max_position_embeddings,
           "The length before stretching.")
       .unit("tokens")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostPositions);
 
   v.field("swiglu", swiglu, "Gated MLP with SiLU instead of GELU.");
   v.field("squared_relu", squared_relu, "Squared ReLU instead of GELU.");
@@ -83,12 +93,17 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.group("Multi-token prediction");
   v.field("mtp_num_layers", mtp_num_layers,
           "Modules behind the last layer, the k-th of which predicts the token k further on. Default and 0: none.")
-      .at_least(0);
+      .at_least(0)
+      .at_most(kMostPredictionModules);
   v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of their losses.").at_least(0);
 
   v.group("Model");
-  v.field("bos_token_id", bos_token_id, "Token that begins a text; goes into an exported config.json.").at_least(0);
-  v.field("eos_token_ids", eos_token_ids, "Tokens that end a text; generation stops at any of them.").at_least(0);
+  v.field("bos_token_id", bos_token_id, "Token that begins a text; goes into an exported config.json.")
+      .at_least(0)
+      .at_most(kMostVocabulary);
+  v.field("eos_token_ids", eos_token_ids, "Tokens that end a text; generation stops at any of them.")
+      .at_least(0)
+      .at_most(kMostVocabulary);
 }
 
 PositionEmbedding ModelConfig::position_embedding() const {
@@ -257,7 +272,8 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
 }  // namespace
 
 std::vector<UserError> check_model_config(const ModelConfig& config) {
-  std::vector<UserError> errors;
+  std::vector<UserError> errors = check_model_bounds(config);
+  if (!errors.empty()) return errors;  // the other rules divide and multiply what they find
   const auto require = [&](std::string_view name, int64_t value) {
     if (value > 0) return true;
     errors.emplace_back(

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "hub/hub.h"
 #include "models/families.h"
+#include "models/model_bounds.h"
 #include "train/hub_paths.h"
 
 namespace megalith {
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int64_t kDefaultTrainIters = 10;
 constexpr int64_t kLongestDefaultSequence = 4096;
+constexpr int64_t kMostMicroBatch = 1 << 20, kMostDryRanks = 1 << 20;  // no product with a length wraps around
 
 void check_batch(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const TrainOptions& train = config.train;
@@ -239,7 +241,8 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.group("Batch and duration");
   v.field("micro_batch_size", micro_batch_size, "Samples in one forward and backward pass.")
       .unit("samples")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostMicroBatch);
   v.field("global_batch_size", global_batch_size,
           "Samples of one optimizer step; default: micro_batch_size times the data-parallel size.")
       .unit("samples")
@@ -253,7 +256,8 @@ void TrainOptions::visit(OptionVisitor& v) {
           "Round a global batch that is no multiple of micro_batch_size times the data-parallel size down to one.");
   v.field("seq_length", seq_length, "Tokens of a sample; default: the smaller of max_position_embeddings and 4096.")
       .unit("tokens")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostPositions);
   v.field("train_iters", train_iters, "Length of the run; default 10.").unit("optimizer steps").at_least(0);
   v.field("train_samples", train_samples, "Length of the run in samples, instead of train_iters.")
       .unit("samples")
@@ -275,7 +279,8 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("dry_run", dry_run, "Resolve and check everything, print configuration, layout and size, allocate nothing.");
   v.field("dry_run_world_size", dry_run_world_size, "Ranks that a dry run resolves the layout for.")
       .unit("ranks")
-      .at_least(1);
+      .at_least(1)
+      .at_most(kMostDryRanks);
   v.field("seed", seed, "Seed of weights, dropout and data order.").above(0);
 
   v.group("Precision");

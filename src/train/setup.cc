@@ -8,6 +8,9 @@
 #include "comm/groups.h"
 #include "comm/single_group.h"
 #include "core/error.h"
+#include "core/strings.h"
+#include "device/memory.h"
+#include "models/model_bounds.h"
 
 namespace megalith {
 
@@ -32,6 +35,31 @@ int64_t BuiltModel::num_parameters() const {
   return count;
 }
 
+namespace {
+
+// Before anything is allocated: weights that no rank of this machine could hold, gradients and the rest aside. The
+// model is counted without storage, and only where it may be too large.
+void check_weights_fit(const Resolved& resolved, const ModelConfig& config, LayerContext context, at::Device device) {
+  if (device.is_meta()) return;
+  const auto element_bytes = static_cast<double>(c10::elementSize(context.dtype));
+  const auto memory = static_cast<double>(memory_stats(device).total_bytes);
+  if (memory <= 0 || count_matrix_elements(config) * element_bytes <= memory) return;
+  context.device = context.buffer_device.emplace(at::kMeta);
+  const BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
+  auto elements = static_cast<double>(built.num_parameters());
+  if (resolved.config.data_parallel.use_torch_fsdp2) {
+    elements /= static_cast<double>(resolved.derived.data_parallel_size);
+  }
+  if (elements * element_bytes <= memory) return;
+  throw UserError(fmt::format("the weights of a rank take {} ({} parameters in {}), and its device has {}",
+                              format_bytes(static_cast<int64_t>(elements * element_bytes)), format_count(elements),
+                              c10::toString(context.dtype), format_bytes(static_cast<int64_t>(memory))),
+                  "spread the model over more ranks (tensor_model_parallel_size, pipeline_model_parallel_size, "
+                  "use_torch_fsdp2), or choose a smaller one");
+}
+
+}  // namespace
+
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device, bool allocates_weights) {
   ModelConfig config = resolved.config.model;
   config.vocab_size = resolved.derived.vocab_size;
@@ -45,6 +73,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
   context.recompute = resolved.config.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds(resolved.config.parallel);
+  check_weights_fit(resolved, config, context, device);
   return build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,6 +45,18 @@ CONFIGURATION = [
         ["global_batch_size 6", "micro_batch_size 4"],
     ),
     ("more ranks than there are", ("train", *MOCK, "--tensor_model_parallel_size", 2), ["tensor_model_parallel_size"]),
+    ("a width beyond all bounds", ("train", *MOCK, "--hidden_size", 2**62), ["hidden_size", "at most 1048576"]),
+    ("as many layers", ("train", *MOCK, "--num_layers", 2**31), ["num_layers", "at most 4096"]),
+    (
+        "sizes whose product is beyond all bounds",
+        ("train", *MOCK, "--num_layers", 4000, "--hidden_size", 2**20, "--ffn_hidden_size", 2**22),
+        ["parameters", "at most 1e+15", "hidden_size 1048576"],
+    ),
+    (
+        "a model larger than any machine",
+        ("train", *MOCK, "--num_layers", 1000, "--hidden_size", 2**16, "--ffn_hidden_size", 2**20),
+        ["the weights of a rank take", "TiB", "tensor_model_parallel_size"],
+    ),
     ("two precisions", ("train", *MOCK, "--bf16", "--fp32"), ["bf16", "fp32"]),
     ("two lengths", ("train", *MOCK, "--train_iters", 3, "--train_samples", 9), ["train_iters", "train_samples"]),
     ("lowest above highest rate", ("train", *MOCK, "--lr", "1e-4", "--min_lr", "1e-3"), ["min_lr", "lr"]),
@@ -172,6 +185,14 @@ FILES = [
 ]
 
 
+def test_memory_that_cannot_be_had_is_told_without_a_stack(program, tmp_path):
+    # An embedding of 8.2 GB in an address space of 8 GB: refused by the allocator, or before it where the machine has less.
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (8 * 10**9, 8 * 10**9))
+    words = ("train", *MOCK, "--hidden_size", 1024, "--vocab_size", 2_000_000, "--train_iters", 1)
+    code, _, errors = program.run(*words, expected=None, timeout=120, cwd=tmp_path, preexec_fn=limit)
+    assert code in (1, 2) and "error: " in errors and "frame #" not in errors, errors
+
+
 @pytest.mark.parametrize("what, text, parts", FILES, ids=[what for what, _, _ in FILES])
 def test_wrong_configuration_files_are_refused(what, text, parts, program, tmp_path):
     (tmp_path / "wrong.yaml").write_text(text)
@@ -266,6 +287,9 @@ HF_FOLDERS = [
     ("other activation", keep_config(hidden_act="gelu"), None, ["config.json", "hidden_act", "gelu"]),
     ("missing size", without("hidden_size"), None, ["config.json", "hidden_size"]),
     ("size that is a word", keep_config(hidden_size="wide"), None, ["config.json", "hidden_size"]),
+    ("size near 2^63", keep_config(hidden_size=2**63 - 1), None, ["config.json", "hidden_size is 9223372036854775807", "1048576"]),
+    ("size beyond 2^63", keep_config(vocab_size=2**64 - 1), None, ["config.json", "vocab_size", "18446744073709551615"]),
+    ("as many layers", keep_config(num_hidden_layers=2**31), None, ["config.json", "num_hidden_layers is 2147483648", "4096"]),
     ("sizes that do not divide", keep_config(num_key_value_heads=3), None, ["3"]),
 ]
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/yaml_document.h"
+#include "models/model_bounds.h"
 #include "models/tiny_models.h"
 #include "support/source_dir.h"
 
@@ -126,6 +127,9 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
     context.device = at::kMeta;
     const auto model = build_model(config, context);
     EXPECT_EQ(model->num_parameters(), expected.parameters) << expected.preset;
+    // Biases and norms, which are no matrices, have less than a hundredth of the parameters.
+    const auto parameters = static_cast<double>(expected.parameters);
+    EXPECT_NEAR(count_matrix_elements(config), parameters, 0.01 * parameters) << expected.preset;
     if (expected.gflop_per_token_4096 == 0) continue;
     const int64_t s = 4096;
     const double causal_half =

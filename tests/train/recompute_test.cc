@@ -57,7 +57,7 @@ ModelConfig five_layers(bool is_tied) {
   return config;
 }
 
-struct Setting {
+struct RecomputeSetting {
   at::ScalarType dtype = at::kDouble;
   Kernels kernels = Kernels::kReference;
   bool is_tied = true;
@@ -66,8 +66,9 @@ struct Setting {
 };
 
 // A model that runs as the options say.
-struct Chunk {
-  Chunk(const ModelConfig& config, const Setting& setting, const Groups& groups, const RecomputeOptions& options)
+struct RecomputedChunk {
+  RecomputedChunk(const ModelConfig& config, const RecomputeSetting& setting, const Groups& groups,
+                  const RecomputeOptions& options)
       : plan(make_recompute_plan(options, 0, config.num_layers)) {
     LayerContext context = test::tiny_context(groups, setting.dtype, setting.kernels);
     context.is_sequence_parallel = setting.is_sequence_parallel;
@@ -92,9 +93,9 @@ struct FiveSteps {
 };
 
 // Five steps of two microbatches on every data-parallel rank.
-FiveSteps train_five(const Groups& groups, const Setting& setting, const RecomputeOptions& options) {
+FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, const RecomputeOptions& options) {
   const ModelConfig config = five_layers(setting.is_tied);
-  Chunk chunk(config, setting, groups, options);
+  RecomputedChunk chunk(config, setting, groups, options);
   std::unique_ptr<DataParallel> data;
   if (setting.is_fsdp) {
     TensorMap weights = test::values_of(*chunk.model);
@@ -153,8 +154,9 @@ void expect_same_bits(const FiveSteps& actual, const FiveSteps& expected, const 
 
 TEST(Recompute, FiveStepsAreBitIdenticalInEveryFormAndPrecision) {
   const Groups groups = Groups::single();
-  for (const Setting& setting : {Setting{}, Setting{at::kFloat, Kernels::kFused},
-                                 Setting{at::kBFloat16, Kernels::kFused}, Setting{.is_tied = false}}) {
+  for (const RecomputeSetting& setting :
+       {RecomputeSetting{}, RecomputeSetting{at::kFloat, Kernels::kFused},
+        RecomputeSetting{at::kBFloat16, Kernels::kFused}, RecomputeSetting{.is_tied = false}}) {
     const FiveSteps expected = train_five(groups, setting, {});
     for (const Form& form : forms()) {
       expect_same_bits(train_five(groups, setting, form.options), expected,
@@ -168,7 +170,7 @@ TEST(Recompute, FiveStepsAreBitIdenticalOverTensorAndDataParallelRanks) {
   struct Layout {
     Mesh mesh;
     int num_ranks;
-    Setting setting;
+    RecomputeSetting setting;
   };
   const Layout layouts[] = {
       {Mesh({.tp = 2}), 2, {at::kFloat, Kernels::kFused}},
@@ -206,7 +208,7 @@ TEST(Recompute, EveryParameterBecomesReadyOnceAStep) {
   const Groups groups = Groups::single();
   const ModelConfig config = five_layers(/*is_tied=*/true);
   for (const Form& form : forms()) {
-    Chunk chunk(config, {}, groups, form.options);
+    RecomputedChunk chunk(config, {}, groups, form.options);
     chunk.run_through(nullptr);
     test::attach_gradients(*chunk.model);
     std::map<std::string, int> ready;
@@ -238,7 +240,7 @@ MeasuredMemory measure_memory(const RecomputeOptions& options, at::ScalarType dt
   config.hidden_size = 96;
   config.kv_channels = 16;
   config.ffn_hidden_size = 256;
-  Chunk chunk(config, {dtype, Kernels::kFused}, groups, options);
+  RecomputedChunk chunk(config, {dtype, Kernels::kFused}, groups, options);
   chunk.run_through(nullptr);
   test::attach_gradients(*chunk.model);
   const int64_t b = 2, s = 512;

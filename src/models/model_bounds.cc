@@ -1,0 +1,129 @@
+// See model_bounds.h.
+#include "models/model_bounds.h"
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+
+namespace megalith {
+namespace {
+
+constexpr const char* kBoundsRemedy = "no published model comes near this bound: correct the value";
+
+double in_double(int64_t value) { return static_cast<double>(value); }
+
+void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
+  const auto check = [&](std::string_view name, std::optional<int64_t> value, int64_t least, int64_t most) {
+    if (!value || (least <= *value && *value <= most)) return;
+    errors.emplace_back(fmt::format("{} is {}, expected at least {} and at most {}", name, *value, least, most),
+                        *value > most ? kBoundsRemedy : "correct the value");
+  };
+  check("num_layers", config.num_layers, 0, kMostLayers);
+  check("hidden_size", config.hidden_size, 0, kMostWidth);
+  check("ffn_hidden_size", config.ffn_hidden_size, 1, kMostFfnWidth);
+  check("num_attention_heads", config.num_attention_heads, 0, kMostHeads);
+  check("kv_channels", config.kv_channels, 1, kMostWidth);
+  check("num_query_groups", config.num_query_groups, 1, kMostHeads);
+  check("vocab_size", config.vocab_size, 0, kMostVocabulary);
+  check("make_vocab_size_divisible_by", config.make_vocab_size_divisible_by, 1, kMostWidth);
+  check("max_position_embeddings", config.max_position_embeddings, 0, kMostPositions);
+  check("rope_scaling_original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings, 1,
+        kMostPositions);
+  check("mtp_num_layers", config.mtp_num_layers, 0, kMostPredictionModules);
+
+  check("num_experts", config.num_experts, 0, kMostExperts);
+  check("moe_ffn_hidden_size", config.moe_ffn_hidden_size, 1, kMostFfnWidth);
+  check("moe_router_topk", config.moe_router_topk, 1, kMostExperts);
+  check("moe_router_num_groups", config.moe_router_num_groups, 1, kMostExperts);
+  check("moe_router_group_topk", config.moe_router_group_topk, 1, kMostExperts);
+  check("num_shared_experts", config.num_shared_experts, 0, kMostExperts);
+  check("moe_shared_expert_intermediate_size", config.moe_shared_expert_intermediate_size, 0, kMostFfnWidth);
+
+  check("q_lora_rank", config.q_lora_rank, 1, kMostWidth);
+  check("kv_lora_rank", config.kv_lora_rank, 1, kMostWidth);
+  check("qk_head_dim", config.qk_head_dim, 1, kMostWidth);
+  check("qk_pos_emb_head_dim", config.qk_pos_emb_head_dim, 1, kMostWidth);
+  check("v_head_dim", config.v_head_dim, 1, kMostWidth);
+  check("original_max_position_embeddings", config.original_max_position_embeddings, 1, kMostPositions);
+}
+
+int64_t num_layers_with_experts(const ModelConfig& config) {
+  if (!config.has_experts()) return 0;
+  try {
+    const std::vector<int64_t> layers = parse_moe_layer_freq(config.moe_layer_freq, config.num_layers);
+    return std::count(layers.begin(), layers.end(), 1);
+  } catch (const UserError&) {
+    return config.num_layers;
+  }
+}
+
+// The factors lie within their bounds.
+void check_products(const ModelConfig& config, std::vector<UserError>& errors) {
+  const int64_t layers = config.num_layers + config.num_prediction_modules();
+  const auto check_parts = [&](std::string_view name, int64_t count) {
+    if (layers * count <= kMostLayerParts) return;
+    errors.emplace_back(fmt::format("num_layers {} times {} {} is {}, expected at most {}", layers, name, count,
+                                    layers * count, kMostLayerParts),
+                        kBoundsRemedy);
+  };
+  check_parts("num_attention_heads", config.num_attention_heads);
+  check_parts("num_experts", config.num_experts.value_or(0));
+  if (config.shared_expert_size() > kMostFfnWidth) {
+    errors.emplace_back(fmt::format("num_shared_experts {} times moe_ffn_hidden_size {} is {}, expected at most {}",
+                                    config.num_shared_experts.value_or(0), config.expert_ffn_size(),
+                                    config.shared_expert_size(), kMostFfnWidth),
+                        kBoundsRemedy);
+  }
+  const double elements = count_matrix_elements(config);
+  if (elements > in_double(kMostParameters)) {
+    errors.emplace_back(
+        fmt::format("these sizes give {:.3g} parameters (num_layers {}, hidden_size {}, ffn_hidden_size {}, "
+                    "num_attention_heads {}, vocab_size {}, num_experts {}), expected at most {:.3g}",
+                    elements, config.num_layers, config.hidden_size, config.ffn_size(), config.num_attention_heads,
+                    config.vocab_size.value_or(0), config.num_experts.value_or(0), in_double(kMostParameters)),
+        kBoundsRemedy);
+  }
+}
+
+}  // namespace
+
+double count_matrix_elements(const ModelConfig& config) {
+  const double h = in_double(config.hidden_size), n = in_double(config.num_attention_heads);
+  double attention = 0;
+  if (config.multi_latent_attention) {
+    const double queries = n * in_double(config.query_head_dim()), latent = in_double(config.kv_lora_rank);
+    attention += config.q_lora_rank ? in_double(*config.q_lora_rank) * (h + queries) : h * queries;
+    attention += h * (latent + in_double(config.qk_pos_emb_head_dim));
+    attention += latent * n * in_double(config.qk_head_dim + config.v_head_dim);
+    attention += n * in_double(config.v_head_dim) * h;
+  } else {
+    // A head's channels, also where they do not divide: that is another check's to say.
+    const double d = config.kv_channels ? in_double(*config.kv_channels) : n > 0 ? h / n : 0;
+    attention = h * d * (2 * n + 2 * in_double(config.num_kv_heads()));
+  }
+  const double matrices = config.swiglu ? 3 : 2, experts = in_double(config.num_experts.value_or(0));
+  const double dense = matrices * h * in_double(config.ffn_size());
+  const double mixture = experts * (matrices * h * in_double(config.expert_ffn_size()) + h) +
+                         matrices * h * in_double(config.shared_expert_size());
+  const int64_t mixtures = num_layers_with_experts(config);
+  const double layers = in_double(config.num_layers), modules = in_double(config.num_prediction_modules());
+  double elements =
+      layers * attention + in_double(mixtures) * mixture + in_double(config.num_layers - mixtures) * dense;
+  // A prediction module is a layer and the projection of two streams onto one.
+  elements += modules * (attention + std::max(dense, mixture) + 2 * h * h);
+  const double tables = config.untie_embeddings_and_output_weights ? 2 : 1;
+  elements += tables * h * in_double(config.vocab_size.value_or(0));
+  if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    elements += h * in_double(config.max_position_embeddings);
+  }
+  return elements;
+}
+
+std::vector<UserError> check_model_bounds(const ModelConfig& config) {
+  std::vector<UserError> errors;
+  check_sizes(config, errors);
+  if (errors.empty()) check_products(config, errors);
+  return errors;
+}
+
+}  // namespace megalith
