@@ -47,7 +47,7 @@ std::vector<AttentionShape> attention_shapes(const AttentionBenchOptions& option
   std::vector<std::vector<int64_t>> sizes = parse_shapes(options.shapes, kAttentionForm, errors);
   if (sizes.empty()) {
     const ModelConfig& model = run.config.model;
-    const int64_t n = model.num_attention_heads, g = model.num_kv_heads(), d = model.head_dim();
+    const int64_t n = model.num_attention_heads, g = model.num_kv_heads(), d = model.query_head_dim();
     sizes = {{run.derived.micro_batch_size, run.derived.seq_length, n, g, d}, {1, 4 * run.derived.seq_length, n, g, d}};
   }
   std::vector<AttentionShape> shapes;

@@ -35,6 +35,27 @@ struct GemmShape {
   int64_t t, o, h;  // tokens, features out, features in
 };
 
+// The projections of an attention layer, under Megatron-LM's names.
+std::vector<GemmShape> attention_gemm_shapes(const ModelConfig& model, int64_t t) {
+  const int64_t h = model.hidden_size, n = model.num_attention_heads, g = model.num_kv_heads();
+  if (!model.multi_latent_attention) {
+    const int64_t d = model.head_dim();
+    return {{"linear_qkv", t, (n + 2 * g) * d, h}, {"linear_proj", t, h, n * d}};
+  }
+  const int64_t q = n * model.query_head_dim(), kv = n * (model.qk_head_dim + model.v_head_dim);
+  const int64_t kv_rank = model.kv_lora_rank;
+  std::vector<GemmShape> shapes = {{"linear_kv_down_proj", t, kv_rank + model.qk_pos_emb_head_dim, h},
+                                   {"linear_kv_up_proj", t, kv, kv_rank},
+                                   {"linear_proj", t, h, n * model.v_head_dim}};
+  if (model.q_lora_rank) {
+    shapes.insert(shapes.begin(),
+                  {{"linear_q_down_proj", t, *model.q_lora_rank, h}, {"linear_q_up_proj", t, q, *model.q_lora_rank}});
+  } else {
+    shapes.insert(shapes.begin(), {"linear_q_proj", t, q, h});
+  }
+  return shapes;
+}
+
 std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& run) {
   std::vector<UserError> errors;
   std::vector<GemmShape> shapes;
@@ -44,15 +65,14 @@ std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& r
   if (!shapes.empty()) return shapes;
   const ModelConfig& model = run.config.model;
   const int64_t t = run.derived.micro_batch_size * run.derived.seq_length;
-  const int64_t h = model.hidden_size, f = model.ffn_size(), d = model.head_dim();
-  const int64_t n = model.num_attention_heads, g = model.num_kv_heads();
+  const int64_t h = model.hidden_size, f = model.ffn_size();
   ModelConfig with_vocabulary = model;
   with_vocabulary.vocab_size = run.derived.vocab_size;
-  return {{"linear_qkv", t, (n + 2 * g) * d, h},
-          {"linear_proj", t, h, n * d},
-          {"linear_fc1", t, model.swiglu ? 2 * f : f, h},
-          {"linear_fc2", t, h, f},
-          {"output_layer", t, with_vocabulary.padded_vocab_size(/*tp=*/1), h}};
+  shapes = attention_gemm_shapes(model, t);
+  shapes.push_back({"linear_fc1", t, model.swiglu ? 2 * f : f, h});
+  shapes.push_back({"linear_fc2", t, h, f});
+  shapes.push_back({"output_layer", t, with_vocabulary.padded_vocab_size(/*tp=*/1), h});
+  return shapes;
 }
 
 std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& tensors) {

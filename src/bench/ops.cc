@@ -18,7 +18,7 @@ OperatorShape operator_shape(const Resolved& run) {
           .v = with_vocabulary.padded_vocab_size(/*tp=*/1),
           .n = model.num_attention_heads,
           .g = model.num_kv_heads(),
-          .d = model.head_dim()};
+          .d = model.query_head_dim()};
 }
 
 }  // namespace

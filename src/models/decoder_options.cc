@@ -107,12 +107,17 @@ NormOptions norm_options(const ModelConfig& config) {
 
 DecoderLayerOptions decoder_layer_options(const ModelConfig& config, const TransformerNames& names, int64_t layer) {
   DecoderLayerOptions options{.hidden = config.hidden_size,
-                              .attention = attention_options(config, names, layer),
+                              .attention = {},
                               .mlp = mlp_options(config, names),
                               .norm = norm_options(config),
                               .hidden_dropout = config.hidden_dropout,
                               .names = names.layer};
-  if (config.multi_latent_attention) options.attention = latent_options(config, layer);
+  // Only one of the two: the width of latent heads has nothing to do with hidden_size, which they need not divide.
+  if (config.multi_latent_attention) {
+    options.attention = latent_options(config, layer);
+  } else {
+    options.attention = attention_options(config, names, layer);
+  }
   if (config.has_experts_at(layer)) options.mlp = moe_options(config, names, layer);
   return options;
 }

@@ -249,7 +249,7 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
       {"num_hidden_layers", config.num_layers},
       {"num_attention_heads", config.num_attention_heads},
       {"num_key_value_heads", config.num_kv_heads()},
-      {"head_dim", config.head_dim()},
+      {"head_dim", config.query_head_dim()},
       {"hidden_act", "silu"},
       {"max_position_embeddings", config.max_position_embeddings},
       {"rms_norm_eps", config.norm_epsilon},

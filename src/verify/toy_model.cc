@@ -48,7 +48,7 @@ void shrink_attention(const ParallelOptions& parallel, const ModelConfig& user, 
     const auto rotated = [&] { return static_cast<int64_t>(static_cast<double>(channels) * user.rotary_percent); };
     while (rotated() < 2 || rotated() % 2 != 0) ++channels;
   }
-  model.kv_channels = channels;
+  if (!user.multi_latent_attention) model.kv_channels = channels;
   // GPT-2's heads make up the width.
   const bool is_free = user.position_embedding() != PositionEmbedding::kLearnedAbsolute;
   model.hidden_size = is_free ? kWidth : model.num_attention_heads * channels;

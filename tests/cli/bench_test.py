@@ -63,6 +63,19 @@ def test_gemm_measures_the_layers_of_a_model(program):
         assert row["gb_per_s"] == near(moved / row["ms"] / 1e6)
 
 
+def test_gemm_measures_latent_attention_whose_heads_do_not_divide_the_width(program):
+    words = ("--hidden_size", 40, "--num_attention_heads", 6, "--group_query_attention=false", "--multi_latent_attention")
+    words = (*words, "--qk_head_dim", 4, "--qk_pos_emb_head_dim", 2, "--v_head_dim", 3, "--kv_lora_rank", 12)
+    words = (*words, "--position_embedding_type", "rope", "--disable_bias_linear", "--dtype", "fp32")
+    shapes = {row["name"]: row["shape"] for row in bench(program, "gemm", *words, "--q_lora_rank", 10)}
+    # 64 tokens; 6 heads whose queries have 4 + 2 channels, keys and values 4 + 3 beside the rotated ones.
+    expected = {"linear_q_down_proj": "64x10x40", "linear_q_up_proj": "64x36x10", "linear_kv_down_proj": "64x14x40"}
+    expected |= {"linear_kv_up_proj": "64x42x12", "linear_proj": "64x40x18"}
+    assert {name: shapes[name] for name in expected} == expected
+    direct = {row["name"]: row["shape"] for row in bench(program, "gemm", *words)}
+    assert direct["linear_q_proj"] == "64x36x40" and "linear_q_up_proj" not in direct
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_gemm_measures_given_shapes(program, dtype):
     rows = bench(program, "gemm", "--shapes", "64x48x32,7x5x3", "--dtype", dtype)

@@ -32,6 +32,7 @@ void add_experts(const Task& task, ModelConfig& config) {
   if (task.family == "mixtral") return;
   config.group_query_attention = config.add_qkv_bias = false;
   config.multi_latent_attention = config.qk_layernorm = true;
+  config.kv_channels.reset();  // 8 heads, which do not divide the width of 20: latent heads have widths of their own
   config.q_lora_rank = 10;
   config.kv_lora_rank = 12;
   config.qk_head_dim = 4;

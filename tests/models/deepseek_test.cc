@@ -241,6 +241,23 @@ TEST(Deepseek, ADenseModelIsOneWhoseLayersAreAllDense) {
   EXPECT_EQ(deepseek_text(read_deepseek(written)), deepseek_text(config));
 }
 
+// Latent heads have widths of their own: nothing asks for hidden_size / num_attention_heads.
+TEST(Deepseek, HeadsNeedNotDivideTheHiddenSize) {
+  for (json original : {deepseek_v2_lite(), deepseek_v2(), deepseek_v3()}) {
+    original["hidden_size"] = 40;
+    original["num_attention_heads"] = original["num_key_value_heads"] = 6;
+    const ModelConfig config = read_deepseek(original);
+    EXPECT_TRUE(check_model_config(config).empty());
+    const DecoderLayerOptions layer = decoder_layer_options(config, TransformerNames{}, 0);
+    EXPECT_EQ(std::get<LatentAttentionOptions>(layer.attention).num_heads, 6);
+    EXPECT_EQ(std::get<LatentAttentionOptions>(layer.attention).hidden, 40);
+    const json written = deepseek_family(original).to_hf(config, at::kFloat);
+    EXPECT_EQ(written.at("hidden_size"), 40);
+    EXPECT_EQ(written.at("head_dim"), 64);  // the rotated channels, in this family
+    EXPECT_EQ(deepseek_text(read_deepseek(written)), deepseek_text(config));
+  }
+}
+
 TEST(Deepseek, PredictionModulesAreWritten) {
   ModelConfig config = read_deepseek(deepseek_v3());
   config.mtp_num_layers = 1;
