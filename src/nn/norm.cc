@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -37,26 +38,37 @@ struct NormFunction : torch::autograd::Function<NormFunction> {
   }
 };
 
+// Without a residual the norm is the first of a model or of a pipeline's stage, and the stream passes it as it is. Both
+// gradients are added within the operator all the same, so that their sum is rounded once, and the gradients of a
+// pipeline have the bits of a model in one piece.
 struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& delta,
-                                                const at::Tensor& residual, const at::Tensor& /*weight*/, Norm* layer) {
+                                                const std::optional<at::Tensor>& residual, const at::Tensor& /*weight*/,
+                                                Norm* layer) {
     node->set_materialize_grads(false);
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
     const at::Tensor weight = layer->weight_->data();
     const double eps = layer->options_.eps;
     at::Tensor y, sum;
-    if (layer->bias_ == nullptr) {
+    if (!residual) {
+      Norm::Normalised result = layer->normalise(delta);
+      y = result.y;
+      sum = delta;
+      torch::autograd::variable_list kept = {sum};
+      kept.insert(kept.end(), result.statistics.begin(), result.statistics.end());
+      node->save_for_backward(std::move(kept));
+    } else if (layer->bias_ == nullptr) {
       at::Tensor inv_rms;
-      std::tie(y, sum, inv_rms) = ops::add_rms_norm_forward(delta, residual, weight, eps, layer->kernels_);
+      std::tie(y, sum, inv_rms) = ops::add_rms_norm_forward(delta, *residual, weight, eps, layer->kernels_);
       node->save_for_backward({sum, inv_rms});
     } else {
       at::Tensor mean, inv_std;
-      std::tie(y, sum, mean, inv_std) = ops::add_layer_norm_forward(delta, residual, weight, layer->bias_->data(), eps,
+      std::tie(y, sum, mean, inv_std) = ops::add_layer_norm_forward(delta, *residual, weight, layer->bias_->data(), eps,
                                                                     layer->options_.is_zero_centered, layer->kernels_);
       node->save_for_backward({sum, mean, inv_std});
     }
-    hold(node, layer);
+    hold(node, std::pair(layer, residual.has_value()));
     return {y, sum};
   }
 
@@ -68,8 +80,9 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     // After the last norm of a model nothing reads the sum any more.
     const at::Tensor dy = gradients[0].defined() ? gradients[0].contiguous() : at::zeros_like(sum);
     const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
-    const at::Tensor dx = held<Norm*>(node)->differentiate(dy, dsum, sum, statistics);
-    return {dx, dx, {}, {}};
+    const auto [layer, has_residual] = held<std::pair<Norm*, bool>>(node);
+    const at::Tensor dx = layer->differentiate(dy, dsum, sum, statistics);
+    return {dx, has_residual ? dx : at::Tensor(), {}, {}};
   }
 };
 
@@ -129,13 +142,12 @@ at::Tensor Norm::forward(const at::Tensor& x) {
 
 at::Tensor Norm::forward(ResidualStream& stream) {
   const at::Tensor delta = std::exchange(stream.delta, at::Tensor());
-  if (!stream.residual.defined()) {
-    stream.residual = delta;
-    return forward(delta);
-  }
   if (!is_recording({delta, stream.residual, weight_->value()})) {
     at::Tensor y;
-    if (bias_ == nullptr) {
+    if (!stream.residual.defined()) {
+      stream.residual = delta;
+      y = normalise(delta).y;
+    } else if (bias_ == nullptr) {
       std::tie(y, stream.residual, std::ignore) =
           ops::add_rms_norm_forward(delta, stream.residual, weight_->data(), options_.eps, kernels_);
     } else {
@@ -144,7 +156,8 @@ at::Tensor Norm::forward(ResidualStream& stream) {
     }
     return y;
   }
-  const auto outputs = AddNormFunction::apply(delta, stream.residual, weight_->value(), this);
+  const std::optional<at::Tensor> residual = stream.residual.defined() ? std::optional(stream.residual) : std::nullopt;
+  const auto outputs = AddNormFunction::apply(delta, residual, weight_->value(), this);
   stream.residual = outputs[1];
   return outputs[0];
 }

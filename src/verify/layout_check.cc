@@ -58,6 +58,8 @@ class Comparer {
     for (const auto& [name, holding] : expected.*member) largest = std::max(largest, largest_of(holding.value));
     for (const auto& [name, holding] : expected.*member) {
       const std::string tensor = fmt::format("{} of {}", what, name);
+      // In bf16 the floor matters: a key's bias then is visible noise, and Adam divides one moment of it by the root of
+      // the other (tests/layouts/bf16_test.cc).
       const double scale = std::max(largest_of(holding.value), tolerance_.floor * largest);
       at::Tensor is_held = at::zeros_like(holding.is_held);
       const auto add_held = [&](const RankOutcome& outcome) {

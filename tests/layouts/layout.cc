@@ -52,6 +52,14 @@ void add_experts(const Task& task, ModelConfig& config) {
   config.mtp_num_layers = 1;
 }
 
+void make_gpt(ModelConfig& config) {
+  config.swiglu = false;
+  config.squared_relu = true;
+  config.add_bias_linear = true;
+  config.normalization = Normalization::kLayerNorm;
+  config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+}
+
 ModelConfig config_of(const Task& task) {
   ModelConfig config = tiny_config();
   config.num_layers = task.num_layers;
@@ -66,6 +74,7 @@ ModelConfig config_of(const Task& task) {
   config.add_qkv_bias = task.has_qkv_bias;
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
+  if (task.family == "gpt") make_gpt(config);
   return config;
 }
 

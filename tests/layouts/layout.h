@@ -33,11 +33,11 @@ struct Task {
   int64_t num_layers = 2;
   int64_t num_kv_heads = 4;  // of 8 heads
   int64_t global_batch = 8, sequence = 6;
-  std::string family = "llama";  // "mixtral", "deepseek": with experts
+  std::string family = "llama";  // "gpt": squared ReLU, biases, learned positions; "mixtral", "deepseek": with experts
   bool has_capacity = false;     // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
 
-  bool has_experts() const { return family != "llama"; }
+  bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
   std::string text() const;
   auto operator<=>(const Task&) const = default;
 };

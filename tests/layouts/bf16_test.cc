@@ -1,0 +1,93 @@
+// What bfloat16 does to the numbers of a layout: which bits must not change, and what only rounding decides.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "layouts/layout.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+constexpr double kBf16Step = 1.0 / 128;  // between neighbours of 1; rounding to the nearest costs half of it at most
+const Precision kFusedBf16{at::kBFloat16, Kernels::kFused};
+
+double largest_element(const Holding& holding) { return holding.value.abs().max().to(at::kDouble).item<double>(); }
+
+// Every gradient's largest difference from `expected`, over the elements that the ranks hold.
+std::map<std::string, double> gradient_differences(const std::vector<RankOutcome>& ranks, const RankOutcome& expected) {
+  std::map<std::string, double> found;
+  for (const RankOutcome& rank : ranks) {
+    for (const auto& [name, actual] : rank.gradients) {
+      const at::Tensor whole = expected.gradients.at(name).value.to(at::kDouble);
+      const at::Tensor difference = (actual.value.to(at::kDouble) - whole).abs();
+      const at::Tensor of_held = at::where(actual.is_held, difference, at::zeros_like(difference));
+      found[name] = std::max(found[name], of_held.max().item<double>());
+    }
+  }
+  EXPECT_EQ(found.size(), expected.gradients.size());
+  return found;
+}
+
+// ---- Squared-ReLU GPT over pipelines ----
+
+std::vector<Layout> gpt_pipelines(bool is_tied) {
+  const Task task{.is_tied = is_tied, .num_layers = 4, .family = "gpt"};
+  std::vector<Layout> layouts = {
+      {.pp = 2, .micro_batch = 2},
+      {.pp = 4, .micro_batch = 2},
+      {.pp = 2, .micro_batch = 2, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}},
+      {.pp = 2, .micro_batch = 2, .pipeline = {.pp_algorithm = "zero-bubble"}},
+  };
+  for (Layout& layout : layouts) layout.task = task;
+  return layouts;
+}
+
+// A stage computes what its layers compute on one rank, in the same order; a boundary rounds nothing that the layers do
+// not round there.
+TEST(Bf16, APipelineChangesNoBitOfAGradient) {
+  for (const bool is_tied : {false, true}) {
+    for (const Layout& layout : gpt_pipelines(is_tied)) {
+      const Layout alone{.micro_batch = layout.micro_batch, .task = layout.task};
+      const RankOutcome expected = run_layout(alone, kFusedBf16, 1)[0];
+      const std::vector<RankOutcome> ranks = run_layout(layout, kFusedBf16, 1);
+      for (const RankOutcome& rank : ranks) EXPECT_EQ(rank.losses, expected.losses) << layout.text();
+      for (const auto& [name, difference] : gradient_differences(ranks, expected)) {
+        // A tied table is added up at both ends of the pipeline, and the two sums are added, all in fp32.
+        const bool has_two_sums = is_tied && name == "model.embed_tokens.weight";
+        const double bound = has_two_sums ? 1e-6 * largest_element(expected.gradients.at(name)) : 0;
+        EXPECT_LE(difference, bound) << layout.text() << ": " << name;
+      }
+    }
+  }
+}
+
+// Without rotary positions a key's bias adds one number to all scores of a query, and softmax does not see it: its
+// gradient is 0, and what is computed is what rounding leaves of a sum that vanishes. Adam divides one moment of it by
+// the root of the other, so that rounding moves the bias by up to lr. Two runs in bf16 that do not agree to the bit
+// differ in it as in a random number: it is to be compared at the size of other gradients (CheckTolerance::floor).
+TEST(Bf16, TheGradientOfAKeyBiasIsOnlyRounding) {
+  const Task task{.num_layers = 4, .family = "gpt"};
+  const RankOutcome exact = run_layout({.micro_batch = 2, .task = task}, {}, 1)[0];
+  const RankOutcome rounded = run_layout({.micro_batch = 2, .task = task}, kFusedBf16, 1)[0];
+  // Tensor parallelism rounds the parts of sums.
+  const auto differences =
+      gradient_differences(run_layout({.tp = 2, .micro_batch = 2, .task = task}, kFusedBf16, 1), rounded);
+  for (int64_t layer = 0; layer < task.num_layers; ++layer) {
+    const std::string attention = fmt::format("model.layers.{}.self_attn.", layer);
+    const std::string key = attention + "k_proj.bias", query = attention + "q_proj.bias";
+    const double scale = largest_element(exact.gradients.at(query));
+    EXPECT_LE(largest_element(exact.gradients.at(key)), 1e-12 * scale) << key;
+    // A few roundings of scores' gradients, which are of the size of the query bias's.
+    EXPECT_GT(largest_element(rounded.gradients.at(key)), 0) << key;
+    EXPECT_LE(largest_element(rounded.gradients.at(key)), 4 * kBf16Step * scale) << key;
+    EXPECT_LE(differences.at(key), 8 * kBf16Step * scale) << key;
+    EXPECT_GE(differences.at(key), 0.25 * largest_element(rounded.gradients.at(key))) << key << " has a meaning";
+  }
+}
+
+}  // namespace
+}  // namespace megalith
