@@ -33,7 +33,7 @@ void DataParallelOptions::visit(OptionVisitor& v) {
   v.field(
       "grad_reduce_in_bf16", grad_reduce_in_bf16,
       "Gradients travel between ranks in bf16: half the bytes, each rank's part rounded. Over microbatches they are "
-      "accumulated in fp32 all the same.");
+      "accumulated in fp32 all the same. An expert's are summed, and rounded, over the ranks that hold it.");
   v.field("ddp_bucket_size", ddp_bucket_size,
           "A bucket is closed once it holds so many elements; default: the larger of 40000000 and 1000000 times the "
           "ranks that share the data, and one bucket for all without overlap_grad_reduce.")

@@ -6,6 +6,8 @@
 #include <map>
 
 #include "layouts/layout.h"
+#include "parallel/grad_buffer.h"
+#include "parallel/sharded_buffer.h"
 
 namespace megalith {
 namespace {
@@ -86,6 +88,53 @@ TEST(Bf16, TheGradientOfAKeyBiasIsOnlyRounding) {
     EXPECT_LE(largest_element(rounded.gradients.at(key)), 4 * kBf16Step * scale) << key;
     EXPECT_LE(differences.at(key), 8 * kBf16Step * scale) << key;
     EXPECT_GE(differences.at(key), 0.25 * largest_element(rounded.gradients.at(key))) << key << " has a meaning";
+  }
+}
+
+// ---- Reduction in bf16 with experts ----
+
+DataParallelKind reduced(bool in_bf16, bool is_sharded) {
+  const GradBufferOptions options{.bucket_elements = 700, .reduce_in_bf16 = in_bf16};
+  return {fmt::format("{}, reduced in {}", is_sharded ? "sharded" : "replicated", in_bf16 ? "bf16" : "fp32"),
+          [=](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+            if (!is_sharded) return std::make_unique<GradBuffer>(model.parameters(), groups, options);
+            return std::make_unique<ShardedGradBuffer>(model.parameters(), groups,
+                                                       ShardedBufferOptions{.gradients = options});
+          }};
+}
+
+// An expert's gradient is summed over the ranks that hold the expert, other gradients over all that share the data. So
+// how often a gradient is rounded depends on the layout: not at all where the only copy of an expert is.
+TEST(Bf16, ReductionInBf16RoundsExpertsAsOftenAsTheyHaveCopies) {
+  const Precision fp32{at::kFloat, Kernels::kReference};
+  const Task mixtral{.family = "mixtral"}, deepseek{.family = "deepseek"};
+  const Layout layouts[] = {
+      {.dp = 2, .task = mixtral, .ep = 2},
+      {.dp = 4, .task = deepseek, .ep = 4},
+      {.dp = 4, .task = deepseek, .ep = 2},
+      {.dp = 4, .task = mixtral},
+      {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .task = mixtral, .ep = 2, .etp = 1},
+  };
+  for (Layout layout : layouts) {
+    for (const bool is_sharded : {false, true}) {
+      const RankOutcome& expected = single_rank_outcome(layout, fp32, 1);
+      layout.data_parallel = reduced(false, is_sharded);
+      const auto in_fp32 = gradient_differences(run_layout(layout, fp32, 1), expected);
+      layout.data_parallel = reduced(true, is_sharded);
+      const auto in_bf16 = gradient_differences(run_layout(layout, fp32, 1), expected);
+      const int copies = layout.world_size() / (layout.ep * (layout.etp == 0 ? layout.tp : layout.etp));
+      double largest_rounding = 0;
+      for (const auto& [name, difference] : in_bf16) {
+        const bool is_expert = name.find(".mlp.experts.") != std::string::npos;
+        const int summands = is_expert ? copies : layout.dp;
+        const double largest = largest_element(expected.gradients.at(name));
+        // Each summand is rounded, and their sum: half a step each, at the size of the largest element.
+        const double bound = summands == 1 ? 0 : (summands + 1) * 0.5 * kBf16Step * largest;
+        EXPECT_LE(difference, in_fp32.at(name) + bound) << layout.text() << ": " << name;
+        if (largest > 0) largest_rounding = std::max(largest_rounding, difference / largest);
+      }
+      EXPECT_GT(largest_rounding, kBf16Step / 8) << layout.text() << ": nothing travelled in bf16";
+    }
   }
 }
 
