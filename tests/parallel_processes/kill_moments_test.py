@@ -3,6 +3,7 @@
 A small library (stop_at_call.c) stops one rank before one of its calls to the system; kill_test.py kills at random.
 """
 
+import contextlib
 import re
 import shutil
 import signal
@@ -57,12 +58,24 @@ def start(program, data, tmp_path, library):
                     stderr=subprocess.PIPE,
                 )
             )
+            if rank == 0:
+                wait_until_listened_at(port)  # no other rank has to try twice
         return processes
 
     yield start_ranks
     for process in processes:
         process.kill()
         process.wait()
+
+
+def wait_until_listened_at(port):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        time.sleep(0.01)
+    raise AssertionError("rank 0 does not listen")
 
 
 def state(process):
@@ -92,9 +105,10 @@ def assert_named(victim, processes):
         assert named and set(named) == {str(victim)}, f"rank {rank} names {named}:\n{errors}"
 
 
-# The connections of a rank, in their order: to the store, to it again for the watchdog, then Gloo's among the ranks.
-# Gloo listens before it leaves its address in the store.
-CONNECTING = [(0, "connect:2"), (0, "listen:2"), (0, "connect:3"), (1, "connect:2"), (1, "listen:1"), (2, "connect:3")]
+# A rank connects to the store, and to it again for the watchdog; after that, which of two ranks connects to the other is
+# Gloo's choice. Gloo listens before it leaves its address in the store; rank 0 listens for the store before that, in two
+# calls.
+CONNECTING = [(0, "connect:2"), (0, "listen:3"), (1, "connect:2"), (1, "listen:1"), (2, "listen:1")]
 
 
 @pytest.mark.parametrize("victim, moment", CONNECTING)
@@ -108,7 +122,8 @@ def test_a_rank_killed_while_the_ranks_connect_is_named(victim, moment, start):
 @pytest.mark.parametrize("moment", ["connect:2", "listen:1"])
 def test_a_store_that_goes_before_a_rank_has_asked_all_is_rank_0s_end(moment, start):
     """The others have met, and rank 1 is about to connect the second time, or to connect to the ranks."""
-    processes = start({1: moment})
+    # A connection that nobody takes is tried for half of the time-out.
+    processes = start({1: moment}, "--distributed_timeout_minutes", 0.4)
     wait_until_stopped(processes[1], processes)
     time.sleep(0.5)  # the others have come as far as they can
     processes[0].kill()

@@ -154,7 +154,7 @@ TEST(HostileSizes, EveryDamagedConfigIsRefusedOrCounted) {
     folder.write("config.json", original.dump());
     ASSERT_EQ(dry_run_of(folder.path()), SizesOutcome::kCounted) << original.at("model_type");
     std::vector<SizesJson::json_pointer> numbers;
-    collect_numbers(original, {}, numbers);
+    collect_numbers(original, SizesJson::json_pointer(), numbers);
     for (int trial = 0; trial < 500; ++trial) {
       SizesJson damaged = original;
       // First every number by itself, a few times; then several together.
