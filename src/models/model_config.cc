@@ -111,7 +111,9 @@ PositionEmbedding ModelConfig::position_embedding() const {
 }
 
 int64_t ModelConfig::head_dim() const {
-  return kv_channels ? *kv_channels : div_exact(hidden_size, num_attention_heads);
+  if (kv_channels) return *kv_channels;
+  // The heads of latent attention need not divide the stream.
+  return multi_latent_attention ? query_head_dim() : div_exact(hidden_size, num_attention_heads);
 }
 
 int64_t ModelConfig::num_kv_heads() const { return group_query_attention ? num_query_groups : num_attention_heads; }

@@ -132,9 +132,9 @@ SizesOutcome dry_run_of(const std::filesystem::path& folder) {
   config.vocab_size = resolved->derived.vocab_size;
   const double elements = count_matrix_elements(config);
   EXPECT_TRUE(elements > 0 && elements <= static_cast<double>(kMostParameters)) << elements;
-  // Descriptions of many parts take a while to make: a sixteenth of the most is left to the estimate.
+  // Descriptions of many parts take a while to make: above a 256th of the most the estimate is enough.
   const int64_t parts = config.num_layers * (config.num_attention_heads + config.num_experts.value_or(0));
-  if (parts > kMostLayerParts / 16) return SizesOutcome::kOnlyEstimated;
+  if (parts > kMostLayerParts / 256) return SizesOutcome::kOnlyEstimated;
   const Groups groups = Groups::single();
   const BuiltModel built = build_model(*resolved, groups, at::kMeta);
   const ModelNumbers numbers = count_model(built, *resolved);
