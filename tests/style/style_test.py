@@ -29,6 +29,20 @@ OPENS_TO_WRITE = (
     "metrics/append_file.cc",
 )
 
+# Words of README.md and docs/ that readers stumbled over, and what was meant. A blank stands for a line break, too.
+STUMBLES = (
+    (r"(?:^|\n\n|[.:;!?)*|#] )Of ", "a sentence begins with its subject"),
+    (r"\b[Aa]lone\b", "say 'only', or 'by itself'"),
+    (r"[Ee]ach term: its", "each term's"),
+    (r"[Ii]n groups of such", "in the groups above"),
+    (r"felt in the numbers", "change results"),
+    (r"\bwhat is dear\b", "dominates the cost"),
+    (r"\bsays ranks (?:below|above)", "one overrides the other"),
+    (r"\b(?:is|are) no paths?\b", "is not a path here; the error shows the command that downloads it"),
+)
+# What the program prints from the options' descriptions in src/.
+GENERATED_PAGES = ("options.md",)
+
 
 def layers():
     """Folder -> (whether it may include torch, folders that it names), from src/CMakeLists.txt."""
@@ -182,6 +196,20 @@ class Style(unittest.TestCase):
         found = {folder: re.findall(r"\w+", text) for folder, text in rows}
         expected = {folder: used for folder, (_, used) in layers().items()}
         self.assertEqual(found, expected, "the table in ARCHITECTURE.md differs from src/CMakeLists.txt")
+
+    def test_documents_are_read_once(self):
+        pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+        problems = []
+        for path in pages:
+            if path.name in GENERATED_PAGES:
+                continue
+            text = path.read_text(encoding="utf-8")
+            for pattern, meant in STUMBLES:
+                for found in re.finditer(pattern.replace(" ", r"\s+"), text):
+                    number = text.count("\n", 0, found.end()) + 1
+                    words = " ".join(found[0].split())
+                    problems.append(f"{path.relative_to(ROOT)}:{number}: '{words}': {meant}")
+        self.fail_with(problems)
 
     def test_clang_format_has_nothing_to_change(self):
         program = os.environ.get("CLANG_FORMAT") or shutil.which(f"clang-format-{CLANG_FORMAT_VERSION}")
