@@ -1,44 +1,28 @@
-// AdamW with fp32 master weights, and what a step does around it: the global gradient norm, clipping, and the decision,
-// taken by all ranks together, whether the step may be made at all.
+// What every step does around the update rules (update_rule.h): the global gradient norm, clipping, and the decision,
+// taken by all ranks together, whether the step may be made at all; fp32 master weights; state by name; publishing.
 //
-// State is named tensors, one set a parameter: "master" (only where the model's dtype is not already the master's),
-// "exp_avg", "exp_avg_sq". Checkpoints see them through the parameter's Placement.
+// State is named tensors, one set a part: "master" (only where the model's dtype is not already the master's), then
+// what the part's rule keeps ("exp_avg", "exp_avg_sq"). Checkpoints see them through the parameter's Placement.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/groups.h"
-#include "config/option.h"
-#include "core/error.h"
 #include "ops/kernels.h"
+#include "optim/optimizer_options.h"
+#include "optim/update_rule.h"
 #include "parallel/data_parallel.h"
 
 namespace megalith {
 
-enum class MomentDtype { kFp32, kBf16 };
-
-struct OptimizerOptions {
-  std::string optimizer = "adam";
-  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
-  double clip_grad = 1.0;
-  bool check_for_nan_in_loss_and_grad = true;
-  bool log_num_zeros_in_grad = false;
-  bool use_precision_aware_optimizer = false;
-  MomentDtype exp_avg_dtype = MomentDtype::kFp32, exp_avg_sq_dtype = MomentDtype::kFp32;
-
-  void visit(OptionVisitor& v);
-};
-
-// The rules between them; empty when all hold.
-std::vector<UserError> check_optimizer_options(const OptimizerOptions& options);
-
 // One tensor of optimizer state, shaped as the part that it belongs to.
 struct OptimizerTensor {
-  std::string key;  // "master", "exp_avg", "exp_avg_sq"
+  std::string key;  // "master", or one that the part's rule names
   const OwnedPart* part;
   at::Tensor tensor;
 };
@@ -68,18 +52,15 @@ class Optimizer {
   int64_t num_bytes() const;
 
  private:
-  struct Slot {
-    const OwnedPart* part;
-    at::Tensor master, exp_avg, exp_avg_sq;
-    bool has_own_master;  // false: the model's tensor is the master
-  };
+  UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule);
   std::string find_bad_parameter() const;
 
   DataParallel& data_;
   const Groups& groups_;
   OptimizerOptions options_;
   Kernels kernels_;
-  std::vector<Slot> slots_;
+  std::vector<std::unique_ptr<UpdateRule>> rules_;
+  std::vector<std::vector<UpdateSlot>> slots_;  // of each rule, in the order of DataParallel::parts()
   std::vector<OptimizerTensor> state_;
   int64_t num_steps_ = 0;
 };

@@ -1,0 +1,57 @@
+// An update rule: what one step does to the weights, given their gradients. AdamW is one; a new one is a class here
+// and a line in update_rules.cc.
+//
+// The Optimizer does what all rules share: the gradient's norm, clipping, skipped steps, master weights, state by name,
+// rounding the masters into the model, and publishing. A rule only says which state it keeps and how a step moves the
+// masters.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/groups.h"
+#include "parallel/data_parallel.h"
+
+namespace megalith {
+
+// One tensor of state a part: its key in checkpoints, and the dtype that it is kept in.
+struct StateSpec {
+  std::string key;  // letters, digits, '_'
+  at::ScalarType dtype;
+};
+
+// A part as its rule sees it. All tensors have the part's extents and are contiguous.
+struct UpdateSlot {
+  const OwnedPart* part = nullptr;
+  at::Tensor model;               // where the rounded master goes; undefined when the model's own tensor is the master
+  at::Tensor master, grad;        // the gradient's dtype: fp32, or fp64 for an fp64 model
+  std::vector<at::Tensor> state;  // in the order of UpdateRule::state()
+  double lr = 0, weight_decay = 0;  // of this step, with the parameter's multipliers
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  virtual std::string_view name() const = 0;
+  // Whether the rule can update a parameter. The first rule of a list that takes it gets it.
+  virtual bool takes(const Parameter& parameter) const = 0;
+  // State of a part whose gradient has this dtype. It starts as zeros.
+  virtual std::vector<StateSpec> state(at::ScalarType grad_dtype) const = 0;
+  // Called once, before the first step, on every rank: a rule that communicates plans here what it will exchange. Both
+  // outlive the rule.
+  virtual void prepare(const DataParallel& /*data*/, const Groups& /*groups*/) {}
+  // Moves the masters, and the state, and copies the masters to `model` where there is one.
+  // slots       this rank's parts that the rule took, in the order of DataParallel::parts(); may be empty, and is
+  //             called all the same, because other ranks may want an answer
+  // grad_scale  0-d fp64 on the slots' device: the clipping factor over the loss scale. The gradients are still
+  // without. step        counted from 1
+  virtual void update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t step) = 0;
+};
+
+}  // namespace megalith

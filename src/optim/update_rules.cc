@@ -1,0 +1,22 @@
+// See update_rules.h.
+#include "optim/update_rules.h"
+
+#include "core/error.h"
+#include "optim/adamw.h"
+
+namespace megalith {
+
+std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOptions& options, Kernels kernels) {
+  std::vector<std::unique_ptr<UpdateRule>> rules;
+  rules.push_back(std::make_unique<AdamwRule>(options, kernels));
+  return rules;
+}
+
+size_t rule_of(const std::vector<std::unique_ptr<UpdateRule>>& rules, const Parameter& parameter) {
+  for (size_t i = 0; i < rules.size(); ++i) {
+    if (rules[i]->takes(parameter)) return i;
+  }
+  MEGALITH_CHECK(false, "no update rule takes {}", parameter.name());
+}
+
+}  // namespace megalith
