@@ -82,11 +82,12 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerContext& context, cons
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       kernels_(context.kernels),
       start_(weight.local_start(*tp_)),
-      weight_(tied != nullptr
-                  ? tied
-                  : &register_parameter(
-                        weight.name, weight.placement(*tp_),
-                        {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)})) {}
+      weight_(tied != nullptr ? tied
+                              : &register_parameter(weight.name, weight.placement(*tp_),
+                                                    {.dtype = context.dtype,
+                                                     .device = context.device,
+                                                     .init = Init::normal(init_std),
+                                                     .role = ParameterRole::kEmbedding})) {}
 
 at::Tensor VocabParallelEmbedding::forward(const at::Tensor& tokens) {
   if (!is_recording({weight_->value()})) return EmbeddingFunction::compute(*this, tokens);
@@ -121,7 +122,10 @@ LearnedPositions::LearnedPositions(const LayerContext& context, const std::strin
   // Each rank sees the gradients of its own tokens.
   if (is_sequence_parallel_) placement.partial_axes.insert(Axis::kTp);
   weight_ = &register_parameter(name, std::move(placement),
-                                {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)});
+                                {.dtype = context.dtype,
+                                 .device = context.device,
+                                 .init = Init::normal(init_std),
+                                 .role = ParameterRole::kEmbedding});
 }
 
 at::Tensor LearnedPositions::forward(const ForwardContext& forward) {

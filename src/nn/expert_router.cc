@@ -139,9 +139,11 @@ ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& opt
   weight.partial_axes = {Axis::kDp, Axis::kCp};
   // Tokens are split over tp here even where the layers around have all of them on every rank.
   if (groups_->tp->size() > 1) weight.partial_axes.insert(Axis::kTp);
-  weight_ =
-      &register_parameter(options.weight_name, std::move(weight),
-                          {.dtype = context.dtype, .device = context.device, .init = Init::normal(options.init_std)});
+  weight_ = &register_parameter(options.weight_name, std::move(weight),
+                                {.dtype = context.dtype,
+                                 .device = context.device,
+                                 .init = Init::normal(options.init_std),
+                                 .role = ParameterRole::kRouter});
   if (!options.has_expert_bias) return;
   Placement bias = Placement::whole(options.bias_name, {options.num_experts});
   bias.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
@@ -150,7 +152,8 @@ ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& opt
                                .device = context.device,
                                .init = Init::constant(0),
                                .is_trainable = false,
-                               .decay_mult = 0});
+                               .decay_mult = 0,
+                               .role = ParameterRole::kVector});
 }
 
 ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardContext& forward, int64_t num_tokens) {

@@ -121,7 +121,10 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
   const AxisSet axes = is_dense_view ? AxisSet{Axis::kDp, Axis::kCp} : AxisSet{Axis::kEdp};
   up.replica_axes = up.partial_axes = down.replica_axes = down.partial_axes = axes;
 
-  ParameterOptions parameter{.dtype = context.dtype, .device = context.device, .init = Init::normal(options.init_std)};
+  ParameterOptions parameter{.dtype = context.dtype,
+                             .device = context.device,
+                             .init = Init::normal(options.init_std),
+                             .role = ParameterRole::kMatrix};
   gate_up_ =
       &register_parameter(name + (activation_.is_gated ? ".experts.gate_up_proj" : ".experts.up_proj") + ".weight",
                           std::move(up), parameter);

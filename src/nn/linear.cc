@@ -188,11 +188,15 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   if (is_sequence_parallel_ && role_ == LinearRole::kReplicated) weight.partial_axes.insert(Axis::kTp);
   bias.local_shape = {local_rows};
 
-  ParameterOptions parameter{.dtype = context.dtype, .device = context.device, .init = Init::normal(options.init_std)};
+  ParameterOptions parameter{.dtype = context.dtype,
+                             .device = context.device,
+                             .init = Init::normal(options.init_std),
+                             .role = options.weight_role};
   weight_ = &register_parameter(name + ".weight", std::move(weight), parameter);
   if (options.has_bias) {
     parameter.init = Init::constant(0);
     parameter.decay_mult = 0;
+    parameter.role = ParameterRole::kVector;
     bias_ = &register_parameter(name + ".bias", std::move(bias), parameter);
   }
 }

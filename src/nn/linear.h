@@ -38,6 +38,7 @@ struct LinearOptions {
   bool is_transposed = false;  // the canonical weights are (in, rows), as GPT-2's
   double init_std = 0.02;      // biases start at zero
   bool keeps_input = true;     // otherwise forward is told how to compute it again
+  ParameterRole weight_role = ParameterRole::kMatrix;
 };
 
 // Gives a layer's input again in backward, the same bits; called at most once.

@@ -117,7 +117,11 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
                   ? tied
                   : &register_parameter(
                         weight.name, weight.placement(*tp_),
-                        {.dtype = context.dtype, .device = context.device, .init = Init::normal(init_std)})) {}
+                        {.dtype = context.dtype,
+                         .device = context.device,
+                         .init = Init::normal(init_std),
+                         // The copy of a tied embedding at the other end of the pipeline stays an embedding.
+                         .role = weight.is_shared ? ParameterRole::kEmbedding : ParameterRole::kHead})) {}
 
 LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
                           const ObjectiveScales& scales) {

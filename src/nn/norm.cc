@@ -96,9 +96,12 @@ Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden,
     placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
     placement.partial_axes = {Axis::kDp, Axis::kCp};
     if (token_split_ > 1) placement.partial_axes.insert(Axis::kTp);
-    return &register_parameter(
-        name + which, std::move(placement),
-        {.dtype = context.dtype, .device = context.device, .init = Init::constant(value), .decay_mult = 0});
+    return &register_parameter(name + which, std::move(placement),
+                               {.dtype = context.dtype,
+                                .device = context.device,
+                                .init = Init::constant(value),
+                                .decay_mult = 0,
+                                .role = ParameterRole::kVector});
   };
   weight_ = add(".weight", options.is_zero_centered ? 0 : 1);
   if (options.kind == NormKind::kLayer) bias_ = add(".bias", 0);

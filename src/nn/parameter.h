@@ -27,6 +27,16 @@ struct Init {
   static Init constant(double value) { return {Kind::kConstant, value}; }
 };
 
+// What a parameter is to its model, for whoever treats parameters differently by it (optim/update_rule.h).
+enum class ParameterRole {
+  kVector,     // weights of norms, biases: elements act one by one
+  kMatrix,     // weights of linear layers and experts; a fused one holds several (see Placement)
+  kQkv,        // the queries', keys' and values' matrices in one
+  kRouter,     // scores of experts
+  kEmbedding,  // a row a token or a position; also where it serves as the head
+  kHead,
+};
+
 struct ParameterOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;  // kMeta: shape only, no storage
@@ -34,6 +44,7 @@ struct ParameterOptions {
   bool is_trainable = true;
   double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
   double lr_mult = 1;
+  ParameterRole role = ParameterRole::kVector;
 };
 
 class Parameter {

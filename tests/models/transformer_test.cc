@@ -192,6 +192,58 @@ TEST(Transformer, CanonicalNamesAreThoseOfHuggingFace) {
   EXPECT_EQ(names_of(), expected);
 }
 
+// What optimizers tell parameters apart by, of a model with experts and one with learned positions.
+TEST(Transformer, EveryParameterSaysWhatItIs) {
+  const auto expected = [](const Parameter& parameter) {
+    const std::string& name = parameter.name();
+    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    if (parameter.placement().local_shape.size() == 1) return ParameterRole::kVector;
+    if (has("embed_tokens") || has("wte") || has("wpe")) return ParameterRole::kEmbedding;
+    if (has("lm_head")) return ParameterRole::kHead;
+    if (has("qkv_proj")) return ParameterRole::kQkv;
+    if (has("gate.weight") && !has("experts")) return ParameterRole::kRouter;
+    return ParameterRole::kMatrix;
+  };
+  ModelConfig experts = tiny_config();
+  experts.num_experts = 4;
+  experts.moe_router_topk = 2;
+  ModelConfig gpt2;
+  gpt2.num_layers = 1;
+  gpt2.ffn_hidden_size = gpt2.hidden_size = 12;
+  gpt2.num_attention_heads = 4;
+  gpt2.vocab_size = 37;
+  gpt2.max_position_embeddings = 16;
+  std::map<ParameterRole, int> seen;
+  const Groups groups = Groups::single();
+  for (const ModelConfig& config : {tiny_config(), experts, gpt2}) {
+    const auto model = build_model(config, tiny_context(groups));
+    for (const Parameter* parameter : model->parameters()) {
+      EXPECT_EQ(parameter->options().role, expected(*parameter)) << parameter->name();
+      ++seen[parameter->options().role];
+    }
+  }
+  EXPECT_EQ(seen.size(), 6u);  // every role there is
+}
+
+// The last stage's copy of a tied embedding is an embedding as the first stage's is, or they would move apart.
+TEST(Transformer, ATiedHeadOfAPipelineIsAnEmbedding) {
+  ModelConfig config = tiny_config();
+  config.untie_embeddings_and_output_weights = false;
+  const Groups groups = Groups::single();
+  StageRange last = StageRange::whole(config);
+  last.first_layer = last.num_layers = 1;
+  last.has_embedding = false;
+  last.is_embedding_shared = true;
+  const auto model = family_for(config).build(config, tiny_context(groups), last);
+  int num_tables = 0;
+  for (const Parameter* parameter : model->parameters()) {
+    if (parameter->name().find("embed_tokens") == std::string::npos) continue;
+    EXPECT_EQ(parameter->options().role, ParameterRole::kEmbedding);
+    ++num_tables;
+  }
+  EXPECT_EQ(num_tables, 1);
+}
+
 TEST(Transformer, TokensOutsideTheVocabularyAreRefused) {
   const Groups groups = Groups::single();
   const ModelConfig config = tiny_config();
