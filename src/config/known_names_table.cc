@@ -155,8 +155,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by reinforcement learning", "rl_* grpo_* langrl_*"},
 
     // ---- Batch, schedule, optimizer ----
-    {Kind::kUnsupported, kValue, "this optimizer", "optimizer=adam|adamw"},
-    {Kind::kNoEffect, kValue, "read only by other optimizers", "sgd_momentum muon_*"},
+    {Kind::kNoEffect, kValue, "read only by other optimizers", "muon_*"},
     {Kind::kUnsupported, kValue, "a learning rate of its own for some weights",
      "head_lr_mult=1 decoupled_lr=null decoupled_min_lr=null"},
     {Kind::kUnsupported, kValue, "weight decay that changes during training",

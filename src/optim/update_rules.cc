@@ -3,11 +3,19 @@
 
 #include "core/error.h"
 #include "optim/adamw.h"
+#include "optim/sgd.h"
 
 namespace megalith {
 
 std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOptions& options, Kernels kernels) {
   std::vector<std::unique_ptr<UpdateRule>> rules;
+  switch (options.optimizer) {
+    case OptimizerKind::kAdam:
+      break;
+    case OptimizerKind::kSgd:
+      rules.push_back(std::make_unique<SgdRule>(options));
+      break;
+  }
   rules.push_back(std::make_unique<AdamwRule>(options, kernels));
   return rules;
 }

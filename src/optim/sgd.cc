@@ -1,0 +1,26 @@
+// See sgd.h.
+#include "optim/sgd.h"
+
+#include <ATen/ATen.h>
+
+namespace megalith {
+
+std::vector<StateSpec> SgdRule::state(at::ScalarType grad_dtype) const {
+  if (momentum_ == 0) return {};
+  return {{"momentum_buffer", grad_dtype}};
+}
+
+void SgdRule::update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t /*step*/) {
+  for (const UpdateSlot& slot : slots) {
+    at::Tensor direction = slot.grad * grad_scale;
+    if (slot.weight_decay != 0) direction.add_(slot.master, slot.weight_decay);
+    if (momentum_ != 0) {
+      const at::Tensor& momentum = slot.state[0];
+      direction = momentum.mul_(momentum_).add_(direction);
+    }
+    slot.master.add_(direction, -slot.lr);
+    if (slot.model.defined()) slot.model.copy_(slot.master);
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,27 @@
+// Stochastic gradient descent with momentum as an update rule; it takes every parameter.
+//
+//   g = grad_scale * grad + weight_decay * w;   m = momentum * m + g;   w -= lr * m
+//
+// as torch.optim.SGD and Megatron-LM's --optimizer sgd compute it: weight decay is a part of the gradient here, and so
+// is in the momentum too (AdamW's is beside it). Without momentum there is no state.
+#pragma once
+
+#include "optim/optimizer_options.h"
+#include "optim/update_rule.h"
+
+namespace megalith {
+
+class SgdRule : public UpdateRule {
+ public:
+  explicit SgdRule(const OptimizerOptions& options) : momentum_(options.sgd_momentum) {}
+
+  std::string_view name() const override { return "SGD"; }
+  bool takes(const Parameter& /*parameter*/) const override { return true; }
+  std::vector<StateSpec> state(at::ScalarType grad_dtype) const override;
+  void update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t step) override;
+
+ private:
+  double momentum_;
+};
+
+}  // namespace megalith
