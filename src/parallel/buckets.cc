@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "comm/single_group.h"
 #include "core/error.h"
@@ -17,46 +18,123 @@ at::Tensor run_of(const at::Tensor& buffer, const FlatRange& range) {
   return buffer.narrow(0, range.begin, range.size());
 }
 
+// Parameters dealt to runs, the largest first, each to the run that has least so far; a run keeps them in the order in
+// which they came. Offsets from the beginning of the bucket, for runs of `size`.
+struct PackedRuns {
+  int64_t size = 0, num_elements = 0;  // of the longest run, and of all parameters; both with alignment
+  std::vector<int64_t> run, offset;    // of each parameter; the offset in its run
+};
+
+PackedRuns pack_runs(const std::vector<BucketMember>& members, int64_t num_runs, int64_t alignment) {
+  const auto size_of = [&](size_t i) {
+    return round_up(members[i].parameter->placement().num_local_elements(), alignment);
+  };
+  std::vector<size_t> by_size(members.size());
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
+  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return size_of(a) > size_of(b); });
+  PackedRuns packed{.run = std::vector<int64_t>(members.size()), .offset = std::vector<int64_t>(members.size())};
+  std::vector<int64_t> load(static_cast<size_t>(num_runs));
+  for (const size_t i : by_size) {
+    const auto least = std::min_element(load.begin(), load.end());
+    packed.run[i] = least - load.begin();
+    *least += size_of(i);
+  }
+  packed.size = *std::max_element(load.begin(), load.end());
+  packed.num_elements = std::accumulate(load.begin(), load.end(), int64_t{0});
+  std::fill(load.begin(), load.end(), 0);
+  for (size_t i = 0; i < members.size(); ++i) {
+    int64_t& end = load[static_cast<size_t>(packed.run[i])];
+    packed.offset[i] = end;
+    end += size_of(i);
+  }
+  return packed;
+}
+
+// A buffer while it is filled, and the bucket at its end.
+class OpenBuffer {
+ public:
+  OpenBuffer(const BufferSpec& spec, size_t index, const BucketRules& rules) : spec_(spec), rules_(rules) {
+    bucket_.buffer = index;
+  }
+  const BufferSpec& spec() const { return spec_; }
+  bool is_empty() const { return bucket_.members.empty(); }
+
+  // order: of the parameter in backward
+  void add(Parameter* param, size_t order) {
+    const int64_t offset = round_up(spec_.size, rules_.alignment);
+    bucket_.members.push_back({param, offset});
+    spec_.size = offset + param->placement().num_local_elements();
+    last_member_ = order;
+  }
+  bool is_full() const {
+    if (spec_.size - bucket_.range.begin < rules_.bucket_elements) return false;
+    return spec_.cut == BucketCut::kAnywhere || is_even(packed());
+  }
+  // The bucket with the place of its last member in backward; the next one begins.
+  std::pair<size_t, Bucket> close() {
+    int64_t size = spec_.size - bucket_.range.begin;
+    if (spec_.cut == BucketCut::kBetweenMatrices) size = keep_matrices_whole(size);
+    const int64_t multiple = rules_.bucket_multiple ? rules_.bucket_multiple(spec_.axes) : 1;
+    bucket_.range.end = spec_.size = bucket_.range.begin + round_up(size, multiple);
+    std::pair<size_t, Bucket> closed{last_member_, bucket_};
+    bucket_.members.clear();
+    bucket_.range = {spec_.size, spec_.size};
+    bucket_.cut = BucketCut::kAnywhere;
+    return closed;
+  }
+
+ private:
+  int64_t num_runs() const { return rules_.num_runs ? rules_.num_runs(spec_.axes) : 1; }
+  PackedRuns packed() const { return pack_runs(bucket_.members, num_runs(), rules_.alignment); }
+  bool is_even(const PackedRuns& packed) const {
+    const int64_t padding = packed.size * num_runs() - packed.num_elements;
+    return static_cast<double>(padding) <= kMostRunPadding * static_cast<double>(packed.num_elements);
+  }
+  // Moves the members into runs where these come out even; returns the size of the bucket.
+  int64_t keep_matrices_whole(int64_t size) {
+    const PackedRuns runs = packed();
+    if (!is_even(runs)) return size;
+    const int64_t multiple = rules_.bucket_multiple ? rules_.bucket_multiple(spec_.axes) : 1;
+    const int64_t run_size = div_exact(round_up(runs.size * num_runs(), multiple), num_runs());
+    for (size_t i = 0; i < bucket_.members.size(); ++i) {
+      bucket_.members[i].offset = bucket_.range.begin + runs.run[i] * run_size + runs.offset[i];
+    }
+    bucket_.cut = BucketCut::kBetweenMatrices;
+    return run_size * num_runs();
+  }
+
+  BufferSpec spec_;
+  const BucketRules& rules_;
+  Bucket bucket_;
+  size_t last_member_ = 0;
+};
+
 }  // namespace
 
 BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules& rules) {
-  struct Open {
-    BufferSpec spec;
-    Bucket bucket;
-    size_t last_member = 0;  // its place in the order of completion
-  };
-  std::vector<Open> open;
+  std::vector<OpenBuffer> open;
   std::vector<std::pair<size_t, Bucket>> closed;
-  const auto close = [&](Open& one) {
-    const int64_t multiple = rules.bucket_multiple ? rules.bucket_multiple(one.spec.axes) : 1;
-    one.bucket.range.end = one.spec.size =
-        one.bucket.range.begin + round_up(one.spec.size - one.bucket.range.begin, multiple);
-    closed.emplace_back(one.last_member, one.bucket);
-    one.bucket.members.clear();
-    one.bucket.range = {one.spec.size, one.spec.size};
-  };
   for (size_t i = params.size(); i-- > 0;) {
     Parameter* param = params[i];
     if (!param->is_trainable()) continue;
-    const at::ScalarType dtype = param->value().scalar_type();
-    const AxisSet axes = param->placement().partial_axes.without(Axis::kTp);
-    auto found = std::find_if(open.begin(), open.end(),
-                              [&](const Open& one) { return one.spec.dtype == dtype && one.spec.axes == axes; });
+    const BufferSpec wanted{.dtype = param->value().scalar_type(),
+                            .grad_dtype = param->grad_dtype(),
+                            .axes = param->placement().partial_axes.without(Axis::kTp),
+                            .cut = rules.cut ? rules.cut(*param) : BucketCut::kAnywhere};
+    auto found = std::find_if(open.begin(), open.end(), [&](const OpenBuffer& one) {
+      return one.spec().dtype == wanted.dtype && one.spec().axes == wanted.axes && one.spec().cut == wanted.cut;
+    });
     if (found == open.end()) {
-      Open fresh{.spec = {.dtype = dtype, .grad_dtype = param->grad_dtype(), .axes = axes}, .bucket = {}};
-      fresh.bucket.buffer = open.size();
-      found = open.insert(open.end(), fresh);
+      open.emplace_back(wanted, open.size(), rules);
+      found = std::prev(open.end());
     }
-    const int64_t offset = round_up(found->spec.size, rules.alignment);
-    found->bucket.members.push_back({param, offset});
-    found->spec.size = offset + param->placement().num_local_elements();
-    found->last_member = params.size() - i;
-    if (found->spec.size - found->bucket.range.begin >= rules.bucket_elements) close(*found);
+    found->add(param, params.size() - i);
+    if (found->is_full()) closed.push_back(found->close());
   }
   BucketPlan plan;
-  for (Open& one : open) {
-    if (!one.bucket.members.empty()) close(one);
-    plan.buffers.push_back(one.spec);
+  for (OpenBuffer& one : open) {
+    if (!one.is_empty()) closed.push_back(one.close());
+    plan.buffers.push_back(one.spec());
   }
   std::sort(closed.begin(), closed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [order, bucket] : closed) plan.buckets.push_back(std::move(bucket));

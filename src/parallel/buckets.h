@@ -3,6 +3,13 @@
 // Parameters of one dtype whose gradients are summed over the same ranks share a buffer, last layers first, because
 // backward reaches those first. A buffer is cut into buckets; a bucket is what one collective moves. Source:
 // Megatron-LM megatron/core/distributed/param_and_grad_buffer.py.
+//
+// Where a bucket is divided into runs, one a rank, a run may begin and end anywhere, also within a parameter; or only
+// between parameters, for an update rule that must see whole matrices:
+//
+//   anywhere           | w4 ........ | w3 ..... | w2 ...|.. w1 |      equal runs, padding only at the end
+//                      |    run 0    |    run 1     |  run 2   |
+//   between matrices   | w4 ........ | w3 ..... pad | w2 w1 .. |      equal runs, padding at the end of each
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +26,9 @@ namespace megalith {
 
 // ---- Layout: pure arithmetic ----
 
+enum class BucketCut { kAnywhere, kBetweenMatrices };
+using BucketCutFunction = std::function<BucketCut(const Parameter& parameter)>;
+
 struct BucketMember {
   Parameter* parameter = nullptr;
   int64_t offset = 0;  // of its first element in the buffer
@@ -28,6 +38,7 @@ struct Bucket {
   size_t buffer = 0;  // index in BucketPlan::buffers
   FlatRange range;    // in the buffer, padding included
   std::vector<BucketMember> members;
+  BucketCut cut = BucketCut::kAnywhere;  // what its runs keep to
 };
 
 struct BufferSpec {
@@ -35,7 +46,8 @@ struct BufferSpec {
   // Over which the gradients are summed, tp aside. A tied embedding on both ends of a pipeline is partial over pp too,
   // so it has a buffer of its own, and its runs are the same on both ends.
   AxisSet axes;
-  int64_t size = 0;  // elements, padding included
+  BucketCut cut = BucketCut::kAnywhere;  // what its parameters ask for; a bucket of them may not have room for it
+  int64_t size = 0;                      // elements, padding included
 };
 
 struct BucketPlan {
@@ -48,7 +60,15 @@ struct BucketRules {
   int64_t alignment = 1;                 // every parameter begins at a multiple of this
   // Every bucket's size is a multiple of this, given the axes of its buffer; null: of one.
   std::function<int64_t(const AxisSet& axes)> bucket_multiple = nullptr;
+  // Into how many equal runs a bucket is divided, given the axes of its buffer; null: one. Divides bucket_multiple.
+  std::function<int64_t(const AxisSet& axes)> num_runs = nullptr;
+  // Where the runs may be cut; null: anywhere. Parameters that differ in it have buffers of their own.
+  BucketCutFunction cut = nullptr;
 };
+
+// Padding that a bucket may have between its runs, for each element: with more the bucket stays open, and takes further
+// parameters until they fill the runs evenly. The last one, which has nothing left to take, is cut anywhere instead.
+inline constexpr double kMostRunPadding = 1.0 / 8;
 
 // params  in registration order; frozen ones have no place
 BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules& rules);

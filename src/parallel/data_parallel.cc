@@ -4,7 +4,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 namespace megalith {
+
+FlatRange ParameterRuns::of(int rank) const {
+  const int64_t count = parameter->placement().num_local_elements(), begin = first + rank * size;
+  return {std::clamp(begin, int64_t{0}, count), std::clamp(begin + size, int64_t{0}, count)};
+}
 
 std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params) {
   std::vector<OwnedPart> parts;

@@ -34,6 +34,16 @@ struct OwnedPart {
   AxisSet replica_axes;
 };
 
+// Where the runs of a parameter lie whose update is divided over ranks: rank r of the group updates the elements
+// [first + r * size, first + (r + 1) * size) of the flattened local tensor, as far as there are such.
+struct ParameterRuns {
+  Parameter* parameter = nullptr;
+  Group* group = nullptr;
+  int64_t first = 0, size = 0;
+
+  FlatRange of(int rank) const;  // empty where the rank has none
+};
+
 class DataParallel {
  public:
   virtual ~DataParallel() = default;
@@ -53,6 +63,9 @@ class DataParallel {
 
   // In one order, the same on all ranks that share a sharding group.
   virtual const std::vector<OwnedPart>& parts() const = 0;
+  // How the parts of all ranks lie, of every trainable parameter, those without a part on this rank included; in one
+  // order, the same on all ranks that share a sharding group. Empty: parts are whole.
+  virtual std::vector<ParameterRuns> runs() const { return {}; }
   // What this rank holds of every parameter, frozen ones included, without grad: what checkpoints and imports fill
   // (publish() follows) and what they save. In registration order.
   virtual const std::vector<OwnedPart>& model_parts() const = 0;

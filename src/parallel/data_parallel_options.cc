@@ -123,7 +123,7 @@ int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements
 
 std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
                                                  const DataParallelOptions& options, const std::vector<Block>& blocks,
-                                                 std::optional<at::Device> device) {
+                                                 std::optional<at::Device> device, const BucketCutFunction& cut) {
   if (options.use_torch_fsdp2) {
     return std::make_unique<Fsdp>(params, blocks, groups,
                                   FsdpOptions{.reshard_after_forward = options.torch_fsdp2_reshard_after_forward,
@@ -142,7 +142,8 @@ std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& 
       params, groups,
       ShardedBufferOptions{.gradients = gradients,
                            .overlap_gather = options.overlap_param_gather,
-                           .bucket_multiple = options.ddp_pad_buckets_for_high_nccl_busbw ? 65536 : 1});
+                           .bucket_multiple = options.ddp_pad_buckets_for_high_nccl_busbw ? 65536 : 1,
+                           .cut = cut});
 }
 
 }  // namespace megalith

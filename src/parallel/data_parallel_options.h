@@ -8,6 +8,7 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "parallel/buckets.h"
 #include "parallel/data_parallel.h"
 
 namespace megalith {
@@ -41,9 +42,11 @@ int64_t bucket_elements(const DataParallelOptions& options, int64_t num_elements
 // What the options ask for. params in registration order; they and groups outlive it.
 // blocks  of the model, for use_torch_fsdp2
 // device  that it trains on, where params are on kMeta
+// cut     where the distributed optimizer may cut its buckets; null: anywhere
 std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& params, const Groups& groups,
                                                  const DataParallelOptions& options,
                                                  const std::vector<Block>& blocks = {},
-                                                 std::optional<at::Device> device = std::nullopt);
+                                                 std::optional<at::Device> device = std::nullopt,
+                                                 const BucketCutFunction& cut = nullptr);
 
 }  // namespace megalith

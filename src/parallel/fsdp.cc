@@ -138,6 +138,9 @@ void Fsdp::list_parts(const std::vector<Parameter*>& params) {
   MEGALITH_CHECK(found.size() == params.size(), "blocks hold {} parameters, the model {}", found.size(), params.size());
   for (Parameter* param : params) {
     const FsdpPart& part = *found.at(param);
+    if (param->is_trainable()) {
+      runs_.push_back({param, groups_.dp_shard_cp.get(), part.first_run, part.run_elements});
+    }
     if (part.range.size() == 0) continue;
     model_parts_.push_back({.parameter = param,
                             .range = part.range,

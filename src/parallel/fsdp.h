@@ -65,6 +65,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   // One unit at a time, so that a model larger than this rank's memory can be drawn. No communication.
   void initialise(uint64_t seed) override;
   const std::vector<OwnedPart>& parts() const override { return parts_; }
+  std::vector<ParameterRuns> runs() const override { return runs_; }
   const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }
   BlockRunner* runner() override { return this; }
   int64_t parameter_bytes() const override;
@@ -118,6 +119,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   };
   std::vector<Place> places_;  // by block index
   std::vector<OwnedPart> parts_, model_parts_;
+  std::vector<ParameterRuns> runs_;
   std::deque<size_t> reductions_;  // layers whose reduce-scatter is under way, oldest first
   bool is_in_step_ = false, is_last_microbatch_ = false;
 };

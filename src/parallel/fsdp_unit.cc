@@ -81,7 +81,7 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
   for (Parameter* param : params) {
     const int64_t count = param->placement().num_local_elements();
     const at::Tensor place = flat.whole.narrow(0, offset, count).view(param->placement().local_shape);
-    FsdpPart part{.parameter = param};
+    FsdpPart part{.parameter = param, .range = {}, .first_run = -offset, .run_elements = flat.run_elements};
     const int64_t begin = std::max(run_begin, offset), end = std::min(run_end, offset + count);
     if (begin < end) {
       part.range = {begin - offset, end - offset};

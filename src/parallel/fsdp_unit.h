@@ -48,7 +48,9 @@ class GradientPool {
 // Where a Parameter lies in its unit, and what this rank owns of it.
 struct FsdpPart {
   Parameter* parameter = nullptr;
-  FlatRange range;         // of the flattened local tensor; may be empty
+  FlatRange range;        // of the flattened local tensor; may be empty
+  int64_t first_run = 0;  // where rank 0's run begins, counted from its first element: 0 or less
+  int64_t run_elements = 0;
   at::Tensor model, grad;  // (range.size()); grad undefined when frozen
 };
 

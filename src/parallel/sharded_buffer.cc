@@ -34,12 +34,14 @@ class ShardedGradBuffer::WaitingRunner : public BlockRunner {
 ShardedGradBuffer::ShardedGradBuffer(const std::vector<Parameter*>& params, const Groups& groups,
                                      const ShardedBufferOptions& options)
     : params_(params), groups_(groups), options_(options) {
-  BucketPlan plan = plan_buckets(params, {.bucket_elements = options.gradients.bucket_elements,
-                                          .alignment = kAlignment,
-                                          .bucket_multiple = [&](const AxisSet& axes) {
-                                            return std::lcm(kAlignment * reduction_groups(axes, groups).shard->size(),
-                                                            options.bucket_multiple);
-                                          }});
+  const auto num_runs = [&](const AxisSet& axes) -> int64_t { return reduction_groups(axes, groups).shard->size(); };
+  BucketPlan plan = plan_buckets(
+      params, {.bucket_elements = options.gradients.bucket_elements,
+               .alignment = kAlignment,
+               .bucket_multiple =
+                   [&](const AxisSet& axes) { return std::lcm(kAlignment * num_runs(axes), options.bucket_multiple); },
+               .num_runs = num_runs,
+               .cut = options.cut});
   const at::Device device = params.empty() ? at::kCPU : params[0]->value().device();
   for (const BufferSpec& spec : plan.buffers) {
     parameter_buffers_.push_back(at::zeros({spec.size}, at::TensorOptions().dtype(spec.dtype).device(device)));
@@ -64,10 +66,12 @@ ShardedGradBuffer::ShardedGradBuffer(const std::vector<Parameter*>& params, cons
     const Bucket& bucket = reducer_->plan().buckets[bucket_of_.at(param)];
     const auto member = std::find_if(bucket.members.begin(), bucket.members.end(),
                                      [&](const BucketMember& one) { return one.parameter == param; });
-    const FlatRange run = reducer_->own_range(bucket);
-    const int64_t count = param->placement().num_local_elements();
-    const FlatRange own = {std::clamp(run.begin - member->offset, int64_t{0}, count),
-                           std::clamp(run.end - member->offset, int64_t{0}, count)};
+    Group& shard = *reducer_->groups_of(bucket).shard;
+    runs_.push_back({.parameter = param,
+                     .group = &shard,
+                     .first = bucket.range.begin - member->offset,
+                     .size = reducer_->own_range(bucket).size()});
+    const FlatRange own = runs_.back().of(shard.rank());
     if (own.size() == 0) continue;
     const AxisSet axes = reducer_->plan().buffers[bucket.buffer].axes.without(Axis::kPp);
     MEGALITH_CHECK(axes.without(param->placement().replica_axes).empty(),

@@ -3,7 +3,7 @@
 // megatron/core/optimizer/distrib_optimizer.py.
 //
 //   bucket   | layer 3 ............ | layer 2 ........ | pad |      parameter and gradient buffer, the same offsets
-//   run      |  rank 0  |  rank 1  |  rank 2  |  rank 3      |      cut anywhere, also within a parameter
+//   run      |  rank 0  |  rank 1  |  rank 2  |  rank 3      |      cut anywhere, or between matrices (buckets.h)
 //
 // Gradients are reduce-scattered, bucket by bucket: a rank gets the sum of its run of each. It updates the parameters
 // in that run, in place, and an all-gather of each bucket's parameter buffer, in place too, gives them to the others.
@@ -14,7 +14,8 @@
 // 64 elements; a bucket ends with the parameter that brings it to bucket_elements, and is padded to a multiple of
 // 64 n (and of bucket_multiple). Both buffers have the padded size: parameter_bytes() = size × bytes of the dtype (and
 // the frozen parameters' own), gradient_bytes() = size × 4 (8 for fp64). Padding has no optimizer state: the state of
-// all n ranks together is that of the local elements, and no rank has more than size / n of them.
+// all n ranks together is that of the local elements, and no rank has more than size / n of them. Parameters that are
+// cut between matrices have buckets of their own, padded by kMostRunPadding at most beside that.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ struct ShardedBufferOptions {
   bool overlap_gather = false;
   // A bucket's size is a multiple of this, beside kAlignment n.
   int64_t bucket_multiple = 1;
+  BucketCutFunction cut = nullptr;  // null: anywhere
 };
 
 class ShardedGradBuffer : public DataParallel {
@@ -57,6 +59,7 @@ class ShardedGradBuffer : public DataParallel {
   void initialise(uint64_t seed) override;
 
   const std::vector<OwnedPart>& parts() const override { return parts_; }
+  std::vector<ParameterRuns> runs() const override { return runs_; }
   const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }
   // Waits for the parameters of a block before it runs; null without overlap_gather.
   BlockRunner* runner() override { return runner_.get(); }
@@ -73,6 +76,7 @@ class ShardedGradBuffer : public DataParallel {
   std::vector<at::Tensor> parameter_buffers_;
   std::unique_ptr<GradReducer> reducer_;
   std::vector<OwnedPart> parts_, model_parts_;  // in registration order
+  std::vector<ParameterRuns> runs_;
   std::unordered_map<const Parameter*, size_t> bucket_of_;
   std::vector<std::optional<Work>> gathers_;  // of each bucket, while it is under way
   int64_t num_gathering_ = 0;
