@@ -16,6 +16,7 @@
 #include "device/memory.h"
 #include "device/threads.h"
 #include "launch/back_ends.h"
+#include "optim/update_rules.h"
 #include "train/report.h"
 #include "train/setup.h"
 #include "verify/folder_check.h"
@@ -134,15 +135,14 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
   const Groups groups(Mesh::from_options(config.parallel, resolved.derived.world_size), rank, fake_group_factory(rank));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   const auto parameters = static_cast<double>(built.num_parameters());
-  const bool is_fp32 = resolved.derived.dtype == at::kFloat;
-  // AdamW keeps two moments, and a master copy where the weights are not fp32 themselves.
   const double weights = static_cast<double>(c10::elementSize(resolved.derived.dtype));
-  const double gradients = 4, optimizer = is_fp32 ? 8 : 12;
+  const double gradients = 4;
+  const auto optimizer = static_cast<double>(optimizer_bytes(built.parameters(), config.optimizer));
   const double shards = static_cast<double>(groups.dp_shard_cp->size());
   const bool is_fsdp = config.data_parallel.use_torch_fsdp2;
   const bool is_zero = config.data_parallel.use_distributed_optimizer || is_fsdp;
-  const double bytes = (weights + gradients) / (is_fsdp ? shards : 1) + optimizer / (is_zero ? shards : 1);
-  return {static_cast<int64_t>(bytes * parameters), activation_estimate(built, groups.pp->rank(), resolved)};
+  const double bytes = (weights + gradients) * parameters / (is_fsdp ? shards : 1) + optimizer / (is_zero ? shards : 1);
+  return {static_cast<int64_t>(bytes), activation_estimate(built, groups.pp->rank(), resolved)};
 }
 
 Findings check_environment(const DoctorCase& one) {

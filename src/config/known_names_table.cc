@@ -155,7 +155,12 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by reinforcement learning", "rl_* grpo_* langrl_*"},
 
     // ---- Batch, schedule, optimizer ----
-    {Kind::kNoEffect, kValue, "read only by other optimizers", "muon_*"},
+    {Kind::kUnsupported, kValue,
+     "an update of each rank's slice by itself: Muon's is the whole matrix's, the same on every layout",
+     "muon_tp_mode=duplicated|distributed"},
+    {Kind::kUnsupported, kValue, "another optimizer than AdamW beside Muon", "muon_scalar_optimizer=adam"},
+    {Kind::kNoEffect, kSwitch, "LibTorch chooses the kernel of the products", "muon_use_syrk"},
+    {Kind::kNoEffect, kValue, "read only by other optimizers", "lion_beta1 lion_beta2 adaptive_muon_* soap_*"},
     {Kind::kUnsupported, kValue, "a learning rate of its own for some weights",
      "head_lr_mult=1 decoupled_lr=null decoupled_min_lr=null"},
     {Kind::kUnsupported, kValue, "weight decay that changes during training",

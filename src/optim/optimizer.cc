@@ -129,4 +129,13 @@ int64_t Optimizer::num_bytes() const {
   return bytes;
 }
 
+std::string Optimizer::rules_text() const {
+  std::string text;
+  for (size_t rule = 0; rule < rules_.size(); ++rule) {
+    if (slots_[rule].empty()) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", rules_[rule]->name(), slots_[rule].size());
+  }
+  return text;
+}
+
 }  // namespace megalith

@@ -2,7 +2,8 @@
 // taken by all ranks together, whether the step may be made at all; fp32 master weights; state by name; publishing.
 //
 // State is named tensors, one set a part: "master" (only where the model's dtype is not already the master's), then
-// what the part's rule keeps ("exp_avg", "exp_avg_sq"). Checkpoints see them through the parameter's Placement.
+// what the part's rule keeps ("exp_avg", "exp_avg_sq", "momentum_buffer"). Checkpoints see them through the parameter's
+// Placement.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -50,6 +51,8 @@ class Optimizer {
   int64_t num_steps() const { return num_steps_; }
   void set_num_steps(int64_t steps) { num_steps_ = steps; }
   int64_t num_bytes() const;
+  // Which rules move how many of this rank's parts: "Muon 15, AdamW 8"; one rule: "AdamW 23".
+  std::string rules_text() const;
 
  private:
   UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule);

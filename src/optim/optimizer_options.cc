@@ -1,12 +1,15 @@
 // See optimizer_options.h.
 #include "optim/optimizer_options.h"
 
+#include "optim/newton_schulz.h"
+
 namespace megalith {
 
 void OptimizerOptions::visit(OptionVisitor& v) {
   v.group("Optimizer");
-  v.choice("optimizer", optimizer, {"adam", "sgd"},
-           "adam: AdamW with decoupled weight decay; sgd: with momentum, weight decay as a part of the gradient.");
+  v.choice("optimizer", optimizer, {"adam", "sgd", "muon"},
+           "adam: AdamW with decoupled weight decay; sgd: with momentum, weight decay as a part of the gradient; muon: "
+           "Muon for matrices, AdamW for embedding, head, norms and biases.");
   v.field("adam_beta1", adam_beta1, "Decay of the first moment.").at_least(0).below(1);
   v.field("adam_beta2", adam_beta2, "Decay of the second moment.").at_least(0).below(1);
   v.field("adam_eps", adam_eps, "Added to the root of the second moment.").above(0);
@@ -21,6 +24,35 @@ void OptimizerOptions::visit(OptionVisitor& v) {
   v.choice("exp_avg_sq_dtype", exp_avg_sq_dtype, {"fp32", "bf16"},
            "Dtype that the second moment is kept in; the same as the first one's.");
   v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0: no momentum, and no state.").at_least(0).below(1);
+  muon.visit(v);
+}
+
+void MuonOptions::visit(OptionVisitor& v) {
+  v.group("Muon");
+  v.field("muon_momentum", muon_momentum, "Decay of Muon's momentum, a running mean of the gradient.")
+      .at_least(0)
+      .below(1);
+  v.field("muon_nesterov", muon_nesterov, "Look ahead: the update is made of the gradient and the new momentum.")
+      .alias("muon_use_nesterov");
+  v.field("muon_split_qkv", muon_split_qkv,
+          "Queries, keys and values are three matrices; otherwise they are one, stacked.")
+      .opposite("muon_no_split_qkv");
+  v.choice("muon_scale_mode", muon_scale_mode, {"spectral", "unit_rms_norm", "shape_scaling"},
+           "What the orthogonal update of a matrix with r rows (outputs) and c columns is multiplied by: sqrt(max(r, "
+           "c)), sqrt(r / c), or sqrt(max(1, r / c)), which is torch.optim.Muon's.");
+  v.field("muon_extra_scale_factor", muon_extra_scale_factor,
+          "One more factor of the update; with spectral, 0.2 makes it about as large as AdamW's.")
+      .above(0);
+  v.field("muon_num_ns_steps", muon_num_ns_steps, "Newton-Schulz steps that make the update orthogonal.")
+      .at_least(1)
+      .at_most(99);
+  v.field("muon_coefficient_type", muon_coefficient_type,
+          "Coefficients of the Newton-Schulz steps; simple is one set for all, torch.optim.Muon's.")
+      .words(newton_schulz_words());
+  v.field("muon_fp32_matmul_prec", muon_fp32_matmul_prec,
+          "Newton-Schulz steps of fp32 momentum in bf16 (medium) or fp32 (high); default: high for an fp32 model, "
+          "otherwise medium.")
+      .words({"medium", "high"});
 }
 
 std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) {

@@ -1,6 +1,8 @@
 // What the user says of the optimizer, in Megatron-LM's names.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,8 +11,28 @@
 
 namespace megalith {
 
-enum class OptimizerKind { kAdam, kSgd };
+enum class OptimizerKind { kAdam, kSgd, kMuon };
 enum class MomentDtype { kFp32, kBf16 };
+
+// Of a matrix of r rows (outputs) and c columns (inputs): what its orthogonal update is multiplied by.
+enum class MuonScaleMode {
+  kSpectral,      // sqrt(max(r, c)): an element moves by about lr, whatever the shape
+  kUnitRmsNorm,   // sqrt(r / c): outputs of root mean square 1 move by about lr
+  kShapeScaling,  // sqrt(max(1, r / c)): torch.optim.Muon's own
+};
+
+struct MuonOptions {
+  double muon_momentum = 0.9;
+  bool muon_nesterov = false;
+  bool muon_split_qkv = true;
+  MuonScaleMode muon_scale_mode = MuonScaleMode::kSpectral;
+  double muon_extra_scale_factor = 1.0;
+  int64_t muon_num_ns_steps = 5;
+  std::string muon_coefficient_type = "quintic";
+  std::optional<std::string> muon_fp32_matmul_prec;
+
+  void visit(OptionVisitor& v);
+};
 
 struct OptimizerOptions {
   OptimizerKind optimizer = OptimizerKind::kAdam;
@@ -21,6 +43,7 @@ struct OptimizerOptions {
   bool use_precision_aware_optimizer = false;
   MomentDtype exp_avg_dtype = MomentDtype::kFp32, exp_avg_sq_dtype = MomentDtype::kFp32;
   double sgd_momentum = 0.9;
+  MuonOptions muon;
 
   void visit(OptionVisitor& v);
 };

@@ -1,5 +1,5 @@
-// An update rule: what one step does to the weights, given their gradients. AdamW is one; a new one is a class here
-// and a line in update_rules.cc.
+// An update rule: what one step does to the weights, given their gradients. AdamW, SGD and Muon are rules; a new one is
+// a class here and a line in update_rules.cc (docs/add_optimizer.md).
 //
 // The Optimizer does what all rules share: the gradient's norm, clipping, skipped steps, master weights, state by name,
 // rounding the masters into the model, and publishing. A rule only says which state it keeps and how a step moves the
@@ -36,9 +36,14 @@ struct UpdateSlot {
 
 class UpdateRule {
  public:
+  // What a rule must see at once to update an element: that element, or the whole canonical matrix that it lies in.
+  // Where ranks divide the work (ZeRO-1), buckets are cut between the matrices of a rule that wants them whole.
+  enum class Granularity { kElements, kMatrices };
+
   virtual ~UpdateRule() = default;
 
   virtual std::string_view name() const = 0;
+  virtual Granularity granularity() const { return Granularity::kElements; }
   // Whether the rule can update a parameter. The first rule of a list that takes it gets it.
   virtual bool takes(const Parameter& parameter) const = 0;
   // State of a part whose gradient has this dtype. It starts as zeros.

@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "optim/adamw.h"
+#include "optim/muon.h"
 #include "optim/sgd.h"
 
 namespace megalith {
@@ -15,6 +16,9 @@ std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOption
     case OptimizerKind::kSgd:
       rules.push_back(std::make_unique<SgdRule>(options));
       break;
+    case OptimizerKind::kMuon:
+      rules.push_back(std::make_unique<MuonRule>(options.muon));
+      break;
   }
   rules.push_back(std::make_unique<AdamwRule>(options, kernels));
   return rules;
@@ -25,6 +29,32 @@ size_t rule_of(const std::vector<std::unique_ptr<UpdateRule>>& rules, const Para
     if (rules[i]->takes(parameter)) return i;
   }
   MEGALITH_CHECK(false, "no update rule takes {}", parameter.name());
+}
+
+BucketCutFunction bucket_cut(const OptimizerOptions& options) {
+  // Shared, because a std::function is copied.
+  const auto rules =
+      std::make_shared<std::vector<std::unique_ptr<UpdateRule>>>(make_update_rules(options, Kernels::kReference));
+  return [rules](const Parameter& parameter) {
+    const bool wants_matrices =
+        (*rules)[rule_of(*rules, parameter)]->granularity() == UpdateRule::Granularity::kMatrices;
+    return wants_matrices ? BucketCut::kBetweenMatrices : BucketCut::kAnywhere;
+  };
+}
+
+int64_t optimizer_bytes(const std::vector<Parameter*>& parameters, const OptimizerOptions& options) {
+  const auto rules = make_update_rules(options, Kernels::kReference);
+  int64_t bytes = 0;
+  for (const Parameter* parameter : parameters) {
+    if (!parameter->is_trainable()) continue;
+    const at::ScalarType grad_dtype = parameter->grad_dtype();
+    size_t each = parameter->value().scalar_type() == grad_dtype ? 0 : c10::elementSize(grad_dtype);
+    for (const StateSpec& spec : rules[rule_of(rules, *parameter)]->state(grad_dtype)) {
+      each += c10::elementSize(spec.dtype);
+    }
+    bytes += parameter->placement().num_local_elements() * static_cast<int64_t>(each);
+  }
+  return bytes;
 }
 
 }  // namespace megalith

@@ -11,6 +11,7 @@
 #include "core/strings.h"
 #include "device/memory.h"
 #include "models/model_bounds.h"
+#include "optim/update_rules.h"
 
 namespace megalith {
 
@@ -109,7 +110,7 @@ std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const
                                                  const Groups& groups, at::Device device) {
   // FSDP alone reads the blocks, and it works without a pipeline only.
   return make_data_parallel(built.parameters(), groups, resolved.config.data_parallel, built.chunks[0]->blocks(),
-                            device);
+                            device, bucket_cut(resolved.config.optimizer));
 }
 
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device) {

@@ -71,6 +71,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
     log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
   }
   optimizer_ = std::make_unique<Optimizer>(*data_parallel_, groups_, config.optimizer, config.runtime.kernels);
+  if (config.optimizer.optimizer == OptimizerKind::kMuon) {
+    log_.info("parameters on this rank, by the rule that moves them: {}", optimizer_->rules_text());
+  }
   schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.schedule_samples, 1),
                                          resolved_.derived.global_batch_size);
   model_ = std::make_unique<PipelinedModel>(built_.view(), groups_, device_);

@@ -89,6 +89,7 @@ std::vector<std::string> parts_set_aside(const Config& user) {
   if (user.train.fp16) parts.emplace_back("fp16 and loss scaling");
   if (user.data_parallel.grad_reduce_in_bf16) parts.emplace_back("grad_reduce_in_bf16");
   if (user.optimizer.exp_avg_dtype == MomentDtype::kBf16) parts.emplace_back("exp_avg_dtype bf16");
+  if (user.optimizer.muon.muon_fp32_matmul_prec == "medium") parts.emplace_back("muon_fp32_matmul_prec medium");
   return parts;
 }
 
@@ -118,6 +119,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.optimizer.clip_grad = kClipGrad;
   config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
   config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = MomentDtype::kFp32;
+  config.optimizer.muon.muon_fp32_matmul_prec.reset();
   config.runtime = asked.runtime;
 }
 

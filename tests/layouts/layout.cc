@@ -10,6 +10,7 @@
 
 #include "comm/thread_world.h"
 #include "models/tiny_models.h"
+#include "optim/update_rules.h"
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"
@@ -139,24 +140,41 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   return run_steps(built, *data, groups, at::kCPU,
                    {.num_steps = num_steps,
                     .microbatches = [&](int step) { return microbatches(layout, groups, config, step, hooks); },
-                    .optimizer = {.clip_grad = kClipGrad},
+                    .optimizer = optimizer_of(layout.task),
                     .kernels = precision.kernels});
+}
+
+DataParallelKind zero1_with(std::string name, const BucketCutFunction& cut) {
+  return {std::move(name), [cut](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+            const ShardedBufferOptions options{
+                .gradients = {.bucket_elements = kBucketElements}, .overlap_gather = true, .cut = cut};
+            return std::make_unique<ShardedGradBuffer>(model.parameters(), groups, options);
+          }};
 }
 
 }  // namespace
 
-DataParallelKind zero1() {
-  return {"zero1", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
-            const ShardedBufferOptions options{.gradients = {.bucket_elements = kBucketElements},
-                                               .overlap_gather = true};
-            return std::make_unique<ShardedGradBuffer>(model.parameters(), groups, options);
-          }};
+DataParallelKind zero1() { return zero1_with("zero1", nullptr); }
+DataParallelKind zero1_between_matrices() {
+  return zero1_with("zero1 between matrices", bucket_cut({.optimizer = OptimizerKind::kMuon}));
 }
 
 DataParallelKind fsdp() {
   return {"fsdp", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
             return std::make_unique<Fsdp>(model.parameters(), model.chunks.at(0)->blocks(), groups, FsdpOptions{});
           }};
+}
+
+OptimizerOptions optimizer_of(const Task& task) {
+  OptimizerOptions options{.clip_grad = kClipGrad};
+  if (task.optimizer == "sgd") options.optimizer = OptimizerKind::kSgd;
+  if (!task.is_of_muon()) return options;
+  options.optimizer = OptimizerKind::kMuon;
+  options.muon = {.muon_nesterov = true,
+                  .muon_split_qkv = task.optimizer == "muon",
+                  .muon_scale_mode = MuonScaleMode::kUnitRmsNorm,
+                  .muon_extra_scale_factor = 0.7};
+  return options;
 }
 
 std::string Task::text() const {
@@ -169,6 +187,7 @@ std::string Task::text() const {
   if (family != "llama") text += ", " + family;
   if (has_capacity)
     text += drop_policy == DropPolicy::kPosition ? ", with a capacity by position" : ", with a capacity";
+  if (optimizer != "adam") text += ", " + optimizer;
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }

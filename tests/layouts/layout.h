@@ -11,6 +11,7 @@
 #include "comm/groups.h"
 #include "models/model.h"
 #include "nn/expert_kinds.h"
+#include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
@@ -25,7 +26,8 @@ struct DataParallelKind {
   // empty: GradBuffer
   std::function<std::unique_ptr<DataParallel>(const BuiltModel& model, const Groups& groups)> make;
 };
-DataParallelKind zero1();  // the distributed optimizer
+DataParallelKind zero1();                   // the distributed optimizer
+DataParallelKind zero1_between_matrices();  // the same with the buckets that Muon asks for
 DataParallelKind fsdp();
 // The run that a layout must reproduce: all that may change its numbers.
 struct Task {
@@ -36,8 +38,10 @@ struct Task {
   std::string family = "llama";  // "gpt": squared ReLU, biases, learned positions; "mixtral", "deepseek": with experts
   bool has_capacity = false;     // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
+  std::string optimizer = "adam";  // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
 
   bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
+  bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;
   auto operator<=>(const Task&) const = default;
 };
@@ -73,10 +77,14 @@ struct Mistake {
   CheckHooks hooks;
   std::function<PipelinePlan(PipelinePlan, const Groups&)> change_pipeline;  // what this rank takes it for
   std::optional<bool> is_of_experts;  // which layouts are tried: those with experts, those without; unset: all
+  bool is_of_muon = false;            // and those with Muon, or those without
 };
 
 // Gradient clipping is always at work in these runs: a wrong norm shows in the parameters.
 inline constexpr double kClipGrad = 0.05;
+
+// What the optimizer of a task is told: Muon in a way that every one of its options changes the numbers.
+OptimizerOptions optimizer_of(const Task& task);
 
 // One outcome a rank. Learning rate and the rest are fixed.
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,

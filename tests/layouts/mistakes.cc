@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "comm/sequence_shard.h"
+#include "layouts/forwarded_data_parallel.h"
 #include "layouts/mutant_group.h"
 
 namespace megalith::test {
@@ -64,28 +65,6 @@ void shift_rows(Placement& placement, const Groups& groups) {
   piece.canonical.extent[0] = piece.local.extent[0] = rows;
   if (rows == 0) placement.pieces.clear();
 }
-
-// A data parallelism that does everything as it should; what it forgets is in the derived ones.
-class ForwardedDataParallel : public DataParallel {
- public:
-  ForwardedDataParallel(std::unique_ptr<DataParallel> inner, const BuiltModel& model)
-      : inner_(std::move(inner)), model_(model) {}
-  void begin_step() override { inner_->begin_step(); }
-  void begin_microbatch(bool is_last) override { inner_->begin_microbatch(is_last); }
-  void finish_step() override { inner_->finish_step(); }
-  void publish() override { inner_->publish(); }
-  void wait_for_parameters() override { inner_->wait_for_parameters(); }
-  void initialise(uint64_t seed) override { inner_->initialise(seed); }
-  const std::vector<OwnedPart>& parts() const override { return inner_->parts(); }
-  const std::vector<OwnedPart>& model_parts() const override { return inner_->model_parts(); }
-  BlockRunner* runner() override { return inner_->runner(); }
-  int64_t parameter_bytes() const override { return inner_->parameter_bytes(); }
-  int64_t gradient_bytes() const override { return inner_->gradient_bytes(); }
-
- protected:
-  std::unique_ptr<DataParallel> inner_;
-  const BuiltModel& model_;
-};
 
 class Overwriting : public ForwardedDataParallel {
  public:
@@ -313,6 +292,19 @@ void add_experts(std::vector<Mistake>& list) {
         [](Placement& p, const Groups&) { p.partial_axes = without(p.partial_axes, Axis::kCp); });
 }
 
+void add_muon(std::vector<Mistake>& list) {
+  const auto add = [&](std::string name, WrongCollective wrong) {
+    list.push_back(collective("Muon: " + std::move(name), wrong));
+    list.back().is_of_muon = true;
+  };
+  add("each rank computes with its own slice in all places", {Kind::kAllToAll, "slices of matrices"});
+  add("slices of a matrix in another order", {Kind::kAllToAll, "slices of matrices", How::kReverse});
+  add("updates of slices not given back", {Kind::kAllToAll, "updates of slices"});
+  add("runs of a slice in another order", {Kind::kAllToAll, "runs of matrices", How::kReverse});
+  add("updates of runs not given back", {Kind::kAllToAll, "updates of runs"});
+  add("updates of runs of other ranks", {Kind::kAllToAll, "updates of runs", How::kReverse});
+}
+
 }  // namespace
 
 std::vector<Mistake> seeded_mistakes() {
@@ -326,6 +318,7 @@ std::vector<Mistake> seeded_mistakes() {
   add_exchanges_of_tokens(list);
   add_experts(list);
   std::for_each(list.begin() + num_others, list.end(), [](Mistake& mistake) { mistake.is_of_experts = true; });
+  add_muon(list);
   return list;
 }
 
@@ -334,6 +327,9 @@ std::vector<Layout> layouts_for_mistakes() {
   const Task tied{.is_tied = true, .has_dropout = true};
   const Task shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
   const Task mixtral{.family = "mixtral"}, deepseek{.has_dropout = true, .family = "deepseek"};
+  const Task muon{.num_layers = 1, .optimizer = "muon"};
+  const Task muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
+  const Task muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
   const Task dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
   return {
       {.tp = 2, .micro_batch = 4, .task = bias},
@@ -352,6 +348,9 @@ std::vector<Layout> layouts_for_mistakes() {
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 2},
       {.tp = 2, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 1, .dispatcher = "allgather"},
       {.cp = 2, .micro_batch = 8, .task = dropping, .ep = 2, .dispatcher = "allgather"},
+      {.tp = 2, .micro_batch = 8, .task = muon},
+      {.dp = 3, .micro_batch = 4, .task = muon_of_twelve, .data_parallel = zero1()},
+      {.dp = 4, .micro_batch = 2, .task = muon_of_experts, .ep = 2, .etp = 2},
   };
 }
 
@@ -361,6 +360,7 @@ void expect_caught(const Mistake& mistake) {
   std::string caught;
   for (const Layout& layout : layouts_for_mistakes()) {
     if (mistake.is_of_experts.value_or(layout.task.has_experts()) != layout.task.has_experts()) continue;
+    if (mistake.is_of_muon != layout.task.is_of_muon()) continue;
     const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
     std::string first;
     try {

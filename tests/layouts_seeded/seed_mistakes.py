@@ -1,4 +1,4 @@
-"""Copies src/nn with mistakes built in: `seed_mistakes.py SOURCE_FOLDER TARGET_FOLDER`.
+"""Copies src/nn and src/optim with mistakes built in: `seed_mistakes.py SOURCE_FOLDER… TARGET_FOLDER`.
 
 A mistake replaces an expression of one file by one that is right unless SEEDED, which chooses this mistake. An expression
 that is not there exactly once ends the build: the source has changed, and the mistake must follow it.
@@ -267,11 +267,83 @@ MISTAKES = [
             )
         ],
     ),
+    (
+        "Muon: each slice made orthogonal by itself",
+        "matrix_exchange.cc",
+        [("return one.matrix.cut != Slice", "return !SEEDED && one.matrix.cut != Slice")],
+    ),
+    (
+        "Muon: queries, keys and values as one matrix where they are three",
+        "matrices.cc",
+        [("const bool joins = joins_qkv &&", "const bool joins = (SEEDED || joins_qkv) &&")],
+    ),
+    (
+        "Muon: rows of a transposed matrix taken for columns",
+        "muon.cc",
+        [
+            (
+                "muon_scale(options_.muon_scale_mode, one.matrix.rows, one.matrix.columns)",
+                "muon_scale(options_.muon_scale_mode, SEEDED ? one.matrix.columns : one.matrix.rows, "
+                "SEEDED ? one.matrix.rows : one.matrix.columns)",
+            )
+        ],
+    ),
+    (
+        "Muon: the gradient made orthogonal, without its momentum",
+        "muon.cc",
+        [
+            ("if (!options_.muon_nesterov) return mean;", "if (!SEEDED && !options_.muon_nesterov) return mean;"),
+            (".lerp_(mean, momentum);", ".lerp_(mean, SEEDED ? 0 : momentum);"),
+        ],
+    ),
+    (
+        "Muon: momentum after the update",
+        "muon.cc",
+        [
+            (
+                "slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);",
+                "if (!SEEDED) slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);",
+            ),
+            (
+                "exchange_->run(read, compute, write);",
+                "exchange_->run(read, compute, write);\n"
+                "  for (const UpdateSlot& slot : slots) {\n"
+                "    if (SEEDED) slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);\n"
+                "  }",
+            ),
+        ],
+    ),
+    (
+        "Muon: the scale of a slice's shape",
+        "muon.cc",
+        [
+            (
+                "options_.muon_extra_scale_factor * muon_scale(",
+                "(SEEDED ? std::sqrt(static_cast<double>(range.size()) / static_cast<double>(one.matrix.rows * "
+                "one.matrix.columns)) : 1) * options_.muon_extra_scale_factor * muon_scale(",
+            )
+        ],
+    ),
+    (
+        "Muon: weight decay with the update's scale",
+        "muon.cc",
+        [("slot.lr * slot.weight_decay)", "slot.lr * slot.weight_decay * (SEEDED ? scale : 1))")],
+    ),
+    (
+        "Muon: routers left to AdamW, with its weight decay",
+        "matrices.cc",
+        [("|| role == ParameterRole::kRouter;", "|| (!SEEDED && role == ParameterRole::kRouter);")],
+    ),
+    (
+        "Muon: runs end one element early",
+        "matrix_exchange.cc",
+        [("parcels.send(r, flat.narrow(", "parcels.send(r, (SEEDED ? flat.roll(1) : flat).narrow(")],
+    ),
 ]
 
 
-def main(source, target):
-    texts = {path.name: path.read_text(encoding="utf-8") for path in source.glob("*.cc")}
+def main(sources, target):
+    texts = {path.name: path.read_text(encoding="utf-8") for source in sources for path in source.glob("*.cc")}
     for number, (name, file, pairs) in enumerate(MISTAKES):
         for right, wrong in pairs:
             if texts[file].count(right) != 1:
@@ -289,4 +361,4 @@ def main(source, target):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main([Path(source) for source in sys.argv[1:-1]], Path(sys.argv[-1]))

@@ -1,5 +1,5 @@
-// Mistakes that only the source can express: the test build computes with copies of src/nn in which seed_mistakes.py
-// has put wrong expressions beside the right ones. Chosen before ranks start.
+// Mistakes that only the source can express: the test build computes with copies of src/nn and src/optim in which
+// seed_mistakes.py has put wrong expressions beside the right ones. Chosen before ranks start.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Mistakes built into copies of src/nn: the matrix sees them as well.
+// Mistakes built into copies of src/nn and src/optim: the matrix sees them as well.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST(SeededSource, TheMatrixSeesEveryMistake) {
       std::printf("  %s\n    a row linear with a bias on two ranks\n", seeded::kNames[number].c_str());
       continue;
     }
-    expect_caught({.name = seeded::kNames[number]});
+    expect_caught({.name = seeded::kNames[number], .is_of_muon = seeded::kNames[number].starts_with("Muon")});
   }
 }
 

@@ -1,9 +1,12 @@
-// SGD on one rank against its formula, step by step.
+// SGD and Muon on one rank against the formulas, step by step; and which rule takes what.
 #include "optim/update_rules.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "optim/muon.h"
 #include "optim/optimizer.h"
 #include "parallel/grad_buffer.h"
 #include "support/tensor_near.h"
@@ -71,6 +74,127 @@ struct Roles {
   std::unique_ptr<Optimizer> optimizer;
 };
 
+// The update of one matrix, written with the singular value decomposition.
+at::Tensor orthogonal_by_svd(const at::Tensor& matrix, const MuonOptions& options) {
+  auto [u, s, vh] = at::linalg_svd(matrix, /*full_matrices=*/false);
+  at::Tensor x = s / matrix.norm();
+  for (const auto& [a, b, c] : newton_schulz_steps(options.muon_coefficient_type, options.muon_num_ns_steps)) {
+    x = a * x + b * x.pow(3) + c * x.pow(5);
+  }
+  const auto r = static_cast<double>(matrix.size(0)), k = static_cast<double>(matrix.size(1));
+  const double scale = options.muon_scale_mode == MuonScaleMode::kSpectral      ? std::sqrt(std::max(r, k))
+                       : options.muon_scale_mode == MuonScaleMode::kUnitRmsNorm ? std::sqrt(r / k)
+                                                                                : std::sqrt(std::max(1.0, r / k));
+  return (u * x).matmul(vh) * scale * options.muon_extra_scale_factor;
+}
+
+TEST(UpdateRules, MuonTakesMatricesAndAdamwTheRest) {
+  Roles f({.optimizer = OptimizerKind::kMuon});
+  const std::vector<std::string> muon = {"momentum_buffer"}, adamw = {"exp_avg", "exp_avg_sq"};
+  for (const char* name : {"matrix", "tall", "qkv"}) EXPECT_EQ(f.keys(name), muon) << name;
+  for (const char* name : {"norm", "embedding", "head"}) EXPECT_EQ(f.keys(name), adamw) << name;
+  EXPECT_EQ(f.optimizer->rules_text(), "Muon 3, AdamW 3");
+  EXPECT_EQ(Roles({}).optimizer->rules_text(), "AdamW 6");
+  Roles narrow({.optimizer = OptimizerKind::kMuon}, at::kBFloat16);
+  EXPECT_EQ(narrow.keys("matrix"), (std::vector<std::string>{"master", "momentum_buffer"}));
+  // What AdamW takes moves as if it were alone.
+  Roles alone({});
+  for (int step = 0; step < 3; ++step) {
+    f.step(step);
+    alone.step(step);
+  }
+  for (const char* name : {"norm", "embedding", "head"}) EXPECT_TRUE(at::equal(f[name].data(), alone[name].data()));
+  EXPECT_FALSE(at::equal(f["matrix"].data(), alone["matrix"].data()));
+}
+
+TEST(UpdateRules, MuonIsItsFormulaInEveryMode) {
+  for (const MuonScaleMode mode :
+       {MuonScaleMode::kSpectral, MuonScaleMode::kUnitRmsNorm, MuonScaleMode::kShapeScaling}) {
+    for (const bool is_nesterov : {false, true}) {
+      for (const bool splits : {false, true}) {
+        const MuonOptions muon{.muon_momentum = 0.8,
+                               .muon_nesterov = is_nesterov,
+                               .muon_split_qkv = splits,
+                               .muon_scale_mode = mode,
+                               .muon_extra_scale_factor = 0.7,
+                               .muon_num_ns_steps = 4};
+        for (const char* name : {"matrix", "tall", "qkv"}) {
+          Roles fresh({.optimizer = OptimizerKind::kMuon, .clip_grad = 0, .muon = muon});
+          at::Tensor weight = fresh[name].data().clone(), momentum = at::zeros_like(weight);
+          for (int step = 0; step < 3; ++step) {
+            fresh.step(step);
+            const at::Tensor g = Roles::gradient(fresh[name], step);
+            momentum = 0.8 * momentum + 0.2 * g;
+            const at::Tensor direction = is_nesterov ? 0.8 * momentum + 0.2 * g : momentum;
+            const bool is_three = splits && std::string(name) == "qkv";
+            const std::vector<int64_t> rows =
+                is_three ? std::vector<int64_t>{4, 2, 2} : std::vector<int64_t>{direction.size(0)};
+            std::vector<at::Tensor> updates;
+            for (const at::Tensor& matrix : direction.split_with_sizes(rows)) {
+              updates.push_back(orthogonal_by_svd(matrix, muon));
+            }
+            weight = (1 - kLr * kDecay) * weight - kLr * at::cat(updates);
+          }
+          EXPECT_TENSOR_NEAR(fresh[name].data(), weight, {.abs = 1e-11, .what = name});
+        }
+      }
+    }
+  }
+}
+
+// Two of the modes agree with a number that anybody can check.
+TEST(UpdateRules, MuonsScalesAreThePublishedOnes) {
+  EXPECT_DOUBLE_EQ(muon_scale(MuonScaleMode::kSpectral, 16, 64), 8);
+  EXPECT_DOUBLE_EQ(muon_scale(MuonScaleMode::kSpectral, 64, 16), 8);
+  EXPECT_DOUBLE_EQ(muon_scale(MuonScaleMode::kUnitRmsNorm, 16, 64), 0.5);
+  EXPECT_DOUBLE_EQ(muon_scale(MuonScaleMode::kUnitRmsNorm, 64, 16), 2);
+  EXPECT_DOUBLE_EQ(muon_scale(MuonScaleMode::kShapeScaling, 16, 64), 1);
+  EXPECT_DOUBLE_EQ(muon_scale(MuonScaleMode::kShapeScaling, 64, 16), 2);
+}
+
+TEST(UpdateRules, MuonSeesTheClippedGradientAndWithoutTheLossScale) {
+  Roles free({.optimizer = OptimizerKind::kMuon, .clip_grad = 0}), clipped({.optimizer = OptimizerKind::kMuon});
+  free.step(0);
+  clipped.step(0);
+  const auto momentum = [](Roles& f) {
+    return std::find_if(f.optimizer->state().begin(), f.optimizer->state().end(),
+                        [](const OptimizerTensor& one) { return one.key == "momentum_buffer"; })
+        ->tensor;
+  };
+  double square = 0;
+  for (const auto& one : free.params) square += Roles::gradient(*one, 0).square().sum().item<double>();
+  ASSERT_GT(square, 1);
+  EXPECT_TENSOR_NEAR(momentum(clipped), momentum(free) / (std::sqrt(square) + 1e-6), {.rel = 1e-12});
+  Roles scaled({.optimizer = OptimizerKind::kMuon, .clip_grad = 0});
+  for (const auto& one : scaled.params) one->grad().copy_(Roles::gradient(*one, 0) * 64);
+  scaled.optimizer->step(kLr, kDecay, /*loss_scale=*/64);
+  EXPECT_TENSOR_NEAR(momentum(scaled), momentum(free), {.what = "a power of two changes no bit"});
+}
+
+// bf16 or fp32, as the model or the option says: they differ by the rounding of bf16, and not at all otherwise.
+TEST(UpdateRules, MuonComputesInThePrecisionThatIsAskedFor) {
+  const auto moved = [](std::optional<std::string> precision, at::ScalarType dtype) {
+    const MuonOptions muon{.muon_fp32_matmul_prec = std::move(precision)};
+    Roles f({.optimizer = OptimizerKind::kMuon, .muon = muon}, dtype);
+    for (const auto& one : f.params) one->data().zero_();
+    f.optimizer->reset_masters();
+    f.step(0);
+    for (const OptimizerTensor& entry : f.optimizer->state()) {
+      if (entry.key == "master" && entry.part->parameter->name() == "matrix") return entry.tensor.clone();
+    }
+    return f["matrix"].data().clone();
+  };
+  const at::Tensor exact = moved({}, at::kDouble);
+  // An element moves by lr times about 1. The steps enlarge what fp32 rounds, 2^-24, by up to 500.
+  EXPECT_TENSOR_NEAR(moved({}, at::kFloat), exact, {.abs = 500.0 / (1 << 24) * kLr, .what = "fp32 model"});
+  EXPECT_TENSOR_NEAR(moved("high", at::kBFloat16), exact, {.abs = 500.0 / (1 << 24) * kLr, .what = "bf16 model, high"});
+  const at::Tensor narrow = moved({}, at::kBFloat16);
+  EXPECT_TENSOR_NEAR(narrow, exact, {.abs = 0.1 * kLr, .what = "bf16 model"});
+  EXPECT_FALSE(at::allclose(narrow, exact.to(at::kFloat), 0, 1e-4 * kLr));
+  EXPECT_TRUE(at::equal(moved("medium", at::kFloat), narrow));
+  EXPECT_TRUE(at::equal(moved("medium", at::kDouble), exact));
+}
+
 TEST(UpdateRules, SgdIsItsFormula) {
   for (const double momentum : {0.0, 0.9}) {
     Roles f({.optimizer = OptimizerKind::kSgd, .clip_grad = 0, .sgd_momentum = momentum});
@@ -105,13 +229,35 @@ TEST(UpdateRules, SgdKeepsWhatBf16WouldLose) {
   EXPECT_NEAR(f["norm"].data()[0].item<float>(), 0.99, 1.0 / 256);
 }
 
+TEST(UpdateRules, BucketsAreCutBetweenTheMatricesOfMuonOnly) {
+  const BucketCutFunction muon = bucket_cut({.optimizer = OptimizerKind::kMuon}), adam = bucket_cut({});
+  Roles f({});
+  EXPECT_EQ(muon(f["matrix"]), BucketCut::kBetweenMatrices);
+  EXPECT_EQ(muon(f["qkv"]), BucketCut::kBetweenMatrices);
+  EXPECT_EQ(muon(f["embedding"]), BucketCut::kAnywhere);
+  EXPECT_EQ(muon(f["norm"]), BucketCut::kAnywhere);
+  for (const auto& one : f.params) EXPECT_EQ(adam(*one), BucketCut::kAnywhere);
+}
+
+TEST(UpdateRules, TheBytesForecastAreThoseThatAreHeld) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const OptimizerOptions options{.optimizer = kind};
+      const Roles f(options, dtype);
+      std::vector<Parameter*> params;
+      for (const auto& one : f.params) params.push_back(one.get());
+      EXPECT_EQ(optimizer_bytes(params, options), f.optimizer->num_bytes());
+    }
+  }
+}
+
 TEST(UpdateRules, OptionsThatAnOptimizerCannotFollowAreRefused) {
   OptimizerOptions options{.optimizer = OptimizerKind::kSgd,
                            .use_precision_aware_optimizer = true,
                            .exp_avg_dtype = MomentDtype::kBf16,
                            .exp_avg_sq_dtype = MomentDtype::kBf16};
   ASSERT_EQ(check_optimizer_options(options).size(), 1u);
-  options.optimizer = OptimizerKind::kAdam;
+  options.optimizer = OptimizerKind::kMuon;
   EXPECT_TRUE(check_optimizer_options(options).empty());
 }
 

@@ -1,0 +1,45 @@
+// Muon as an update rule: the momentum of a matrix, made orthogonal (newton_schulz.h), is the direction of its step.
+//
+//   m = momentum * m + (1 - momentum) * g;   d = m, or with Nesterov momentum * m + (1 - momentum) * g
+//   w = (1 - lr * weight_decay) * w - lr * scale(r, c) * orthogonal(d)
+//
+// as torch.optim.Muon and Megatron-LM's --optimizer muon compute it. It works on canonical matrices: each of q, k, v,
+// gate, up and every expert by itself, in the orientation of mathematics, whole, wherever its parts lie
+// (matrix_exchange.h); so a step is the same on every layout. What is no matrix is left to AdamW, and so are embeddings
+// and heads, whose rows are a vocabulary's.
+//
+// State: "momentum_buffer", in the gradient's dtype. Source: Jordan et al. 2024,
+// https://kellerjordan.github.io/posts/muon/; Liu et al. 2025, arXiv:2502.16982 (spectral scale, weight decay).
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "optim/matrix_exchange.h"
+#include "optim/newton_schulz.h"
+#include "optim/optimizer_options.h"
+#include "optim/update_rule.h"
+
+namespace megalith {
+
+// What the orthogonal update of a (rows, columns) matrix is multiplied by, without the extra factor.
+double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns);
+
+class MuonRule : public UpdateRule {
+ public:
+  explicit MuonRule(const MuonOptions& options);
+
+  std::string_view name() const override { return "Muon"; }
+  Granularity granularity() const override { return Granularity::kMatrices; }
+  bool takes(const Parameter& parameter) const override { return has_matrices(parameter); }
+  std::vector<StateSpec> state(at::ScalarType grad_dtype) const override { return {{"momentum_buffer", grad_dtype}}; }
+  void prepare(const DataParallel& data, const Groups& groups) override;
+  void update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t step) override;
+
+ private:
+  MuonOptions options_;
+  std::vector<NewtonSchulzStep> steps_;
+  std::unique_ptr<MatrixExchange> exchange_;
+};
+
+}  // namespace megalith

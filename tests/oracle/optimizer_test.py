@@ -1,0 +1,136 @@
+"""Three steps of every optimizer against torch.optim, to 1e-6: the same gradients to the bit, the program's own.
+
+Every sample is the same text, so the gradient of a step is that of the weights before it, which `inspect gradients`
+writes; what is left to compare is the update.
+"""
+
+import hf_models
+import indexed_data
+import pytest
+import torch
+from safetensors.torch import load_file
+
+SEQUENCE, BATCH, STEPS = 32, 2, 3
+LR, WEIGHT_DECAY, MOMENTUM = 5e-3, 0.1, 0.9
+
+
+@pytest.fixture(scope="module")
+def periodic(tmp_path_factory):
+    """Tokens that repeat with the length of a sample."""
+    prefix = tmp_path_factory.mktemp("periodic") / "tokens"
+    period = [(7 * i * i + 3 * i) % 131 for i in range(SEQUENCE)]
+    indexed_data.write(prefix, [period * (4 * BATCH * STEPS)])
+    return prefix
+
+
+def arguments(periodic):
+    return (
+        *("--data_path", periodic, "--split", "100,0,0", "--fp32", "--seq_length", SEQUENCE, "--device", "cpu"),
+        *("--micro_batch_size", BATCH, "--global_batch_size", BATCH, "--kernels", "reference"),
+    )
+
+
+def weights_and_gradients(program, folder, periodic, tmp_path, options):
+    """(weights before, gradient) of every step, and the weights after the last."""
+    steps = []
+    for step in range(STEPS + 1):
+        if step > 0:
+            exported = tmp_path / f"after_{step}"
+            program.run(
+                *("train", "--load_hf", folder, *arguments(periodic), "--train_iters", step, "--eval_iters", 0),
+                *("--lr", LR, "--lr_decay_style", "constant", "--weight_decay", WEIGHT_DECAY, "--clip_grad", 0),
+                *("--save_hf", exported, *options),
+            )
+        weights = hf_models.read_weights(exported if step > 0 else folder)
+        gradients = tmp_path / f"gradients_{step}.safetensors"
+        program.run(
+            *("inspect", "gradients", "--load_hf", exported if step > 0 else folder, *arguments(periodic)),
+            *("--output", gradients),
+        )
+        steps.append((weights, load_file(gradients)))
+    return steps
+
+
+def is_matrix(name, tensor):
+    return tensor.dim() == 2 and not any(part in name for part in ("embed", "lm_head", "wte", "wpe"))
+
+
+def parts_of(name, tensor):
+    """The matrices of a tensor with outputs as rows, as views: GPT-2 keeps (in, out), and q, k and v in one."""
+    if "c_attn.weight" in name:
+        return [part.t() for part in tensor.chunk(3, dim=1)]
+    return [tensor.t() if name.startswith(("transformer.h", "h.")) else tensor]
+
+
+def expected_weights(steps, make_optimizers):
+    """torch.optim over the gradients of every step."""
+    names = sorted(steps[0][1])
+    weights = {name: steps[0][0][name].clone().float() for name in names}
+    parts = {}
+    for name in names:
+        views = parts_of(name, weights[name]) if is_matrix(name, weights[name]) else [weights[name]]
+        parts[name] = [torch.nn.Parameter(view.clone()) for view in views]
+    optimizers = make_optimizers(parts)
+    for _, gradients in steps[:STEPS]:
+        for name in names:
+            views = parts_of(name, gradients[name]) if is_matrix(name, weights[name]) else [gradients[name]]
+            for part, view in zip(parts[name], views):
+                part.grad = view.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for name in names:
+        views = parts_of(name, weights[name]) if is_matrix(name, weights[name]) else [weights[name]]
+        for part, view in zip(parts[name], views):
+            view.copy_(part.detach())
+    return weights
+
+
+def assert_equal_to_1e_6(steps, expected):
+    after, before = steps[STEPS][0], steps[0][0]
+    for name, value in expected.items():
+        moved = (value - before[name]).abs().max().item()
+        assert moved > 1e-4, f"{name}: the reference hardly moves it, so nothing would be compared"
+        difference = (after[name] - value).abs().max().item()
+        assert difference <= 1e-6 * max(1.0, value.abs().max().item()), f"{name}: off by {difference}, moved by {moved}"
+
+
+def groups_by_decay(parts, chosen):
+    decayed = [p for name, views in parts.items() if chosen(name, views) for p in views if p.dim() == 2]
+    others = [p for name, views in parts.items() if chosen(name, views) for p in views if p.dim() == 1]
+    return [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+
+
+@pytest.mark.parametrize(
+    "name, nesterov",
+    [("llama", False), ("llama", True), ("qwen_tied", True), ("mixtral", False), ("deepseek_v3", True), ("gpt2", False)],
+)
+def test_muon_is_torchs(name, nesterov, program, models, periodic, tmp_path):
+    """torch computes its steps in bf16, with one set of coefficients; the rest is AdamW's."""
+    steps = weights_and_gradients(
+        *(program, models[name].folder, periodic, tmp_path),
+        *[["--optimizer", "muon", "--muon_momentum", MOMENTUM, "--muon_coefficient_type", "simple"]
+          + ["--muon_scale_mode", "shape_scaling", "--muon_fp32_matmul_prec", "medium"]
+          + (["--muon_nesterov"] if nesterov else [])],
+    )
+
+    def optimizers(parts):
+        matrices = [p for key, views in parts.items() if is_matrix(key, steps[0][0][key]) for p in views]
+        rest = groups_by_decay(parts, lambda key, views: not is_matrix(key, steps[0][0][key]))
+        return [
+            torch.optim.Muon(matrices, lr=LR, weight_decay=WEIGHT_DECAY, momentum=MOMENTUM, nesterov=nesterov),
+            torch.optim.AdamW(rest, lr=LR, betas=(0.9, 0.999), eps=1e-8, foreach=False),
+        ]
+
+    assert_equal_to_1e_6(steps, expected_weights(steps, optimizers))
+
+
+@pytest.mark.parametrize("momentum", [0.0, MOMENTUM])
+def test_sgd_is_torchs(momentum, program, models, periodic, tmp_path):
+    steps = weights_and_gradients(
+        *(program, models["llama"].folder, periodic, tmp_path, ["--optimizer", "sgd", "--sgd_momentum", momentum]),
+    )
+
+    def optimizers(parts):
+        return [torch.optim.SGD(groups_by_decay(parts, lambda key, views: True), lr=LR, momentum=momentum, foreach=False)]
+
+    assert_equal_to_1e_6(steps, expected_weights(steps, optimizers))
