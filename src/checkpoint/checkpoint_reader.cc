@@ -52,6 +52,25 @@ void append_list(std::vector<std::string>& parts, std::string_view title, const 
                               names.size() > kShown ? ", …" : ""));
 }
 
+std::string value_of(const Configuration& configuration, std::string_view name) {
+  const auto found = std::find_if(configuration.begin(), configuration.end(),
+                                  [&](const auto& option) { return option.first == name; });
+  return found == configuration.end() ? "" : plain_text(found->second);
+}
+
+// What to do about optimizer state that the checkpoint does not hold.
+std::string remedy_for_missing_state(const Configuration& stored, const Configuration& present) {
+  const std::string was = value_of(stored, "optimizer"), is = value_of(present, "optimizer");
+  if (!was.empty() && !is.empty() && was != is) {
+    return fmt::format(
+        "it was trained with --optimizer {} and this run has --optimizer {}, which keeps other state: go on with {}, "
+        "or add --no_load_optim to start with a fresh optimizer",
+        was, is, was);
+  }
+  return "it holds no optimizer state for these (perhaps it was written with --no_save_optim): add --no_load_optim to "
+         "start with a fresh optimizer";
+}
+
 }  // namespace
 
 void throw_unless_empty(const std::string& what, const std::vector<std::string>& missing,
@@ -139,10 +158,8 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
       if (!used.contains(name)) unexpected.push_back(name);
     }
     throw_unless_empty("the checkpoint " + folder.string(), missing, misshaped, unexpected,
-                       lacks_optimizer
-                           ? "it holds no optimizer state for these (perhaps it was written with --no_save_optim): "
-                             "add --no_load_optim to start with a fresh optimizer"
-                           : "give the architecture that the checkpoint was trained with");
+                       lacks_optimizer ? remedy_for_missing_state(manifest.configuration, state.configuration)
+                                       : "give the architecture that the checkpoint was trained with");
   });
   run_on_all(world, "checkpoint read", [&] {
     for (const CheckpointTensor& tensor : state.tensors) {
