@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "config/option.h"
 #include "core/error.h"
-#include "core/option.h"
 
 namespace megalith {
 
