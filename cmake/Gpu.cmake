@@ -1,4 +1,4 @@
-# GPU kernels: src/ops/gpu/*.cu, one source for nvcc and hipcc, free of torch headers. Where they are not built, the
+# GPU kernels: src/ops/<operator>/gpu.cu, one source for nvcc and hipcc, free of torch headers. Where they are not built, the
 # reference operators run on the GPU.
 #
 # Output  MEGALITH_GPU         CUDA, HIP or empty
@@ -10,13 +10,13 @@ set(MEGALITH_GPU_REASON "")
 # megalith_try_gpu(<option> <flavour of torch> <CMake's language> <compiler>): sets MEGALITH_GPU, or adds a reason.
 macro(megalith_try_gpu option flavour language compiler)
   set(_reason "")
-  file(GLOB _kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/ops/gpu/*.cu")
+  file(GLOB _kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/ops/*/gpu.cu")
   if(NOT MEGALITH_${option})
     set(_reason "switched off (MEGALITH_${option}=OFF)")
   elseif(NOT LibTorch_FLAVOUR STREQUAL "${flavour}")
     set(_reason "this torch is the ${LibTorch_FLAVOUR} build")
   elseif(NOT _kernels)
-    set(_reason "src/ops/gpu holds no kernels; the reference operators run on the GPU")
+    set(_reason "src/ops holds no gpu.cu; the reference operators run on the GPU")
   else()
     include(CheckLanguage)
     check_language(${language})

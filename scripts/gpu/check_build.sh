@@ -18,8 +18,8 @@ section=$(readelf -SW "$program" | grep -c ' \.nv_fatbin ') || true
 [ "$section" -gt 0 ] || fail "$program has no section .nv_fatbin: no GPU kernels in it"
 symbols=$(nm -C --defined-only "$program")
 count=0
-for kernel in "$source"/src/ops/gpu/*.cu; do
-  object=$build/src/CMakeFiles/megalith_ops_gpu.dir/ops/gpu/$(basename "$kernel").o
+for kernel in "$source"/src/ops/*/gpu.cu; do
+  object=$build/src/CMakeFiles/megalith_ops_gpu.dir/ops/$(basename "$(dirname "$kernel")")/gpu.cu.o
   [ -e "$object" ] || fail "$kernel was not compiled: there is no $object"
   launchers=$(nm -C --defined-only --extern-only "$object" | sed -n 's/^[0-9a-f]* T \(megalith::.*\)/\1/p')
   [ -n "$launchers" ] || fail "$object defines no function"
@@ -29,7 +29,7 @@ for kernel in "$source"/src/ops/gpu/*.cu; do
   done
   count=$((count + $(echo "$launchers" | wc -l)))
 done
-echo "kernels: $count launchers of src/ops/gpu are in $program, with their device code"
+echo "kernels: $count launchers of src/ops/*/gpu.cu are in $program, with their device code"
 
 # Undefined here, because torch's library defines them.
 nm -DC --undefined-only "$program" | grep -q ' c10d::ProcessGroupNCCL::ProcessGroupNCCL(' ||

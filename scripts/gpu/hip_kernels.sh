@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles src/ops/gpu/*.cu with hipcc, each for every architecture, to object files: AMD's half of the one source for
+# Compiles src/ops/*/gpu.cu with hipcc, each for every architecture, to object files: AMD's half of the one source for
 # nvcc and hipcc. Nothing is linked, which would take a ROCm build of torch.
 #
 # usage: hip_kernels.sh SOURCE FOLDER      HIPCC names the compiler, HIP_ARCHITECTURES the processors (gfx90a gfx942)
@@ -52,9 +52,9 @@ done
 [ -n "$architectures" ] || fail "hipcc ${version:-} knows none of the architectures"
 
 count=0
-for kernel in "$source"/src/ops/gpu/*.cu; do
+for kernel in "$source"/src/ops/*/gpu.cu; do
   for architecture in $architectures; do
-    object=$folder/$(basename "$kernel").$architecture.o
+    object=$folder/$(basename "$(dirname "$kernel")").$architecture.o
     rm -f "$object"
     compile "$architecture" "$kernel" "$object" -Wall -Wextra -Werror ||
       fail "hipcc does not compile $kernel for $architecture"
@@ -62,4 +62,4 @@ for kernel in "$source"/src/ops/gpu/*.cu; do
     count=$((count + 1))
   done
 done
-echo "hip: $count objects of src/ops/gpu/*.cu for$architectures by hipcc ${version:-of unknown version}; nothing is linked"
+echo "hip: $count objects of src/ops/*/gpu.cu for$architectures by hipcc ${version:-of unknown version}; nothing is linked"

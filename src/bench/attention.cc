@@ -1,5 +1,5 @@
 // megalith bench attention: attention beside PyTorch's; see bench.h.
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>

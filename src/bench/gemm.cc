@@ -5,7 +5,7 @@
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "cli/session.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 namespace megalith {
 namespace {

@@ -7,11 +7,11 @@
 #include "bench/cases.h"
 #include "bench/report.h"
 #include "cli/session.h"
-#include "ops/expert_activation.h"
-#include "ops/grouped_linear.h"
-#include "ops/linear.h"
-#include "ops/swiglu.h"
-#include "ops/token_permutation.h"
+#include "ops/expert_activation/expert_activation.h"
+#include "ops/grouped_linear/grouped_linear.h"
+#include "ops/linear/linear.h"
+#include "ops/swiglu/swiglu.h"
+#include "ops/token_permutation/token_permutation.h"
 
 namespace megalith {
 namespace {

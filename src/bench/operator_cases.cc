@@ -4,19 +4,19 @@
 #include <algorithm>
 
 #include "bench/cases.h"
-#include "ops/adamw.h"
-#include "ops/dropout.h"
-#include "ops/expert_activation.h"
-#include "ops/gelu.h"
-#include "ops/grad_norm.h"
-#include "ops/grouped_linear.h"
-#include "ops/layer_norm.h"
-#include "ops/linear.h"
-#include "ops/linear_cross_entropy.h"
-#include "ops/rms_norm.h"
-#include "ops/rotary.h"
-#include "ops/swiglu.h"
-#include "ops/token_permutation.h"
+#include "ops/adamw/adamw.h"
+#include "ops/dropout/dropout.h"
+#include "ops/expert_activation/expert_activation.h"
+#include "ops/gelu/gelu.h"
+#include "ops/grad_norm/grad_norm.h"
+#include "ops/grouped_linear/grouped_linear.h"
+#include "ops/layer_norm/layer_norm.h"
+#include "ops/linear/linear.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "ops/rms_norm/rms_norm.h"
+#include "ops/rotary/rotary.h"
+#include "ops/swiglu/swiglu.h"
+#include "ops/token_permutation/token_permutation.h"
 
 namespace megalith {
 namespace {

@@ -1,4 +1,4 @@
-// The collectives of NVIDIA's NCCL and AMD's RCCL, which c10d knows under one name; the only file outside src/ops/gpu/
+// The collectives of NVIDIA's NCCL and AMD's RCCL, which c10d knows under one name; the only file outside src/ops
 // that is compiled against a GPU's headers.
 #ifdef MEGALITH_NCCL
 #define USE_C10D_NCCL 1

@@ -9,7 +9,7 @@
 #include "config/option.h"
 #include "core/error.h"
 #include "models/expert_options.h"
-#include "ops/expert_activation_kind.h"
+#include "ops/expert_activation/kind.h"
 
 namespace megalith {
 

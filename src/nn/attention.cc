@@ -11,7 +11,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
-#include "ops/rotary.h"
+#include "ops/rotary/rotary.h"
 
 namespace megalith {
 

@@ -11,7 +11,7 @@
 #include "nn/context_attention.h"
 #include "nn/forward.h"
 #include "nn/module.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace megalith {
 

@@ -29,7 +29,7 @@
 #include "comm/context_parallel.h"
 #include "comm/groups.h"
 #include "nn/module.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace megalith {
 

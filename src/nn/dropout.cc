@@ -5,7 +5,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "core/philox.h"
-#include "ops/dropout.h"
+#include "ops/dropout/dropout.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-// Dropout of the hidden activations, by layer and token: the same elements under every layout (ops/dropout.h).
+// Dropout of the hidden activations, by layer and token: the same elements under every layout (ops/dropout).
 #pragma once
 
 #include <string>

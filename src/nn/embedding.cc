@@ -8,7 +8,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 namespace megalith {
 

@@ -16,7 +16,7 @@
 #include "nn/microbatch_tokens.h"
 #include "nn/router_selection.h"
 #include "ops/arguments.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 namespace megalith {
 namespace {

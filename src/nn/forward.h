@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace megalith {
 

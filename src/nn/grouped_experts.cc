@@ -9,7 +9,7 @@
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
 #include "nn/moe_layer.h"
-#include "ops/grouped_linear.h"
+#include "ops/grouped_linear/grouped_linear.h"
 
 namespace megalith {
 

@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "nn/function.h"
 #include "nn/recompute.h"
-#include "ops/rotary.h"
+#include "ops/rotary/rotary.h"
 
 namespace megalith {
 

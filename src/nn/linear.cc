@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 namespace megalith {
 

@@ -8,8 +8,8 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
-#include "ops/linear.h"
-#include "ops/linear_cross_entropy.h"
+#include "ops/linear/linear.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace megalith {
 

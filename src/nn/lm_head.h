@@ -1,7 +1,7 @@
 // The language-model head: logits, or the loss without ever holding them, over a vocabulary that may be split over the
 // tensor-parallel ranks.
 //
-// The loss computes its gradients in the forward pass (ops/linear_cross_entropy.h): the weight's is summed into the
+// The loss computes its gradients in the forward pass (ops/linear_cross_entropy): the weight's is summed into the
 // Parameter's buffer there, and the activations' is kept and returned in backward, which must start with a gradient of
 // one.
 #pragma once

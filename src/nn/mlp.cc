@@ -3,8 +3,8 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/recompute.h"
-#include "ops/gelu.h"
-#include "ops/swiglu.h"
+#include "ops/gelu/gelu.h"
+#include "ops/swiglu/swiglu.h"
 
 namespace megalith {
 

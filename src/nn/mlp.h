@@ -9,7 +9,7 @@
 #include <string>
 
 #include "nn/layer_parts.h"
-#include "ops/expert_activation_kind.h"
+#include "ops/expert_activation/kind.h"
 
 namespace megalith {
 

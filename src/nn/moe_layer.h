@@ -18,7 +18,7 @@
 #include "nn/layer_parts.h"
 #include "nn/mlp.h"
 #include "nn/token_dispatcher.h"
-#include "ops/expert_activation.h"
+#include "ops/expert_activation/expert_activation.h"
 
 namespace megalith {
 

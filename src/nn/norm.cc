@@ -9,8 +9,8 @@
 
 #include "comm/groups.h"
 #include "nn/function.h"
-#include "ops/layer_norm.h"
-#include "ops/rms_norm.h"
+#include "ops/layer_norm/layer_norm.h"
+#include "ops/rms_norm/rms_norm.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-// Normalisation as a layer, by root mean square (ops/rms_norm.h) or by mean and variance (ops/layer_norm.h), alone and
+// Normalisation as a layer, by root mean square (ops/rms_norm) or by mean and variance (ops/layer_norm), alone and
 // fused with the residual addition before it.
 #pragma once
 

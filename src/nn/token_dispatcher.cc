@@ -1,4 +1,4 @@
-// Both forms sort rows by maps (ops/token_permutation.h). The all-to-all sorts twice: the sender by expert, so that the
+// Both forms sort rows by maps (ops/token_permutation). The all-to-all sorts twice: the sender by expert, so that the
 // rows of each rank lie together, and the receiver what came from several ranks; the all-gather once, after it.
 #include "nn/token_dispatcher.h"
 
@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "nn/function.h"
 #include "nn/token_exchange.h"
-#include "ops/token_permutation.h"
+#include "ops/token_permutation/token_permutation.h"
 
 namespace megalith {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "ops/grad_norm.h"
+#include "ops/grad_norm/grad_norm.h"
 #include "optim/update_rules.h"
 
 namespace megalith {

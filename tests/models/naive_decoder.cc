@@ -4,7 +4,7 @@
 
 #include "core/philox.h"
 #include "nn/rotary_embedding.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace megalith::test {
 

@@ -1,5 +1,5 @@
 // adamw_: against the published formula in double, against the reference, and against torch's own fused step.
-#include "ops/adamw.h"
+#include "ops/adamw/adamw.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

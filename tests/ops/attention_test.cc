@@ -1,5 +1,5 @@
 // attention: the CPU kernels and the reference against an independent float64 composition, under every kind of mask.
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/rms_norm.h"
+#include "ops/rms_norm/rms_norm.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {

@@ -1,5 +1,5 @@
 // dropout: what is dropped depends on the key and the global position alone, bit for bit as core/philox.h says.
-#include "ops/dropout.h"
+#include "ops/dropout/dropout.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "ops/reference/philox.h"
+#include "ops/philox_words.h"
 #include "support/dtypes.h"
 #include "support/gradients.h"
 #include "support/tensor_near.h"

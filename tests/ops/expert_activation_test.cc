@@ -1,5 +1,5 @@
 // expert_activation: every activation, plain and gated, with and without weights, against float64 and differences.
-#include "ops/expert_activation.h"
+#include "ops/expert_activation/expert_activation.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/swiglu.h"
+#include "ops/swiglu/swiglu.h"
 #include "support/dtypes.h"
 #include "support/gradients.h"
 #include "support/tensor_near.h"

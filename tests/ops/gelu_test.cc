@@ -1,6 +1,6 @@
 // bias_gelu, geglu and bias_squared_relu: the CPU kernels against the reference, ATen's and float64, their gradients
 // against finite differences.
-#include "ops/gelu.h"
+#include "ops/gelu/gelu.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // squared_norm: exact where it can be, repeatable to the bit, loud about what is not finite.
-#include "ops/grad_norm.h"
+#include "ops/grad_norm/grad_norm.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

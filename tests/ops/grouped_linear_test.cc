@@ -1,5 +1,5 @@
 // grouped_linear: products of many experts' rows against float64, with empty experts, all rows on one, and none at all.
-#include "ops/grouped_linear.h"
+#include "ops/grouped_linear/grouped_linear.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/grouped_linear_gpu.h"
+#include "ops/grouped_linear/gpu_aten.h"
 #include "support/gradients.h"
 #include "support/tensor_near.h"
 

@@ -1,5 +1,5 @@
 // layer_norm: the CPU kernel against the reference, ATen's and float64, its gradients against finite differences.
-#include "ops/layer_norm.h"
+#include "ops/layer_norm/layer_norm.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "support/dtypes.h"
 #include "support/tensor_near.h"
 

@@ -1,5 +1,5 @@
 // linear_cross_entropy: losses and gradients against float64 autograd; chunks, padding, rows that do not count.
-#include "ops/linear_cross_entropy.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

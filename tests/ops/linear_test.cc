@@ -1,11 +1,11 @@
 // linear and embedding: products, weight gradients summed in fp32, and their gradients.
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "ops/cpu/linear_products.h"
+#include "ops/linear/products.h"
 #include "support/gradients.h"
 #include "support/tensor_near.h"
 

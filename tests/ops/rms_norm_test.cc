@@ -1,5 +1,5 @@
 // rms_norm: the CPU kernel against the reference and against float64, its gradients against finite differences.
-#include "ops/rms_norm.h"
+#include "ops/rms_norm/rms_norm.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

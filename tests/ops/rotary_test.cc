@@ -1,5 +1,5 @@
 // rotary: the CPU kernel against a loop in double, the reference and finite differences, both layouts, strided inputs.
-#include "ops/rotary.h"
+#include "ops/rotary/rotary.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // swiglu: the CPU kernel against the reference and against float64, its gradient against finite differences.
-#include "ops/swiglu.h"
+#include "ops/swiglu/swiglu.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The tokens' way to their experts: the maps, the rows that follow them, and what is summed on the way back.
-#include "ops/token_permutation.h"
+#include "ops/token_permutation/token_permutation.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "ops/rms_norm.h"
+#include "ops/rms_norm/rms_norm.h"
 
 namespace megalith {
 namespace {

@@ -1,8 +1,9 @@
 // Kernels compiled once for each instruction set, chosen at run time.
 //
-// A file in cpu/kernels/ is compiled three times on x86-64 (see Kernels.cmake) with CPU_CAPABILITY defined as DEFAULT,
-// AVX2 or AVX512, as ATen compiles its own, so that at::vec is vectorised. It defines its kernels in the namespace
-// megalith::ops::cpu::CPU_CAPABILITY. Their header, included by the kernel and by its caller, declares them all:
+// An operator's cpu.cc and cpu_*.cc are compiled three times on x86-64 (see Kernels.cmake) with CPU_CAPABILITY defined
+// as DEFAULT, AVX2 or AVX512, as ATen compiles its own, so that at::vec is vectorised. It defines its kernels in the
+// namespace megalith::ops::cpu::CPU_CAPABILITY. Their header, included by the kernel and by its caller, declares them
+// all:
 //
 //   MEGALITH_DECLARE_CPU_KERNEL(scale, (const float* x, int64_t count, float factor, float* y));
 //

@@ -1,0 +1,35 @@
+# The kernels of src/ops/<operator>/: cpu.cc and cpu_*.cc, compiled once for each instruction set (cpu/capability.h chooses
+# at run time), and gpu.cu, when cmake/Gpu.cmake found a compiler.
+file(GLOB kernel_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/cpu.cc" "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/cpu_*.cc")
+
+# megalith_cpu_kernels(<capability> <flags…>): the flags are those with which ATen builds its own kernels.
+function(megalith_cpu_kernels capability)
+  string(TOLOWER "megalith_ops_kernels_${capability}" target)
+  add_library(${target} OBJECT ${kernel_sources})
+  target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/src")
+  target_link_libraries(${target} PRIVATE megalith::torch megalith_warnings)
+  # -fopenmp comes with megalith::torch: without it at::parallel_for is serial.
+  target_compile_options(${target} PRIVATE -O3 ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ 12 warns inside its own AVX-512 intrinsics (GCC bug 105593).
+    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-uninitialized)
+  endif()
+  target_compile_definitions(${target} PRIVATE CPU_CAPABILITY=${capability} CPU_CAPABILITY_${capability})
+  target_sources(megalith_ops_archive PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
+
+megalith_cpu_kernels(DEFAULT)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  megalith_cpu_kernels(AVX2 -mavx2 -mfma -mf16c)
+  megalith_cpu_kernels(AVX512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
+endif()
+
+if(MEGALITH_GPU)
+  file(GLOB gpu_kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/gpu.cu")
+  file(GLOB gpu_registrations CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/gpu.cc")
+  set_source_files_properties(${gpu_kernels} PROPERTIES LANGUAGE ${MEGALITH_GPU})
+  # A target of their own: the compilers' flags differ from those of the C++ files.
+  add_library(megalith_ops_gpu OBJECT ${gpu_kernels})
+  target_include_directories(megalith_ops_gpu PRIVATE "${CMAKE_SOURCE_DIR}/src")
+  target_sources(megalith_ops_archive PRIVATE ${gpu_registrations} $<TARGET_OBJECTS:megalith_ops_gpu>)
+endif()

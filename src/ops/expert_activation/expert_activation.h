@@ -1,0 +1,42 @@
+// The activation between the two linear layers of an expert, times the router's weight of each row.
+//
+//   y = act(x) * weight                                     plain
+//   y = act(gate) * up * weight,  x = [gate | up]           gated, along the last dim
+//
+// Computed in float32 (float64 for float64) and rounded once; the gated form rounds act(gate) before the product, as
+// ops/swiglu does. Multiplying inside the expert, before its second layer, is what Megatron does.
+//
+// x        (t, f), or (t, 2f) gated: bf16 | fp16 | fp32 | fp64, contiguous
+// weights  (t) fp32 (fp64 for fp64), contiguous; 1 without them
+// returns  (t, f), dtype of x
+// throws   UserError when shapes or dtypes do not fit
+// Sources: Shazeer 2020, arXiv:2002.05202; Hendrycks & Gimpel 2016, arXiv:1606.08415; So et al. 2021, arXiv:2109.08668.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+#include "ops/expert_activation/kind.h"
+#include "ops/kernels.h"
+
+namespace megalith::ops {
+
+struct ExpertActivation {
+  ActivationKind kind = ActivationKind::kSilu;
+  bool is_gated = true;
+};
+
+// Differentiable in x and weights.
+at::Tensor expert_activation(const at::Tensor& x, const at::Tensor& weights = {}, ExpertActivation activation = {},
+                             Kernels kernels = Kernels::kFused);
+at::Tensor expert_activation_forward(const at::Tensor& x, const at::Tensor& weights = {},
+                                     ExpertActivation activation = {}, Kernels kernels = Kernels::kFused);
+
+// dy (t, f) -> dx, like x, and dweights (t), which is empty without weights.
+std::tuple<at::Tensor, at::Tensor> expert_activation_backward(const at::Tensor& dy, const at::Tensor& x,
+                                                              const at::Tensor& weights = {},
+                                                              ExpertActivation activation = {},
+                                                              Kernels kernels = Kernels::kFused);
+
+}  // namespace megalith::ops

@@ -1,0 +1,70 @@
+// Products of a linear layer and of the embedding composed from ATen.
+#include "ops/linear/reference.h"
+
+#include <ATen/ATen.h>
+
+#include "ops/library.h"
+
+namespace megalith::ops::reference {
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
+  return bias.defined() ? at::addmm(bias, x, w.t()) : at::mm(x, w.t());
+}
+
+at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w) { return at::mm(dy, w); }
+
+void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate) {
+  // Widened before the product: a bf16 product would be rounded before it is summed.
+  const at::Tensor product = at::mm(dy.to(dw.scalar_type()).t(), x.to(dw.scalar_type()));
+  if (accumulate)
+    dw.add_(product);
+  else
+    dw.copy_(product);
+}
+
+void bias_grad_(const at::Tensor& db, const at::Tensor& dy) { db.add_(dy.sum(0, false, db.scalar_type())); }
+
+namespace {
+
+struct LocalIds {
+  at::Tensor rows;     // (t) rows of the local table; 0 for ids of others
+  at::Tensor foreign;  // (t, 1) bool: the id belongs to another rank's slice
+};
+LocalIds localise(const at::Tensor& ids, int64_t start, int64_t num_rows) {
+  const at::Tensor rows = ids - start;
+  const at::Tensor foreign = (rows < 0).logical_or_(rows >= num_rows);
+  return {rows.masked_fill(foreign, 0), foreign.unsqueeze(1)};
+}
+
+}  // namespace
+
+at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int64_t start) {
+  const LocalIds local = localise(ids, start, table.size(0));
+  return table.index_select(0, local.rows).masked_fill_(local.foreign, 0);
+}
+
+void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start) {
+  const LocalIds local = localise(ids, start, dw.size(0));
+  const at::Tensor wide = dy.to(dw.scalar_type()).masked_fill(local.foreign, 0);
+  // Both go in token order: index_add_ runs in one thread on the CPU, index_put_ sorts stably on a GPU.
+  if (dw.is_cpu())
+    dw.index_add_(0, local.rows, wide);
+  else
+    dw.index_put_({local.rows}, wide, /*accumulate=*/true);
+}
+
+}  // namespace megalith::ops::reference
+
+TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
+  namespace reference = megalith::ops::reference;
+  const auto forward = [](const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias) {
+    return reference::linear_forward(x, w, bias.value_or(at::Tensor()));
+  };
+  m.impl("linear", forward);
+  m.impl("linear_forward", forward);
+  m.impl("linear_dgrad", TORCH_FN(reference::linear_dgrad));
+  m.impl("linear_wgrad_", TORCH_FN(reference::linear_wgrad_));
+  m.impl("bias_grad_", TORCH_FN(reference::bias_grad_));
+  m.impl("embedding_forward", TORCH_FN(reference::embedding_forward));
+  m.impl("embedding_wgrad_", TORCH_FN(reference::embedding_wgrad_));
+}

@@ -1,0 +1,33 @@
+// The definition of rotary, in ATen's operators.
+#include "ops/rotary/reference.h"
+
+#include <ATen/ATen.h>
+
+#include "ops/arguments.h"
+#include "ops/library.h"
+
+namespace megalith::ops::reference {
+
+at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved) {
+  const at::ScalarType dtype = x.scalar_type(), wide = wide_dtype(dtype);
+  const int64_t half = cos.size(-1), d = x.size(-1);
+  // (b or 1, s, 1, r/2), rounded to the dtype of x
+  const at::Tensor c = cos.to(dtype).to(wide).unsqueeze(2), s = sin.to(dtype).to(wide).unsqueeze(2);
+  const at::Tensor turning = x.narrow(-1, 0, 2 * half).to(wide);
+  const at::Tensor pairs = is_interleaved ? turning.unflatten(-1, {half, 2}).transpose(-1, -2)
+                                          : turning.unflatten(-1, {2, half});  // (b, s, n, 2, r/2)
+  const at::Tensor first = pairs.select(-2, 0), second = pairs.select(-2, 1);
+  const at::Tensor turned = at::stack({first * c - second * s, second * c + first * s}, is_interleaved ? -1 : -2);
+  return at::cat({turned.flatten(-2).to(dtype), x.narrow(-1, 2 * half, d - 2 * half)}, -1);
+}
+
+at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved) {
+  return rotary(dy, cos, -sin, is_interleaved);
+}
+
+}  // namespace megalith::ops::reference
+
+TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
+  m.impl("rotary", TORCH_FN(megalith::ops::reference::rotary));
+  m.impl("rotary_backward", TORCH_FN(megalith::ops::reference::rotary_backward));
+}
