@@ -72,21 +72,21 @@ void run_experts(const BenchInputs& in, Kernels kernels) {
   const int64_t num_experts = in[MoeInput::kFc1].size(0), num_pairs = in[MoeInput::kProbs].numel();
   const ops::ExpertOrder order = ops::sort_by_expert(in[MoeInput::kExperts], num_experts, {}, kernels);
   const Tensor weights =
-      ops::permute_tokens_forward(in[MoeInput::kProbs].view({num_pairs, 1}), order.pairs, kernels).view(num_pairs);
-  const Tensor rows = ops::permute_tokens_forward(in[MoeInput::kX], order.source, kernels);
+      ops::permute_tokens(in[MoeInput::kProbs].view({num_pairs, 1}), order.pairs, kernels).view(num_pairs);
+  const Tensor rows = ops::permute_tokens(in[MoeInput::kX], order.source, kernels);
   const Tensor gate_up = ops::grouped_linear_forward(rows, in[MoeInput::kFc1], order.offsets, kernels);
-  const Tensor activation = ops::expert_activation_forward(gate_up, weights, {}, kernels);
+  const Tensor activation = ops::expert_activation(gate_up, weights, {}, kernels);
   const Tensor out = ops::grouped_linear_forward(activation, in[MoeInput::kFc2], order.offsets, kernels);
-  ops::combine_tokens_forward(out, order.slots, {}, kernels);
+  ops::combine_tokens(out, order.slots, {}, kernels);
 
-  const Tensor dout = ops::permute_tokens_forward(in[MoeInput::kOut], order.source, kernels);
+  const Tensor dout = ops::permute_tokens(in[MoeInput::kOut], order.source, kernels);
   const Tensor dactivation = ops::grouped_linear_dgrad(dout, in[MoeInput::kFc2], order.offsets, kernels);
   ops::grouped_linear_wgrad_(in[MoeInput::kFc2Grad], dout, activation, order.offsets, /*accumulate=*/true, kernels);
   const auto [dgate_up, dweights] = ops::expert_activation_backward(dactivation, gate_up, weights, {}, kernels);
   const Tensor drows = ops::grouped_linear_dgrad(dgate_up, in[MoeInput::kFc1], order.offsets, kernels);
   ops::grouped_linear_wgrad_(in[MoeInput::kFc1Grad], dgate_up, rows, order.offsets, /*accumulate=*/true, kernels);
-  ops::combine_tokens_forward(drows, order.slots, {}, kernels);
-  ops::permute_tokens_forward(dweights.view({num_pairs, 1}), order.slots.view(num_pairs), kernels);
+  ops::combine_tokens(drows, order.slots, {}, kernels);
+  ops::permute_tokens(dweights.view({num_pairs, 1}), order.slots.view(num_pairs), kernels);
 }
 
 // The same for an MLP that every token goes through, k times as wide as an expert.

@@ -299,19 +299,19 @@ void OperatorCases::add_experts() {
       [=, &x] {
         return BenchInputs{x.normal({t, h}), order().source};
       },
-      [](const BenchInputs& in, Kernels kernels) { ops::permute_tokens_forward(in[0], in[1], kernels); });
+      [](const BenchInputs& in, Kernels kernels) { ops::permute_tokens(in[0], in[1], kernels); });
   add(
       "token_permutation", "backward", {t, k, h}, 0, xs + rows + maps / 2,
       [=, &x] {
         return BenchInputs{x.normal({n, h}), order().slots};
       },
-      [](const BenchInputs& in, Kernels kernels) { ops::combine_tokens_forward(in[0], in[1], {}, kernels); });
+      [](const BenchInputs& in, Kernels kernels) { ops::combine_tokens(in[0], in[1], {}, kernels); });
   add(
       "expert_activation", "forward", {n, 2 * f}, 0, 3 * fs + kWide * pairs,
       [=, &x] {
         return BenchInputs{x.normal({n, 2 * f}), x.full({n}, 0.5)};
       },
-      [](const BenchInputs& in, Kernels kernels) { ops::expert_activation_forward(in[0], in[1], {}, kernels); });
+      [](const BenchInputs& in, Kernels kernels) { ops::expert_activation(in[0], in[1], {}, kernels); });
   add(
       "expert_activation", "backward", {n, 2 * f}, 0, 5 * fs + 2 * kWide * pairs,
       [=, &x] {

@@ -5,9 +5,25 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "nn/function.h"
 #include "ops/dropout/dropout.h"
 
 namespace megalith {
+
+// The same elements are dropped again in backward, so nothing but the row numbers is kept.
+struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& row_ids,
+                            double p, uint64_t key) {
+    node->save_for_backward({row_ids});
+    hold(node, std::pair(p, key));
+    return ops::dropout(x, row_ids, 0, p, key);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto [p, key] = held<std::pair<double, uint64_t>>(node);
+    return {ops::dropout(gradients[0], node->get_saved_variables()[0], 0, p, key), {}, {}, {}};
+  }
+};
 
 HiddenDropout::HiddenDropout(const LayerContext& context, const std::string& name, double p)
     : p_(p),
@@ -19,7 +35,8 @@ at::Tensor HiddenDropout::forward(const at::Tensor& x, const ForwardContext& for
   if (p_ == 0 || !forward.is_training) return x;
   MEGALITH_CHECK(forward.row_ids.defined(), "dropout needs the global numbers of the tokens");
   const at::Tensor row_ids = forward.row_ids.reshape({-1}).narrow(0, tp_rank_ * x.size(0), x.size(0));
-  return ops::dropout(x, row_ids, 0, p_, key_, kernels_);
+  if (!is_recording({x}) || kernels_ == Kernels::kReference) return ops::dropout(x, row_ids, 0, p_, key_, kernels_);
+  return DropoutFunction::apply(x, row_ids, p_, key_);
 }
 
 }  // namespace megalith

@@ -6,6 +6,7 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "nn/activation.h"
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
 #include "nn/moe_layer.h"
@@ -141,12 +142,12 @@ at::Tensor GroupedExperts::multiply(const at::Tensor& x, Parameter* weight, cons
 
 at::Tensor GroupedExperts::forward(const ExpertRows& rows) {
   const at::Tensor gate_up = multiply(rows.x, gate_up_, rows.offsets, {});
-  const at::Tensor product = ops::expert_activation(gate_up, rows.weights, activation_, kernels_);
+  const at::Tensor product = activated_rows(gate_up, rows.weights, activation_, kernels_);
   if (!recomputes_activation_) return multiply(product, down_, rows.offsets, {});
   return multiply(
       product, down_, rows.offsets,
       [kernels = kernels_, activation = activation_, gate_up = gate_up.detach(), weights = rows.weights.detach()] {
-        return ops::expert_activation_forward(gate_up, weights, activation, kernels);
+        return ops::expert_activation(gate_up, weights, activation, kernels);
       });
 }
 

@@ -2,9 +2,8 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "nn/activation.h"
 #include "nn/recompute.h"
-#include "ops/gelu/gelu.h"
-#include "ops/swiglu/swiglu.h"
 
 namespace megalith {
 
@@ -16,14 +15,6 @@ int64_t ffn_of_rank(int64_t ffn, int tp) {
                     fmt::format("set tensor_model_parallel_size to a divisor of {}", ffn));
   }
   return ffn / tp;
-}
-
-// x: [gate | up], or up alone
-at::Tensor activated(const at::Tensor& x, ops::ActivationKind activation, bool is_gated, Kernels kernels) {
-  if (activation == ops::ActivationKind::kSilu) return ops::swiglu(x, kernels);
-  if (activation == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu(x, {}, kernels);
-  const auto form = activation == ops::ActivationKind::kGelu ? ops::GeluForm::kErf : ops::GeluForm::kTanh;
-  return is_gated ? ops::geglu(x, form, kernels) : ops::bias_gelu(x, {}, form, kernels);
 }
 
 std::vector<LinearPart> up_parts(const std::string& name, const MlpOptions& options) {

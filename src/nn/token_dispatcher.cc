@@ -15,19 +15,19 @@
 
 namespace megalith {
 
-// The gradients of the permutations are each other. The operators declare them too, but their references leave the
-// graph where there are no rows, and a rank without rows takes part in the exchanges of backward all the same.
+// The gradients of the permutations are each other. The references get nodes too: ATen's autograd would leave the graph
+// where there are no rows, and a rank without rows takes part in the exchanges of backward all the same.
 struct PermuteRowsFunction : torch::autograd::Function<PermuteRowsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& source,
                             const at::Tensor& slots, Kernels kernels) {
     node->save_for_backward({slots});
     hold(node, kernels);
-    return ops::permute_tokens_forward(x, source, kernels);
+    return ops::permute_tokens(x, source, kernels);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     const at::Tensor slots = node->get_saved_variables()[0];
-    return {ops::combine_tokens_forward(gradients[0].contiguous(), slots, {}, held<Kernels>(node)), {}, {}, {}};
+    return {ops::combine_tokens(gradients[0].contiguous(), slots, {}, held<Kernels>(node)), {}, {}, {}};
   }
 };
 
@@ -36,12 +36,12 @@ struct CombineRowsFunction : torch::autograd::Function<CombineRowsFunction> {
                             const at::Tensor& slots, Kernels kernels) {
     node->save_for_backward({source});
     hold(node, kernels);
-    return ops::combine_tokens_forward(y, slots, {}, kernels);
+    return ops::combine_tokens(y, slots, {}, kernels);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     const at::Tensor source = node->get_saved_variables()[0];
-    return {ops::permute_tokens_forward(gradients[0].contiguous(), source, held<Kernels>(node)), {}, {}, {}};
+    return {ops::permute_tokens(gradients[0].contiguous(), source, held<Kernels>(node)), {}, {}, {}};
   }
 };
 
@@ -58,11 +58,11 @@ struct RowOrder {
   // Rows of t tokens and their sums.
   at::Tensor permute(const at::Tensor& x, Kernels kernels) const {
     return is_recording({x}) ? PermuteRowsFunction::apply(x, source, slots, kernels)
-                             : ops::permute_tokens_forward(x, source, kernels);
+                             : ops::permute_tokens(x, source, kernels);
   }
   at::Tensor combine(const at::Tensor& y, Kernels kernels) const {
     return is_recording({y}) ? CombineRowsFunction::apply(y, source, slots, kernels)
-                             : ops::combine_tokens_forward(y, slots, {}, kernels);
+                             : ops::combine_tokens(y, slots, {}, kernels);
   }
   // weights (t, k) -> (n, 1)
   at::Tensor permute_weights(const at::Tensor& weights, Kernels kernels) const {

@@ -15,7 +15,7 @@ function(megalith_cpu_kernels capability)
     target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-uninitialized)
   endif()
   target_compile_definitions(${target} PRIVATE CPU_CAPABILITY=${capability} CPU_CAPABILITY_${capability})
-  target_sources(megalith_ops_archive PRIVATE $<TARGET_OBJECTS:${target}>)
+  target_sources(megalith_ops PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()
 
 megalith_cpu_kernels(DEFAULT)
@@ -26,10 +26,11 @@ endif()
 
 if(MEGALITH_GPU)
   file(GLOB gpu_kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/gpu.cu")
-  file(GLOB gpu_registrations CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/gpu.cc")
   set_source_files_properties(${gpu_kernels} PROPERTIES LANGUAGE ${MEGALITH_GPU})
   # A target of their own: the compilers' flags differ from those of the C++ files.
   add_library(megalith_ops_gpu OBJECT ${gpu_kernels})
   target_include_directories(megalith_ops_gpu PRIVATE "${CMAKE_SOURCE_DIR}/src")
-  target_sources(megalith_ops_archive PRIVATE ${gpu_registrations} $<TARGET_OBJECTS:megalith_ops_gpu>)
+  target_sources(megalith_ops PRIVATE $<TARGET_OBJECTS:megalith_ops_gpu>)
+  # The operators' tables name them (ops/operator.h).
+  target_compile_definitions(megalith_ops PRIVATE MEGALITH_GPU_KERNELS)
 endif()

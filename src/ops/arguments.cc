@@ -63,6 +63,14 @@ void check_contiguous(const char* op, const Argument& argument) {
          "be contiguous: call contiguous() first");
 }
 
+void check_rows(const char* op, const Argument& argument) {
+  check_rank(op, argument, 2);
+  const at::Tensor& x = argument.tensor;
+  if (x.stride(1) == 1 || x.size(1) <= 1 || x.numel() == 0) return;
+  throw UserError(fmt::format("{}: rows of {} have stride {}, but must be contiguous", op, argument.name, x.stride(1)),
+                  "call contiguous() first");
+}
+
 void check_devices(const char* op, std::initializer_list<Argument> arguments) {
   const Argument& first = *arguments.begin();
   for (const Argument& argument : arguments) {
@@ -71,6 +79,27 @@ void check_devices(const char* op, std::initializer_list<Argument> arguments) {
     refuse(op, argument, fmt::format("is on {}", argument.tensor.device().str()),
            fmt::format("be on {}, where {} is", first.tensor.device().str(), first.name));
   }
+}
+
+void check_dense(const char* op, const Argument& argument, at::IntArrayRef shape, at::ScalarType dtype,
+                 const Argument& beside) {
+  check_shape(op, argument, shape);
+  check_dtype(op, argument, dtype);
+  check_contiguous(op, argument);
+  check_devices(op, {beside, argument});
+}
+
+void check_dense_rows(const char* op, const Argument& argument) {
+  check_floating(op, argument);
+  check_rank(op, argument, 2);
+  check_contiguous(op, argument);
+}
+
+void check_even_columns(const char* op, const Argument& argument) {
+  const int64_t columns = argument.tensor.size(1);
+  if (columns % 2 == 0) return;
+  throw UserError(
+      fmt::format("{}: {} has {} columns, but must have an even number: [gate | up]", op, argument.name, columns));
 }
 
 Dtype to_dtype(at::ScalarType dtype) {

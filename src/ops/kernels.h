@@ -4,7 +4,7 @@
 namespace megalith {
 
 enum class Kernels {
-  kFused,      // through the dispatcher: vectorised on the CPU, a kernel on the GPU, the reference where none exists
+  kFused,      // the fastest that is there: vectorised on the CPU, our kernel or LibTorch's on a GPU (ops/operator.h)
   kReference,  // the plain ATen composition, which is the definition of the operator
 };
 

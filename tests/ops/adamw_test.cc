@@ -10,21 +10,23 @@
 
 #include "core/error.h"
 #include "support/dtypes.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using Adamw = testing::OnDevice;
 
 AdamwShard random_shard(int64_t count, at::ScalarType model, at::ScalarType moments, double lr, double weight_decay) {
   const at::ScalarType wide = model == at::kDouble ? at::kDouble : at::kFloat;
   AdamwShard shard;
-  shard.master = at::randn({count}, wide);
+  shard.master = testing::randn({count}, wide);
   if (model != wide) shard.model = shard.master.to(model);
-  shard.grad = at::randn({count}, wide);
-  shard.exp_avg = (at::randn({count}, wide) / 10).to(moments);
-  shard.exp_avg_sq = (at::rand({count}, wide) / 100).to(moments);
+  shard.grad = testing::randn({count}, wide);
+  shard.exp_avg = (testing::randn({count}, wide) / 10).to(moments);
+  shard.exp_avg_sq = (testing::rand({count}, wide) / 100).to(moments);
   shard.lr = lr;
   shard.weight_decay = weight_decay;
   return shard;
@@ -54,7 +56,7 @@ AdamwShard stepped_in_double(const AdamwShard& shard, double grad_scale, const A
 
 constexpr AdamwOptions kOptions{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3};
 
-TEST(Adamw, MatchesTheFormulaForEveryMixOfDtypes) {
+TEST_P(Adamw, MatchesTheFormulaForEveryMixOfDtypes) {
   at::manual_seed(1);
   struct Mix {
     at::ScalarType model, moments;
@@ -72,7 +74,7 @@ TEST(Adamw, MatchesTheFormulaForEveryMixOfDtypes) {
       }
       std::vector<AdamwShard> expected;
       for (const AdamwShard& shard : shards) expected.push_back(stepped_in_double(shard, 0.5, kOptions));
-      adamw_(shards, at::scalar_tensor(0.5, at::kDouble), kOptions, kernels);
+      adamw_(shards, testing::scalar_tensor(0.5, at::kDouble), kOptions, kernels);
       for (size_t i = 0; i < shards.size(); ++i) {
         const auto what = fmt::format("{} elements, model {}, moments {}", shards[i].master.numel(),
                                       c10::toString(model), c10::toString(moments));
@@ -90,15 +92,15 @@ TEST(Adamw, MatchesTheFormulaForEveryMixOfDtypes) {
   }
 }
 
-TEST(Adamw, FusedFollowsTheReferenceOverManySteps) {
+TEST_P(Adamw, FusedFollowsTheReferenceOverManySteps) {
   at::manual_seed(2);
   AdamwShard fused = random_shard(97, at::kBFloat16, at::kFloat, 1e-2, 0.1);
   fused.exp_avg.zero_();
   fused.exp_avg_sq.zero_();
   AdamwShard reference = copy_of(fused);
-  const Tensor scale = at::scalar_tensor(1.0, at::kFloat);
+  const Tensor scale = testing::scalar_tensor(1.0, at::kFloat);
   for (int64_t step = 1; step <= 50; ++step) {
-    const Tensor grad = at::randn({97});
+    const Tensor grad = testing::randn({97});
     fused.grad.copy_(grad);
     reference.grad.copy_(grad);
     adamw_({fused}, scale, {.step = step});
@@ -108,14 +110,14 @@ TEST(Adamw, FusedFollowsTheReferenceOverManySteps) {
   EXPECT_TENSOR_NEAR(fused.master, reference.master, {.abs = 50 * 1e-2 * 1e-6, .rel = 1e-6});
 }
 
-TEST(Adamw, AgreesWithTorchsFusedStep) {
+TEST_P(Adamw, AgreesWithTorchsFusedStep) {
   at::manual_seed(3);
   AdamwShard ours = random_shard(1031, at::kFloat, at::kFloat, 3e-3, 0.1);
   const AdamwShard torchs = copy_of(ours);
-  adamw_({ours}, at::scalar_tensor(1.0, at::kDouble), kOptions);
+  adamw_({ours}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
   // torch's step counts from 1 and is kept in a tensor.
   std::vector<Tensor> parameters{torchs.master}, gradients{torchs.grad}, exp_avg{torchs.exp_avg},
-      exp_avg_sq{torchs.exp_avg_sq}, steps{at::scalar_tensor(3.0, at::kFloat)};
+      exp_avg_sq{torchs.exp_avg_sq}, steps{testing::scalar_tensor(3.0, at::kFloat)};
   at::_fused_adamw_(parameters, gradients, exp_avg, exp_avg_sq, /*max_exp_avg_sqs=*/{}, steps, ours.lr, kOptions.beta1,
                     kOptions.beta2, ours.weight_decay, kOptions.eps, /*amsgrad=*/false, /*maximize=*/false);
   EXPECT_TENSOR_NEAR(ours.master, torchs.master, {.abs = 1e-7, .rel = 2e-7});  // a unit of float
@@ -131,33 +133,33 @@ TEST(Adamw, ResultDoesNotDependOnTheNumberOfThreads) {
   for (const int threads : {1, 3}) {
     at::set_num_threads(threads);
     results.push_back(copy_of(start));
-    adamw_({results.back()}, at::scalar_tensor(1.0, at::kDouble), kOptions);
+    adamw_({results.back()}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
   }
   at::set_num_threads(before);
   EXPECT_TRUE(at::equal(results[0].master, results[1].master));
   EXPECT_TRUE(at::equal(results[0].model, results[1].model));
 }
 
-TEST(Adamw, TensorsMayHaveShapesAndRequireGradients) {
+TEST_P(Adamw, TensorsMayHaveShapesAndRequireGradients) {
   at::manual_seed(5);
   AdamwShard flat = random_shard(12, at::kBFloat16, at::kFloat, 1e-2, 0.1), shaped = copy_of(flat);
   shaped.model = shaped.model.view({3, 4}).requires_grad_(true);
   shaped.grad = shaped.grad.view({3, 4});
-  adamw_({flat}, at::scalar_tensor(1.0, at::kDouble), kOptions);
-  adamw_({shaped}, at::scalar_tensor(1.0, at::kDouble), kOptions);
+  adamw_({flat}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
+  adamw_({shaped}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
   EXPECT_TENSOR_NEAR(shaped.model, flat.model.view({3, 4}));
 }
 
 TEST(Adamw, NoShardsAndEmptyShardsAreNoSteps) {
-  adamw_({}, at::scalar_tensor(1.0, at::kDouble), kOptions);
-  adamw_({random_shard(0, at::kBFloat16, at::kFloat, 1e-2, 0.1)}, at::scalar_tensor(1.0, at::kDouble), kOptions);
+  adamw_({}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
+  adamw_({random_shard(0, at::kBFloat16, at::kFloat, 1e-2, 0.1)}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
 }
 
 TEST(Adamw, WrongShardsAreNamed) {
-  const Tensor scale = at::scalar_tensor(1.0, at::kDouble);
+  const Tensor scale = testing::scalar_tensor(1.0, at::kDouble);
   const AdamwShard good = random_shard(8, at::kBFloat16, at::kFloat, 1e-2, 0.1);
   AdamwShard bad = copy_of(good);
-  bad.grad = at::zeros({7});
+  bad.grad = testing::zeros({7});
   EXPECT_THROW(adamw_({bad}, scale, kOptions), UserError);
   bad = copy_of(good);
   bad.grad = bad.grad.to(at::kBFloat16);
@@ -168,9 +170,11 @@ TEST(Adamw, WrongShardsAreNamed) {
   bad = copy_of(good);
   bad.exp_avg_sq = Tensor();
   EXPECT_THROW(adamw_({bad}, scale, kOptions), UserError);
-  EXPECT_THROW(adamw_({good}, at::ones({2}), kOptions), UserError);
+  EXPECT_THROW(adamw_({good}, testing::ones({2}), kOptions), UserError);
   EXPECT_THROW(adamw_({good}, scale, {.step = 0}), UserError);
 }
+
+MEGALITH_ON_EVERY_DEVICE(Adamw);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -11,12 +11,14 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using Attention = testing::OnDevice;
 
 struct Shape {
   int64_t b, sq, sk, n, g, d, dv;
@@ -27,23 +29,23 @@ struct Inputs {
 };
 
 Inputs make_inputs(const Shape& s, at::ScalarType dtype) {
-  const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes).to(dtype); };
+  const auto random = [&](at::IntArrayRef sizes) { return testing::randn(sizes).to(dtype); };
   return {random({s.b, s.sq, s.n, s.d}), random({s.b, s.sk, s.g, s.d}), random({s.b, s.sk, s.g, s.dv}),
           random({s.b, s.sq, s.n, s.dv}), 1 / std::sqrt(static_cast<double>(s.d))};
 }
 
 std::vector<int64_t> values_of(const Tensor& x, const Tensor& by_default) {
-  const Tensor values = (x.defined() ? x : by_default).to(at::kLong).contiguous();
+  const Tensor values = (x.defined() ? x : by_default).to(at::kCPU, at::kLong).contiguous();
   return {values.const_data_ptr<int64_t>(), values.const_data_ptr<int64_t>() + values.numel()};
 }
 
 // The mask by its words, one pair at a time.
 Tensor allowed_by_definition(const AttentionMask& mask, int64_t b, int64_t sq, int64_t sk) {
-  const auto query = values_of(mask.query_positions, at::arange(sk - sq, sk));
-  const auto key = values_of(mask.key_positions, at::arange(sk));
-  const auto query_document = values_of(mask.query_documents, at::zeros({b, sq}));
-  const auto key_document = values_of(mask.key_documents, at::zeros({b, sk}));
-  const auto length = values_of(mask.key_lengths, at::full({b}, sk));
+  const auto query = values_of(mask.query_positions, testing::arange(sk - sq, sk));
+  const auto key = values_of(mask.key_positions, testing::arange(sk));
+  const auto query_document = values_of(mask.query_documents, testing::zeros({b, sq}));
+  const auto key_document = values_of(mask.key_documents, testing::zeros({b, sk}));
+  const auto length = values_of(mask.key_lengths, testing::full({b}, sk));
   Tensor allowed = at::empty({b, 1, sq, sk}, at::kBool);
   bool* out = allowed.mutable_data_ptr<bool>();
   for (int64_t batch = 0; batch < b; ++batch) {
@@ -56,14 +58,14 @@ Tensor allowed_by_definition(const AttentionMask& mask, int64_t b, int64_t sq, i
       }
     }
   }
-  return allowed;
+  return testing::here(allowed);
 }
 
 Tensor factors_by_definition(const AttentionDropout& dropout, const AttentionMask& mask, const Shape& s) {
   Tensor factors = at::ones({s.b, s.n, s.sq, s.sk}, at::kDouble);
-  if (dropout.p == 0) return factors;
+  if (dropout.p == 0) return testing::here(factors);
   const auto row_ids = values_of(dropout.row_ids, {});
-  const auto positions = values_of(mask.key_positions, at::arange(s.sk));
+  const auto positions = values_of(mask.key_positions, testing::arange(s.sk));
   double* out = factors.mutable_data_ptr<double>();
   for (int64_t b = 0; b < s.b; ++b) {
     for (int64_t h = 0; h < s.n; ++h) {
@@ -77,7 +79,7 @@ Tensor factors_by_definition(const AttentionDropout& dropout, const AttentionMas
       }
     }
   }
-  return factors;
+  return testing::here(factors);
 }
 
 struct Exact {
@@ -161,13 +163,13 @@ void expect_all_match(const Shape& shape, const AttentionMask& mask, const std::
 
 AttentionMask full() { return {.is_causal = false}; }
 
-TEST(Attention, EveryMaskMatchesFloat64) {
+TEST_P(Attention, EveryMaskMatchesFloat64) {
   at::manual_seed(1);
   const Shape shape{2, 97, 97, 4, 2, 16, 16};
-  const Tensor first = at::cat({at::zeros({31}), at::ones({66})}),
-               second = at::cat({at::zeros({70}), at::full({27}, 3)});
+  const Tensor first = at::cat({testing::zeros({31}), testing::ones({66})}),
+               second = at::cat({testing::zeros({70}), testing::full({27}, 3)});
   const Tensor documents = at::stack({first, second}).to(at::kInt);
-  const Tensor lengths = at::tensor({40, 97}, at::kLong);
+  const Tensor lengths = testing::tensor({40, 97}, at::kLong);
 
   expect_all_match(shape, {}, "causal");
   expect_all_match(shape, full(), "full");
@@ -181,23 +183,23 @@ TEST(Attention, EveryMaskMatchesFloat64) {
                    {.window = 30, .query_documents = documents, .key_documents = documents, .key_lengths = lengths},
                    "all together");
   // The two halves that one of four ring ranks holds under balanced causal order.
-  const Tensor zigzag = at::cat({at::arange(0, 48), at::arange(336, 385)});
-  const Tensor shuffled = at::randperm(400).narrow(0, 0, 97);
+  const Tensor zigzag = at::cat({testing::arange(0, 48), testing::arange(336, 385)});
+  const Tensor shuffled = testing::randperm(400).narrow(0, 0, 97);
   expect_all_match(shape, {.query_positions = zigzag, .key_positions = shuffled}, "positions");
 }
 
-TEST(Attention, BiasMatchesFloat64HoweverItIsBroadcast) {
+TEST_P(Attention, BiasMatchesFloat64HoweverItIsBroadcast) {
   at::manual_seed(2);
   const Shape shape{2, 67, 83, 4, 2, 8, 8};
   for (const auto& [b, n] : {std::pair<int64_t, int64_t>{1, 1}, {2, 1}, {1, 4}, {2, 4}}) {
-    const AttentionMask mask{.is_causal = b == 1, .bias = at::randn({b, n, 67, 83})};
+    const AttentionMask mask{.is_causal = b == 1, .bias = testing::randn({b, n, 67, 83})};
     expect_all_match(shape, mask, fmt::format("bias ({}, {})", b, n), {}, {at::kFloat, at::kBFloat16});
   }
-  const AttentionMask mask{.bias = at::randn({1, 4, 67, 83}).to(at::kBFloat16)};
+  const AttentionMask mask{.bias = testing::randn({1, 4, 67, 83}).to(at::kBFloat16)};
   expect_all_match(shape, mask, "bf16 bias", {}, {at::kBFloat16});
 }
 
-TEST(Attention, EveryHeadSizeMatchesFloat64) {
+TEST_P(Attention, EveryHeadSizeMatchesFloat64) {
   at::manual_seed(3);
   for (const auto& [d, dv] :
        {std::pair<int64_t, int64_t>{64, 64}, {128, 128}, {40, 40}, {80, 80}, {1, 1}, {96, 64}, {33, 71}, {192, 128}}) {
@@ -205,12 +207,12 @@ TEST(Attention, EveryHeadSizeMatchesFloat64) {
   }
 }
 
-TEST(Attention, EveryGroupingMatchesFloat64) {
+TEST_P(Attention, EveryGroupingMatchesFloat64) {
   at::manual_seed(4);
   for (const int64_t g : {1, 2, 3, 6}) expect_all_match({2, 37, 37, 6, g, 8, 8}, {}, "groups");
 }
 
-TEST(Attention, AwkwardLengthsMatchFloat64) {
+TEST_P(Attention, AwkwardLengthsMatchFloat64) {
   at::manual_seed(5);
   // One token; a cache's single query; panels, chunks of backward (256) and of forward (512) and one past each; more
   // queries than keys, so that the first see nothing.
@@ -228,43 +230,44 @@ TEST(Attention, AwkwardLengthsMatchFloat64) {
   }
 }
 
-TEST(Attention, DropoutMatchesFloat64WithTheSameElements) {
+TEST_P(Attention, DropoutMatchesFloat64WithTheSameElements) {
   at::manual_seed(6);
   const Shape shape{2, 70, 131, 4, 2, 16, 16};
   const AttentionDropout dropout{
-      .p = 0.3, .key = 0xFEDCBA9876543210, .row_ids = at::randperm(140).view({2, 70}), .head_start = 5};
+      .p = 0.3, .key = 0xFEDCBA9876543210, .row_ids = testing::randperm(140).view({2, 70}), .head_start = 5};
   expect_all_match(shape, full(), "dropout", dropout);
-  expect_all_match(shape, {.key_positions = at::randperm(200).narrow(0, 0, 131)}, "dropout and positions", dropout);
+  expect_all_match(shape, {.key_positions = testing::randperm(200).narrow(0, 0, 131)}, "dropout and positions",
+                   dropout);
 }
 
-TEST(Attention, QueriesWithoutKeysGiveZerosAndNoGradient) {
+TEST_P(Attention, QueriesWithoutKeysGiveZerosAndNoGradient) {
   at::manual_seed(7);
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
       const Inputs in = make_inputs({2, 5, 5, 2, 2, 8, 8}, dtype);
-      const AttentionMask mask{.is_causal = false, .key_lengths = at::tensor({0, 3}, at::kLong)};
+      const AttentionMask mask{.is_causal = false, .key_lengths = testing::tensor({0, 3}, at::kLong)};
       const auto [out, lse] = attention_forward(in.q, in.k, in.v, in.scale, mask, {}, kernels);
-      EXPECT_TENSOR_NEAR(out[0], at::zeros({5, 2, 8}), {.what = "out"});
-      EXPECT_TENSOR_NEAR(lse[0], at::full({2, 5}, -std::numeric_limits<double>::infinity()), {.what = "lse"});
+      EXPECT_TENSOR_NEAR(out[0], testing::zeros({5, 2, 8}), {.what = "out"});
+      EXPECT_TENSOR_NEAR(lse[0], testing::full({2, 5}, -std::numeric_limits<double>::infinity()), {.what = "lse"});
       const auto d = attention_backward(in.dout, in.q, in.k, in.v, out, lse, in.scale, mask, {}, false, kernels);
-      EXPECT_TENSOR_NEAR(d.dq[0], at::zeros({5, 2, 8}), {.what = "dq"});
-      EXPECT_TENSOR_NEAR(d.dk[0], at::zeros({5, 2, 8}), {.what = "dk"});
-      EXPECT_TENSOR_NEAR(d.dv[1].narrow(0, 3, 2), at::zeros({2, 2, 8}), {.what = "dv of padding"});
+      EXPECT_TENSOR_NEAR(d.dq[0], testing::zeros({5, 2, 8}), {.what = "dq"});
+      EXPECT_TENSOR_NEAR(d.dk[0], testing::zeros({5, 2, 8}), {.what = "dk"});
+      EXPECT_TENSOR_NEAR(d.dv[1].narrow(0, 3, 2), testing::zeros({2, 2, 8}), {.what = "dv of padding"});
     }
   }
 }
 
-TEST(Attention, NoKeysAtAllGiveZeros) {
+TEST_P(Attention, NoKeysAtAllGiveZeros) {
   const Inputs in = make_inputs({1, 3, 0, 2, 1, 8, 8}, at::kFloat);
   const auto [out, lse] = attention_forward(in.q, in.k, in.v, in.scale, full());
-  EXPECT_TENSOR_NEAR(out, at::zeros({1, 3, 2, 8}));
+  EXPECT_TENSOR_NEAR(out, testing::zeros({1, 3, 2, 8}));
   const auto d = attention_backward(in.dout, in.q, in.k, in.v, out, lse, in.scale, full());
-  EXPECT_TENSOR_NEAR(d.dq, at::zeros({1, 3, 2, 8}));
+  EXPECT_TENSOR_NEAR(d.dq, testing::zeros({1, 3, 2, 8}));
 }
 
 // What ring attention does: each block of keys gives (out, lse); joined they are the whole, and with the whole's out
 // and lse each block can be differentiated alone.
-TEST(Attention, BlocksOfKeysAddUpToTheWhole) {
+TEST_P(Attention, BlocksOfKeysAddUpToTheWhole) {
   at::manual_seed(8);
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {
     const Inputs in = make_inputs({2, 100, 100, 4, 2, 16, 16}, dtype);
@@ -272,7 +275,8 @@ TEST(Attention, BlocksOfKeysAddUpToTheWhole) {
     const double near = tolerance_of(dtype);
     std::vector<Tensor> outs, lses;
     const auto block_of = [&](int64_t first, int64_t count, auto&& body) {
-      const AttentionMask mask{.query_positions = at::arange(100), .key_positions = at::arange(first, first + count)};
+      const AttentionMask mask{.query_positions = testing::arange(100),
+                               .key_positions = testing::arange(first, first + count)};
       body(in.k.narrow(1, first, count), in.v.narrow(1, first, count), mask);
     };
     for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 30}, {30, 70}}) {
@@ -299,12 +303,12 @@ TEST(Attention, BlocksOfKeysAddUpToTheWhole) {
   }
 }
 
-TEST(Attention, SlicesOfAFusedProjectionNeedNoCopy) {
+TEST_P(Attention, SlicesOfAFusedProjectionNeedNoCopy) {
   at::manual_seed(9);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const Tensor qkv = at::randn({2, 75, 4 + 2 + 2, 16}).to(dtype);
-    const Inputs in{qkv.narrow(2, 0, 4), qkv.narrow(2, 4, 2), qkv.narrow(2, 6, 2), at::randn({2, 75, 4, 16}).to(dtype),
-                    0.25};
+    const Tensor qkv = testing::randn({2, 75, 4 + 2 + 2, 16}).to(dtype);
+    const Inputs in{qkv.narrow(2, 0, 4), qkv.narrow(2, 4, 2), qkv.narrow(2, 6, 2),
+                    testing::randn({2, 75, 4, 16}).to(dtype), 0.25};
     expect_matches(in, {}, {}, compute_exact(in, {}), Kernels::kFused, "slices");
   }
 }
@@ -315,7 +319,7 @@ TEST(Attention, ResultsDoNotDependOnTheNumberOfThreads) {
   const int before = at::get_num_threads();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     const Inputs in = make_inputs({1, 330, 600, 6, 3, 32, 16}, dtype);
-    const AttentionMask mask{.bias = at::randn({1, 1, 330, 600})};
+    const AttentionMask mask{.bias = testing::randn({1, 1, 330, 600})};
     std::vector<std::vector<Tensor>> results;
     for (const int threads : {1, 2, 3, 5}) {
       at::set_num_threads(threads);
@@ -332,16 +336,24 @@ TEST(Attention, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(Attention, GradientsMatchDifferences) {
+TEST_P(Attention, GradientsMatchDifferences) {
   at::manual_seed(11);
-  const AttentionDropout dropout{.p = 0.25, .key = 7, .row_ids = at::arange(10).view({2, 5})};
+  const AttentionDropout dropout{.p = 0.25, .key = 7, .row_ids = testing::arange(10).view({2, 5})};
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
-    const auto f = [&](const std::vector<Tensor>& x) {
-      return attention(x[0], x[1], x[2], 0.5, {.window = 4, .bias = x[3]}, dropout, kernels);
+    const auto out_and_lse = [&](const std::vector<Tensor>& x) {
+      return attention_forward(x[0], x[1], x[2], 0.5, {.window = 4, .bias = x[3]}, dropout, kernels);
     };
-    const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); };
+    const auto forward = [&](const std::vector<Tensor>& x) { return std::get<0>(out_and_lse(x)); };
+    const auto backward = [&](const Tensor& dout, const std::vector<Tensor>& x) -> std::vector<Tensor> {
+      const auto [out, lse] = out_and_lse(x);
+      const AttentionGradients d = attention_backward(dout, x[0], x[1], x[2], out, lse, 0.5,
+                                                      {.window = 4, .bias = x[3]}, dropout, true, kernels);
+      return {d.dq, d.dk, d.dv, d.dbias};
+    };
+    const auto random = [](at::IntArrayRef sizes) { return testing::randn(sizes, at::kDouble); };
     testing::expect_gradients_match_differences(
-        f, {random({2, 5, 2, 3}), random({2, 6, 1, 3}), random({2, 6, 1, 4}), random({1, 2, 5, 6})}, "attention");
+        forward, backward, {random({2, 5, 2, 3}), random({2, 6, 1, 3}), random({2, 6, 1, 4}), random({1, 2, 5, 6})},
+        "attention");
   }
 }
 
@@ -355,22 +367,27 @@ TEST(Attention, WrongArgumentsAreNamed) {
     return std::string("no error");
   };
   const Inputs in = make_inputs({1, 4, 4, 3, 2, 8, 8}, at::kFloat);
-  EXPECT_EQ(message_of([&] { attention(in.q, in.k, in.v, 1, {}); }),
-            "attention: 3 query heads cannot be shared among 2 KV heads");
+  EXPECT_EQ(message_of([&] { attention_forward(in.q, in.k, in.v, 1, {}); }),
+            "attention_forward: 3 query heads cannot be shared among 2 KV heads");
   const Inputs good = make_inputs({1, 4, 4, 4, 2, 8, 8}, at::kFloat);
-  EXPECT_EQ(message_of([&] { attention(good.q, good.k, good.v.narrow(1, 0, 3), 1, {}); }),
-            "attention: v has shape (1, 3, 2, 8), but must be (1, 4, 2, 8)");
+  EXPECT_EQ(message_of([&] { attention_forward(good.q, good.k, good.v.narrow(1, 0, 3), 1, {}); }),
+            "attention_forward: v has shape (1, 3, 2, 8), but must be (1, 4, 2, 8)");
   EXPECT_EQ(message_of([&] {
-              attention(good.q, good.k, good.v, 1, {.query_documents = at::zeros({1, 4}, at::kInt)});
+              attention_forward(good.q, good.k, good.v, 1, {.query_documents = testing::zeros({1, 4}, at::kInt)});
             }),
-            "attention: only one of query_documents and key_documents is set");
-  EXPECT_EQ(message_of([&] { attention(good.q, good.k, good.v, 1, {}, {.p = 1}); }),
-            "attention: dropout probability is 1, but must be in [0, 1)");
-  EXPECT_EQ(message_of([&] { attention(good.q.transpose(2, 3).contiguous().transpose(2, 3), good.k, good.v, 1, {}); }),
-            "attention: the last dim of q has stride 4, but must be contiguous");
-  EXPECT_EQ(message_of([&] { attention(good.q, good.k, good.v, 1, {.key_positions = at::full({4}, 1LL << 40)}); }),
+            "attention_forward: only one of query_documents and key_documents is set");
+  EXPECT_EQ(message_of([&] { attention_forward(good.q, good.k, good.v, 1, {}, {.p = 1}); }),
+            "attention_forward: dropout probability is 1, but must be in [0, 1)");
+  EXPECT_EQ(message_of(
+                [&] { attention_forward(good.q.transpose(2, 3).contiguous().transpose(2, 3), good.k, good.v, 1, {}); }),
+            "attention_forward: the last dim of q has stride 4, but must be contiguous");
+  EXPECT_EQ(message_of([&] {
+              attention_forward(good.q, good.k, good.v, 1, {.key_positions = testing::full({4}, 1LL << 40)});
+            }),
             "attention: key_positions[0] is 1099511627776, but must lie between -2^30 and 2^30");
 }
+
+MEGALITH_ON_EVERY_DEVICE(Attention);
 
 }  // namespace
 }  // namespace megalith::ops

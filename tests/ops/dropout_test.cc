@@ -11,24 +11,27 @@
 #include "ops/philox_words.h"
 #include "support/dtypes.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using Dropout = testing::OnDevice;
+using PhiloxTensors = testing::OnDevice;
 
-constexpr uint64_t kKey = 0xFEDCBA9876543210;  // the upper bit is set: the schema carries it as a negative int
+constexpr uint64_t kKey = 0xFEDCBA9876543210;  // the upper bit is set
 
-Tensor row_ids_of(std::vector<int64_t> ids) { return at::tensor(ids, at::kLong); }
+Tensor row_ids_of(std::vector<int64_t> ids) { return testing::tensor(ids, at::kLong); }
 
-TEST(Dropout, DropsWhatPhiloxSays) {
+TEST_P(Dropout, DropsWhatPhiloxSays) {
   at::manual_seed(1);
   const std::vector<int64_t> ids = {0, 7, int64_t{1} << 33, 12345678901234};
   for (const int64_t columns : {1, 3, 64, 259, 520}) {
     for (const int64_t column_start : {0, 1, 6, 300}) {
       for (const double p : {0.0, 0.1, 0.5, 0.97}) {
-        const Tensor x = 1 + at::rand({4, columns}, at::kDouble);
+        const Tensor x = 1 + testing::rand({4, columns}, at::kDouble);
         Tensor expected = at::zeros_like(x);
         for (int64_t r = 0; r < 4; ++r) {
           for (int64_t c = 0; c < columns; ++c) {
@@ -46,9 +49,9 @@ TEST(Dropout, DropsWhatPhiloxSays) {
   }
 }
 
-TEST(Dropout, EveryDtypeDropsTheSameElements) {
+TEST_P(Dropout, EveryDtypeDropsTheSameElements) {
   at::manual_seed(2);
-  const Tensor ids = at::arange(17), x = 1 + at::rand({17, 37});
+  const Tensor ids = testing::arange(17), x = 1 + testing::rand({17, 37});
   const Tensor is_kept = dropout(x, ids, 5, 0.3, kKey, Kernels::kReference) != 0;
   for (const at::ScalarType dtype : testing::kFloatingDtypes) {
     const Tensor typed = x.to(dtype), y = dropout(typed, ids, 5, 0.3, kKey);
@@ -60,22 +63,22 @@ TEST(Dropout, EveryDtypeDropsTheSameElements) {
   }
 }
 
-TEST(Dropout, ASliceDropsWhatTheWholeDrops) {
+TEST_P(Dropout, ASliceDropsWhatTheWholeDrops) {
   at::manual_seed(3);
-  const Tensor x = at::randn({12, 50}), ids = at::arange(100, 112);
+  const Tensor x = testing::randn({12, 50}), ids = testing::arange(100, 112);
   const Tensor whole = dropout(x, ids, 0, 0.4, kKey);
   const Tensor slice = dropout(x.narrow(0, 5, 4).narrow(1, 13, 21), ids.narrow(0, 5, 4), 13, 0.4, kKey);
   EXPECT_TENSOR_NEAR(slice, whole.narrow(0, 5, 4).narrow(1, 13, 21));
 }
 
-TEST(Dropout, ShareOfDroppedElementsIsP) {
-  const Tensor y = dropout(at::ones({1000, 100}), at::arange(1000), 0, 0.25, kKey);
+TEST_P(Dropout, ShareOfDroppedElementsIsP) {
+  const Tensor y = dropout(testing::ones({1000, 100}), testing::arange(1000), 0, 0.25, kKey);
   // 100,000 draws: one standard deviation is 0.0014.
   EXPECT_NEAR((y == 0).to(at::kDouble).mean().item<double>(), 0.25, 0.006);
 }
 
-TEST(Dropout, ADroppedInfinityIsZero) {
-  const Tensor x = at::full({1, 64}, std::numeric_limits<float>::infinity());
+TEST_P(Dropout, ADroppedInfinityIsZero) {
+  const Tensor x = testing::full({1, 64}, std::numeric_limits<float>::infinity());
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
     const Tensor y = dropout(x, row_ids_of({3}), 0, 0.5, kKey, kernels);
     EXPECT_FALSE(y.isnan().any().item<bool>());
@@ -83,30 +86,34 @@ TEST(Dropout, ADroppedInfinityIsZero) {
   }
 }
 
-TEST(Dropout, GradientMatchesFiniteDifferences) {
+TEST_P(Dropout, GradientMatchesFiniteDifferences) {
   at::manual_seed(4);
   const Tensor ids = row_ids_of({4, 9, 2});
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
-    const auto f = [&](const std::vector<Tensor>& in) { return dropout(in[0], ids, 3, 0.5, kKey, kernels); };
-    testing::expect_gradients_match_differences(f, {at::randn({3, 7}, at::kDouble)},
+    const auto forward = [&](const std::vector<Tensor>& in) { return dropout(in[0], ids, 3, 0.5, kKey, kernels); };
+    const auto backward = [&](const Tensor& dy, const std::vector<Tensor>&) -> std::vector<Tensor> {
+      return {dropout(dy, ids, 3, 0.5, kKey, kernels)};
+    };
+    testing::expect_gradients_match_differences(forward, backward, {testing::randn({3, 7}, at::kDouble)},
                                                 kernels == Kernels::kFused ? "fused" : "reference");
   }
 }
 
 TEST(Dropout, WrongArgumentsAreNamed) {
-  const Tensor x = at::ones({2, 3}), ids = at::arange(2);
+  const Tensor x = testing::ones({2, 3}), ids = testing::arange(2);
   EXPECT_THROW(dropout(x, ids, 0, 1.0, kKey), UserError);
   EXPECT_THROW(dropout(x, ids, 0, -0.1, kKey), UserError);
   EXPECT_THROW(dropout(x, ids, -1, 0.1, kKey), UserError);
-  EXPECT_THROW(dropout(x, at::arange(3), 0, 0.1, kKey), UserError);
-  EXPECT_THROW(dropout(x, at::ones({2}), 0, 0.1, kKey), UserError);
+  EXPECT_THROW(dropout(x, testing::arange(3), 0, 0.1, kKey), UserError);
+  EXPECT_THROW(dropout(x, testing::ones({2}), 0, 0.1, kKey), UserError);
 }
 
-TEST(PhiloxTensors, EqualTheScalarFunction) {
+TEST_P(PhiloxTensors, EqualTheScalarFunction) {
   const std::vector<int64_t> counters = {0, 1, 4294967295, 4294967296, -1, 0x123456789ABCDEF};
-  const Tensor low = at::tensor(counters, at::kLong).unsqueeze(1), high = at::tensor(counters, at::kLong).unsqueeze(0);
+  const Tensor low = testing::tensor(counters, at::kLong).unsqueeze(1),
+               high = testing::tensor(counters, at::kLong).unsqueeze(0);
   for (int64_t word = 0; word < 4; ++word) {
-    const Tensor words = reference::philox_words(kKey, low, high, at::scalar_tensor(word, at::kLong));
+    const Tensor words = reference::philox_words(kKey, low, high, testing::scalar_tensor(word, at::kLong));
     for (size_t i = 0; i < counters.size(); ++i) {
       for (size_t j = 0; j < counters.size(); ++j) {
         const PhiloxBlock block =
@@ -116,6 +123,9 @@ TEST(PhiloxTensors, EqualTheScalarFunction) {
     }
   }
 }
+
+MEGALITH_ON_EVERY_DEVICE(Dropout);
+MEGALITH_ON_EVERY_DEVICE(PhiloxTensors);
 
 }  // namespace
 }  // namespace megalith::ops

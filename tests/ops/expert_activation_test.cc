@@ -10,12 +10,14 @@
 #include "ops/swiglu/swiglu.h"
 #include "support/dtypes.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using ExpertActivations = testing::OnDevice;
 using testing::smallest_step_of;
 using testing::unit_of;
 
@@ -41,18 +43,18 @@ void for_each_activation(Body&& body) {
   }
 }
 
-TEST(ExpertActivation, MatchesReferenceAndFloat64) {
+TEST_P(ExpertActivations, MatchesReferenceAndFloat64) {
   at::manual_seed(1);
   for_each_activation([](ExpertActivation activation, const std::string& name) {
     for (const auto& [rows, columns] : kShapes) {
       for (const at::ScalarType dtype : testing::kFloatingDtypes) {
-        const Tensor x = (at::randn({rows, columns * (activation.is_gated ? 2 : 1)}) * 3).to(dtype);
-        const Tensor dy = at::randn({rows, columns}).to(dtype);
-        const Tensor weights = at::rand({rows}, wide_of(dtype)) + 0.1;
+        const Tensor x = (testing::randn({rows, columns * (activation.is_gated ? 2 : 1)}) * 3).to(dtype);
+        const Tensor dy = testing::randn({rows, columns}).to(dtype);
+        const Tensor weights = testing::rand({rows}, wide_of(dtype)) + 0.1;
         const double unit = unit_of(dtype), wide = unit_of(wide_of(dtype));
         for (const bool has_weights : {false, true}) {
           const Tensor w = has_weights ? weights : Tensor(), w64 = has_weights ? weights.to(at::kDouble) : Tensor();
-          const Tensor y64 = expert_activation_forward(x.to(at::kDouble), w64, activation, Kernels::kReference);
+          const Tensor y64 = expert_activation(x.to(at::kDouble), w64, activation, Kernels::kReference);
           const auto [dx64, dw64] =
               expert_activation_backward(dy.to(at::kDouble), x.to(at::kDouble), w64, activation, Kernels::kReference);
           for (const Kernels kernels : kBoth) {
@@ -63,7 +65,7 @@ TEST(ExpertActivation, MatchesReferenceAndFloat64) {
             // reference, for negative numbers, to a few units of the dtype of sums, times |dy up| < 30; act(gate)
             // rounds to half of fp16's smallest step, times |up| < 15.
             const double rel = 1.1 * unit + 16 * wide, abs = 128 * wide + 8 * smallest_step_of(dtype);
-            EXPECT_TENSOR_NEAR(expert_activation_forward(x, w, activation, kernels), y64,
+            EXPECT_TENSOR_NEAR(expert_activation(x, w, activation, kernels), y64,
                                {.abs = abs, .rel = rel, .what = what});
             const auto [dx, dw] = expert_activation_backward(dy, x, w, activation, kernels);
             EXPECT_TENSOR_NEAR(dx, dx64, {.abs = abs, .rel = rel, .what = what + " dx"});
@@ -78,70 +80,79 @@ TEST(ExpertActivation, MatchesReferenceAndFloat64) {
   });
 }
 
-TEST(ExpertActivation, GatedSiluWithoutWeightsIsSwiglu) {
+TEST_P(ExpertActivations, GatedSiluWithoutWeightsIsSwiglu) {
   at::manual_seed(2);
   for (const at::ScalarType dtype : testing::kFloatingDtypes) {
-    const Tensor x = at::randn({9, 2 * 77}).to(dtype), dy = at::randn({9, 77}).to(dtype);
+    const Tensor x = testing::randn({9, 2 * 77}).to(dtype), dy = testing::randn({9, 77}).to(dtype);
     const double unit = unit_of(dtype);
-    EXPECT_TENSOR_NEAR(expert_activation_forward(x), swiglu(x), {.rel = 2 * unit});
+    EXPECT_TENSOR_NEAR(expert_activation(x), swiglu(x), {.rel = 2 * unit});
     EXPECT_TENSOR_NEAR(std::get<0>(expert_activation_backward(dy, x)), swiglu_backward(dy, x),
                        {.abs = unit_of(wide_of(dtype)) * 16, .rel = 2 * unit});
   }
 }
 
-TEST(ExpertActivation, LargeNumbersNeitherOverflowNorTurnIntoNan) {
+// On the CPU only: references multiply 0 by infinity.
+TEST(ExpertActivations, LargeNumbersNeitherOverflowNorTurnIntoNan) {
   for_each_activation([](ExpertActivation activation, const std::string& what) {
     if (activation.is_gated || activation.kind == ActivationKind::kSquaredRelu) return;
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
       const Tensor x =
-          at::tensor({-1e30, -1e4, -200., -100., 100., 200., 1e4, 1e30}, at::kDouble).to(dtype).view({1, -1});
+          testing::tensor({-1e30, -1e4, -200., -100., 100., 200., 1e4, 1e30}, at::kDouble).to(dtype).view({1, -1});
       // 0 below (4e-42 at -100) and the number itself above.
-      EXPECT_TENSOR_NEAR(expert_activation_forward(x, {}, activation), at::relu(x),
-                         {.abs = 1e-30, .rel = 1e-6, .what = what});
+      EXPECT_TENSOR_NEAR(expert_activation(x, {}, activation), at::relu(x), {.abs = 1e-30, .rel = 1e-6, .what = what});
       EXPECT_TENSOR_NEAR(std::get<0>(expert_activation_backward(at::ones_like(x), x, {}, activation)),
                          (x > 0).to(dtype), {.abs = 1e-30, .rel = 1e-6, .what = what + " slope"});
     }
   });
 }
 
-TEST(ExpertActivation, GradientsMatchDifferences) {
+TEST_P(ExpertActivations, GradientsMatchDifferences) {
   at::manual_seed(3);
   for_each_activation([](ExpertActivation activation, const std::string& what) {
     for (const Kernels kernels : kBoth) {
-      const Tensor x = at::randn({3, 22}, at::kDouble), weights = at::rand({3}, at::kDouble);
+      const Tensor x = testing::randn({3, 22}, at::kDouble), weights = testing::rand({3}, at::kDouble);
       testing::expect_gradients_match_differences(
           [&](const std::vector<Tensor>& in) { return expert_activation(in[0], in[1], activation, kernels); },
+          [&](const Tensor& dy, const std::vector<Tensor>& in) -> std::vector<Tensor> {
+            const auto [dx, dweights] = expert_activation_backward(dy, in[0], in[1], activation, kernels);
+            return {dx, dweights};
+          },
           {x, weights}, what);
       testing::expect_gradients_match_differences(
-          [&](const std::vector<Tensor>& in) { return expert_activation(in[0], {}, activation, kernels); }, {x},
-          what + " without weights");
+          [&](const std::vector<Tensor>& in) { return expert_activation(in[0], {}, activation, kernels); },
+          [&](const Tensor& dy, const std::vector<Tensor>& in) -> std::vector<Tensor> {
+            return {std::get<0>(expert_activation_backward(dy, in[0], {}, activation, kernels))};
+          },
+          {x}, what + " without weights");
     }
   });
 }
 
-TEST(ExpertActivation, NumbersDoNotDependOnTheNumberOfThreads) {
+TEST(ExpertActivations, NumbersDoNotDependOnTheNumberOfThreads) {
   at::manual_seed(4);
   const int before = at::get_num_threads();
-  const Tensor x = at::randn({300, 2 * 130}).to(at::kBFloat16), dy = at::randn({300, 130}).to(at::kBFloat16);
-  const Tensor weights = at::rand({300});
+  const Tensor x = testing::randn({300, 2 * 130}).to(at::kBFloat16), dy = testing::randn({300, 130}).to(at::kBFloat16);
+  const Tensor weights = testing::rand({300});
   std::vector<Tensor> first;
   for (const int threads : {1, 2, 3, 7}) {
     at::set_num_threads(threads);
     const auto [dx, dw] = expert_activation_backward(dy, x, weights);
-    const std::vector<Tensor> result{expert_activation_forward(x, weights), dx, dw};
+    const std::vector<Tensor> result{expert_activation(x, weights), dx, dw};
     if (first.empty()) first = result;
     for (size_t i = 0; i < result.size(); ++i) EXPECT_TRUE(at::equal(result[i], first[i])) << "result " << i;
   }
   at::set_num_threads(before);
 }
 
-TEST(ExpertActivation, WrongArgumentsAreNamed) {
-  EXPECT_THROW(expert_activation(at::ones({2, 3})), UserError);
-  EXPECT_THROW(expert_activation(at::ones({2, 4}), at::ones({3})), UserError);
-  EXPECT_THROW(expert_activation(at::ones({2, 4}), at::ones({2}, at::kDouble)), UserError);
-  EXPECT_THROW(expert_activation(at::ones({4, 2}).t()), UserError);
-  EXPECT_THROW(expert_activation_backward(at::ones({2, 4}), at::ones({2, 4})), UserError);
+TEST(ExpertActivations, WrongArgumentsAreNamed) {
+  EXPECT_THROW(expert_activation(testing::ones({2, 3})), UserError);
+  EXPECT_THROW(expert_activation(testing::ones({2, 4}), testing::ones({3})), UserError);
+  EXPECT_THROW(expert_activation(testing::ones({2, 4}), testing::ones({2}, at::kDouble)), UserError);
+  EXPECT_THROW(expert_activation(testing::ones({4, 2}).t()), UserError);
+  EXPECT_THROW(expert_activation_backward(testing::ones({2, 4}), testing::ones({2, 4})), UserError);
 }
+
+MEGALITH_ON_EVERY_DEVICE(ExpertActivations);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -11,22 +11,24 @@
 
 #include "core/error.h"
 #include "support/dtypes.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using SquaredNorm = testing::OnDevice;
 
-TEST(SquaredNorm, MatchesALoopInLongDouble) {
+TEST_P(SquaredNorm, MatchesALoopInLongDouble) {
   at::manual_seed(1);
   for (const at::ScalarType dtype : testing::kFloatingDtypes) {
     std::vector<Tensor> tensors;
-    for (const int64_t count : {0, 1, 7, 16, 17, 131, 70001}) tensors.push_back(at::randn({count}).to(dtype));
-    tensors.push_back(at::randn({3, 5, 7}).to(dtype));
+    for (const int64_t count : {0, 1, 7, 16, 17, 131, 70001}) tensors.push_back(testing::randn({count}).to(dtype));
+    tensors.push_back(testing::randn({3, 5, 7}).to(dtype));
     long double expected = 0;
     for (const Tensor& tensor : tensors) {
-      const Tensor wide = tensor.to(at::kDouble).flatten();
+      const Tensor wide = tensor.to(at::kCPU, at::kDouble).flatten();
       for (int64_t i = 0; i < wide.numel(); ++i) {
         const long double value = wide.const_data_ptr<double>()[i];
         expected += value * value;
@@ -45,7 +47,8 @@ TEST(SquaredNorm, MatchesALoopInLongDouble) {
 
 TEST(SquaredNorm, RepeatsToTheBitWithAnyNumberOfThreads) {
   at::manual_seed(2);
-  const std::vector<Tensor> tensors{at::randn({200001}), at::randn({31}), at::randn({99999}).to(at::kBFloat16)};
+  const std::vector<Tensor> tensors{testing::randn({200001}), testing::randn({31}),
+                                    testing::randn({99999}).to(at::kBFloat16)};
   const int before = at::get_num_threads();
   std::vector<double> results;
   for (const int threads : {1, 2, 3, 8}) {
@@ -56,15 +59,15 @@ TEST(SquaredNorm, RepeatsToTheBitWithAnyNumberOfThreads) {
   for (const double result : results) EXPECT_EQ(result, results[0]);
 }
 
-TEST(SquaredNorm, LargeGradientsDoNotOverflow) {
-  EXPECT_DOUBLE_EQ(squared_norm({at::full({100}, 1e38, at::kFloat)}).item<double>(),
+TEST_P(SquaredNorm, LargeGradientsDoNotOverflow) {
+  EXPECT_DOUBLE_EQ(squared_norm({testing::full({100}, 1e38, at::kFloat)}).item<double>(),
                    100 * std::pow(static_cast<double>(1e38f), 2));
 }
 
-TEST(SquaredNorm, InfinityAndNanPassThrough) {
+TEST_P(SquaredNorm, InfinityAndNanPassThrough) {
   for (const at::ScalarType dtype : testing::kFloatingDtypes) {
     for (const int64_t where : {0, 40, 99}) {
-      Tensor x = at::ones({100}, dtype);
+      Tensor x = testing::ones({100}, dtype);
       x[where] = -std::numeric_limits<double>::infinity();
       EXPECT_EQ(squared_norm({x}).item<double>(), std::numeric_limits<double>::infinity());
       x[where] = std::numeric_limits<double>::quiet_NaN();
@@ -73,15 +76,17 @@ TEST(SquaredNorm, InfinityAndNanPassThrough) {
   }
 }
 
-TEST(SquaredNorm, NothingHasNoNorm) {
+TEST_P(SquaredNorm, NothingHasNoNorm) {
   EXPECT_EQ(squared_norm({}).item<double>(), 0);
-  EXPECT_EQ(squared_norm({at::empty({0})}).item<double>(), 0);
+  EXPECT_EQ(squared_norm({testing::zeros({0})}).item<double>(), 0);
 }
 
 TEST(SquaredNorm, WrongTensorsAreNamed) {
-  EXPECT_THROW(squared_norm({at::ones({3}, at::kInt)}), UserError);
-  EXPECT_THROW(squared_norm({at::ones({3, 4}).t()}), UserError);
+  EXPECT_THROW(squared_norm({testing::ones({3}, at::kInt)}), UserError);
+  EXPECT_THROW(squared_norm({testing::ones({3, 4}).t()}), UserError);
 }
+
+MEGALITH_ON_EVERY_DEVICE(SquaredNorm);
 
 }  // namespace
 }  // namespace megalith::ops

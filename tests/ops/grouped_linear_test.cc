@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/grouped_linear/gpu_aten.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using GroupedLinear = testing::OnDevice;
 
 constexpr at::ScalarType kDtypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
 constexpr Kernels kBoth[] = {Kernels::kFused, Kernels::kReference};
@@ -44,7 +45,7 @@ struct Case {
   Tensor offsets() const {
     std::vector<int64_t> rows{0};
     for (const int64_t count : counts) rows.push_back(rows.back() + count);
-    return at::tensor(rows, at::kLong);
+    return testing::tensor(rows, at::kLong);
   }
   int64_t rows() const { return offsets()[num_experts()].item<int64_t>(); }
 };
@@ -65,7 +66,7 @@ const std::vector<Case>& cases() {
 
 Tensor exact_product(const Case& c, const Tensor& rows, const Tensor& w, bool is_transposed) {
   const Tensor offsets = c.offsets(), wide = rows.to(at::kDouble);
-  Tensor y = at::zeros({c.rows(), w.size(is_transposed ? 1 : 2)}, at::kDouble);
+  Tensor y = testing::zeros({c.rows(), w.size(is_transposed ? 1 : 2)}, at::kDouble);
   for (int64_t j = 0; j < c.num_experts(); ++j) {
     const int64_t first = offsets[j].item<int64_t>(), count = c.counts[static_cast<size_t>(j)];
     const Tensor matrix = w[j].to(at::kDouble);
@@ -76,7 +77,7 @@ Tensor exact_product(const Case& c, const Tensor& rows, const Tensor& w, bool is
 
 Tensor exact_wgrad(const Case& c, const Tensor& dy, const Tensor& x) {
   const Tensor offsets = c.offsets();
-  Tensor dw = at::zeros({c.num_experts(), c.o, c.h}, at::kDouble);
+  Tensor dw = testing::zeros({c.num_experts(), c.o, c.h}, at::kDouble);
   for (int64_t j = 0; j < c.num_experts(); ++j) {
     const int64_t first = offsets[j].item<int64_t>(), count = c.counts[static_cast<size_t>(j)];
     dw[j].copy_(at::mm(dy.narrow(0, first, count).to(at::kDouble).t(), x.narrow(0, first, count).to(at::kDouble)));
@@ -84,13 +85,13 @@ Tensor exact_wgrad(const Case& c, const Tensor& dy, const Tensor& x) {
   return dw;
 }
 
-TEST(GroupedLinear, ForwardAndInputGradientMatchFloat64) {
+TEST_P(GroupedLinear, ForwardAndInputGradientMatchFloat64) {
   at::manual_seed(1);
   for (const Case& c : cases()) {
     const Tensor offsets = c.offsets();
     for (const at::ScalarType dtype : kDtypes) {
-      const Tensor x = at::randn({c.rows(), c.h}).to(dtype), dy = at::randn({c.rows(), c.o}).to(dtype);
-      const Tensor w = at::randn({c.num_experts(), c.o, c.h}).to(dtype);
+      const Tensor x = testing::randn({c.rows(), c.h}).to(dtype), dy = testing::randn({c.rows(), c.o}).to(dtype);
+      const Tensor w = testing::randn({c.num_experts(), c.o, c.h}).to(dtype);
       const Tensor y = exact_product(c, x, w, true), dx = exact_product(c, dy, w, false);
       const double near = tolerance_of(dtype);
       for (const Kernels kernels : kBoth) {
@@ -103,16 +104,16 @@ TEST(GroupedLinear, ForwardAndInputGradientMatchFloat64) {
   }
 }
 
-TEST(GroupedLinear, WeightGradientIsSummedWithoutRounding) {
+TEST_P(GroupedLinear, WeightGradientIsSummedWithoutRounding) {
   at::manual_seed(2);
   for (const Case& c : cases()) {
     const Tensor offsets = c.offsets();
     for (const at::ScalarType dtype : kDtypes) {
       // Rows of a wider tensor: only they must be contiguous.
-      const Tensor x = at::randn({c.rows(), c.h + 3}).to(dtype).narrow(1, 1, c.h);
-      const Tensor dy = at::randn({c.rows(), c.o + 2}).to(dtype).narrow(1, 2, c.o);
+      const Tensor x = testing::randn({c.rows(), c.h + 3}).to(dtype).narrow(1, 1, c.h);
+      const Tensor dy = testing::randn({c.rows(), c.o + 2}).to(dtype).narrow(1, 2, c.o);
       const Tensor exact = exact_wgrad(c, dy, x);
-      const Tensor before = at::randn(exact.sizes(), wide_of(dtype));
+      const Tensor before = testing::randn(exact.sizes(), wide_of(dtype));
       for (const Kernels kernels : kBoth) {
         const auto what = fmt::format("{} {} {}", c.name, c10::toString(dtype), static_cast<int>(kernels));
         // Products of 16-bit numbers are exact in fp32; at most 2100 of them are summed in fp32, never in 16 bits.
@@ -128,15 +129,16 @@ TEST(GroupedLinear, WeightGradientIsSummedWithoutRounding) {
   }
 }
 
-TEST(GroupedLinear, RowsMayBeStridedAndWeightsFlat) {
+TEST_P(GroupedLinear, RowsMayBeStridedAndWeightsFlat) {
   at::manual_seed(3);
   const Case c{"strided", {5, 0, 71}, 66, 65};
   for (const at::ScalarType dtype : kDtypes) {
-    const Tensor x = at::randn({c.rows(), c.h + 7}).to(dtype).narrow(1, 4, c.h);
-    const Tensor w = at::randn({3 * c.o, c.h}).to(dtype), offsets = c.offsets();
+    const Tensor x = testing::randn({c.rows(), c.h + 7}).to(dtype).narrow(1, 4, c.h);
+    const Tensor w = testing::randn({3 * c.o, c.h}).to(dtype), offsets = c.offsets();
     const Tensor y = grouped_linear_forward(x, w, offsets);
     EXPECT_TRUE(at::equal(y, grouped_linear_forward(x.contiguous(), w.view({3, c.o, c.h}), offsets)));
-    const Tensor dw = at::ones({3 * c.o, c.h}, wide_of(dtype)), same = at::ones({3, c.o, c.h}, wide_of(dtype));
+    const Tensor dw = testing::ones({3 * c.o, c.h}, wide_of(dtype)),
+                 same = testing::ones({3, c.o, c.h}, wide_of(dtype));
     grouped_linear_wgrad_(dw, y, x, offsets);
     grouped_linear_wgrad_(same, y, x.contiguous(), offsets);
     EXPECT_TRUE(at::equal(dw.view_as(same), same)) << c10::toString(dtype);
@@ -149,12 +151,12 @@ TEST(GroupedLinear, NumbersDoNotDependOnThreadsNorOnOtherExperts) {
   const Case c{"uneven", {700, 0, 30, 1, 300}, 200, 330};
   const Tensor offsets = c.offsets();
   for (const at::ScalarType dtype : kDtypes) {
-    const Tensor x = at::randn({c.rows(), c.h}).to(dtype), dy = at::randn({c.rows(), c.o}).to(dtype);
-    const Tensor w = at::randn({c.num_experts(), c.o, c.h}).to(dtype);
+    const Tensor x = testing::randn({c.rows(), c.h}).to(dtype), dy = testing::randn({c.rows(), c.o}).to(dtype);
+    const Tensor w = testing::randn({c.num_experts(), c.o, c.h}).to(dtype);
     std::vector<std::vector<Tensor>> results;
     for (const int threads : {1, 2, 3, 7}) {
       at::set_num_threads(threads);
-      const Tensor dw = at::ones({c.num_experts(), c.o, c.h}, wide_of(dtype));
+      const Tensor dw = testing::ones({c.num_experts(), c.o, c.h}, wide_of(dtype));
       grouped_linear_wgrad_(dw, dy, x, offsets);
       results.push_back({grouped_linear_forward(x, w, offsets), grouped_linear_dgrad(dy, w, offsets), dw});
     }
@@ -165,36 +167,45 @@ TEST(GroupedLinear, NumbersDoNotDependOnThreadsNorOnOtherExperts) {
       }
     }
     // The last expert alone.
-    const Tensor alone = at::tensor({0, 300}, at::kLong);
+    const Tensor alone = testing::tensor({0, 300}, at::kLong);
     EXPECT_TRUE(at::equal(grouped_linear_forward(x.narrow(0, 731, 300), w.narrow(0, 4, 1), alone),
                           results[0][0].narrow(0, 731, 300)))
         << c10::toString(dtype);
   }
 }
 
-TEST(GroupedLinear, GradientsMatchDifferences) {
+TEST_P(GroupedLinear, GradientsMatchDifferences) {
   at::manual_seed(5);
-  const Tensor offsets = at::tensor({0, 2, 2, 5}, at::kLong);
+  const Tensor offsets = testing::tensor({0, 2, 2, 5}, at::kLong);
   for (const Kernels kernels : kBoth) {
-    const auto f = [&](const std::vector<Tensor>& in) { return grouped_linear(in[0], in[1], offsets, kernels); };
-    const std::vector<Tensor> inputs{at::randn({5, 4}, at::kDouble), at::randn({3, 3, 4}, at::kDouble)};
-    testing::expect_gradients_match_differences(f, inputs, kernels == Kernels::kFused ? "fused" : "reference");
+    const auto forward = [&](const std::vector<Tensor>& in) {
+      return grouped_linear_forward(in[0], in[1], offsets, kernels);
+    };
+    const auto backward = [&](const Tensor& dy, const std::vector<Tensor>& in) -> std::vector<Tensor> {
+      const Tensor dw = at::empty_like(in[1]);
+      grouped_linear_wgrad_(dw, dy, in[0], offsets, /*accumulate=*/false, kernels);
+      return {grouped_linear_dgrad(dy, in[1], offsets, kernels), dw};
+    };
+    const std::vector<Tensor> inputs{testing::randn({5, 4}, at::kDouble), testing::randn({3, 3, 4}, at::kDouble)};
+    testing::expect_gradients_match_differences(forward, backward, inputs,
+                                                kernels == Kernels::kFused ? "fused" : "reference");
   }
 }
 
 // What a GPU runs, on the CPU, where ATen composes the grouped product.
-TEST(GroupedLinear, GroupedProductOfGpusMatchesTheReference) {
+TEST_P(GroupedLinear, GroupedProductOfGpusMatchesTheReference) {
   at::manual_seed(6);
   const Case c{"grouped", {5, 0, 71, 20}, 64, 96};
-  const Tensor x = at::randn({c.rows(), c.h}).to(at::kBFloat16), dy = at::randn({c.rows(), c.o}).to(at::kBFloat16);
-  const Tensor w = at::randn({4, c.o, c.h}).to(at::kBFloat16), offsets = c.offsets();
-  ASSERT_TRUE(gpu::takes_grouped_product(x, w));
+  const Tensor x = testing::randn({c.rows(), c.h}).to(at::kBFloat16),
+               dy = testing::randn({c.rows(), c.o}).to(at::kBFloat16);
+  const Tensor w = testing::randn({4, c.o, c.h}).to(at::kBFloat16), offsets = c.offsets();
+  ASSERT_TRUE(takes_grouped_product(x, w));
   const double near = tolerance_of(at::kBFloat16);
-  EXPECT_TENSOR_NEAR(gpu::grouped_linear_forward(x, w, offsets), exact_product(c, x, w, true), {.rel_to_max = near});
-  EXPECT_TENSOR_NEAR(gpu::grouped_linear_dgrad(dy, w, offsets), exact_product(c, dy, w, false), {.rel_to_max = near});
-  EXPECT_FALSE(gpu::takes_grouped_product(x.to(at::kFloat), w));
-  EXPECT_FALSE(gpu::takes_grouped_product(x.narrow(1, 0, 60), w.narrow(2, 0, 60)));
-  EXPECT_TENSOR_NEAR(gpu::grouped_linear_forward(x.to(at::kFloat), w.to(at::kFloat), offsets),
+  EXPECT_TENSOR_NEAR(kGroupedLinearGpuAten.forward(x, w, offsets), exact_product(c, x, w, true), {.rel_to_max = near});
+  EXPECT_TENSOR_NEAR(kGroupedLinearGpuAten.dgrad(dy, w, offsets), exact_product(c, dy, w, false), {.rel_to_max = near});
+  EXPECT_FALSE(takes_grouped_product(x.to(at::kFloat), w));
+  EXPECT_FALSE(takes_grouped_product(x.narrow(1, 0, 60), w.narrow(2, 0, 60)));
+  EXPECT_TENSOR_NEAR(kGroupedLinearGpuAten.forward(x.to(at::kFloat), w.to(at::kFloat), offsets),
                      exact_product(c, x, w, true), {.rel_to_max = 2e-6});
 }
 
@@ -206,8 +217,8 @@ TEST(GroupedLinear, MetaTensorsGiveShapes) {
 }
 
 TEST(GroupedLinear, WrongArgumentsAreNamed) {
-  const auto offsets = [](std::vector<int64_t> rows) { return at::tensor(rows, at::kLong); };
-  const Tensor x = at::ones({5, 4}), w = at::ones({2, 3, 4});
+  const auto offsets = [](std::vector<int64_t> rows) { return testing::tensor(rows, at::kLong); };
+  const Tensor x = testing::ones({5, 4}), w = testing::ones({2, 3, 4});
   EXPECT_NO_THROW(grouped_linear_forward(x, w, offsets({0, 5, 5})));
   EXPECT_THROW(grouped_linear_forward(x, w, offsets({0, 5, 4})), UserError);
   EXPECT_THROW(grouped_linear_forward(x, w, offsets({0, 6, 5})), UserError);
@@ -215,16 +226,20 @@ TEST(GroupedLinear, WrongArgumentsAreNamed) {
   EXPECT_THROW(grouped_linear_forward(x, w, offsets({0, 2, 4})), UserError);
   EXPECT_THROW(grouped_linear_forward(x, w, offsets({0, 5})), UserError);
   EXPECT_THROW(grouped_linear_forward(x, w, offsets({0})), UserError);
-  EXPECT_THROW(grouped_linear_forward(x, w, at::tensor({0, 2, 5}, at::kInt)), UserError);
+  EXPECT_THROW(grouped_linear_forward(x, w, testing::tensor({0, 2, 5}, at::kInt)), UserError);
   EXPECT_THROW(grouped_linear_forward(x, w.view({6, 4}), offsets({0, 1, 2, 3, 5})), UserError);
   EXPECT_THROW(grouped_linear_forward(x, w.transpose(1, 2), offsets({0, 2, 5})), UserError);
   EXPECT_THROW(grouped_linear_forward(x, w.to(at::kDouble), offsets({0, 2, 5})), UserError);
-  EXPECT_THROW(grouped_linear_forward(at::ones({4, 5}).t(), w, offsets({0, 2, 5})), UserError);
+  EXPECT_THROW(grouped_linear_forward(testing::ones({4, 5}).t(), w, offsets({0, 2, 5})), UserError);
   EXPECT_THROW(grouped_linear_dgrad(x, w, offsets({0, 2, 5})), UserError);
-  EXPECT_THROW(grouped_linear_wgrad_(at::ones({2, 3, 4}, at::kDouble), at::ones({5, 3}), x, offsets({0, 2, 5})),
+  EXPECT_THROW(
+      grouped_linear_wgrad_(testing::ones({2, 3, 4}, at::kDouble), testing::ones({5, 3}), x, offsets({0, 2, 5})),
+      UserError);
+  EXPECT_THROW(grouped_linear_wgrad_(testing::ones({2, 4, 4}), testing::ones({5, 3}), x, offsets({0, 2, 5})),
                UserError);
-  EXPECT_THROW(grouped_linear_wgrad_(at::ones({2, 4, 4}), at::ones({5, 3}), x, offsets({0, 2, 5})), UserError);
 }
+
+MEGALITH_ON_EVERY_DEVICE(GroupedLinear);
 
 }  // namespace
 }  // namespace megalith::ops

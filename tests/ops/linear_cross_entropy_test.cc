@@ -8,12 +8,14 @@
 #include <limits>
 
 #include "core/error.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using LinearCrossEntropy = testing::OnDevice;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr Kernels kBoth[] = {Kernels::kFused, Kernels::kReference};
@@ -27,8 +29,8 @@ struct Head {
 
 // Every fifth row does not count and has the label that data sets give it.
 Head make_head(int64_t t, int64_t h, int64_t v, int64_t valid, at::ScalarType dtype) {
-  Head head{at::randn({t, h}).to(dtype), (at::randn({v, h}) / 4).to(dtype), at::randint(0, valid, {t}),
-            at::rand({t}, wide_of(dtype)) + 0.5, valid};
+  Head head{testing::randn({t, h}).to(dtype), (testing::randn({v, h}) / 4).to(dtype), testing::randint(0, valid, {t}),
+            testing::rand({t}, wide_of(dtype)) + 0.5, valid};
   for (int64_t i = 4; i < t; i += 5) {
     head.labels[i] = -100;
     head.row_scale[i] = 0;
@@ -57,7 +59,7 @@ void expect_matches(const Head& head, int64_t chunk_rows, const std::string& wha
   const double near = is_bf16 ? 1.0 / 64 : is_double ? 1e-13 : 5e-6;
   for (const Kernels kernels : kBoth) {
     const LinearCrossEntropyOptions options{.valid_vocab = head.valid, .chunk_rows = chunk_rows, .kernels = kernels};
-    const Tensor before = at::randn(head.w.sizes(), wide_of(dtype)), dw = before.clone();
+    const Tensor before = testing::randn(head.w.sizes(), wide_of(dtype)), dw = before.clone();
     const auto [losses, dx] = linear_cross_entropy(head.x, head.w, head.labels, head.row_scale, true, dw, options);
     const auto name = what + (kernels == Kernels::kReference ? " reference" : "");
     EXPECT_TENSOR_NEAR(losses, exact.losses, {.abs = near, .rel = near, .what = name + " losses"});
@@ -73,7 +75,7 @@ void expect_matches(const Head& head, int64_t chunk_rows, const std::string& wha
   }
 }
 
-TEST(LinearCrossEntropy, MatchesFloat64WithChunksTailsAndPadding) {
+TEST_P(LinearCrossEntropy, MatchesFloat64WithChunksTailsAndPadding) {
   at::manual_seed(1);
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     const auto name = c10::toString(dtype);
@@ -84,22 +86,22 @@ TEST(LinearCrossEntropy, MatchesFloat64WithChunksTailsAndPadding) {
   }
 }
 
-TEST(LinearCrossEntropy, FrozenHeadGetsNoGradientButPassesItOn) {
+TEST_P(LinearCrossEntropy, FrozenHeadGetsNoGradientButPassesItOn) {
   at::manual_seed(2);
   const Head head = make_head(20, 8, 30, 30, at::kFloat);
   const auto [losses, dx] = linear_cross_entropy(head.x, head.w, head.labels, head.row_scale, true, {});
   EXPECT_TENSOR_NEAR(dx, compute_exact(head).dx, {.rel_to_max = 1e-5});
 }
 
-TEST(LinearCrossEntropy, RowsThatDoNotCountAreIgnoredWhateverTheyHold) {
+TEST_P(LinearCrossEntropy, RowsThatDoNotCountAreIgnoredWhateverTheyHold) {
   for (const Kernels kernels : kBoth) {
     const Head head = make_head(10, 4, 12, 12, at::kFloat);
     head.x[4].fill_(kInfinity);
-    const Tensor dw = at::zeros({12, 4});
+    const Tensor dw = testing::zeros({12, 4});
     const auto [losses, dx] = linear_cross_entropy(head.x.narrow(0, 0, 9), head.w, head.labels.narrow(0, 0, 9),
                                                    head.row_scale.narrow(0, 0, 9), true, {}, {.kernels = kernels});
     EXPECT_EQ(losses[4].item<double>(), 0);
-    EXPECT_TENSOR_NEAR(dx[4], at::zeros({4}));
+    EXPECT_TENSOR_NEAR(dx[4], testing::zeros({4}));
     EXPECT_TRUE(at::isfinite(dx).all().item<bool>());
   }
 }
@@ -111,7 +113,7 @@ TEST(LinearCrossEntropy, ResultsDoNotDependOnTheNumberOfThreads) {
   std::vector<std::vector<Tensor>> results;
   for (const int threads : {1, 2, 3}) {
     at::set_num_threads(threads);
-    const Tensor dw = at::zeros({500, 64});
+    const Tensor dw = testing::zeros({500, 64});
     const auto [losses, dx] = linear_cross_entropy(head.x, head.w, head.labels, head.row_scale, true, dw,
                                                    {.valid_vocab = 490, .chunk_rows = 64});
     results.push_back({losses, dx, dw});
@@ -123,12 +125,12 @@ TEST(LinearCrossEntropy, ResultsDoNotDependOnTheNumberOfThreads) {
 }
 
 // What ranks that share the vocabulary do: statistics of slices, joined, give the whole's loss and gradient.
-TEST(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
+TEST_P(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
   at::manual_seed(4);
   constexpr int64_t kRows = 13, kSlice = 40, kValid = 107;  // of the third slice 27 columns count; of the fourth none
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
-    const Tensor logits = (at::randn({kRows, 4 * kSlice}) * 3).to(dtype);
-    const Tensor labels = at::randint(0, kValid, {kRows}), scale = at::rand({kRows}, wide_of(dtype)) + 0.5;
+    const Tensor logits = (testing::randn({kRows, 4 * kSlice}) * 3).to(dtype);
+    const Tensor labels = testing::randint(0, kValid, {kRows}), scale = testing::rand({kRows}, wide_of(dtype)) + 0.5;
     const Tensor exact_logits = logits.to(at::kDouble).narrow(1, 0, kValid).clone().requires_grad_(true);
     const Tensor exact = -at::log_softmax(exact_logits, 1).gather(1, labels.unsqueeze(1)).squeeze(1);
     const Tensor exact_gradient = torch::autograd::grad({(exact * scale.to(at::kDouble)).sum()}, {exact_logits})[0];
@@ -140,7 +142,7 @@ TEST(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
         const Tensor slice = logits.narrow(1, r * kSlice, kSlice);
         parts.push_back(softmax_statistics(slice, labels, r * kSlice, valid_of(r), kernels));
       }
-      EXPECT_TENSOR_NEAR(parts[3].row_max, at::full({kRows}, -kInfinity), {.what = "row_max without columns"});
+      EXPECT_TENSOR_NEAR(parts[3].row_max, testing::full({kRows}, -kInfinity), {.what = "row_max without columns"});
       Tensor highest = parts[0].row_max, sum = at::zeros_like(highest), target = at::zeros_like(highest);
       for (const auto& part : parts) highest = at::maximum(highest, part.row_max);
       for (const auto& part : parts) {
@@ -158,13 +160,13 @@ TEST(LinearCrossEntropy, SlicesOfTheVocabularyJoinToTheWhole) {
       const double unit = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 2 * near;
       EXPECT_TENSOR_NEAR(gradient.narrow(1, 0, kValid), exact_gradient,
                          {.abs = dtype == at::kDouble ? 1e-14 : 1e-6, .rel = 1.1 * unit, .what = "gradient"});
-      EXPECT_TENSOR_NEAR(gradient.narrow(1, kValid, 4 * kSlice - kValid), at::zeros({kRows, 4 * kSlice - kValid}),
+      EXPECT_TENSOR_NEAR(gradient.narrow(1, kValid, 4 * kSlice - kValid), testing::zeros({kRows, 4 * kSlice - kValid}),
                          {.what = "padding"});
     }
   }
 }
 
-TEST(LinearCrossEntropy, NonFiniteLogitsReachTheLoss) {
+TEST_P(LinearCrossEntropy, NonFiniteLogitsReachTheLoss) {
   for (const Kernels kernels : kBoth) {
     const Head head = make_head(3, 4, 9, 9, at::kFloat);
     head.x[1][2] = std::nan("");
@@ -184,6 +186,8 @@ TEST(LinearCrossEntropy, WrongArgumentsAreNamed) {
     EXPECT_EQ(error.message(), "linear_cross_entropy: valid_vocab is 10, but must be between 0 and the 9 columns");
   }
 }
+
+MEGALITH_ON_EVERY_DEVICE(LinearCrossEntropy);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -7,12 +7,15 @@
 #include "core/error.h"
 #include "ops/linear/products.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using Linear = testing::OnDevice;
+using Embedding = testing::OnDevice;
 
 struct Shape {
   int64_t t, h, o;
@@ -38,12 +41,13 @@ double tolerance_of(at::ScalarType dtype) {
   }
 }
 
-TEST(Linear, ForwardAndInputGradientMatchFloat64) {
+TEST_P(Linear, ForwardAndInputGradientMatchFloat64) {
   at::manual_seed(1);
   for (const auto& [t, h, o] : kShapes) {
     for (const at::ScalarType dtype : kDtypes) {
-      const Tensor x = at::randn({t, h}).to(dtype), w = at::randn({o, h}).to(dtype), bias = at::randn({o}).to(dtype);
-      const Tensor dy = at::randn({t, o}).to(dtype);
+      const Tensor x = testing::randn({t, h}).to(dtype), w = testing::randn({o, h}).to(dtype),
+                   bias = testing::randn({o}).to(dtype);
+      const Tensor dy = testing::randn({t, o}).to(dtype);
       const Tensor exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
       const Tensor dx = at::mm(dy.to(at::kDouble), w.to(at::kDouble));
       const double near = tolerance_of(dtype);
@@ -70,16 +74,16 @@ TEST(Linear, BlockedProductsMatchFloat64AndReference) {
     // Rows of wider tensors, an odd number of elements apart and off any alignment; what lies between them is no
     // number.
     const auto strided = [](int64_t rows, int64_t columns) {
-      const Tensor wide = at::full({rows, columns + 3 + columns % 2}, std::nan(""), at::kBFloat16);
+      const Tensor wide = testing::full({rows, columns + 3 + columns % 2}, std::nan(""), at::kBFloat16);
       const Tensor inner = wide.narrow(1, 1, columns);
-      inner.copy_(at::randn({rows, columns}));
+      inner.copy_(testing::randn({rows, columns}));
       return inner;
     };
     for (const bool is_strided : {false, true}) {
       const auto make = [&](int64_t rows, int64_t columns) {
-        return is_strided ? strided(rows, columns) : at::randn({rows, columns}).to(at::kBFloat16);
+        return is_strided ? strided(rows, columns) : testing::randn({rows, columns}).to(at::kBFloat16);
       };
-      const Tensor x = make(t, h), w = make(o, h), dy = make(t, o), bias = at::randn({o}).to(at::kBFloat16);
+      const Tensor x = make(t, h), w = make(o, h), dy = make(t, o), bias = testing::randn({o}).to(at::kBFloat16);
       const Tensor exact = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
       const Tensor dx = at::mm(dy.to(at::kDouble), w.to(at::kDouble));
       // One rounding to bf16, to nearest: 2^-8 of the value; beside it only the error of sums in fp32.
@@ -100,17 +104,17 @@ TEST(Linear, BlockedProductsMatchFloat64AndReference) {
 TEST(Linear, BlockedProductsWriteNothingBesideTheirRows) {
   at::manual_seed(10);
   const int64_t t = 130, h = 67, o = 97;
-  const Tensor x = at::randn({t, h}).to(at::kBFloat16), w = at::randn({o, h}).to(at::kBFloat16);
-  const Tensor dy = at::randn({t, o}).to(at::kBFloat16);
+  const Tensor x = testing::randn({t, h}).to(at::kBFloat16), w = testing::randn({o, h}).to(at::kBFloat16);
+  const Tensor dy = testing::randn({t, o}).to(at::kBFloat16);
   const auto expect_inside = [&](int64_t columns, auto&& write, const Tensor& expected) {
-    const Tensor buffer = at::full({t + 2, columns + 9}, 5.0, at::kBFloat16), untouched = buffer.clone();
+    const Tensor buffer = testing::full({t + 2, columns + 9}, 5.0, at::kBFloat16), untouched = buffer.clone();
     const auto inside = [&](const Tensor& whole) { return whole.narrow(0, 1, t).narrow(1, 4, columns); };
     write(inside(buffer));
     inside(untouched).copy_(expected);
     EXPECT_TENSOR_NEAR(buffer, untouched);
   };
   expect_inside(
-      o, [&](const Tensor& y) { cpu::linear_forward_out(y, x, w, std::nullopt); }, linear_forward(x, w));
+      o, [&](const Tensor& y) { cpu::linear_forward_out(y, x, w, /*bias=*/{}); }, linear_forward(x, w));
   expect_inside(
       h, [&](const Tensor& dx) { cpu::linear_dgrad_out(dx, dy, w); }, linear_dgrad(dy, w));
 }
@@ -120,8 +124,8 @@ TEST(Linear, BlockedProductsDoNotDependOnTheNumberOfThreads) {
   at::manual_seed(11);
   const int before = at::get_num_threads();
   for (const auto& [t, h, o] : kProductShapes) {
-    const Tensor x = at::randn({t, h}).to(at::kBFloat16), w = at::randn({o, h}).to(at::kBFloat16);
-    const Tensor dy = at::randn({t, o}).to(at::kBFloat16), bias = at::randn({o}).to(at::kBFloat16);
+    const Tensor x = testing::randn({t, h}).to(at::kBFloat16), w = testing::randn({o, h}).to(at::kBFloat16);
+    const Tensor dy = testing::randn({t, o}).to(at::kBFloat16), bias = testing::randn({o}).to(at::kBFloat16);
     at::set_num_threads(1);
     const Tensor y = linear_forward(x, w, bias), dx = linear_dgrad(dy, w);
     for (const int threads : {2, 3, 7}) {
@@ -133,15 +137,15 @@ TEST(Linear, BlockedProductsDoNotDependOnTheNumberOfThreads) {
   at::set_num_threads(before);
 }
 
-TEST(Linear, WeightGradientIsSummedWithoutRounding) {
+TEST_P(Linear, WeightGradientIsSummedWithoutRounding) {
   at::manual_seed(2);
   for (const auto& [t, h, o] : kShapes) {
     for (const at::ScalarType dtype : kDtypes) {
       // Rows of a wider tensor: only they must be contiguous.
-      const Tensor x = at::randn({t, h + 3}).to(dtype).narrow(1, 1, h);
-      const Tensor dy = at::randn({t, o + 2}).to(dtype).narrow(1, 2, o);
+      const Tensor x = testing::randn({t, h + 3}).to(dtype).narrow(1, 1, h);
+      const Tensor dy = testing::randn({t, o + 2}).to(dtype).narrow(1, 2, o);
       const Tensor exact = at::mm(dy.to(at::kDouble).t(), x.to(at::kDouble));
-      const Tensor before = at::randn({o, h}, wide_of(dtype));
+      const Tensor before = testing::randn({o, h}, wide_of(dtype));
       for (const Kernels kernels : kBoth) {
         const auto what = fmt::format("({}, {}, {}) {}", t, h, o, c10::toString(dtype));
         // Products of 16-bit numbers are exact in fp32; t of them are summed in fp32, never in 16 bits.
@@ -149,7 +153,7 @@ TEST(Linear, WeightGradientIsSummedWithoutRounding) {
         const double near = dtype == at::kDouble ? 1e-14 : 2e-6;
         linear_wgrad_(allowed, dy, x, true, kernels);
         EXPECT_TENSOR_NEAR(allowed, before + exact, {.abs = near, .rel_to_max = near, .what = what + " summed"});
-        const Tensor fresh = at::full({o, h}, std::nan(""), before.options());
+        const Tensor fresh = testing::full({o, h}, std::nan(""), before.options());
         linear_wgrad_(fresh, dy, x, false, kernels);
         EXPECT_TENSOR_NEAR(fresh, exact, {.rel_to_max = near, .what = what + " fresh"});
       }
@@ -157,33 +161,34 @@ TEST(Linear, WeightGradientIsSummedWithoutRounding) {
   }
 }
 
-TEST(Linear, WeightGradientWritesNothingBesideItsRows) {
+TEST_P(Linear, WeightGradientWritesNothingBesideItsRows) {
   at::manual_seed(3);
-  const Tensor x = at::randn({37, 70}).to(at::kBFloat16), dy = at::randn({37, 45}).to(at::kBFloat16);
-  const Tensor buffer = at::full({47, 80}, 5.0f);
+  const Tensor x = testing::randn({37, 70}).to(at::kBFloat16), dy = testing::randn({37, 45}).to(at::kBFloat16);
+  const Tensor buffer = testing::full({47, 80}, 5.0f);
   linear_wgrad_(buffer.narrow(0, 1, 45).narrow(1, 4, 70), dy, x, false);
-  const Tensor untouched = at::full({47, 80}, 5.0f);
+  const Tensor untouched = testing::full({47, 80}, 5.0f);
   untouched.narrow(0, 1, 45).narrow(1, 4, 70).copy_(at::mm(dy.to(at::kFloat).t(), x.to(at::kFloat)));
   EXPECT_TENSOR_NEAR(buffer, untouched, {.abs = 1e-4});
 }
 
-TEST(Linear, NoTokensGiveNoGradient) {
-  const Tensor x = at::empty({0, 4}, at::kBFloat16), dy = at::empty({0, 3}, at::kBFloat16), dw = at::ones({3, 4});
+TEST_P(Linear, NoTokensGiveNoGradient) {
+  const Tensor x = testing::zeros({0, 4}, at::kBFloat16), dy = testing::zeros({0, 3}, at::kBFloat16),
+               dw = testing::ones({3, 4});
   linear_wgrad_(dw, dy, x, true);
-  EXPECT_TENSOR_NEAR(dw, at::ones({3, 4}));
+  EXPECT_TENSOR_NEAR(dw, testing::ones({3, 4}));
   linear_wgrad_(dw, dy, x, false);
-  EXPECT_TENSOR_NEAR(dw, at::zeros({3, 4}));
+  EXPECT_TENSOR_NEAR(dw, testing::zeros({3, 4}));
 }
 
 TEST(Linear, GradientsDoNotDependOnTheNumberOfThreads) {
   at::manual_seed(4);
   const int before = at::get_num_threads();
-  const Tensor x = at::randn({300, 200}).to(at::kBFloat16), dy = at::randn({300, 500}).to(at::kBFloat16);
-  const Tensor ids = at::randint(0, 20, {300});
+  const Tensor x = testing::randn({300, 200}).to(at::kBFloat16), dy = testing::randn({300, 500}).to(at::kBFloat16);
+  const Tensor ids = testing::randint(0, 20, {300});
   std::vector<std::vector<Tensor>> results;
   for (const int threads : {1, 2, 3, 7}) {
     at::set_num_threads(threads);
-    const Tensor dw = at::ones({500, 200}), db = at::ones({500}), de = at::ones({20, 200});
+    const Tensor dw = testing::ones({500, 200}), db = testing::ones({500}), de = testing::ones({20, 200});
     linear_wgrad_(dw, dy, x);
     bias_grad_(db, dy);
     embedding_wgrad_(de, ids, x);
@@ -195,12 +200,12 @@ TEST(Linear, GradientsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(Linear, BiasGradientMatchesFloat64) {
+TEST_P(Linear, BiasGradientMatchesFloat64) {
   at::manual_seed(5);
   for (const auto& [t, h, o] : kShapes) {
     for (const at::ScalarType dtype : kDtypes) {
       for (const Kernels kernels : kBoth) {
-        const Tensor dy = at::randn({t, o}).to(dtype), db = at::ones({o}, wide_of(dtype));
+        const Tensor dy = testing::randn({t, o}).to(dtype), db = testing::ones({o}, wide_of(dtype));
         bias_grad_(db, dy, kernels);
         const double near = dtype == at::kDouble ? 1e-13 : 2e-6;
         const auto what = fmt::format("({}, {}) {}", t, o, c10::toString(dtype));
@@ -210,34 +215,42 @@ TEST(Linear, BiasGradientMatchesFloat64) {
   }
 }
 
-TEST(Linear, GradientsMatchDifferences) {
+TEST_P(Linear, GradientsMatchDifferences) {
   at::manual_seed(6);
   for (const Kernels kernels : kBoth) {
+    const auto gradients = [&](const Tensor& dy, const std::vector<Tensor>& in) -> std::vector<Tensor> {
+      const Tensor dw = at::empty_like(in[1]), db = at::zeros({dy.size(1)}, dy.options());
+      linear_wgrad_(dw, dy, in[0], /*accumulate=*/false, kernels);
+      bias_grad_(db, dy, kernels);
+      const Tensor dx = linear_dgrad(dy, in[1], kernels);
+      return in.size() == 3 ? std::vector<Tensor>{dx, dw, db} : std::vector<Tensor>{dx, dw};
+    };
     testing::expect_gradients_match_differences(
-        [&](const std::vector<Tensor>& x) { return linear(x[0], x[1], x[2], kernels); },
-        {at::randn({3, 5}, at::kDouble), at::randn({4, 5}, at::kDouble), at::randn({4}, at::kDouble)}, "linear");
+        [&](const std::vector<Tensor>& in) { return linear_forward(in[0], in[1], in[2], kernels); }, gradients,
+        {testing::randn({3, 5}, at::kDouble), testing::randn({4, 5}, at::kDouble), testing::randn({4}, at::kDouble)},
+        "linear");
     testing::expect_gradients_match_differences(
-        [&](const std::vector<Tensor>& x) { return linear(x[0], x[1], {}, kernels); },
-        {at::randn({3, 5}, at::kDouble), at::randn({4, 5}, at::kDouble)}, "linear without bias");
+        [&](const std::vector<Tensor>& in) { return linear_forward(in[0], in[1], {}, kernels); }, gradients,
+        {testing::randn({3, 5}, at::kDouble), testing::randn({4, 5}, at::kDouble)}, "linear without bias");
   }
 }
 
-TEST(Embedding, PicksRowsAndGivesZerosForOtherRanksIds) {
+TEST_P(Embedding, PicksRowsAndGivesZerosForOtherRanksIds) {
   at::manual_seed(7);
-  const Tensor ids = at::tensor({10, 9, 14, 15, 12, 10, 0}, at::kLong);
+  const Tensor ids = testing::tensor({10, 9, 14, 15, 12, 10, 0}, at::kLong);
   for (const at::ScalarType dtype : kDtypes) {
-    const Tensor table = at::randn({5, 13}).to(dtype);
-    const Tensor zero = at::zeros({13}, dtype);
+    const Tensor table = testing::randn({5, 13}).to(dtype);
+    const Tensor zero = testing::zeros({13}, dtype);
     const Tensor expected = at::stack({table[0], zero, table[4], zero, table[2], table[0], zero});
     for (const Kernels kernels : kBoth) EXPECT_TENSOR_NEAR(embedding_forward(ids, table, 10, kernels), expected);
   }
 }
 
-TEST(Embedding, WeightGradientAddsInTokenOrder) {
+TEST_P(Embedding, WeightGradientAddsInTokenOrder) {
   at::manual_seed(8);
-  const Tensor ids = at::randint(5, 40, {200});
+  const Tensor ids = testing::randint(5, 40, {200});
   for (const at::ScalarType dtype : kDtypes) {
-    const Tensor dy = at::randn({200, 19}).to(dtype), before = at::randn({30, 19}, wide_of(dtype));
+    const Tensor dy = testing::randn({200, 19}).to(dtype), before = testing::randn({30, 19}, wide_of(dtype));
     const Tensor expected = before.clone();
     for (int64_t i = 0; i < 200; ++i) {
       const int64_t row = ids[i].item<int64_t>() - 7;
@@ -252,7 +265,7 @@ TEST(Embedding, WeightGradientAddsInTokenOrder) {
 }
 
 TEST(Linear, WrongArgumentsAreNamed) {
-  const Tensor x = at::randn({3, 5}), w = at::randn({4, 6});
+  const Tensor x = testing::randn({3, 5}), w = testing::randn({4, 6});
   try {
     linear_forward(x, w);
     FAIL() << "shapes that do not fit passed";
@@ -260,12 +273,15 @@ TEST(Linear, WrongArgumentsAreNamed) {
     EXPECT_EQ(error.message(), "linear_forward: w has shape (4, 6), but must be (4, 5)");
   }
   try {
-    linear_wgrad_(at::zeros({4, 5}, at::kBFloat16), at::randn({3, 4}).to(at::kBFloat16), x.to(at::kBFloat16));
+    linear_wgrad_(testing::zeros({4, 5}, at::kBFloat16), testing::randn({3, 4}).to(at::kBFloat16), x.to(at::kBFloat16));
     FAIL() << "a narrow gradient buffer passed";
   } catch (const UserError& error) {
     EXPECT_EQ(error.message(), "linear_wgrad_: dw is BFloat16, but must be Float");
   }
 }
+
+MEGALITH_ON_EVERY_DEVICE(Linear);
+MEGALITH_ON_EVERY_DEVICE(Embedding);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -10,12 +10,15 @@
 #include "core/error.h"
 #include "support/dtypes.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using RmsNorm = testing::OnDevice;
+using AddRmsNorm = testing::OnDevice;
 
 struct Shape {
   int64_t rows, columns;
@@ -23,15 +26,17 @@ struct Shape {
 // One element, primes, less than a register, a register and a tail, many blocks of rows.
 constexpr Shape kShapes[] = {{1, 1}, {3, 7}, {2, 64}, {5, 131}, {97, 48}, {200, 257}};
 
-TEST(RmsNorm, ForwardMatchesReferenceAndFloat64) {
+TEST_P(RmsNorm, ForwardMatchesReferenceAndFloat64) {
   at::manual_seed(1);
   for (const auto& [rows, columns] : kShapes) {
     for (const at::ScalarType dtype : testing::kFloatingDtypes) {
-      const Tensor x = (at::randn({rows, columns}) * 3).to(dtype), weight = (1 + at::randn({columns}) / 4).to(dtype);
+      const Tensor x = (testing::randn({rows, columns}) * 3).to(dtype),
+                   weight = (1 + testing::randn({columns}) / 4).to(dtype);
       const auto [y, inv_rms] = rms_norm_forward(x, weight, 1e-5);
       ASSERT_EQ(y.scalar_type(), dtype);
       const auto what = fmt::format("({}, {}) {}", rows, columns, c10::toString(dtype));
-      const Tensor exact = rms_norm(x.to(at::kDouble), weight.to(at::kDouble), 1e-5, Kernels::kReference);
+      const Tensor exact =
+          std::get<0>(rms_norm_forward(x.to(at::kDouble), weight.to(at::kDouble), 1e-5, Kernels::kReference));
       // Two roundings, of n and of the product, each half a unit; float's statistics add a few units of float.
       const double unit = testing::unit_of(dtype), step = 2 * testing::smallest_step_of(dtype);  // |weight| < 3
       EXPECT_TENSOR_NEAR(
@@ -44,17 +49,17 @@ TEST(RmsNorm, ForwardMatchesReferenceAndFloat64) {
                           .rel = 2.1 * unit + (dtype == at::kDouble ? 8 * unit : 0x1p-20),
                           .what = what + " reference"});
       EXPECT_TENSOR_NEAR(inv_rms, inv_rms_ref, {.rel = dtype == at::kDouble ? 1e-14 : 1e-6, .what = what + " inv_rms"});
-      EXPECT_TENSOR_NEAR(rms_norm(x, weight, 1e-5), y, {.what = what + " without graph"});
     }
   }
 }
 
-TEST(RmsNorm, BackwardMatchesReferenceAndFloat64) {
+TEST_P(RmsNorm, BackwardMatchesReferenceAndFloat64) {
   at::manual_seed(2);
   for (const auto& [rows, columns] : kShapes) {
     for (const at::ScalarType dtype : testing::kFloatingDtypes) {
-      const Tensor x = (at::randn({rows, columns}) * 3).to(dtype), weight = (1 + at::randn({columns}) / 4).to(dtype);
-      const Tensor dy = at::randn({rows, columns}).to(dtype);
+      const Tensor x = (testing::randn({rows, columns}) * 3).to(dtype),
+                   weight = (1 + testing::randn({columns}) / 4).to(dtype);
+      const Tensor dy = testing::randn({rows, columns}).to(dtype);
       const auto [y, inv_rms] = rms_norm_forward(x, weight, 1e-5);
       const auto what = fmt::format("({}, {}) {}", rows, columns, c10::toString(dtype));
       const auto [dx, dweight] = rms_norm_backward(dy, x, weight, inv_rms);
@@ -77,30 +82,39 @@ TEST(RmsNorm, BackwardMatchesReferenceAndFloat64) {
   }
 }
 
-TEST(RmsNorm, GradientMatchesFiniteDifferences) {
+TEST_P(RmsNorm, GradientMatchesFiniteDifferences) {
   at::manual_seed(3);
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
-    const auto f = [kernels](const std::vector<Tensor>& in) { return rms_norm(in[0], in[1], 1e-3, kernels); };
-    testing::expect_gradients_match_differences(f, {at::randn({3, 11}, at::kDouble), at::randn({11}, at::kDouble)},
-                                                kernels == Kernels::kFused ? "fused" : "reference");
+    const auto forward = [kernels](const std::vector<Tensor>& in) {
+      return std::get<0>(rms_norm_forward(in[0], in[1], 1e-3, kernels));
+    };
+    const auto backward = [kernels](const Tensor& dy, const std::vector<Tensor>& in) -> std::vector<Tensor> {
+      const Tensor inv_rms = std::get<1>(rms_norm_forward(in[0], in[1], 1e-3, kernels));
+      const auto [dx, dweight] = rms_norm_backward(dy, in[0], in[1], inv_rms, kernels);
+      return {dx, dweight};
+    };
+    testing::expect_gradients_match_differences(
+        forward, backward, {testing::randn({3, 11}, at::kDouble), testing::randn({11}, at::kDouble)},
+        kernels == Kernels::kFused ? "fused" : "reference");
   }
 }
 
-TEST(AddRmsNorm, EqualsTheTwoStepsItFuses) {
+TEST_P(AddRmsNorm, EqualsTheTwoStepsItFuses) {
   at::manual_seed(4);
   for (const auto& [rows, columns] : kShapes) {
     for (const at::ScalarType dtype : testing::kFloatingDtypes) {
       for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
         const auto what = fmt::format("({}, {}) {}", rows, columns, c10::toString(dtype));
-        const Tensor x = at::randn({rows, columns}).to(dtype), residual = at::randn({rows, columns}).to(dtype);
-        const Tensor weight = (1 + at::randn({columns}) / 4).to(dtype);
+        const Tensor x = testing::randn({rows, columns}).to(dtype),
+                     residual = testing::randn({rows, columns}).to(dtype);
+        const Tensor weight = (1 + testing::randn({columns}) / 4).to(dtype);
         const auto [y, sum, inv_rms] = add_rms_norm_forward(x, residual, weight, 1e-5, kernels);
         EXPECT_TENSOR_NEAR(sum, x + residual, {.what = what + " sum"});
         const auto [y_alone, inv_rms_alone] = rms_norm_forward(sum, weight, 1e-5, kernels);
         EXPECT_TENSOR_NEAR(y, y_alone, {.what = what + " y"});
         EXPECT_TENSOR_NEAR(inv_rms, inv_rms_alone, {.what = what + " inv_rms"});
 
-        const Tensor dy = at::randn({rows, columns}).to(dtype), dsum = at::randn({rows, columns}).to(dtype);
+        const Tensor dy = testing::randn({rows, columns}).to(dtype), dsum = testing::randn({rows, columns}).to(dtype);
         const auto [dx, dweight] = add_rms_norm_backward(dy, dsum, sum, weight, inv_rms, kernels);
         const auto [dx_alone, dweight_alone] = rms_norm_backward(dy, sum, weight, inv_rms, kernels);
         EXPECT_TENSOR_NEAR(dweight, dweight_alone, {.what = what + " dweight"});
@@ -114,7 +128,7 @@ TEST(AddRmsNorm, EqualsTheTwoStepsItFuses) {
 
 TEST(RmsNorm, WeightGradientDoesNotDependOnTheNumberOfThreads) {
   at::manual_seed(5);
-  const Tensor x = at::randn({333, 129}), weight = at::randn({129}), dy = at::randn({333, 129});
+  const Tensor x = testing::randn({333, 129}), weight = testing::randn({129}), dy = testing::randn({333, 129});
   const Tensor inv_rms = std::get<1>(rms_norm_forward(x, weight, 1e-5));
   const int before = at::get_num_threads();
   std::vector<Tensor> results;
@@ -126,26 +140,29 @@ TEST(RmsNorm, WeightGradientDoesNotDependOnTheNumberOfThreads) {
   for (const Tensor& result : results) EXPECT_TRUE(at::equal(result, results[0]));
 }
 
-TEST(RmsNorm, NoRowsGiveNoGradient) {
-  const Tensor x = at::empty({0, 5}), weight = at::ones({5});
+TEST_P(RmsNorm, NoRowsGiveNoGradient) {
+  const Tensor x = testing::zeros({0, 5}), weight = testing::ones({5});
   const auto [y, inv_rms] = rms_norm_forward(x, weight, 1e-5);
   EXPECT_EQ(y.sizes(), x.sizes());
-  EXPECT_TENSOR_NEAR(std::get<1>(rms_norm_backward(x, x, weight, inv_rms)), at::zeros({5}));
+  EXPECT_TENSOR_NEAR(std::get<1>(rms_norm_backward(x, x, weight, inv_rms)), testing::zeros({5}));
 }
 
 TEST(RmsNorm, WrongArgumentsAreNamed) {
-  const Tensor x = at::ones({2, 6}), weight = at::ones({6});
-  EXPECT_THROW(rms_norm(x, at::ones({5}), 1e-5), UserError);
-  EXPECT_THROW(rms_norm(x, weight.to(at::kBFloat16), 1e-5), UserError);
-  EXPECT_THROW(rms_norm(x.to(at::kInt), weight, 1e-5), UserError);
-  EXPECT_THROW(rms_norm(at::ones({6, 2}).t(), weight, 1e-5), UserError);
-  EXPECT_THROW(rms_norm(at::ones({2, 3, 6}), weight, 1e-5), UserError);
+  const Tensor x = testing::ones({2, 6}), weight = testing::ones({6});
+  EXPECT_THROW(rms_norm_forward(x, testing::ones({5}), 1e-5), UserError);
+  EXPECT_THROW(rms_norm_forward(x, weight.to(at::kBFloat16), 1e-5), UserError);
+  EXPECT_THROW(rms_norm_forward(x.to(at::kInt), weight, 1e-5), UserError);
+  EXPECT_THROW(rms_norm_forward(testing::ones({6, 2}).t(), weight, 1e-5), UserError);
+  EXPECT_THROW(rms_norm_forward(testing::ones({2, 3, 6}), weight, 1e-5), UserError);
   try {
-    rms_norm(x, at::ones({5}), 1e-5);
+    rms_norm_forward(x, testing::ones({5}), 1e-5);
   } catch (const UserError& error) {
-    EXPECT_EQ(error.message(), "rms_norm: weight has shape (5), but must be (6)");
+    EXPECT_EQ(error.message(), "rms_norm_forward: weight has shape (5), but must be (6)");
   }
 }
+
+MEGALITH_ON_EVERY_DEVICE(RmsNorm);
+MEGALITH_ON_EVERY_DEVICE(AddRmsNorm);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -9,18 +9,20 @@
 #include "core/error.h"
 #include "support/dtypes.h"
 #include "support/gradients.h"
+#include "support/on_device.h"
 #include "support/tensor_near.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
+using TokenPermutation = testing::OnDevice;
 using testing::smallest_step_of;
 using testing::unit_of;
 
 constexpr Kernels kBoth[] = {Kernels::kFused, Kernels::kReference};
 
-Tensor numbers(const std::vector<int64_t>& values) { return at::tensor(values, at::kLong); }
+Tensor numbers(const std::vector<int64_t>& values) { return testing::tensor(values, at::kLong); }
 at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 // k different experts for each token; a quarter of the pairs is dropped.
@@ -28,11 +30,11 @@ struct Routing {
   Tensor experts, keep;
 };
 Routing random_routing(int64_t t, int64_t k, int64_t e) {
-  const Tensor experts = std::get<1>(at::rand({t, e}).topk(k, 1)).contiguous();
-  return {experts, at::rand({t, k}) > 0.25};
+  const Tensor experts = std::get<1>(testing::rand({t, e}).topk(k, 1)).contiguous();
+  return {experts, testing::rand({t, k}) > 0.25};
 }
 
-TEST(TokenPermutation, PairsAreSortedByExpertThenToken) {
+TEST_P(TokenPermutation, PairsAreSortedByExpertThenToken) {
   const Tensor experts = numbers({2, 0, 0, 2, 2, 3}).view({3, 2});
   for (const Kernels kernels : kBoth) {
     const ExpertOrder all = sort_by_expert(experts, 5, {}, kernels);
@@ -51,7 +53,7 @@ TEST(TokenPermutation, PairsAreSortedByExpertThenToken) {
   }
 }
 
-TEST(TokenPermutation, KernelAndReferenceSortAlike) {
+TEST_P(TokenPermutation, KernelAndReferenceSortAlike) {
   at::manual_seed(1);
   struct Size {
     int64_t t, k, e;
@@ -70,7 +72,7 @@ TEST(TokenPermutation, KernelAndReferenceSortAlike) {
   }
 }
 
-TEST(TokenPermutation, RowsFollowTheMapsInEveryDtype) {
+TEST_P(TokenPermutation, RowsFollowTheMapsInEveryDtype) {
   at::manual_seed(2);
   struct Size {
     int64_t t, k, e, h;
@@ -80,13 +82,13 @@ TEST(TokenPermutation, RowsFollowTheMapsInEveryDtype) {
       const Routing routing = random_routing(t, k, e);
       const ExpertOrder order = sort_by_expert(routing.experts, e, routing.keep);
       const int64_t n = order.source.size(0);
-      const Tensor x = at::randn({t, h + 3}).to(dtype).narrow(1, 2, h), dout = at::randn({t, h}).to(dtype);
-      const Tensor y = at::randn({n, h + 1}).to(dtype).narrow(1, 1, h);
-      const Tensor weights = at::rand({t, k}, wide_of(dtype));
+      const Tensor x = testing::randn({t, h + 3}).to(dtype).narrow(1, 2, h), dout = testing::randn({t, h}).to(dtype);
+      const Tensor y = testing::randn({n, h + 1}).to(dtype).narrow(1, 1, h);
+      const Tensor weights = testing::rand({t, k}, wide_of(dtype));
       const Tensor permuted = x.index_select(0, order.source);
       // In float64, pair by pair.
-      const Tensor sums = at::zeros({t, h}, at::kDouble), plain = at::zeros({t, h}, at::kDouble);
-      const Tensor dy = at::zeros({n, h}, at::kDouble), dweights = at::zeros({t, k}, at::kDouble);
+      const Tensor sums = testing::zeros({t, h}, at::kDouble), plain = testing::zeros({t, h}, at::kDouble);
+      const Tensor dy = testing::zeros({n, h}, at::kDouble), dweights = testing::zeros({t, k}, at::kDouble);
       for (int64_t i = 0; i < t * k; ++i) {
         const int64_t slot = order.slots.view(-1)[i].item<int64_t>(), token = i / k;
         if (slot < 0) continue;
@@ -99,12 +101,12 @@ TEST(TokenPermutation, RowsFollowTheMapsInEveryDtype) {
       }
       for (const Kernels kernels : kBoth) {
         const auto what = fmt::format("({}, {}, {}, {}) {}", t, k, e, h, c10::toString(dtype));
-        EXPECT_TENSOR_NEAR(permute_tokens_forward(x, order.source, kernels), permuted, {.what = what});
+        EXPECT_TENSOR_NEAR(permute_tokens(x, order.source, kernels), permuted, {.what = what});
         // Sums of at most 6 products in the wide dtype, then one rounding.
         const double unit = unit_of(dtype), wide = 16 * unit_of(wide_of(dtype)), step = smallest_step_of(dtype);
         const testing::Tolerance rounded{.abs = 6 * wide + step, .rel = 0.51 * unit + wide, .what = what};
-        EXPECT_TENSOR_NEAR(combine_tokens_forward(y, order.slots, weights, kernels), sums, rounded);
-        EXPECT_TENSOR_NEAR(combine_tokens_forward(y, order.slots, {}, kernels), plain, rounded);
+        EXPECT_TENSOR_NEAR(combine_tokens(y, order.slots, weights, kernels), sums, rounded);
+        EXPECT_TENSOR_NEAR(combine_tokens(y, order.slots, {}, kernels), plain, rounded);
         const auto [dy_k, dweights_k] = combine_tokens_backward(dout, y, order.source, order.slots, weights, kernels);
         EXPECT_TENSOR_NEAR(dy_k, dy, rounded);
         // Sums of h products of numbers below 5.
@@ -114,18 +116,18 @@ TEST(TokenPermutation, RowsFollowTheMapsInEveryDtype) {
   }
 }
 
-TEST(TokenPermutation, RowsOfPaddingAreZero) {
+TEST_P(TokenPermutation, RowsOfPaddingAreZero) {
   // Two experts padded to three rows each: rows 2 and 5 are nobody's.
   const Tensor source = numbers({0, 1, -1, 1, 2, -1}), slots = numbers({0, 3, 1, -1, 4, -1}).view({3, 2});
   const Tensor valid_slots = numbers({0, -1, 1, 3, 4, -1}).view({3, 2});
-  const Tensor x = at::rand({3, 19}) + 1, y = at::full({6, 19}, 7.0f), weights = at::rand({3, 2}) + 1;
+  const Tensor x = testing::rand({3, 19}) + 1, y = testing::full({6, 19}, 7.0f), weights = testing::rand({3, 2}) + 1;
   for (const Kernels kernels : kBoth) {
-    const Tensor rows = permute_tokens_forward(x, source, kernels);
-    EXPECT_TENSOR_NEAR(rows[2], at::zeros({19}));
+    const Tensor rows = permute_tokens(x, source, kernels);
+    EXPECT_TENSOR_NEAR(rows[2], testing::zeros({19}));
     EXPECT_TENSOR_NEAR(rows[4], x[2]);
     const auto [dy, dweights] = combine_tokens_backward(x, y, source, valid_slots, weights, kernels);
-    EXPECT_TENSOR_NEAR(dy[2], at::zeros({19}));
-    EXPECT_TENSOR_NEAR(dy[5], at::zeros({19}));
+    EXPECT_TENSOR_NEAR(dy[2], testing::zeros({19}));
+    EXPECT_TENSOR_NEAR(dy[5], testing::zeros({19}));
     EXPECT_TENSOR_NEAR(dy[3], weights[1][1] * x[1]);
     EXPECT_EQ(dweights[0][1].item<float>(), 0);
   }
@@ -136,13 +138,13 @@ TEST(TokenPermutation, NumbersDoNotDependOnTheNumberOfThreads) {
   const int before = at::get_num_threads();
   const Routing routing = random_routing(500, 4, 9);
   const ExpertOrder order = sort_by_expert(routing.experts, 9, routing.keep);
-  const Tensor y = at::randn({order.source.size(0), 300}).to(at::kBFloat16);
-  const Tensor dout = at::randn({500, 300}).to(at::kBFloat16), weights = at::rand({500, 4});
+  const Tensor y = testing::randn({order.source.size(0), 300}).to(at::kBFloat16);
+  const Tensor dout = testing::randn({500, 300}).to(at::kBFloat16), weights = testing::rand({500, 4});
   std::vector<std::vector<Tensor>> results;
   for (const int threads : {1, 2, 3, 7}) {
     at::set_num_threads(threads);
     const auto [dy, dweights] = combine_tokens_backward(dout, y, order.source, order.slots, weights);
-    results.push_back({combine_tokens_forward(y, order.slots, weights), dy, dweights});
+    results.push_back({combine_tokens(y, order.slots, weights), dy, dweights});
   }
   at::set_num_threads(before);
   for (const auto& result : results) {
@@ -150,7 +152,7 @@ TEST(TokenPermutation, NumbersDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(TokenPermutation, GradientsMatchDifferences) {
+TEST_P(TokenPermutation, GradientsMatchDifferences) {
   at::manual_seed(4);
   const Routing routing = random_routing(5, 2, 4);
   const ExpertOrder order = sort_by_expert(routing.experts, 4, routing.keep);
@@ -158,14 +160,24 @@ TEST(TokenPermutation, GradientsMatchDifferences) {
   for (const Kernels kernels : kBoth) {
     const std::string what = kernels == Kernels::kFused ? "fused" : "reference";
     testing::expect_gradients_match_differences(
-        [&](const std::vector<Tensor>& in) { return permute_tokens(in[0], order.source, order.slots, kernels); },
-        {at::randn({5, 3}, at::kDouble)}, what + " permute");
+        [&](const std::vector<Tensor>& in) { return permute_tokens(in[0], order.source, kernels); },
+        [&](const Tensor& dy, const std::vector<Tensor>&) -> std::vector<Tensor> {
+          return {combine_tokens(dy, order.slots, {}, kernels)};
+        },
+        {testing::randn({5, 3}, at::kDouble)}, what + " permute");
     testing::expect_gradients_match_differences(
-        [&](const std::vector<Tensor>& in) { return combine_tokens(in[0], order.source, order.slots, in[1], kernels); },
-        {at::randn({n, 3}, at::kDouble), at::randn({5, 2}, at::kDouble)}, what + " weighted");
+        [&](const std::vector<Tensor>& in) { return combine_tokens(in[0], order.slots, in[1], kernels); },
+        [&](const Tensor& dout, const std::vector<Tensor>& in) -> std::vector<Tensor> {
+          const auto [dy, dweights] = combine_tokens_backward(dout, in[0], order.source, order.slots, in[1], kernels);
+          return {dy, dweights};
+        },
+        {testing::randn({n, 3}, at::kDouble), testing::randn({5, 2}, at::kDouble)}, what + " weighted");
     testing::expect_gradients_match_differences(
-        [&](const std::vector<Tensor>& in) { return combine_tokens(in[0], order.source, order.slots, {}, kernels); },
-        {at::randn({n, 3}, at::kDouble)}, what + " plain");
+        [&](const std::vector<Tensor>& in) { return combine_tokens(in[0], order.slots, {}, kernels); },
+        [&](const Tensor& dout, const std::vector<Tensor>&) -> std::vector<Tensor> {
+          return {permute_tokens(dout, order.source, kernels)};
+        },
+        {testing::randn({n, 3}, at::kDouble)}, what + " plain");
   }
 }
 
@@ -173,16 +185,18 @@ TEST(TokenPermutation, WrongArgumentsAreNamed) {
   EXPECT_THROW(sort_by_expert(numbers({0, 3}).view({1, 2}), 3), UserError);
   EXPECT_THROW(sort_by_expert(numbers({0, -1}).view({1, 2}), 3), UserError);
   EXPECT_THROW(sort_by_expert(numbers({0, 1}), 3), UserError);
-  EXPECT_THROW(sort_by_expert(numbers({0, 1}).view({1, 2}), 3, at::ones({1, 1}, at::kBool)), UserError);
-  const Tensor x = at::ones({2, 3}), source = numbers({0, 1}), slots = numbers({0, 1}).view({2, 1});
-  EXPECT_THROW(permute_tokens_forward(x, numbers({2})), UserError);
-  EXPECT_THROW(permute_tokens_forward(x, numbers({-2})), UserError);
-  EXPECT_THROW(permute_tokens_forward(x.t(), source), UserError);
-  EXPECT_THROW(combine_tokens_forward(x, numbers({2}).view({1, 1})), UserError);
-  EXPECT_THROW(combine_tokens_forward(x, slots, at::ones({2, 1}, at::kDouble)), UserError);
+  EXPECT_THROW(sort_by_expert(numbers({0, 1}).view({1, 2}), 3, testing::ones({1, 1}, at::kBool)), UserError);
+  const Tensor x = testing::ones({2, 3}), source = numbers({0, 1}), slots = numbers({0, 1}).view({2, 1});
+  EXPECT_THROW(permute_tokens(x, numbers({2})), UserError);
+  EXPECT_THROW(permute_tokens(x, numbers({-2})), UserError);
+  EXPECT_THROW(permute_tokens(x.t(), source), UserError);
+  EXPECT_THROW(combine_tokens(x, numbers({2}).view({1, 1})), UserError);
+  EXPECT_THROW(combine_tokens(x, slots, testing::ones({2, 1}, at::kDouble)), UserError);
   EXPECT_THROW(combine_tokens_backward(x, x, source, slots, {}), UserError);
-  EXPECT_THROW(combine_tokens_backward(at::ones({3, 3}), x, source, slots, at::ones({2, 1})), UserError);
+  EXPECT_THROW(combine_tokens_backward(testing::ones({3, 3}), x, source, slots, testing::ones({2, 1})), UserError);
 }
+
+MEGALITH_ON_EVERY_DEVICE(TokenPermutation);
 
 }  // namespace
 }  // namespace megalith::ops

@@ -13,7 +13,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
-#include "ops/rms_norm/rms_norm.h"
+#include "nn/activation.h"
 
 namespace megalith {
 namespace {
@@ -26,8 +26,8 @@ class Tracing : public testing::Test {
   // An iteration with an operator of each kind, forward and backward, and two collectives that overlap.
   void work() {
     const ProfileRange range("forward");
-    const at::Tensor x = at::randn({5, 16}).requires_grad_(), weight = at::ones({16}).requires_grad_();
-    ops::rms_norm(at::silu(x), weight, 1e-5).sum().backward();
+    const at::Tensor x = at::randn({5, 16}).requires_grad_();
+    activated(at::silu(x), ops::ActivationKind::kSilu, /*is_gated=*/true, Kernels::kFused).sum().backward();
     at::Tensor sum = at::ones({3}), other = at::ones({2});
     Work first = groups_.dp->all_reduce(sum, ReduceOp::kSum, "layers.0.weight");
     Work second = groups_.dp->all_reduce(other, ReduceOp::kSum, "layers.1.weight");
@@ -73,7 +73,7 @@ TEST_F(Tracing, NamesOperatorsRangesAndCollectivesOfTheIterationsAskedFor) {
   }
   const Json trace = load_json(folder_ / "made" / "rank0.iterations_2_to_3.pt.trace.json");
   const std::multiset<std::string> names = names_of(trace);
-  for (const char* name : {"aten::silu", "aten::silu_backward", "megalith::rms_norm", "megalith::rms_norm_backward",
+  for (const char* name : {"aten::silu", "aten::silu_backward", "megalith::swiglu", "megalith::swiglu_backward",
                            "forward", "all_reduce dp layers.0.weight 12 B"}) {
     EXPECT_GE(names.count(name), 2u) << name;
   }

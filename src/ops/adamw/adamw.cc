@@ -1,18 +1,14 @@
-// Interface of adamw_: checks the shards, then calls the dispatcher or the reference.
+// On the CPU all shards are cut into pieces of one size for the threads.
 #include "ops/adamw/adamw.h"
 
 #include <ATen/core/grad_mode.h>
 
-#include "core/error.h"
-#include "ops/adamw/reference.h"
-#include "ops/arguments.h"
-#include "ops/library.h"
+#include <algorithm>
+#include <cmath>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def(
-      "adamw_(Tensor(a!)[] model, Tensor(b!)[] master, Tensor[] grad, Tensor(c!)[] exp_avg, Tensor(d!)[] exp_avg_sq, "
-      "float[] lr, float[] weight_decay, Tensor grad_scale, float beta1, float beta2, float eps, int step) -> ()");
-}
+#include "core/error.h"
+#include "ops/adamw/kernel.h"
+#include "ops/arguments.h"
 
 namespace megalith::ops {
 namespace {
@@ -48,9 +44,56 @@ void check_shard(const AdamwShard& shard, const at::Tensor& grad_scale) {
 }
 
 // The tensors seen as one run of elements each, so that shapes need not agree.
-at::Tensor flat(const at::Tensor& tensor) { return tensor.view({-1}); }
+AdamwShard flat(const AdamwShard& shard) {
+  AdamwShard result = shard;
+  for (at::Tensor AdamwShard::*tensor :
+       {&AdamwShard::model, &AdamwShard::master, &AdamwShard::grad, &AdamwShard::exp_avg, &AdamwShard::exp_avg_sq}) {
+    if ((shard.*tensor).defined()) result.*tensor = (shard.*tensor).view({-1});
+  }
+  return result;
+}
+
+constexpr int64_t kAdamwPieceElements = 1 << 16;
+
+void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options) {
+  std::vector<cpu::AdamwPiece> pieces;
+  const auto at_element = [](const at::Tensor& tensor, int64_t first) {
+    return static_cast<char*>(tensor.mutable_data_ptr()) + first * static_cast<int64_t>(tensor.element_size());
+  };
+  for (const AdamwShard& shard : shards) {
+    const at::Tensor& model = shard.model.defined() ? shard.model : shard.master;
+    for (int64_t first = 0; first < shard.master.numel(); first += kAdamwPieceElements) {
+      pieces.push_back({.model_dtype = to_dtype(model.scalar_type()),
+                        .moment_dtype = to_dtype(shard.exp_avg.scalar_type()),
+                        .is_double = shard.master.scalar_type() == at::kDouble,
+                        .count = std::min(kAdamwPieceElements, shard.master.numel() - first),
+                        .model = shard.model.defined() ? at_element(model, first) : nullptr,
+                        .master = at_element(shard.master, first),
+                        .grad = at_element(shard.grad, first),
+                        .exp_avg = at_element(shard.exp_avg, first),
+                        .exp_avg_sq = at_element(shard.exp_avg_sq, first),
+                        .lr = shard.lr,
+                        .weight_decay = shard.weight_decay});
+    }
+  }
+  MEGALITH_CPU_KERNEL(adamw)
+  (pieces.data(), static_cast<int64_t>(pieces.size()),
+   {.grad_scale = grad_scale.item<double>(),
+    .beta1 = options.beta1,
+    .beta2 = options.beta2,
+    .eps = options.eps,
+    .correction1 = 1 - std::pow(options.beta1, options.step),
+    .correction2 = 1 - std::pow(options.beta2, options.step)});
+}
+
+constexpr AdamwTable kAdamwCpu{.step = adamw_on_cpu};
+// Tensors without storage have nothing to update.
+constexpr AdamwTable kAdamwMeta{.step = [](const at::Tensor&, const std::vector<AdamwShard>&, const AdamwOptions&) {}};
 
 }  // namespace
+
+constexpr Operator<AdamwTable> kAdamw{
+    .name = "adamw", .reference = &kAdamwReference, .cpu = &kAdamwCpu, .meta = &kAdamwMeta};
 
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
             Kernels kernels) {
@@ -58,27 +101,12 @@ void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale,
   check_shape("adamw_", {"grad_scale", grad_scale}, {});
   check_dtype("adamw_", {"grad_scale", grad_scale}, grad_scale.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   if (options.step < 1) throw UserError(fmt::format("adamw_: step is {}, but is counted from 1", options.step));
-  std::vector<at::Tensor> model, master, grad, exp_avg, exp_avg_sq;
-  std::vector<double> lr, weight_decay;
+  std::vector<AdamwShard> flat_shards;
   for (const AdamwShard& shard : shards) {
     check_shard(shard, grad_scale);
-    master.push_back(flat(shard.master));
-    model.push_back(shard.model.defined() ? flat(shard.model) : master.back());
-    grad.push_back(flat(shard.grad));
-    exp_avg.push_back(flat(shard.exp_avg));
-    exp_avg_sq.push_back(flat(shard.exp_avg_sq));
-    lr.push_back(shard.lr);
-    weight_decay.push_back(shard.weight_decay);
+    flat_shards.push_back(flat(shard));
   }
-  if (kernels == Kernels::kReference) {
-    return reference::adamw_(model, master, grad, exp_avg, exp_avg_sq, lr, weight_decay, grad_scale, options.beta1,
-                             options.beta2, options.eps, options.step);
-  }
-  static const auto op =
-      find_op<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::ArrayRef<double>,
-                   at::ArrayRef<double>, const at::Tensor&, double, double, double, int64_t)>("megalith::adamw_");
-  op.call(model, master, grad, exp_avg, exp_avg_sq, lr, weight_decay, grad_scale, options.beta1, options.beta2,
-          options.eps, options.step);
+  kAdamw.run("adamw_", &AdamwTable::step, kernels, grad_scale, flat_shards, options);
 }
 
 }  // namespace megalith::ops

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
@@ -36,5 +36,12 @@ struct AdamwOptions {
 //             as a tensor so that a GPU need not wait for the host.
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
             Kernels kernels = Kernels::kFused);
+
+struct AdamwTable {
+  // The tensors of a shard have one dim.
+  void (*step)(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options);
+};
+extern const AdamwTable kAdamwReference;
+extern const Operator<AdamwTable> kAdamw;
 
 }  // namespace megalith::ops

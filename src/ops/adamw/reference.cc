@@ -1,34 +1,33 @@
 // The definition of adamw_, in ATen's operators.
-#include "ops/adamw/reference.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
 
-#include "ops/library.h"
+#include "ops/adamw/adamw.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
+namespace {
 
-void adamw_(at::TensorList model, at::TensorList master, at::TensorList grad, at::TensorList exp_avg,
-            at::TensorList exp_avg_sq, at::ArrayRef<double> lr, at::ArrayRef<double> weight_decay,
-            const at::Tensor& grad_scale, double beta1, double beta2, double eps, int64_t step) {
-  at::NoGradGuard no_grad;
+void adamw_(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options) {
+  const auto [beta1, beta2, eps, step] = options;
   const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
-  for (size_t i = 0; i < master.size(); ++i) {
-    const at::ScalarType wide = master[i].scalar_type();
-    const at::Tensor g = grad[i] * grad_scale.to(wide);
-    const at::Tensor m = at::lerp(exp_avg[i].to(wide), g, 1 - beta1);
-    const at::Tensor v = exp_avg_sq[i].to(wide) * beta2 + g.square() * (1 - beta2);
+  for (const AdamwShard& shard : shards) {
+    const at::ScalarType wide = shard.master.scalar_type();
+    const at::Tensor g = shard.grad * grad_scale.to(wide);
+    const at::Tensor m = at::lerp(shard.exp_avg.to(wide), g, 1 - beta1);
+    const at::Tensor v = shard.exp_avg_sq.to(wide) * beta2 + g.square() * (1 - beta2);
     const at::Tensor denominator = v.sqrt() / std::sqrt(correction2) + eps;
-    master[i].mul_(1 - lr[i] * weight_decay[i]).addcdiv_(m, denominator, -lr[i] / correction1);
-    exp_avg[i].copy_(m);
-    exp_avg_sq[i].copy_(v);
-    if (!model[i].is_same(master[i])) model[i].copy_(master[i].view_as(model[i]));
+    shard.master.mul_(1 - shard.lr * shard.weight_decay).addcdiv_(m, denominator, -shard.lr / correction1);
+    shard.exp_avg.copy_(m);
+    shard.exp_avg_sq.copy_(v);
+    if (shard.model.defined()) shard.model.copy_(shard.master);
   }
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  m.impl("adamw_", TORCH_FN(megalith::ops::reference::adamw_));
-}
+constexpr AdamwTable kAdamwReference{.step = reference::adamw_};
+
+}  // namespace megalith::ops

@@ -1,20 +1,7 @@
-// Interface of attention: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/attention/attention.h"
 
 #include "core/error.h"
 #include "ops/arguments.h"
-#include "ops/attention/reference.h"
-#include "ops/attention/schema.h"
-#include "ops/library.h"
-
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("attention(Tensor q, Tensor k, Tensor v, float scale, " MEGALITH_ATTENTION_MASK_SCHEMA ") -> Tensor");
-  m.def("attention_forward(Tensor q, Tensor k, Tensor v, float scale, " MEGALITH_ATTENTION_MASK_SCHEMA
-        ") -> (Tensor out, Tensor lse)");
-  m.def(
-      "attention_backward(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, float scale, "
-      "bool with_dbias, " MEGALITH_ATTENTION_MASK_SCHEMA ") -> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias)");
-}
 
 namespace megalith::ops {
 namespace {
@@ -80,21 +67,14 @@ void check_arguments(const char* op, const at::Tensor& q, const at::Tensor& k, c
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                     const AttentionMask& mask, const AttentionDropout& dropout, Kernels kernels) {
-  check_arguments("attention", q, k, v, mask, dropout);
-  if (kernels == Kernels::kReference) return std::get<0>(reference::attention_forward(q, k, v, scale, mask, dropout));
-  static const auto op = find_op<FlatSignature<AttentionBody>>("megalith::attention");
-  return call_with_mask(op, mask, dropout, q, k, v, scale);
-}
+constexpr Operator<AttentionTable> kAttention{
+    .name = "attention", .reference = &kAttentionReference, .cpu = &kAttentionCpu, .meta = &kAttentionMeta};
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                      double scale, const AttentionMask& mask,
                                                      const AttentionDropout& dropout, Kernels kernels) {
   check_arguments("attention_forward", q, k, v, mask, dropout);
-  if (kernels == Kernels::kReference) return reference::attention_forward(q, k, v, scale, mask, dropout);
-  static const auto op = find_op<FlatSignature<AttentionForwardBody>>("megalith::attention_forward");
-  return call_with_mask(op, mask, dropout, q, k, v, scale);
+  return kAttention.run("attention_forward", &AttentionTable::forward, kernels, q, k, v, scale, mask, dropout);
 }
 
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -110,12 +90,8 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   check_dtype(kOp, {"lse", lse}, wide_dtype(q.scalar_type()));
   check_shape(kOp, {"lse", lse}, {q.size(0), q.size(2), q.size(1)});
   check_devices(kOp, {{"q", q}, {"lse", lse}});
-  if (kernels == Kernels::kReference) {
-    return reference::attention_backward(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias);
-  }
-  static const auto op = find_op<FlatSignature<AttentionBackwardBody>>("megalith::attention_backward");
-  auto [dq, dk, dv, dbias] = call_with_mask(op, mask, dropout, dout, q, k, v, out, lse, scale, with_dbias);
-  return {dq, dk, dv, dbias};
+  return kAttention.run(kOp, &AttentionTable::backward, kernels, dout, q, k, v, out, lse, scale, mask, dropout,
+                        with_dbias);
 }
 
 }  // namespace megalith::ops

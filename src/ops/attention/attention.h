@@ -19,10 +19,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <tuple>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
@@ -48,11 +47,6 @@ struct AttentionDropout {
   int64_t head_start = 0;  // first local head's number in the whole model
 };
 
-// Differentiable in q, k, v and bias.
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
-                     const AttentionMask& mask, const AttentionDropout& dropout = {},
-                     Kernels kernels = Kernels::kFused);
-
 // returns (out, lse)
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                      double scale, const AttentionMask& mask,
@@ -70,5 +64,16 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
                                       const AttentionMask& mask, const AttentionDropout& dropout = {},
                                       bool with_dbias = false, Kernels kernels = Kernels::kFused);
+
+struct AttentionTable {
+  std::tuple<at::Tensor, at::Tensor> (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                double scale, const AttentionMask& mask,
+                                                const AttentionDropout& dropout);
+  AttentionGradients (*backward)(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const at::Tensor& out, const at::Tensor& lse, double scale, const AttentionMask& mask,
+                                 const AttentionDropout& dropout, bool with_dbias);
+};
+extern const AttentionTable kAttentionReference, kAttentionCpu, kAttentionMeta;
+extern const Operator<AttentionTable> kAttention;
 
 }  // namespace megalith::ops

@@ -1,18 +1,16 @@
-// Attention by its definition, with the whole score matrix in memory.
-#include "ops/attention/reference.h"
-
+// Attention by its definition, with the whole score matrix in memory: the oracle of the kernels, and what runs where
+// there is none. Computed in float32, in float64 for fp64 inputs.
 #include <ATen/ATen.h>
 
 #include <cmath>
 #include <limits>
 
 #include "ops/arguments.h"
-#include "ops/attention/schema.h"
-#include "ops/library.h"
+#include "ops/attention/attention.h"
 #include "ops/philox_words.h"
 
-namespace megalith::ops::reference {
-
+namespace megalith::ops {
+namespace reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -40,20 +38,7 @@ at::Tensor grouped_matmul_transposed(const at::Tensor& x, const at::Tensor& y, i
   return at::matmul(x.reshape({b, g, rows, x.size(3)}).transpose(2, 3), y.reshape({b, g, rows, y.size(3)}));
 }
 
-// scale q k^T + bias, -inf where masked: (b, n, sq, sk), wide
-at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, const AttentionMask& mask) {
-  at::Tensor scores = grouped_matmul(heads_first(q), heads_first(k).transpose(2, 3)).mul_(scale);
-  if (mask.bias.defined()) scores.add_(mask.bias);
-  return scores.masked_fill_(allowed_pairs(mask, q.size(1), k.size(1), q.device()).logical_not(), -kInfinity);
-}
-
-// exp(scores - lse); a row without keys has lse = -inf and gives zeros rather than NaN.
-at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
-  return at::exp(scores - lse.masked_fill(lse == -kInfinity, 0).unsqueeze(-1));
-}
-
-}  // namespace
-
+// Which (query, key) pairs the mask allows, without its bias. Bool, (1 or b, 1, sq, sk).
 at::Tensor allowed_pairs(const AttentionMask& mask, int64_t sq, int64_t sk, const at::Device& device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   const at::Tensor query =
@@ -72,6 +57,19 @@ at::Tensor allowed_pairs(const AttentionMask& mask, int64_t sq, int64_t sk, cons
   return allowed;
 }
 
+// scale q k^T + bias, -inf where masked: (b, n, sq, sk), wide
+at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, const AttentionMask& mask) {
+  at::Tensor scores = grouped_matmul(heads_first(q), heads_first(k).transpose(2, 3)).mul_(scale);
+  if (mask.bias.defined()) scores.add_(mask.bias);
+  return scores.masked_fill_(allowed_pairs(mask, q.size(1), k.size(1), q.device()).logical_not(), -kInfinity);
+}
+
+// exp(scores - lse); a row without keys has lse = -inf and gives zeros rather than NaN.
+at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
+  return at::exp(scores - lse.masked_fill(lse == -kInfinity, 0).unsqueeze(-1));
+}
+
+// What dropout multiplies the probabilities by: 0 or 1 / (1 - p). (b, num_heads, sq, sk), of the given dtype.
 at::Tensor dropout_factors(const AttentionDropout& dropout, const AttentionMask& mask, int64_t num_heads, int64_t sk,
                            at::ScalarType dtype) {
   const at::Tensor row_ids = dropout.row_ids;
@@ -121,34 +119,10 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   return gradients;
 }
 
-namespace {
-
-at::Tensor flat_attention(const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& q,
-                          const at::Tensor& k, const at::Tensor& v, double scale) {
-  return std::get<0>(reference::attention_forward(q, k, v, scale, mask, dropout));
-}
-std::tuple<at::Tensor, at::Tensor> flat_forward(const AttentionMask& mask, const AttentionDropout& dropout,
-                                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                double scale) {
-  return reference::attention_forward(q, k, v, scale, mask, dropout);
-}
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> flat_backward(const AttentionMask& mask,
-                                                                         const AttentionDropout& dropout,
-                                                                         const at::Tensor& dout, const at::Tensor& q,
-                                                                         const at::Tensor& k, const at::Tensor& v,
-                                                                         const at::Tensor& out, const at::Tensor& lse,
-                                                                         double scale, bool with_dbias) {
-  AttentionGradients d = reference::attention_backward(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias);
-  return {d.dq, d.dk, d.dv, d.dbias};
-}
-
 }  // namespace
-}  // namespace megalith::ops::reference
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  using namespace megalith::ops::reference;
-  using megalith::ops::kFlat;
-  m.impl("attention", TORCH_FN(kFlat<&flat_attention>));
-  m.impl("attention_forward", TORCH_FN(kFlat<&flat_forward>));
-  m.impl("attention_backward", TORCH_FN(kFlat<&flat_backward>));
-}
+constexpr AttentionTable kAttentionReference{.forward = reference::attention_forward,
+                                             .backward = reference::attention_backward};
+
+}  // namespace megalith::ops

@@ -9,12 +9,12 @@
 
 #include "core/error.h"
 #include "ops/arguments.h"
+#include "ops/attention/attention.h"
 #include "ops/attention/kernel.h"
-#include "ops/attention/schema.h"
 #include "ops/cpu/block_products.h"
-#include "ops/library.h"
 
-namespace megalith::ops::cpu {
+namespace megalith::ops {
+namespace cpu {
 namespace {
 
 HeadsView view_of(const at::Tensor& x) { return {x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)}; }
@@ -153,16 +153,29 @@ void run_tasks(Kernel* kernel, const AttentionCall& call, int64_t num_tasks) {
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) { kernel(call, &next); });
 }
 
-std::tuple<at::Tensor, at::Tensor> empty_results(const at::Tensor& q, const at::Tensor& v) {
+std::tuple<at::Tensor, at::Tensor> empty_attention(const at::Tensor& q, const at::Tensor& /*k*/, const at::Tensor& v,
+                                                   double /*scale*/, const AttentionMask& /*mask*/,
+                                                   const AttentionDropout& /*dropout*/) {
   const int64_t b = q.size(0), sq = q.size(1), n = q.size(2);
-  return {at::empty({b, sq, n, v.size(3)}, q.options()),
-          at::empty({b, n, sq}, q.options().dtype(wide_dtype(q.scalar_type())))};
+  return {at::empty({b, sq, n, v.size(3)}, q.options()), at::empty({b, n, sq}, wide_options(q))};
 }
 
-std::tuple<at::Tensor, at::Tensor> forward(const AttentionMask& mask, const AttentionDropout& dropout,
-                                           const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                           double scale) {
-  auto [out, lse] = empty_results(q, v);
+AttentionGradients empty_attention_gradients(const at::Tensor& /*dout*/, const at::Tensor& q, const at::Tensor& k,
+                                             const at::Tensor& v, const at::Tensor& /*out*/, const at::Tensor& /*lse*/,
+                                             double /*scale*/, const AttentionMask& mask,
+                                             const AttentionDropout& /*dropout*/, bool with_dbias) {
+  const auto dense = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  const bool has_dbias = with_dbias && mask.bias.defined();
+  return {.dq = dense(q),
+          .dk = dense(k),
+          .dv = dense(v),
+          .dbias = has_dbias ? at::zeros(mask.bias.sizes(), wide_options(q)) : at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor> attention_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                    double scale, const AttentionMask& mask,
+                                                    const AttentionDropout& dropout) {
+  auto [out, lse] = empty_attention(q, k, v, scale, mask, dropout);
   Call owner(mask, dropout, q, k, v, scale, out, lse);
   AttentionCall& call = owner.call;
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
@@ -177,32 +190,19 @@ std::tuple<at::Tensor, at::Tensor> forward(const AttentionMask& mask, const Atte
   return {out, lse};
 }
 
-at::Tensor attention_only(const AttentionMask& mask, const AttentionDropout& dropout, const at::Tensor& q,
-                          const at::Tensor& k, const at::Tensor& v, double scale) {
-  return std::get<0>(forward(mask, dropout, q, k, v, scale));
-}
-
-at::Tensor empty_dense(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
-
-at::Tensor zero_dbias(const AttentionMask& mask, const at::Tensor& q, bool with_dbias) {
-  if (!with_dbias || !mask.bias.defined()) return {};
-  return at::zeros(mask.bias.sizes(), q.options().dtype(wide_dtype(q.scalar_type())));
-}
-
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const AttentionMask& mask,
-                                                                    const AttentionDropout& dropout,
-                                                                    const at::Tensor& dout, const at::Tensor& q,
-                                                                    const at::Tensor& k, const at::Tensor& v,
-                                                                    const at::Tensor& out, const at::Tensor& lse,
-                                                                    double scale, bool with_dbias) {
-  const at::Tensor dq = empty_dense(q), dk = empty_dense(k), dv = empty_dense(v);
-  const at::Tensor dbias = zero_dbias(mask, q, with_dbias), dense_lse = lse.contiguous();
+AttentionGradients attention_backward_on_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
+                                             const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                                             double scale, const AttentionMask& mask, const AttentionDropout& dropout,
+                                             bool with_dbias) {
+  AttentionGradients d = empty_attention_gradients(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias);
+  const at::Tensor& dbias = d.dbias;
+  const at::Tensor dense_lse = lse.contiguous();
   Call owner(mask, dropout, q, k, v, scale, out, dense_lse);
   AttentionCall& call = owner.call;
   call.dout = view_of(dout);
-  call.dq = view_of(dq);
-  call.dk = view_of(dk);
-  call.dv_out = view_of(dv);
+  call.dq = view_of(d.dq);
+  call.dk = view_of(d.dk);
+  call.dv_out = view_of(d.dv);
 
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
   // Five products in the longest thread against seven shared evenly.
@@ -224,40 +224,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> backward(const Attent
     call.bias_n = dbias.size(1);
     run_tasks(MEGALITH_CPU_KERNEL(attention_backward_bias), call, call.bias_b * call.bias_n * call.num_query_blocks());
   }
-  return {dq, dk, dv, dbias};
-}
-
-at::Tensor meta_attention(const AttentionMask&, const AttentionDropout&, const at::Tensor& q, const at::Tensor&,
-                          const at::Tensor& v, double) {
-  return std::get<0>(empty_results(q, v));
-}
-std::tuple<at::Tensor, at::Tensor> meta_forward(const AttentionMask&, const AttentionDropout&, const at::Tensor& q,
-                                                const at::Tensor&, const at::Tensor& v, double) {
-  return empty_results(q, v);
-}
-std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> meta_backward(const AttentionMask& mask,
-                                                                         const AttentionDropout&, const at::Tensor&,
-                                                                         const at::Tensor& q, const at::Tensor& k,
-                                                                         const at::Tensor& v, const at::Tensor&,
-                                                                         const at::Tensor&, double, bool with_dbias) {
-  return {empty_dense(q), empty_dense(k), empty_dense(v), zero_dbias(mask, q, with_dbias)};
+  return d;
 }
 
 }  // namespace
-}  // namespace megalith::ops::cpu
+}  // namespace cpu
 
-TORCH_LIBRARY_IMPL(megalith, CPU, m) {
-  using namespace megalith::ops::cpu;
-  using megalith::ops::kFlat;
-  m.impl("attention", TORCH_FN(kFlat<&attention_only>));
-  m.impl("attention_forward", TORCH_FN(kFlat<&forward>));
-  m.impl("attention_backward", TORCH_FN(kFlat<&backward>));
-}
+constexpr AttentionTable kAttentionCpu{.forward = cpu::attention_on_cpu, .backward = cpu::attention_backward_on_cpu};
+constexpr AttentionTable kAttentionMeta{.forward = cpu::empty_attention, .backward = cpu::empty_attention_gradients};
 
-TORCH_LIBRARY_IMPL(megalith, Meta, m) {
-  using namespace megalith::ops::cpu;
-  using megalith::ops::kFlat;
-  m.impl("attention", TORCH_FN(kFlat<&meta_attention>));
-  m.impl("attention_forward", TORCH_FN(kFlat<&meta_forward>));
-  m.impl("attention_backward", TORCH_FN(kFlat<&meta_backward>));
-}
+}  // namespace megalith::ops

@@ -36,7 +36,9 @@ Capability current_capability();
   }                                                   \
   static_assert(true)
 
-#define MEGALITH_CPU_KERNEL(name) (::megalith::ops::cpu::choose_kernel(&DEFAULT::name, &AVX2::name, &AVX512::name))
+#define MEGALITH_CPU_KERNEL(name)                                                                               \
+  (::megalith::ops::cpu::choose_kernel(&::megalith::ops::cpu::DEFAULT::name, &::megalith::ops::cpu::AVX2::name, \
+                                       &::megalith::ops::cpu::AVX512::name))
 
 template <typename Kernel>
 Kernel* choose_kernel(Kernel* by_default, Kernel* avx2, Kernel* avx512) {
@@ -58,7 +60,7 @@ Kernel* choose_kernel(Kernel* by_default, Kernel* avx2, Kernel* avx512) {
   }                                                   \
   static_assert(true)
 
-#define MEGALITH_CPU_KERNEL(name) (&DEFAULT::name)
+#define MEGALITH_CPU_KERNEL(name) (&::megalith::ops::cpu::DEFAULT::name)
 
 #endif
 

@@ -1,32 +1,54 @@
-// Interface of dropout: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/dropout/dropout.h"
+
+#include <ATen/ATen.h>
 
 #include "core/error.h"
 #include "ops/arguments.h"
-#include "ops/dropout/reference.h"
-#include "ops/library.h"
-
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("dropout(Tensor x, Tensor row_ids, int column_start, float p, int key) -> Tensor");
-}
+#include "ops/dropout/kernel.h"
 
 namespace megalith::ops {
+namespace {
 
-at::Tensor dropout(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key,
-                   Kernels kernels) {
+using at::Tensor;
+
+Tensor empty_dropout(const Tensor& x, const Tensor& /*row_ids*/, int64_t /*column_start*/, double /*p*/,
+                     uint64_t /*key*/) {
+  return at::empty(x.sizes(), x.options());
+}
+
+Tensor dropout_on_cpu(const Tensor& x, const Tensor& row_ids, int64_t column_start, double p, uint64_t key) {
+  const Tensor contiguous = x.contiguous();
+  Tensor y = empty_dropout(x, row_ids, column_start, p, key);
+  MEGALITH_CPU_KERNEL(dropout)
+  ({.dtype = to_dtype(x.scalar_type()),
+    .rows = x.size(0),
+    .columns = x.size(1),
+    .x = contiguous.const_data_ptr(),
+    .row_ids = row_ids.const_data_ptr<int64_t>(),
+    .column_start = column_start,
+    .p = p,
+    .key = key,
+    .y = y.mutable_data_ptr()});
+  return y;
+}
+
+constexpr DropoutTable kDropoutCpu{.dropout = dropout_on_cpu};
+constexpr DropoutTable kDropoutMeta{.dropout = empty_dropout};
+
+}  // namespace
+
+constexpr Operator<DropoutTable> kDropout{
+    .name = "dropout", .reference = &kDropoutReference, .cpu = &kDropoutCpu, .meta = &kDropoutMeta};
+
+Tensor dropout(const Tensor& x, const Tensor& row_ids, int64_t column_start, double p, uint64_t key, Kernels kernels) {
   check_floating("dropout", {"x", x});
   check_rank("dropout", {"x", x}, 2);
-  check_dtype("dropout", {"row_ids", row_ids}, at::kLong);
-  check_shape("dropout", {"row_ids", row_ids}, {x.size(0)});
-  check_contiguous("dropout", {"row_ids", row_ids});
-  check_devices("dropout", {{"x", x}, {"row_ids", row_ids}});
+  check_dense("dropout", {"row_ids", row_ids}, {x.size(0)}, at::kLong, {"x", x});
   if (!(p >= 0 && p < 1)) throw UserError(fmt::format("dropout: p is {}, but must be in [0, 1)", p));
-  if (column_start < 0)
+  if (column_start < 0) {
     throw UserError(fmt::format("dropout: column_start is {}, but must be at least 0", column_start));
-  if (kernels == Kernels::kReference) return reference::dropout(x, row_ids, column_start, p, key);
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, double, int64_t)>("megalith::dropout");
-  return op.call(x, row_ids, column_start, p, static_cast<int64_t>(key));
+  }
+  return kDropout.run("dropout", &DropoutTable::dropout, kernels, x, row_ids, column_start, p, key);
 }
 
 }  // namespace megalith::ops

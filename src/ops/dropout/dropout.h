@@ -17,12 +17,17 @@
 
 #include <cstdint>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
-// Differentiable in x.
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key,
                    Kernels kernels = Kernels::kFused);
+
+struct DropoutTable {
+  at::Tensor (*dropout)(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key);
+};
+extern const DropoutTable kDropoutReference;
+extern const Operator<DropoutTable> kDropout;
 
 }  // namespace megalith::ops

@@ -1,15 +1,15 @@
 // The definition of dropout, in ATen's operators.
-#include "ops/dropout/reference.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
 
 #include "ops/arguments.h"
-#include "ops/library.h"
+#include "ops/dropout/dropout.h"
 #include "ops/philox_words.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
+namespace {
 
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key) {
   const at::Tensor columns = at::arange(column_start, column_start + x.size(1), row_ids.options()).unsqueeze(0);
@@ -21,10 +21,9 @@ at::Tensor dropout(const at::Tensor& x, const at::Tensor& row_ids, int64_t colum
   return at::where(is_kept, scaled, 0.0).to(x.scalar_type());
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  m.impl("dropout", [](const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, int64_t key) {
-    return megalith::ops::reference::dropout(x, row_ids, column_start, p, static_cast<uint64_t>(key));
-  });
-}
+constexpr DropoutTable kDropoutReference{.dropout = reference::dropout};
+
+}  // namespace megalith::ops

@@ -1,82 +1,86 @@
-// Interface of expert_activation: checks the arguments, then calls the dispatcher or the reference. Through the
-// dispatcher the kind travels as its number.
 #include "ops/expert_activation/expert_activation.h"
 
-#include "core/error.h"
-#include "ops/arguments.h"
-#include "ops/expert_activation/reference.h"
-#include "ops/library.h"
+#include <ATen/ATen.h>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("expert_activation(Tensor x, Tensor? weights, int kind, bool is_gated) -> Tensor");
-  m.def("expert_activation_forward(Tensor x, Tensor? weights, int kind, bool is_gated) -> Tensor");
-  m.def(
-      "expert_activation_backward(Tensor dy, Tensor x, Tensor? weights, int kind, bool is_gated) -> (Tensor dx, Tensor "
-      "dweights)");
-}
+#include "ops/arguments.h"
+#include "ops/expert_activation/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
-using RowWeights = std::optional<at::Tensor>;
-RowWeights row_weights(const at::Tensor& t) { return t.defined() ? RowWeights(t) : std::nullopt; }
+using at::Tensor;
 
-void check_activation(const char* op, const at::Tensor& x, const at::Tensor& weights, ExpertActivation activation) {
-  check_floating(op, {"x", x});
-  check_rank(op, {"x", x}, 2);
-  check_contiguous(op, {"x", x});
-  if (activation.is_gated && x.size(1) % 2 != 0) {
-    throw UserError(fmt::format("{}: x has {} columns, but must have an even number: [gate | up]", op, x.size(1)));
+void check_expert_activation(const char* op, const Tensor& x, const Tensor& weights, ExpertActivation activation) {
+  check_dense_rows(op, {"x", x});
+  if (activation.is_gated) check_even_columns(op, {"x", x});
+  if (weights.defined()) {
+    check_dense(op, {"weights", weights}, {x.size(0)}, wide_dtype(x.scalar_type()), {"x", x});
   }
-  if (!weights.defined()) return;
-  check_dtype(op, {"weights", weights}, wide_dtype(x.scalar_type()));
-  check_shape(op, {"weights", weights}, {x.size(0)});
-  check_contiguous(op, {"weights", weights});
-  check_devices(op, {{"x", x}, {"weights", weights}});
 }
 
-using Activate = at::Tensor(const at::Tensor&, const RowWeights&, int64_t, bool);
+Tensor empty_expert_activation(const Tensor& x, const Tensor& /*weights*/, ExpertActivation activation) {
+  return at::empty({x.size(0), activation.is_gated ? x.size(1) / 2 : x.size(1)}, x.options());
+}
+
+std::tuple<Tensor, Tensor> empty_expert_gradients(const Tensor& /*dy*/, const Tensor& x, const Tensor& weights,
+                                                  ExpertActivation /*activation*/) {
+  return {at::empty_like(x), at::empty({weights.defined() ? x.size(0) : 0}, wide_options(x))};
+}
+
+Tensor expert_activation_on_cpu(const Tensor& x, const Tensor& weights, ExpertActivation activation) {
+  Tensor y = empty_expert_activation(x, weights, activation);
+  MEGALITH_CPU_KERNEL(expert_activation)
+  ({.dtype = to_dtype(x.scalar_type()),
+    .kind = activation.kind,
+    .is_gated = activation.is_gated,
+    .rows = y.size(0),
+    .columns = y.size(1),
+    .x = x.const_data_ptr(),
+    .weights = data_or_null(weights),
+    .y = y.mutable_data_ptr()});
+  return y;
+}
+
+std::tuple<Tensor, Tensor> expert_activation_backward_on_cpu(const Tensor& dy, const Tensor& x, const Tensor& weights,
+                                                             ExpertActivation activation) {
+  auto [dx, dweights] = empty_expert_gradients(dy, x, weights, activation);
+  MEGALITH_CPU_KERNEL(expert_activation_backward)
+  ({.dtype = to_dtype(x.scalar_type()),
+    .kind = activation.kind,
+    .is_gated = activation.is_gated,
+    .rows = dy.size(0),
+    .columns = dy.size(1),
+    .x = x.const_data_ptr(),
+    .weights = data_or_null(weights),
+    .dy = dy.const_data_ptr(),
+    .dx = dx.mutable_data_ptr(),
+    .dweights = weights.defined() ? dweights.mutable_data_ptr() : nullptr});
+  return {dx, dweights};
+}
+
+constexpr ExpertActivationTable kExpertActivationCpu{.forward = expert_activation_on_cpu,
+                                                     .backward = expert_activation_backward_on_cpu};
+constexpr ExpertActivationTable kExpertActivationMeta{.forward = empty_expert_activation,
+                                                      .backward = empty_expert_gradients};
 
 }  // namespace
 
-at::Tensor expert_activation(const at::Tensor& x, const at::Tensor& weights, ExpertActivation activation,
-                             Kernels kernels) {
-  check_activation("expert_activation", x, weights, activation);
-  const auto kind = static_cast<int64_t>(activation.kind);
-  if (kernels == Kernels::kReference) {
-    return reference::expert_activation(x, row_weights(weights), kind, activation.is_gated);
-  }
-  static const auto op = find_op<Activate>("megalith::expert_activation");
-  return op.call(x, row_weights(weights), kind, activation.is_gated);
+constexpr Operator<ExpertActivationTable> kExpertActivation{.name = "expert_activation",
+                                                            .reference = &kExpertActivationReference,
+                                                            .cpu = &kExpertActivationCpu,
+                                                            .meta = &kExpertActivationMeta};
+
+Tensor expert_activation(const Tensor& x, const Tensor& weights, ExpertActivation activation, Kernels kernels) {
+  check_expert_activation("expert_activation", x, weights, activation);
+  return kExpertActivation.run("expert_activation", &ExpertActivationTable::forward, kernels, x, weights, activation);
 }
 
-at::Tensor expert_activation_forward(const at::Tensor& x, const at::Tensor& weights, ExpertActivation activation,
-                                     Kernels kernels) {
-  check_activation("expert_activation_forward", x, weights, activation);
-  const auto kind = static_cast<int64_t>(activation.kind);
-  if (kernels == Kernels::kReference) {
-    return reference::expert_activation(x, row_weights(weights), kind, activation.is_gated);
-  }
-  static const auto op = find_op<Activate>("megalith::expert_activation_forward");
-  return op.call(x, row_weights(weights), kind, activation.is_gated);
-}
-
-std::tuple<at::Tensor, at::Tensor> expert_activation_backward(const at::Tensor& dy, const at::Tensor& x,
-                                                              const at::Tensor& weights, ExpertActivation activation,
-                                                              Kernels kernels) {
+std::tuple<Tensor, Tensor> expert_activation_backward(const Tensor& dy, const Tensor& x, const Tensor& weights,
+                                                      ExpertActivation activation, Kernels kernels) {
   constexpr const char* kOp = "expert_activation_backward";
-  check_activation(kOp, x, weights, activation);
-  check_dtype(kOp, {"dy", dy}, x.scalar_type());
-  check_shape(kOp, {"dy", dy}, {x.size(0), activation.is_gated ? x.size(1) / 2 : x.size(1)});
-  check_contiguous(kOp, {"dy", dy});
-  check_devices(kOp, {{"x", x}, {"dy", dy}});
-  const auto kind = static_cast<int64_t>(activation.kind);
-  if (kernels == Kernels::kReference) {
-    return reference::expert_activation_backward(dy, x, row_weights(weights), kind, activation.is_gated);
-  }
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor>(
-      const at::Tensor&, const at::Tensor&, const RowWeights&, int64_t, bool)>("megalith::expert_activation_backward");
-  return op.call(dy, x, row_weights(weights), kind, activation.is_gated);
+  check_expert_activation(kOp, x, weights, activation);
+  check_dense(kOp, {"dy", dy}, {x.size(0), activation.is_gated ? x.size(1) / 2 : x.size(1)}, x.scalar_type(), {"x", x});
+  return kExpertActivation.run(kOp, &ExpertActivationTable::backward, kernels, dy, x, weights, activation);
 }
 
 }  // namespace megalith::ops

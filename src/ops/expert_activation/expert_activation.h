@@ -18,7 +18,7 @@
 #include <tuple>
 
 #include "ops/expert_activation/kind.h"
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
@@ -27,16 +27,21 @@ struct ExpertActivation {
   bool is_gated = true;
 };
 
-// Differentiable in x and weights.
 at::Tensor expert_activation(const at::Tensor& x, const at::Tensor& weights = {}, ExpertActivation activation = {},
                              Kernels kernels = Kernels::kFused);
-at::Tensor expert_activation_forward(const at::Tensor& x, const at::Tensor& weights = {},
-                                     ExpertActivation activation = {}, Kernels kernels = Kernels::kFused);
 
 // dy (t, f) -> dx, like x, and dweights (t), which is empty without weights.
 std::tuple<at::Tensor, at::Tensor> expert_activation_backward(const at::Tensor& dy, const at::Tensor& x,
                                                               const at::Tensor& weights = {},
                                                               ExpertActivation activation = {},
                                                               Kernels kernels = Kernels::kFused);
+
+struct ExpertActivationTable {
+  at::Tensor (*forward)(const at::Tensor& x, const at::Tensor& weights, ExpertActivation activation);
+  std::tuple<at::Tensor, at::Tensor> (*backward)(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weights,
+                                                 ExpertActivation activation);
+};
+extern const ExpertActivationTable kExpertActivationReference;
+extern const Operator<ExpertActivationTable> kExpertActivation;
 
 }  // namespace megalith::ops

@@ -1,109 +1,151 @@
-// Interface of the GELU operators: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/gelu/gelu.h"
 
-#include "core/error.h"
-#include "ops/arguments.h"
-#include "ops/gelu/reference.h"
-#include "ops/library.h"
+#include <ATen/ATen.h>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("bias_gelu(Tensor x, Tensor? bias, int form) -> Tensor");
-  m.def("bias_gelu_backward(Tensor dy, Tensor x, Tensor? bias, int form) -> Tensor");
-  m.def("geglu(Tensor gate_up, int form) -> Tensor");
-  m.def("geglu_backward(Tensor dy, Tensor gate_up, int form) -> Tensor");
-  m.def("bias_squared_relu(Tensor x, Tensor? bias) -> Tensor");
-  m.def("bias_squared_relu_backward(Tensor dy, Tensor x, Tensor? bias) -> Tensor");
-}
+#include "ops/arguments.h"
+#include "ops/gelu/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
-using OptionalBias = std::optional<at::Tensor>;
-OptionalBias optional_bias(const at::Tensor& bias) { return bias.defined() ? OptionalBias(bias) : std::nullopt; }
+using at::Tensor;
 
-void check_activation(const char* op, const at::Tensor& x, const at::Tensor& bias) {
-  check_floating(op, {"x", x});
-  check_rank(op, {"x", x}, 2);
-  check_contiguous(op, {"x", x});
-  if (!bias.defined()) return;
-  check_shape(op, {"bias", bias}, {x.size(1)});
-  check_dtype(op, {"bias", bias}, x.scalar_type());
-  check_contiguous(op, {"bias", bias});
-  check_devices(op, {{"x", x}, {"bias", bias}});
+void check_gelu(const char* op, const Tensor& x, const Tensor& bias) {
+  check_dense_rows(op, {"x", x});
+  if (bias.defined()) check_dense(op, {"bias", bias}, {x.size(1)}, x.scalar_type(), {"x", x});
 }
 
-void check_activation_grad(const char* op, const at::Tensor& dy, const Argument& x, int64_t columns) {
-  check_shape(op, {"dy", dy}, {x.tensor.size(0), columns});
-  check_dtype(op, {"dy", dy}, x.tensor.scalar_type());
-  check_contiguous(op, {"dy", dy});
-  check_devices(op, {x, {"dy", dy}});
+void check_gelu_backward(const char* op, const Tensor& dy, const Tensor& x, const Tensor& bias) {
+  check_gelu(op, x, bias);
+  check_dense(op, {"dy", dy}, x.sizes(), x.scalar_type(), {"x", x});
 }
 
-void check_gelu_gate_up(const char* op, const at::Tensor& gate_up) {
-  check_floating(op, {"gate_up", gate_up});
-  check_rank(op, {"gate_up", gate_up}, 2);
-  check_contiguous(op, {"gate_up", gate_up});
-  if (gate_up.size(1) % 2 == 0) return;
-  throw UserError(
-      fmt::format("{}: gate_up has {} columns, but must have an even number: [gate | up]", op, gate_up.size(1)));
+void check_gelu_gate_up(const char* op, const Tensor& gate_up) {
+  check_dense_rows(op, {"gate_up", gate_up});
+  check_even_columns(op, {"gate_up", gate_up});
 }
+
+cpu::BiasActivation gelu_arguments(const Tensor& x, const Tensor& bias, const Tensor& y) {
+  return {.dtype = to_dtype(x.scalar_type()),
+          .rows = x.size(0),
+          .columns = x.size(1),
+          .x = x.const_data_ptr(),
+          .bias = data_or_null(bias),
+          .y = y.mutable_data_ptr()};
+}
+
+cpu::BiasActivationBackward gelu_arguments(const Tensor& dy, const Tensor& x, const Tensor& bias, const Tensor& dx) {
+  return {.dtype = to_dtype(x.scalar_type()),
+          .rows = x.size(0),
+          .columns = x.size(1),
+          .dy = dy.const_data_ptr(),
+          .x = x.const_data_ptr(),
+          .bias = data_or_null(bias),
+          .dx = dx.mutable_data_ptr()};
+}
+
+Tensor bias_gelu_on_cpu(const Tensor& x, const Tensor& bias, GeluForm form) {
+  Tensor y = at::empty_like(x);
+  MEGALITH_CPU_KERNEL(bias_gelu)(gelu_arguments(x, bias, y), form);
+  return y;
+}
+
+Tensor bias_gelu_backward_on_cpu(const Tensor& dy, const Tensor& x, const Tensor& bias, GeluForm form) {
+  Tensor dx = at::empty_like(x);
+  MEGALITH_CPU_KERNEL(bias_gelu_backward)(gelu_arguments(dy, x, bias, dx), form);
+  return dx;
+}
+
+Tensor empty_geglu(const Tensor& gate_up, GeluForm /*form*/) {
+  return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+}
+
+Tensor geglu_on_cpu(const Tensor& gate_up, GeluForm form) {
+  Tensor y = empty_geglu(gate_up, form);
+  MEGALITH_CPU_KERNEL(geglu)
+  ({.dtype = to_dtype(gate_up.scalar_type()),
+    .rows = y.size(0),
+    .columns = y.size(1),
+    .gate_up = gate_up.const_data_ptr(),
+    .y = y.mutable_data_ptr()},
+   form);
+  return y;
+}
+
+Tensor geglu_backward_on_cpu(const Tensor& dy, const Tensor& gate_up, GeluForm form) {
+  Tensor dgate_up = at::empty_like(gate_up);
+  MEGALITH_CPU_KERNEL(geglu_backward)
+  ({.dtype = to_dtype(gate_up.scalar_type()),
+    .rows = dy.size(0),
+    .columns = dy.size(1),
+    .dy = dy.const_data_ptr(),
+    .gate_up = gate_up.const_data_ptr(),
+    .dgate_up = dgate_up.mutable_data_ptr()},
+   form);
+  return dgate_up;
+}
+
+Tensor squared_relu_on_cpu(const Tensor& x, const Tensor& bias) {
+  Tensor y = at::empty_like(x);
+  MEGALITH_CPU_KERNEL(bias_squared_relu)(gelu_arguments(x, bias, y));
+  return y;
+}
+
+Tensor squared_relu_backward_on_cpu(const Tensor& dy, const Tensor& x, const Tensor& bias) {
+  Tensor dx = at::empty_like(x);
+  MEGALITH_CPU_KERNEL(bias_squared_relu_backward)(gelu_arguments(dy, x, bias, dx));
+  return dx;
+}
+
+constexpr GeluTable kGeluCpu{.bias_gelu = bias_gelu_on_cpu,
+                             .bias_gelu_backward = bias_gelu_backward_on_cpu,
+                             .geglu = geglu_on_cpu,
+                             .geglu_backward = geglu_backward_on_cpu,
+                             .bias_squared_relu = squared_relu_on_cpu,
+                             .bias_squared_relu_backward = squared_relu_backward_on_cpu};
+
+constexpr GeluTable kGeluMeta{
+    .bias_gelu = [](const Tensor& x, const Tensor&, GeluForm) { return at::empty_like(x); },
+    .bias_gelu_backward = [](const Tensor&, const Tensor& x, const Tensor&, GeluForm) { return at::empty_like(x); },
+    .geglu = empty_geglu,
+    .geglu_backward = [](const Tensor&, const Tensor& gate_up, GeluForm) { return at::empty_like(gate_up); },
+    .bias_squared_relu = [](const Tensor& x, const Tensor&) { return at::empty_like(x); },
+    .bias_squared_relu_backward = [](const Tensor&, const Tensor& x, const Tensor&) { return at::empty_like(x); }};
 
 }  // namespace
 
-GeluForm to_gelu_form(int64_t form) {
-  if (form >= 0 && form <= static_cast<int64_t>(GeluForm::kQuick)) return static_cast<GeluForm>(form);
-  throw UserError(fmt::format("gelu: form is {}, but must be 0 (tanh), 1 (erf) or 2 (quick)", form));
+constexpr Operator<GeluTable> kGelu{.name = "gelu", .reference = &kGeluReference, .cpu = &kGeluCpu, .meta = &kGeluMeta};
+
+Tensor bias_gelu(const Tensor& x, const Tensor& bias, GeluForm form, Kernels kernels) {
+  check_gelu("bias_gelu", x, bias);
+  return kGelu.run("bias_gelu", &GeluTable::bias_gelu, kernels, x, bias, form);
 }
 
-at::Tensor bias_gelu(const at::Tensor& x, const at::Tensor& bias, GeluForm form, Kernels kernels) {
-  check_activation("bias_gelu", x, bias);
-  if (kernels == Kernels::kReference) return reference::bias_gelu(x, optional_bias(bias), static_cast<int64_t>(form));
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const OptionalBias&, int64_t)>("megalith::bias_gelu");
-  return op.call(x, optional_bias(bias), static_cast<int64_t>(form));
+Tensor bias_gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& bias, GeluForm form, Kernels kernels) {
+  check_gelu_backward("bias_gelu_backward", dy, x, bias);
+  return kGelu.run("bias_gelu_backward", &GeluTable::bias_gelu_backward, kernels, dy, x, bias, form);
 }
 
-at::Tensor bias_gelu_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias, GeluForm form,
-                              Kernels kernels) {
-  check_activation("bias_gelu_backward", x, bias);
-  check_activation_grad("bias_gelu_backward", dy, {"x", x}, x.size(1));
-  if (kernels == Kernels::kReference) {
-    return reference::bias_gelu_backward(dy, x, optional_bias(bias), static_cast<int64_t>(form));
-  }
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalBias&, int64_t)>(
-      "megalith::bias_gelu_backward");
-  return op.call(dy, x, optional_bias(bias), static_cast<int64_t>(form));
-}
-
-at::Tensor geglu(const at::Tensor& gate_up, GeluForm form, Kernels kernels) {
+Tensor geglu(const Tensor& gate_up, GeluForm form, Kernels kernels) {
   check_gelu_gate_up("geglu", gate_up);
-  if (kernels == Kernels::kReference) return reference::geglu(gate_up, static_cast<int64_t>(form));
-  static const auto op = find_op<at::Tensor(const at::Tensor&, int64_t)>("megalith::geglu");
-  return op.call(gate_up, static_cast<int64_t>(form));
+  return kGelu.run("geglu", &GeluTable::geglu, kernels, gate_up, form);
 }
 
-at::Tensor geglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, GeluForm form, Kernels kernels) {
+Tensor geglu_backward(const Tensor& dy, const Tensor& gate_up, GeluForm form, Kernels kernels) {
   check_gelu_gate_up("geglu_backward", gate_up);
-  check_activation_grad("geglu_backward", dy, {"gate_up", gate_up}, gate_up.size(1) / 2);
-  if (kernels == Kernels::kReference) return reference::geglu_backward(dy, gate_up, static_cast<int64_t>(form));
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t)>("megalith::geglu_backward");
-  return op.call(dy, gate_up, static_cast<int64_t>(form));
+  check_dense("geglu_backward", {"dy", dy}, {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type(),
+              {"gate_up", gate_up});
+  return kGelu.run("geglu_backward", &GeluTable::geglu_backward, kernels, dy, gate_up, form);
 }
 
-at::Tensor bias_squared_relu(const at::Tensor& x, const at::Tensor& bias, Kernels kernels) {
-  check_activation("bias_squared_relu", x, bias);
-  if (kernels == Kernels::kReference) return reference::bias_squared_relu(x, optional_bias(bias));
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const OptionalBias&)>("megalith::bias_squared_relu");
-  return op.call(x, optional_bias(bias));
+Tensor bias_squared_relu(const Tensor& x, const Tensor& bias, Kernels kernels) {
+  check_gelu("bias_squared_relu", x, bias);
+  return kGelu.run("bias_squared_relu", &GeluTable::bias_squared_relu, kernels, x, bias);
 }
 
-at::Tensor bias_squared_relu_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias,
-                                      Kernels kernels) {
-  check_activation("bias_squared_relu_backward", x, bias);
-  check_activation_grad("bias_squared_relu_backward", dy, {"x", x}, x.size(1));
-  if (kernels == Kernels::kReference) return reference::bias_squared_relu_backward(dy, x, optional_bias(bias));
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalBias&)>(
-      "megalith::bias_squared_relu_backward");
-  return op.call(dy, x, optional_bias(bias));
+Tensor bias_squared_relu_backward(const Tensor& dy, const Tensor& x, const Tensor& bias, Kernels kernels) {
+  check_gelu_backward("bias_squared_relu_backward", dy, x, bias);
+  return kGelu.run("bias_squared_relu_backward", &GeluTable::bias_squared_relu_backward, kernels, dy, x, bias);
 }
 
 }  // namespace megalith::ops

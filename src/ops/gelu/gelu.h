@@ -23,32 +23,37 @@
 #include <ATen/core/Tensor.h>
 
 #include "ops/gelu/form.h"
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
-// The form with this number in the operators' schemas. throws UserError when there is none
-GeluForm to_gelu_form(int64_t form);
-
-// Differentiable; gradient flows to x and bias.
 at::Tensor bias_gelu(const at::Tensor& x, const at::Tensor& bias, GeluForm form, Kernels kernels = Kernels::kFused);
 
 // dy (t, f) -> dx (t, f)
 at::Tensor bias_gelu_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias, GeluForm form,
                               Kernels kernels = Kernels::kFused);
 
-// Differentiable.
 at::Tensor geglu(const at::Tensor& gate_up, GeluForm form, Kernels kernels = Kernels::kFused);
 
 // dy (t, f) -> (t, 2f)
 at::Tensor geglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, GeluForm form,
                           Kernels kernels = Kernels::kFused);
 
-// Differentiable; gradient flows to x and bias.
 at::Tensor bias_squared_relu(const at::Tensor& x, const at::Tensor& bias, Kernels kernels = Kernels::kFused);
 
 // dy (t, f) -> dx (t, f)
 at::Tensor bias_squared_relu_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias,
                                       Kernels kernels = Kernels::kFused);
+
+struct GeluTable {
+  at::Tensor (*bias_gelu)(const at::Tensor& x, const at::Tensor& bias, GeluForm form);
+  at::Tensor (*bias_gelu_backward)(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias, GeluForm form);
+  at::Tensor (*geglu)(const at::Tensor& gate_up, GeluForm form);
+  at::Tensor (*geglu_backward)(const at::Tensor& dy, const at::Tensor& gate_up, GeluForm form);
+  at::Tensor (*bias_squared_relu)(const at::Tensor& x, const at::Tensor& bias);
+  at::Tensor (*bias_squared_relu_backward)(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& bias);
+};
+extern const GeluTable kGeluReference;
+extern const Operator<GeluTable> kGelu;
 
 }  // namespace megalith::ops

@@ -1,6 +1,4 @@
 // The definition of the GELU operators, in ATen's operators.
-#include "ops/gelu/reference.h"
-
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -8,18 +6,17 @@
 
 #include "ops/arguments.h"
 #include "ops/gelu/gelu.h"
-#include "ops/library.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
 namespace {
 
 using at::Tensor;
-using OptionalBias = std::optional<Tensor>;
 
 // x + bias, wide.
-Tensor pre_activation(const Tensor& x, const OptionalBias& bias) {
+Tensor pre_activation(const Tensor& x, const Tensor& bias) {
   const Tensor wide = x.to(wide_dtype(x.scalar_type()));
-  return bias ? wide + bias->to(wide.scalar_type()) : wide;
+  return bias.defined() ? wide + bias.to(wide.scalar_type()) : wide;
 }
 
 // tanh(u(x)) of the tanh form, and du/dx
@@ -52,48 +49,46 @@ Tensor wide_gelu_slope(const Tensor& x, GeluForm form) {
   return s * (1 + 1.702 * x * (1 - s));
 }
 
-}  // namespace
-
-Tensor bias_gelu(const Tensor& x, const OptionalBias& bias, int64_t form) {
-  return wide_gelu(pre_activation(x, bias), to_gelu_form(form)).to(x.scalar_type());
+Tensor bias_gelu(const Tensor& x, const Tensor& bias, GeluForm form) {
+  return wide_gelu(pre_activation(x, bias), form).to(x.scalar_type());
 }
 
-Tensor bias_gelu_backward(const Tensor& dy, const Tensor& x, const OptionalBias& bias, int64_t form) {
+Tensor bias_gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& bias, GeluForm form) {
   const Tensor wide = pre_activation(x, bias);
-  return (dy.to(wide.scalar_type()) * wide_gelu_slope(wide, to_gelu_form(form))).to(x.scalar_type());
+  return (dy.to(wide.scalar_type()) * wide_gelu_slope(wide, form)).to(x.scalar_type());
 }
 
-Tensor geglu(const Tensor& gate_up, int64_t form) {
+Tensor geglu(const Tensor& gate_up, GeluForm form) {
   const auto parts = gate_up.chunk(2, -1);
-  return bias_gelu(parts[0], {}, form) * parts[1];
+  return reference::bias_gelu(parts[0], {}, form) * parts[1];
 }
 
-Tensor geglu_backward(const Tensor& dy, const Tensor& gate_up, int64_t form) {
+Tensor geglu_backward(const Tensor& dy, const Tensor& gate_up, GeluForm form) {
   const at::ScalarType dtype = gate_up.scalar_type(), wide = wide_dtype(dtype);
   const auto parts = gate_up.chunk(2, -1);
   const Tensor grad = dy.to(wide);
-  const Tensor dgate = grad * parts[1].to(wide) * wide_gelu_slope(parts[0].to(wide), to_gelu_form(form));
-  const Tensor dup = grad * bias_gelu(parts[0], {}, form).to(wide);
+  const Tensor dgate = grad * parts[1].to(wide) * wide_gelu_slope(parts[0].to(wide), form);
+  const Tensor dup = grad * reference::bias_gelu(parts[0], {}, form).to(wide);
   return at::cat({dgate, dup}, -1).to(dtype);
 }
 
-Tensor bias_squared_relu(const Tensor& x, const OptionalBias& bias) {
+Tensor bias_squared_relu(const Tensor& x, const Tensor& bias) {
   return at::relu(pre_activation(x, bias)).square().to(x.scalar_type());
 }
 
-Tensor bias_squared_relu_backward(const Tensor& dy, const Tensor& x, const OptionalBias& bias) {
+Tensor bias_squared_relu_backward(const Tensor& dy, const Tensor& x, const Tensor& bias) {
   const Tensor wide = pre_activation(x, bias);
   return (dy.to(wide.scalar_type()) * 2 * at::relu(wide)).to(x.scalar_type());
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  using namespace megalith::ops::reference;
-  m.impl("bias_gelu", TORCH_FN(bias_gelu));
-  m.impl("bias_gelu_backward", TORCH_FN(bias_gelu_backward));
-  m.impl("geglu", TORCH_FN(geglu));
-  m.impl("geglu_backward", TORCH_FN(geglu_backward));
-  m.impl("bias_squared_relu", TORCH_FN(bias_squared_relu));
-  m.impl("bias_squared_relu_backward", TORCH_FN(bias_squared_relu_backward));
-}
+constexpr GeluTable kGeluReference{.bias_gelu = reference::bias_gelu,
+                                   .bias_gelu_backward = reference::bias_gelu_backward,
+                                   .geglu = reference::geglu,
+                                   .geglu_backward = reference::geglu_backward,
+                                   .bias_squared_relu = reference::bias_squared_relu,
+                                   .bias_squared_relu_backward = reference::bias_squared_relu_backward};
+
+}  // namespace megalith::ops

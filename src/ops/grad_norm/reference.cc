@@ -1,20 +1,21 @@
 // The definition of squared_norm, in ATen's operators.
-#include "ops/grad_norm/reference.h"
-
 #include <ATen/ATen.h>
 
-#include "ops/library.h"
+#include "ops/grad_norm/grad_norm.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
+namespace {
 
-at::Tensor squared_norm(at::TensorList tensors) {
+at::Tensor squared_norm(const std::vector<at::Tensor>& tensors) {
   at::Tensor total = at::zeros({}, tensors[0].options().dtype(at::kDouble));
   for (const at::Tensor& tensor : tensors) total = total + tensor.to(at::kDouble).square().sum();
   return total;
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  m.impl("squared_norm", TORCH_FN(megalith::ops::reference::squared_norm));
-}
+constexpr GradNormTable kGradNormReference{.squared_norm = reference::squared_norm};
+
+}  // namespace megalith::ops

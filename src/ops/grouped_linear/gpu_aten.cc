@@ -1,14 +1,12 @@
-// Registers the experts' products for GPUs (the key CUDA is ROCm's as well). Nothing here waits for the device.
+// The experts' products through ATen's grouped GEMM, which is what GPUs run in bf16. Nothing here waits for the device.
+// Not yet run on a GPU: tests run it on the CPU, where ATen composes it.
 //
 // The weight gradient stays with the reference: ATen's grouped product would round it to bf16 before it is summed.
-#include "ops/grouped_linear/gpu_aten.h"
-
 #include <ATen/ATen.h>
 
-#include "ops/grouped_linear/reference.h"
-#include "ops/library.h"
+#include "ops/grouped_linear/grouped_linear.h"
 
-namespace megalith::ops::gpu {
+namespace megalith::ops {
 namespace {
 
 // Where each expert's rows end, on the device of the rows.
@@ -16,7 +14,19 @@ at::Tensor ends_of(const at::Tensor& offsets, const at::Tensor& rows) {
   return offsets.narrow(0, 1, offsets.size(0) - 1).to(rows.device(), at::kInt, /*non_blocking=*/true);
 }
 
+at::Tensor grouped_linear_by_aten(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
+  if (!takes_grouped_product(x, w)) return kGroupedLinearReference.forward(x, w, offsets);
+  return at::_grouped_mm(x, w.transpose(1, 2), ends_of(offsets, x));
+}
+
+at::Tensor grouped_dgrad_by_aten(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets) {
+  if (!takes_grouped_product(dy, w)) return kGroupedLinearReference.dgrad(dy, w, offsets);
+  return at::_grouped_mm(dy, w, ends_of(offsets, dy));
+}
+
 }  // namespace
+
+constexpr GroupedLinearTable kGroupedLinearGpuAten{.forward = grouped_linear_by_aten, .dgrad = grouped_dgrad_by_aten};
 
 bool takes_grouped_product(const at::Tensor& rows, const at::Tensor& w) {
   constexpr int64_t kAligned = 8;  // 16 bytes
@@ -24,21 +34,4 @@ bool takes_grouped_product(const at::Tensor& rows, const at::Tensor& w) {
   return rows.stride(0) % kAligned == 0 && w.size(1) % kAligned == 0 && w.size(2) % kAligned == 0;
 }
 
-at::Tensor grouped_linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
-  if (!takes_grouped_product(x, w)) return reference::grouped_linear_forward(x, w, offsets);
-  return at::_grouped_mm(x, w.transpose(1, 2), ends_of(offsets, x));
-}
-
-at::Tensor grouped_linear_dgrad(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets) {
-  if (!takes_grouped_product(dy, w)) return reference::grouped_linear_dgrad(dy, w, offsets);
-  return at::_grouped_mm(dy, w, ends_of(offsets, dy));
-}
-
-}  // namespace megalith::ops::gpu
-
-TORCH_LIBRARY_IMPL(megalith, CUDA, m) {
-  namespace gpu = megalith::ops::gpu;
-  m.impl("grouped_linear", TORCH_FN(gpu::grouped_linear_forward));
-  m.impl("grouped_linear_forward", TORCH_FN(gpu::grouped_linear_forward));
-  m.impl("grouped_linear_dgrad", TORCH_FN(gpu::grouped_linear_dgrad));
-}
+}  // namespace megalith::ops

@@ -1,29 +1,10 @@
-// Interface of the experts' products: checks the arguments, then calls the dispatcher or the reference. The operators
-// behind it get three-dimensional weights.
 #include "ops/grouped_linear/grouped_linear.h"
 
 #include "core/error.h"
 #include "ops/arguments.h"
-#include "ops/grouped_linear/reference.h"
-#include "ops/library.h"
-
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("grouped_linear(Tensor x, Tensor w, Tensor offsets) -> Tensor");
-  m.def("grouped_linear_forward(Tensor x, Tensor w, Tensor offsets) -> Tensor");
-  m.def("grouped_linear_dgrad(Tensor dy, Tensor w, Tensor offsets) -> Tensor");
-  m.def("grouped_linear_wgrad_(Tensor(a!) dw, Tensor dy, Tensor x, Tensor offsets, bool accumulate=True) -> ()");
-}
 
 namespace megalith::ops {
 namespace {
-
-void check_rows(const char* op, const Argument& argument) {
-  check_rank(op, argument, 2);
-  const at::Tensor& x = argument.tensor;
-  if (x.stride(1) == 1 || x.size(1) <= 1 || x.numel() == 0) return;
-  throw UserError(fmt::format("{}: rows of {} have stride {}, but must be contiguous", op, argument.name, x.stride(1)),
-                  "call contiguous() first");
-}
 
 void check_offsets(const char* op, const at::Tensor& offsets, const at::Tensor& x) {
   check_dtype(op, {"offsets", offsets}, at::kLong);
@@ -76,30 +57,23 @@ at::Tensor check_product(const char* op, const Argument& rows, const at::Tensor&
   return experts;
 }
 
-using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&);
-
 }  // namespace
 
-at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets, Kernels kernels) {
-  const at::Tensor experts = check_product("grouped_linear", {"x", x}, w, offsets, 2);
-  if (kernels == Kernels::kReference) return reference::grouped_linear_forward(x, experts, offsets);
-  static const auto op = find_op<Product>("megalith::grouped_linear");
-  return op.call(x, experts, offsets);
-}
+constexpr Operator<GroupedLinearTable> kGroupedLinear{.name = "grouped_linear",
+                                                      .reference = &kGroupedLinearReference,
+                                                      .cpu = &kGroupedLinearCpu,
+                                                      .meta = &kGroupedLinearMeta,
+                                                      .gpu_aten = &kGroupedLinearGpuAten};
 
 at::Tensor grouped_linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets,
                                   Kernels kernels) {
   const at::Tensor experts = check_product("grouped_linear_forward", {"x", x}, w, offsets, 2);
-  if (kernels == Kernels::kReference) return reference::grouped_linear_forward(x, experts, offsets);
-  static const auto op = find_op<Product>("megalith::grouped_linear_forward");
-  return op.call(x, experts, offsets);
+  return kGroupedLinear.run("grouped_linear_forward", &GroupedLinearTable::forward, kernels, x, experts, offsets);
 }
 
 at::Tensor grouped_linear_dgrad(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets, Kernels kernels) {
   const at::Tensor experts = check_product("grouped_linear_dgrad", {"dy", dy}, w, offsets, 1);
-  if (kernels == Kernels::kReference) return reference::grouped_linear_dgrad(dy, experts, offsets);
-  static const auto op = find_op<Product>("megalith::grouped_linear_dgrad");
-  return op.call(dy, experts, offsets);
+  return kGroupedLinear.run("grouped_linear_dgrad", &GroupedLinearTable::dgrad, kernels, dy, experts, offsets);
 }
 
 void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
@@ -115,11 +89,7 @@ void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at:
   check_offsets(kOp, offsets, x);
   const at::Tensor experts = per_expert(kOp, {"dw", dw}, offsets);
   check_shape(kOp, {"dw", experts}, {experts.size(0), dy.size(1), x.size(1)});
-  if (kernels == Kernels::kReference) return reference::grouped_linear_wgrad_(experts, dy, x, offsets, accumulate);
-  static const auto op =
-      find_op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool)>(
-          "megalith::grouped_linear_wgrad_");
-  op.call(experts, dy, x, offsets, accumulate);
+  kGroupedLinear.run(kOp, &GroupedLinearTable::wgrad_, kernels, experts, dy, x, offsets, accumulate);
 }
 
 }  // namespace megalith::ops

@@ -9,19 +9,15 @@
 //          For tensors on the CPU it is there too; for others it is on the CPU or on their device.
 // throws   UserError when shapes, dtypes or offsets do not fit (offsets are read on the CPU alone)
 //
-// On the CPU, results repeat to the bit for any number of threads. On GPUs, bf16 goes through ATen's grouped product
-// and everything else expert by expert; neither has been run on a GPU so far.
+// On the CPU, results repeat to the bit for any number of threads. On GPUs, forward and dgrad of bf16 go through ATen's
+// grouped product and everything else expert by expert; neither has been run on a GPU so far.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
-
-// Differentiable in x and w.
-at::Tensor grouped_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets,
-                          Kernels kernels = Kernels::kFused);
 
 // (t, o)
 at::Tensor grouped_linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets,
@@ -35,5 +31,18 @@ at::Tensor grouped_linear_dgrad(const at::Tensor& dy, const at::Tensor& w, const
 // dw (e, o, h) or (e * o, h), contiguous, fp32 (fp64 for fp64 inputs): summed without rounding to the inputs' dtype.
 void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
                            bool accumulate = true, Kernels kernels = Kernels::kFused);
+
+// w and dw are (e, o, h).
+struct GroupedLinearTable {
+  at::Tensor (*forward)(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets);
+  at::Tensor (*dgrad)(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets);
+  void (*wgrad_)(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
+                 bool accumulate);
+};
+extern const GroupedLinearTable kGroupedLinearReference, kGroupedLinearCpu, kGroupedLinearMeta, kGroupedLinearGpuAten;
+extern const Operator<GroupedLinearTable> kGroupedLinear;
+
+// Whether ATen's grouped product takes these: bf16, and rows of x and of w (e, o, h) at multiples of 16 bytes.
+bool takes_grouped_product(const at::Tensor& rows, const at::Tensor& w);
 
 }  // namespace megalith::ops

@@ -1,13 +1,12 @@
 // The definition of the experts' products, in ATen's operators.
-#include "ops/grouped_linear/reference.h"
-
 #include <ATen/ATen.h>
 
 #include <vector>
 
-#include "ops/library.h"
+#include "ops/grouped_linear/grouped_linear.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
 namespace {
 
 // body(j, first row, number of rows) for each expert; waits for the device when offsets are there.
@@ -17,8 +16,6 @@ void for_each_expert(const at::Tensor& offsets, Body&& body) {
   const auto* rows = on_cpu.const_data_ptr<int64_t>();
   for (int64_t j = 0; j + 1 < on_cpu.size(0); ++j) body(j, rows[j], rows[j + 1] - rows[j]);
 }
-
-}  // namespace
 
 at::Tensor grouped_linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
   std::vector<at::Tensor> parts;
@@ -49,12 +46,11 @@ void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at:
   });
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  namespace reference = megalith::ops::reference;
-  m.impl("grouped_linear", TORCH_FN(reference::grouped_linear_forward));
-  m.impl("grouped_linear_forward", TORCH_FN(reference::grouped_linear_forward));
-  m.impl("grouped_linear_dgrad", TORCH_FN(reference::grouped_linear_dgrad));
-  m.impl("grouped_linear_wgrad_", TORCH_FN(reference::grouped_linear_wgrad_));
-}
+constexpr GroupedLinearTable kGroupedLinearReference{.forward = reference::grouped_linear_forward,
+                                                     .dgrad = reference::grouped_linear_dgrad,
+                                                     .wgrad_ = reference::grouped_linear_wgrad_};
+
+}  // namespace megalith::ops

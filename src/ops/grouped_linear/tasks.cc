@@ -1,4 +1,4 @@
-// Registers the experts' products for the CPU and for the meta device.
+// The experts' products on the CPU and on the meta device.
 //
 // Threads take tasks from all experts' products, so that none waits where one expert has many rows and others few. bf16
 // goes through the kernels of linear where the processor multiplies it, everything else through widened products. No
@@ -13,12 +13,12 @@
 #include "core/error.h"
 #include "ops/arguments.h"
 #include "ops/cpu/block_products.h"
+#include "ops/grouped_linear/grouped_linear.h"
 #include "ops/grouped_linear/kernel.h"
-#include "ops/library.h"
 #include "ops/linear/kernel.h"
-#include "ops/linear/product_kernel.h"
 
-namespace megalith::ops::cpu {
+namespace megalith::ops {
+namespace cpu {
 namespace {
 
 constexpr int64_t kTasksPerThread = 6;  // so many that the last ones end nearly together
@@ -219,8 +219,16 @@ void wgrad_widened(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor&
 
 bool is_fast_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 && has_bf16_blocks(); }
 
-at::Tensor multiply_experts(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets, bool w_is_transposed) {
-  at::Tensor y = at::empty({x.size(0), w.size(w_is_transposed ? 1 : 2)}, x.options());
+at::Tensor empty_grouped_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& /*offsets*/) {
+  return at::empty({x.size(0), w.size(1)}, x.options());
+}
+
+at::Tensor empty_grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& /*offsets*/) {
+  return at::empty({dy.size(0), w.size(2)}, dy.options());
+}
+
+at::Tensor multiply_experts(at::Tensor y, const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets,
+                            bool w_is_transposed) {
   if (y.numel() == 0) return y;
   if (x.size(1) == 0) return y.zero_();
   if (is_fast_bf16(x))
@@ -230,16 +238,16 @@ at::Tensor multiply_experts(const at::Tensor& x, const at::Tensor& w, const at::
   return y;
 }
 
-at::Tensor grouped_linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
-  return multiply_experts(x, w, offsets, /*w_is_transposed=*/true);
+at::Tensor grouped_linear_on_cpu(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
+  return multiply_experts(empty_grouped_linear(x, w, offsets), x, w, offsets, /*w_is_transposed=*/true);
 }
 
-at::Tensor grouped_linear_dgrad(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets) {
-  return multiply_experts(dy, w, offsets, /*w_is_transposed=*/false);
+at::Tensor grouped_dgrad_on_cpu(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets) {
+  return multiply_experts(empty_grouped_dgrad(dy, w, offsets), dy, w, offsets, /*w_is_transposed=*/false);
 }
 
-void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
-                           bool accumulate) {
+void grouped_wgrad_on_cpu(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
+                          bool accumulate) {
   if (dw.numel() == 0) return;
   const ExpertRows rows(offsets);
   if (!accumulate) {
@@ -253,27 +261,15 @@ void grouped_linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at:
     wgrad_widened(dw, dy, x, rows, accumulate);
 }
 
-at::Tensor meta_grouped_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor&) {
-  return at::empty({x.size(0), w.size(1)}, x.options());
-}
-
 }  // namespace
-}  // namespace megalith::ops::cpu
+}  // namespace cpu
 
-TORCH_LIBRARY_IMPL(megalith, CPU, m) {
-  namespace cpu = megalith::ops::cpu;
-  m.impl("grouped_linear", TORCH_FN(cpu::grouped_linear_forward));
-  m.impl("grouped_linear_forward", TORCH_FN(cpu::grouped_linear_forward));
-  m.impl("grouped_linear_dgrad", TORCH_FN(cpu::grouped_linear_dgrad));
-  m.impl("grouped_linear_wgrad_", TORCH_FN(cpu::grouped_linear_wgrad_));
-}
+constexpr GroupedLinearTable kGroupedLinearCpu{
+    .forward = cpu::grouped_linear_on_cpu, .dgrad = cpu::grouped_dgrad_on_cpu, .wgrad_ = cpu::grouped_wgrad_on_cpu};
 
-TORCH_LIBRARY_IMPL(megalith, Meta, m) {
-  using at::Tensor;
-  m.impl("grouped_linear", TORCH_FN(megalith::ops::cpu::meta_grouped_forward));
-  m.impl("grouped_linear_forward", TORCH_FN(megalith::ops::cpu::meta_grouped_forward));
-  m.impl("grouped_linear_dgrad", [](const Tensor& dy, const Tensor& w, const Tensor&) {
-    return at::empty({dy.size(0), w.size(2)}, dy.options());
-  });
-  m.impl("grouped_linear_wgrad_", [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool) {});
-}
+constexpr GroupedLinearTable kGroupedLinearMeta{
+    .forward = cpu::empty_grouped_linear,
+    .dgrad = cpu::empty_grouped_dgrad,
+    .wgrad_ = [](const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {}};
+
+}  // namespace megalith::ops

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ops/cpu/lanes.h"
-#include "ops/layer_norm/cpu_kernel.h"
+#include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {

@@ -2,7 +2,7 @@
 // blocks of rows that are added in order, so that they repeat to the bit.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/vendor.h"
-#include "ops/layer_norm/gpu.h"
+#include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops::gpu {
 namespace {

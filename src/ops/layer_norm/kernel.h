@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/cpu/capability.h"
 #include "ops/dtype.h"
 
 namespace megalith::ops {
@@ -42,5 +43,16 @@ struct LayerNormBackward {
   void* scratch;   // (blocks, 2, columns) float or double, written before it is read: parts of dweight and of dbias
   int64_t blocks;  // min(rows, kLayerNormBlocks)
 };
+
+namespace cpu {
+MEGALITH_DECLARE_CPU_KERNEL(layer_norm_forward, (const LayerNormForward& a));
+MEGALITH_DECLARE_CPU_KERNEL(layer_norm_backward, (const LayerNormBackward& a));
+}  // namespace cpu
+
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void layer_norm_forward(const LayerNormForward& a, void* stream);
+void layer_norm_backward(const LayerNormBackward& a, void* stream);
+}  // namespace gpu
 
 }  // namespace megalith::ops

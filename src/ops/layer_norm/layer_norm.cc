@@ -1,93 +1,139 @@
-// Interface of layer_norm: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/layer_norm/layer_norm.h"
 
-#include "ops/arguments.h"
-#include "ops/layer_norm/reference.h"
-#include "ops/library.h"
+#include <ATen/ATen.h>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float eps, bool zero_centered_weight=False) -> Tensor");
-  m.def(
-      "layer_norm_forward(Tensor x, Tensor weight, Tensor bias, float eps, bool zero_centered_weight=False) -> "
-      "(Tensor y, Tensor mean, Tensor inv_std)");
-  m.def(
-      "layer_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor mean, Tensor inv_std, "
-      "bool zero_centered_weight=False) -> (Tensor dx, Tensor dweight, Tensor dbias)");
-  m.def(
-      "add_layer_norm_forward(Tensor x, Tensor residual, Tensor weight, Tensor bias, float eps, "
-      "bool zero_centered_weight=False) -> (Tensor y, Tensor sum, Tensor mean, Tensor inv_std)");
-  m.def(
-      "add_layer_norm_backward(Tensor dy, Tensor dsum, Tensor sum, Tensor weight, Tensor mean, Tensor inv_std, "
-      "bool zero_centered_weight=False) -> (Tensor dx, Tensor dweight, Tensor dbias)");
-}
+#include <algorithm>
+
+#include "ops/arguments.h"
+#include "ops/gpu/launch.h"
+#include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
 using at::Tensor;
 
-void check_beside(const char* op, const Argument& argument, const Argument& x, at::IntArrayRef shape,
-                  at::ScalarType dtype) {
-  check_shape(op, argument, shape);
-  check_dtype(op, argument, dtype);
-  check_contiguous(op, argument);
-  check_devices(op, {x, argument});
-}
-
 void check_plane_and_weight(const char* op, const Argument& x, const Tensor& weight) {
-  check_floating(op, x);
-  check_rank(op, x, 2);
-  check_contiguous(op, x);
-  check_beside(op, {"weight", weight}, x, {x.tensor.size(1)}, x.tensor.scalar_type());
+  check_dense_rows(op, x);
+  check_dense(op, {"weight", weight}, {x.tensor.size(1)}, x.tensor.scalar_type(), x);
 }
 
 void check_layer_norm(const char* op, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   check_plane_and_weight(op, {"x", x}, weight);
-  check_beside(op, {"bias", bias}, {"x", x}, {x.size(1)}, x.scalar_type());
+  check_dense(op, {"bias", bias}, {x.size(1)}, x.scalar_type(), {"x", x});
 }
 
 // x is what was normalised.
 void check_layer_norm_backward(const char* op, const Tensor& dy, const Argument& x, const Tensor& weight,
                                const Tensor& mean, const Tensor& inv_std) {
   check_plane_and_weight(op, x, weight);
-  check_beside(op, {"dy", dy}, x, x.tensor.sizes(), x.tensor.scalar_type());
+  check_dense(op, {"dy", dy}, x.tensor.sizes(), x.tensor.scalar_type(), x);
   const at::ScalarType wide = wide_dtype(x.tensor.scalar_type());
-  check_beside(op, {"mean", mean}, x, {x.tensor.size(0)}, wide);
-  check_beside(op, {"inv_std", inv_std}, x, {x.tensor.size(0)}, wide);
+  check_dense(op, {"mean", mean}, {x.tensor.size(0)}, wide, x);
+  check_dense(op, {"inv_std", inv_std}, {x.tensor.size(0)}, wide, x);
 }
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> empty_layer_norm(const Tensor& x, const Tensor& residual,
+                                                            const Tensor& /*weight*/, const Tensor& /*bias*/,
+                                                            double /*eps*/, bool /*zero_centered*/) {
+  const auto statistic = [&] { return at::empty({x.size(0)}, wide_options(x)); };
+  return {at::empty_like(x), residual.defined() ? at::empty_like(x) : Tensor(), statistic(), statistic()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> empty_layer_norm_gradients(const Tensor& /*dy*/, const Tensor& /*dsum*/,
+                                                              const Tensor& x, const Tensor& /*weight*/,
+                                                              const Tensor& /*mean*/, const Tensor& /*inv_std*/,
+                                                              bool /*zero_centered*/) {
+  const auto of_columns = [&] { return at::empty({x.size(1)}, wide_options(x)); };
+  return {at::empty_like(x), of_columns(), of_columns()};
+}
+
+// On the device of x, by a kernel that runs there.
+template <void (*kLaunch)(const LayerNormForward&, const Tensor& x)>
+std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_by(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                                                         const Tensor& bias, double eps, bool zero_centered) {
+  auto [y, sum, mean, inv_std] = empty_layer_norm(x, residual, weight, bias, eps, zero_centered);
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .rows = x.size(0),
+           .columns = x.size(1),
+           .x = x.const_data_ptr(),
+           .residual = data_or_null(residual),
+           .weight = weight.const_data_ptr(),
+           .weight_offset = zero_centered ? 1.0 : 0.0,
+           .bias = bias.const_data_ptr(),
+           .eps = eps,
+           .y = y.mutable_data_ptr(),
+           .sum = mutable_data_or_null(sum),
+           .mean = mean.mutable_data_ptr(),
+           .inv_std = inv_std.mutable_data_ptr()},
+          x);
+  return {y, sum, mean, inv_std};
+}
+
+template <void (*kLaunch)(const LayerNormBackward&, const Tensor& x)>
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward_by(const Tensor& dy, const Tensor& dsum, const Tensor& x,
+                                                          const Tensor& weight, const Tensor& mean,
+                                                          const Tensor& inv_std, bool zero_centered) {
+  auto [dx, dweight, dbias] = empty_layer_norm_gradients(dy, dsum, x, weight, mean, inv_std, zero_centered);
+  const Tensor scratch = at::empty({std::min(x.size(0), kLayerNormBlocks), 2, x.size(1)}, dweight.options());
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .rows = x.size(0),
+           .columns = x.size(1),
+           .dy = dy.const_data_ptr(),
+           .dsum = data_or_null(dsum),
+           .x = x.const_data_ptr(),
+           .weight = weight.const_data_ptr(),
+           .weight_offset = zero_centered ? 1.0 : 0.0,
+           .mean = mean.const_data_ptr(),
+           .inv_std = inv_std.const_data_ptr(),
+           .dx = dx.mutable_data_ptr(),
+           .dweight = dweight.mutable_data_ptr(),
+           .dbias = dbias.mutable_data_ptr(),
+           .scratch = scratch.mutable_data_ptr(),
+           .blocks = scratch.size(0)},
+          x);
+  return {dx, dweight, dbias};
+}
+
+void run_layer_norm(const LayerNormForward& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(layer_norm_forward)(a); }
+void run_layer_norm_backward(const LayerNormBackward& a, const Tensor& /*x*/) {
+  MEGALITH_CPU_KERNEL(layer_norm_backward)(a);
+}
+
+constexpr LayerNormTable kLayerNormCpu{.forward = layer_norm_by<run_layer_norm>,
+                                       .backward = layer_norm_backward_by<run_layer_norm_backward>};
+constexpr LayerNormTable kLayerNormMeta{.forward = empty_layer_norm, .backward = empty_layer_norm_gradients};
+#ifdef MEGALITH_GPU_KERNELS
+constexpr LayerNormTable kLayerNormGpu{
+    .forward = layer_norm_by<gpu::launch<&gpu::layer_norm_forward, LayerNormForward>>,
+    .backward = layer_norm_backward_by<gpu::launch<&gpu::layer_norm_backward, LayerNormBackward>>};
+#endif
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, bool zero_centered_weight,
-                  Kernels kernels) {
-  check_layer_norm("layer_norm", x, weight, bias);
-  if (kernels == Kernels::kReference) return reference::layer_norm(x, weight, bias, eps, zero_centered_weight);
-  static const auto op =
-      find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, double, bool)>("megalith::layer_norm");
-  return op.call(x, weight, bias, eps, zero_centered_weight);
-}
+constexpr Operator<LayerNormTable> kLayerNorm{.name = "layer_norm",
+                                              .reference = &kLayerNormReference,
+                                              .cpu = &kLayerNormCpu,
+                                              .meta = &kLayerNormMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                              .gpu = &kLayerNormGpu
+#endif
+};
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                                                       double eps, bool zero_centered_weight, Kernels kernels) {
   check_layer_norm("layer_norm_forward", x, weight, bias);
-  if (kernels == Kernels::kReference) return reference::layer_norm_forward(x, weight, bias, eps, zero_centered_weight);
-  static const auto op =
-      find_op<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, double, bool)>(
-          "megalith::layer_norm_forward");
-  return op.call(x, weight, bias, eps, zero_centered_weight);
+  auto [y, sum, mean, inv_std] = kLayerNorm.run("layer_norm_forward", &LayerNormTable::forward, kernels, x, Tensor(),
+                                                weight, bias, eps, zero_centered_weight);
+  return {y, mean, inv_std};
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
                                                        const Tensor& mean, const Tensor& inv_std,
                                                        bool zero_centered_weight, Kernels kernels) {
   check_layer_norm_backward("layer_norm_backward", dy, {"x", x}, weight, mean, inv_std);
-  if (kernels == Kernels::kReference) {
-    return reference::layer_norm_backward(dy, x, weight, mean, inv_std, zero_centered_weight);
-  }
-  static const auto op =
-      find_op<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                                 const Tensor&, bool)>("megalith::layer_norm_backward");
-  return op.call(dy, x, weight, mean, inv_std, zero_centered_weight);
+  return kLayerNorm.run("layer_norm_backward", &LayerNormTable::backward, kernels, dy, Tensor(), x, weight, mean,
+                        inv_std, zero_centered_weight);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> add_layer_norm_forward(const Tensor& x, const Tensor& residual,
@@ -95,13 +141,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_layer_norm_forward(const Tensor& 
                                                                   bool zero_centered_weight, Kernels kernels) {
   constexpr const char* kOp = "add_layer_norm_forward";
   check_layer_norm(kOp, x, weight, bias);
-  check_beside(kOp, {"residual", residual}, {"x", x}, x.sizes(), x.scalar_type());
-  if (kernels == Kernels::kReference) {
-    return reference::add_layer_norm_forward(x, residual, weight, bias, eps, zero_centered_weight);
-  }
-  static const auto op = find_op<std::tuple<Tensor, Tensor, Tensor, Tensor>(
-      const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, bool)>("megalith::add_layer_norm_forward");
-  return op.call(x, residual, weight, bias, eps, zero_centered_weight);
+  check_dense(kOp, {"residual", residual}, x.sizes(), x.scalar_type(), {"x", x});
+  return kLayerNorm.run(kOp, &LayerNormTable::forward, kernels, x, residual, weight, bias, eps, zero_centered_weight);
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_layer_norm_backward(const Tensor& dy, const Tensor& dsum, const Tensor& sum,
@@ -110,14 +151,9 @@ std::tuple<Tensor, Tensor, Tensor> add_layer_norm_backward(const Tensor& dy, con
                                                            Kernels kernels) {
   constexpr const char* kOp = "add_layer_norm_backward";
   check_layer_norm_backward(kOp, dy, {"sum", sum}, weight, mean, inv_std);
-  check_beside(kOp, {"dsum", dsum}, {"sum", sum}, sum.sizes(), sum.scalar_type());
-  if (kernels == Kernels::kReference) {
-    return reference::add_layer_norm_backward(dy, dsum, sum, weight, mean, inv_std, zero_centered_weight);
-  }
-  static const auto op = find_op<std::tuple<Tensor, Tensor, Tensor>(const Tensor&, const Tensor&, const Tensor&,
-                                                                    const Tensor&, const Tensor&, const Tensor&, bool)>(
-      "megalith::add_layer_norm_backward");
-  return op.call(dy, dsum, sum, weight, mean, inv_std, zero_centered_weight);
+  check_dense(kOp, {"dsum", dsum}, sum.sizes(), sum.scalar_type(), {"sum", sum});
+  return kLayerNorm.run(kOp, &LayerNormTable::backward, kernels, dy, dsum, sum, weight, mean, inv_std,
+                        zero_centered_weight);
 }
 
 }  // namespace megalith::ops

@@ -18,13 +18,9 @@
 
 #include <tuple>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
-
-// Differentiable; gradient flows to x, weight and bias.
-at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps,
-                      bool zero_centered_weight = false, Kernels kernels = Kernels::kFused);
 
 // returns (y (t, h), mean (t), inv_std (t))
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
@@ -53,5 +49,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_layer_norm_backward(const at:
                                                                        const at::Tensor& inv_std,
                                                                        bool zero_centered_weight = false,
                                                                        Kernels kernels = Kernels::kFused);
+
+// residual and dsum are undefined where nothing is added; then so is sum.
+struct LayerNormTable {
+  // (y, sum, mean, inv_std)
+  std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,
+                                                                        const at::Tensor& weight,
+                                                                        const at::Tensor& bias, double eps,
+                                                                        bool zero_centered_weight);
+  // (dx, dweight, dbias)
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> (*backward)(const at::Tensor& dy, const at::Tensor& dsum,
+                                                             const at::Tensor& x, const at::Tensor& weight,
+                                                             const at::Tensor& mean, const at::Tensor& inv_std,
+                                                             bool zero_centered_weight);
+};
+extern const LayerNormTable kLayerNormReference;
+extern const Operator<LayerNormTable> kLayerNorm;
 
 }  // namespace megalith::ops

@@ -1,6 +1,6 @@
 // Products of bf16 matrices by oneDNN's block kernel: packed panels of b stay in L2 while the rows of a pass by.
 #include "ops/cpu/tiles.h"
-#include "ops/linear/product_kernel.h"
+#include "ops/linear/kernel.h"
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {

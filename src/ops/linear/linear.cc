@@ -1,41 +1,25 @@
-// Interface of the linear layer's products and of the embedding: checks the arguments, then calls the dispatcher or the
-// reference.
+// On the CPU, our products and the gradients of bias and embedding repeat to the bit for any number of threads;
+// LibTorch's GEMMs promise that for one number only.
 #include "ops/linear/linear.h"
 
-#include "core/error.h"
-#include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/linear/reference.h"
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("linear(Tensor x, Tensor w, Tensor? bias=None) -> Tensor");
-  m.def("linear_forward(Tensor x, Tensor w, Tensor? bias=None) -> Tensor");
-  m.def("linear_dgrad(Tensor dy, Tensor w) -> Tensor");
-  m.def("linear_wgrad_(Tensor(a!) dw, Tensor dy, Tensor x, bool accumulate=True) -> ()");
-  m.def("bias_grad_(Tensor(a!) db, Tensor dy) -> ()");
-  m.def("embedding_forward(Tensor ids, Tensor table, int start=0) -> Tensor");
-  m.def("embedding_wgrad_(Tensor(a!) dw, Tensor ids, Tensor dy, int start=0) -> ()");
-}
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "ops/arguments.h"
+#include "ops/linear/kernel.h"
+#include "ops/linear/products.h"
 
 namespace megalith::ops {
 namespace {
 
-using OptionalTensor = std::optional<at::Tensor>;
-OptionalTensor optional(const at::Tensor& t) { return t.defined() ? OptionalTensor(t) : std::nullopt; }
-
-// (rows, columns) with contiguous rows; they may be apart.
-void check_matrix(const char* op, const Argument& argument) {
-  check_rank(op, argument, 2);
-  const at::Tensor& x = argument.tensor;
-  if (x.stride(1) == 1 || x.size(1) <= 1 || x.numel() == 0) return;
-  throw UserError(fmt::format("{}: rows of {} have stride {}, but must be contiguous", op, argument.name, x.stride(1)),
-                  "call contiguous() first");
-}
-
-void check_forward(const char* op, const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
+void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
   check_floating(op, {"x", x});
-  check_matrix(op, {"x", x});
-  check_matrix(op, {"w", w});
+  check_rows(op, {"x", x});
+  check_rows(op, {"w", w});
   check_dtype(op, {"w", w}, x.scalar_type());
   check_shape(op, {"w", w}, {w.size(0), x.size(1)});
   check_devices(op, {{"x", x}, {"w", w}});
@@ -45,65 +29,154 @@ void check_forward(const char* op, const at::Tensor& x, const at::Tensor& w, con
   check_devices(op, {{"x", x}, {"bias", bias}});
 }
 
-}  // namespace
-
-at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, Kernels kernels) {
-  check_forward("linear", x, w, bias);
-  if (kernels == Kernels::kReference) return reference::linear_forward(x, w, bias);
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>("megalith::linear");
-  return op.call(x, w, optional(bias));
+at::Tensor empty_linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& /*bias*/) {
+  return at::empty({x.size(0), w.size(0)}, x.options());
 }
 
+at::Tensor empty_linear_dgrad(const at::Tensor& dy, const at::Tensor& w) {
+  return at::empty({dy.size(0), w.size(1)}, dy.options());
+}
+
+at::Tensor empty_embedding(const at::Tensor& ids, const at::Tensor& table, int64_t /*start*/) {
+  return at::empty({ids.size(0), table.size(1)}, table.options());
+}
+
+at::Tensor linear_on_cpu(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
+  at::Tensor y = empty_linear(x, w, bias);
+  cpu::linear_forward_out(y, x, w, bias);
+  return y;
+}
+
+at::Tensor linear_dgrad_on_cpu(const at::Tensor& dy, const at::Tensor& w) {
+  at::Tensor dx = empty_linear_dgrad(dy, w);
+  cpu::linear_dgrad_out(dx, dy, w);
+  return dx;
+}
+
+void bias_grad_on_cpu(const at::Tensor& db, const at::Tensor& dy) {
+  MEGALITH_CPU_KERNEL(column_sum)
+  ({.dtype = to_dtype(dy.scalar_type()),
+    .rows = dy.size(0),
+    .columns = dy.size(1),
+    .stride = dy.stride(0),
+    .dy = dy.const_data_ptr(),
+    .db = db.mutable_data_ptr()});
+}
+
+at::Tensor embedding_forward_on_cpu(const at::Tensor& ids, const at::Tensor& table, int64_t start) {
+  const int64_t t = ids.size(0), h = table.size(1), num_rows = table.size(0);
+  at::Tensor y = empty_embedding(ids, table, start);
+  const at::Tensor dense_ids = ids.contiguous();
+  const auto* id = dense_ids.const_data_ptr<int64_t>();
+  const auto row_bytes = static_cast<size_t>(h) * table.element_size();
+  const int64_t stride_bytes = table.stride(0) * static_cast<int64_t>(table.element_size());
+  const auto* from = static_cast<const char*>(table.const_data_ptr());
+  auto* to = static_cast<char*>(y.mutable_data_ptr());
+  at::parallel_for(0, t, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = id[i] - start;
+      char* out = to + static_cast<size_t>(i) * row_bytes;
+      if (row >= 0 && row < num_rows)
+        std::memcpy(out, from + row * stride_bytes, row_bytes);
+      else
+        std::memset(out, 0, row_bytes);
+    }
+  });
+  return y;
+}
+
+void embedding_wgrad_on_cpu(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start) {
+  const at::Tensor dense_ids = ids.contiguous();
+  const auto* id = dense_ids.const_data_ptr<int64_t>();
+  // Tokens sorted by row, in token order within a row: one thread adds all of a row's, so results repeat.
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < ids.size(0); ++i) {
+    if (id[i] >= start && id[i] - start < dw.size(0)) tokens.push_back(i);
+  }
+  std::stable_sort(tokens.begin(), tokens.end(), [&](int64_t a, int64_t b) { return id[a] < id[b]; });
+  std::vector<int64_t> rows, starts;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int64_t row = id[tokens[i]] - start;
+    if (!rows.empty() && rows.back() == row) continue;
+    rows.push_back(row);
+    starts.push_back(static_cast<int64_t>(i));
+  }
+  starts.push_back(static_cast<int64_t>(tokens.size()));
+  MEGALITH_CPU_KERNEL(scatter_add)
+  ({.dtype = to_dtype(dy.scalar_type()),
+    .num_segments = static_cast<int64_t>(rows.size()),
+    .columns = dy.size(1),
+    .rows = rows.data(),
+    .starts = starts.data(),
+    .tokens = tokens.data(),
+    .dy = dy.const_data_ptr(),
+    .dy_stride = dy.stride(0),
+    .dw = dw.mutable_data_ptr(),
+    .dw_stride = dw.stride(0)});
+}
+
+constexpr LinearTable kLinearCpu{.forward = linear_on_cpu,
+                                 .dgrad = linear_dgrad_on_cpu,
+                                 .wgrad_ = cpu::linear_wgrad_,
+                                 .bias_grad_ = bias_grad_on_cpu,
+                                 .embedding_forward = embedding_forward_on_cpu,
+                                 .embedding_wgrad_ = embedding_wgrad_on_cpu};
+
+constexpr LinearTable kLinearMeta{
+    .forward = empty_linear,
+    .dgrad = empty_linear_dgrad,
+    .wgrad_ = [](const at::Tensor&, const at::Tensor&, const at::Tensor&, bool) {},
+    .bias_grad_ = [](const at::Tensor&, const at::Tensor&) {},
+    .embedding_forward = empty_embedding,
+    .embedding_wgrad_ = [](const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t) {}};
+
+}  // namespace
+
+constexpr Operator<LinearTable> kLinear{.name = "linear",
+                                        .reference = &kLinearReference,
+                                        .cpu = &kLinearCpu,
+                                        .meta = &kLinearMeta,
+                                        .gpu_aten = &kLinearGpuAten};
+
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, Kernels kernels) {
-  check_forward("linear_forward", x, w, bias);
-  if (kernels == Kernels::kReference) return reference::linear_forward(x, w, bias);
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&)>("megalith::linear_forward");
-  return op.call(x, w, optional(bias));
+  check_linear("linear_forward", x, w, bias);
+  return kLinear.run("linear_forward", &LinearTable::forward, kernels, x, w, bias);
 }
 
 at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& w, Kernels kernels) {
   constexpr const char* kOp = "linear_dgrad";
   check_floating(kOp, {"dy", dy});
-  check_matrix(kOp, {"dy", dy});
-  check_matrix(kOp, {"w", w});
+  check_rows(kOp, {"dy", dy});
+  check_rows(kOp, {"w", w});
   check_dtype(kOp, {"w", w}, dy.scalar_type());
   check_shape(kOp, {"dy", dy}, {dy.size(0), w.size(0)});
   check_devices(kOp, {{"dy", dy}, {"w", w}});
-  if (kernels == Kernels::kReference) return reference::linear_dgrad(dy, w);
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&)>("megalith::linear_dgrad");
-  return op.call(dy, w);
+  return kLinear.run(kOp, &LinearTable::dgrad, kernels, dy, w);
 }
 
 void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate, Kernels kernels) {
   constexpr const char* kOp = "linear_wgrad_";
   check_floating(kOp, {"dy", dy});
-  check_matrix(kOp, {"dy", dy});
-  check_matrix(kOp, {"x", x});
+  check_rows(kOp, {"dy", dy});
+  check_rows(kOp, {"x", x});
   check_dtype(kOp, {"x", x}, dy.scalar_type());
   check_shape(kOp, {"x", x}, {dy.size(0), x.size(1)});
-  check_matrix(kOp, {"dw", dw});
+  check_rows(kOp, {"dw", dw});
   check_dtype(kOp, {"dw", dw}, wide_dtype(dy.scalar_type()));
   check_shape(kOp, {"dw", dw}, {dy.size(1), x.size(1)});
   check_devices(kOp, {{"dw", dw}, {"dy", dy}, {"x", x}});
-  if (kernels == Kernels::kReference) return reference::linear_wgrad_(dw, dy, x, accumulate);
-  static const auto op =
-      find_op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool)>("megalith::linear_wgrad_");
-  op.call(dw, dy, x, accumulate);
+  kLinear.run(kOp, &LinearTable::wgrad_, kernels, dw, dy, x, accumulate);
 }
 
 void bias_grad_(const at::Tensor& db, const at::Tensor& dy, Kernels kernels) {
   constexpr const char* kOp = "bias_grad_";
   check_floating(kOp, {"dy", dy});
-  check_matrix(kOp, {"dy", dy});
+  check_rows(kOp, {"dy", dy});
   check_dtype(kOp, {"db", db}, wide_dtype(dy.scalar_type()));
   check_shape(kOp, {"db", db}, {dy.size(1)});
   check_contiguous(kOp, {"db", db});
   check_devices(kOp, {{"db", db}, {"dy", dy}});
-  if (kernels == Kernels::kReference) return reference::bias_grad_(db, dy);
-  static const auto op = find_op<void(const at::Tensor&, const at::Tensor&)>("megalith::bias_grad_");
-  op.call(db, dy);
+  kLinear.run(kOp, &LinearTable::bias_grad_, kernels, db, dy);
 }
 
 at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int64_t start, Kernels kernels) {
@@ -111,12 +184,9 @@ at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int
   check_dtype(kOp, {"ids", ids}, at::kLong);
   check_rank(kOp, {"ids", ids}, 1);
   check_floating(kOp, {"table", table});
-  check_matrix(kOp, {"table", table});
+  check_rows(kOp, {"table", table});
   check_devices(kOp, {{"ids", ids}, {"table", table}});
-  if (kernels == Kernels::kReference) return reference::embedding_forward(ids, table, start);
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t)>("megalith::embedding_forward");
-  return op.call(ids, table, start);
+  return kLinear.run(kOp, &LinearTable::embedding_forward, kernels, ids, table, start);
 }
 
 void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start,
@@ -125,16 +195,13 @@ void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Ten
   check_dtype(kOp, {"ids", ids}, at::kLong);
   check_rank(kOp, {"ids", ids}, 1);
   check_floating(kOp, {"dy", dy});
-  check_matrix(kOp, {"dy", dy});
+  check_rows(kOp, {"dy", dy});
   check_shape(kOp, {"dy", dy}, {ids.size(0), dy.size(1)});
-  check_matrix(kOp, {"dw", dw});
+  check_rows(kOp, {"dw", dw});
   check_dtype(kOp, {"dw", dw}, wide_dtype(dy.scalar_type()));
   check_shape(kOp, {"dw", dw}, {dw.size(0), dy.size(1)});
   check_devices(kOp, {{"dw", dw}, {"ids", ids}, {"dy", dy}});
-  if (kernels == Kernels::kReference) return reference::embedding_wgrad_(dw, ids, dy, start);
-  static const auto op =
-      find_op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t)>("megalith::embedding_wgrad_");
-  op.call(dw, ids, dy, start);
+  kLinear.run(kOp, &LinearTable::embedding_wgrad_, kernels, dw, ids, dy, start);
 }
 
 }  // namespace megalith::ops

@@ -7,15 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
-
-// Differentiable in x, w and bias.
-at::Tensor linear(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {},
-                  Kernels kernels = Kernels::kFused);
 
 // x w^T + bias
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias = {},
@@ -39,5 +33,16 @@ at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int
 // dw[ids[i] - start] += dy[i] in token order (deterministic).  dw (v, h) wide, dy (t, h).
 void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start = 0,
                       Kernels kernels = Kernels::kFused);
+
+struct LinearTable {
+  at::Tensor (*forward)(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias);
+  at::Tensor (*dgrad)(const at::Tensor& dy, const at::Tensor& w);
+  void (*wgrad_)(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
+  void (*bias_grad_)(const at::Tensor& db, const at::Tensor& dy);
+  at::Tensor (*embedding_forward)(const at::Tensor& ids, const at::Tensor& table, int64_t start);
+  void (*embedding_wgrad_)(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start);
+};
+extern const LinearTable kLinearReference, kLinearGpuAten;
+extern const Operator<LinearTable> kLinear;
 
 }  // namespace megalith::ops

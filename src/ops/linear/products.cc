@@ -17,7 +17,7 @@
 #include "device/device.h"
 #include "ops/arguments.h"
 #include "ops/cpu/block_products.h"
-#include "ops/linear/product_kernel.h"
+#include "ops/linear/kernel.h"
 
 namespace megalith::ops::cpu {
 namespace {
@@ -51,9 +51,9 @@ void choose_tasks(MatrixProduct& call) {
 
 // y = a b^T + bias or a b
 void multiply(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, bool b_is_transposed,
-              const std::optional<at::Tensor>& bias) {
+              const at::Tensor& bias) {
   const auto data = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
-  const at::Tensor dense_bias = bias.has_value() ? bias->contiguous() : at::Tensor();
+  const at::Tensor dense_bias = bias.defined() ? bias.contiguous() : at::Tensor();
   MatrixProduct call{.m = y.size(0),
                      .n = y.size(1),
                      .k = a.size(1),
@@ -83,8 +83,7 @@ at::Tensor wide_rows(const at::Tensor& t, int64_t first, int64_t count) {
 }
 
 // y = a b^T + bias, summed in fp32 and rounded once
-void widened_forward(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b,
-                     const std::optional<at::Tensor>& bias) {
+void widened_forward(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   const int64_t most_rows = wide_run(a.size(0)), most_columns = wide_run(b.size(0));
   for (int64_t row = 0; row < a.size(0); row += most_rows) {
     const int64_t rows = std::min(most_rows, a.size(0) - row);
@@ -92,7 +91,7 @@ void widened_forward(const at::Tensor& y, const at::Tensor& a, const at::Tensor&
     for (int64_t column = 0; column < b.size(0); column += most_columns) {
       const int64_t columns = std::min(most_columns, b.size(0) - column);
       at::Tensor sum = at::mm(wide, wide_rows(b, column, columns).t());
-      if (bias.has_value()) sum.add_(wide_rows(*bias, column, columns));
+      if (bias.defined()) sum.add_(wide_rows(bias, column, columns));
       y.narrow(0, row, rows).narrow(1, column, columns).copy_(sum);
     }
   }
@@ -116,15 +115,14 @@ void widened_dgrad(const at::Tensor& y, const at::Tensor& a, const at::Tensor& b
 
 bool has_own_bf16_products() { return !cpu_features().amx_bf16 && has_bf16_blocks(); }
 
-void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w,
-                        const std::optional<at::Tensor>& bias) {
+void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
   at::Tensor out = y;
   if (is_ours(y, x, w)) {
     multiply(y, x, w, /*b_is_transposed=*/true, bias);
   } else if (is_widened(y)) {
     widened_forward(y, x, w, bias);
-  } else if (bias.has_value()) {
-    at::addmm_out(out, *bias, x, w.t());
+  } else if (bias.defined()) {
+    at::addmm_out(out, bias, x, w.t());
   } else {
     at::mm_out(out, x, w.t());
   }
@@ -133,7 +131,7 @@ void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tens
 void linear_dgrad_out(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w) {
   at::Tensor out = dx;
   if (is_ours(dx, dy, w))
-    multiply(dx, dy, w, /*b_is_transposed=*/false, std::nullopt);
+    multiply(dx, dy, w, /*b_is_transposed=*/false, {});
   else if (is_widened(dx))
     widened_dgrad(dx, dy, w);
   else

@@ -4,8 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
 namespace megalith::ops::cpu {
 
 // Whether bf16 products of at least 64 rows, columns and terms are our own, which repeat to the bit for any number of
@@ -13,10 +11,12 @@ namespace megalith::ops::cpu {
 bool has_own_bf16_products();
 
 // y = x w^T + bias
-void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w,
-                        const std::optional<at::Tensor>& bias);
+void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias);
 
 // dx = dy w
 void linear_dgrad_out(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w);
+
+// dw (+)= dy^T x
+void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, bool accumulate);
 
 }  // namespace megalith::ops::cpu

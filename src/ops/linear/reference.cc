@@ -1,11 +1,11 @@
 // Products of a linear layer and of the embedding composed from ATen.
-#include "ops/linear/reference.h"
-
 #include <ATen/ATen.h>
 
-#include "ops/library.h"
+#include "ops/linear/linear.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
+namespace {
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias) {
   return bias.defined() ? at::addmm(bias, x, w.t()) : at::mm(x, w.t());
@@ -24,8 +24,6 @@ void linear_wgrad_(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor&
 
 void bias_grad_(const at::Tensor& db, const at::Tensor& dy) { db.add_(dy.sum(0, false, db.scalar_type())); }
 
-namespace {
-
 struct LocalIds {
   at::Tensor rows;     // (t) rows of the local table; 0 for ids of others
   at::Tensor foreign;  // (t, 1) bool: the id belongs to another rank's slice
@@ -35,8 +33,6 @@ LocalIds localise(const at::Tensor& ids, int64_t start, int64_t num_rows) {
   const at::Tensor foreign = (rows < 0).logical_or_(rows >= num_rows);
   return {rows.masked_fill(foreign, 0), foreign.unsqueeze(1)};
 }
-
-}  // namespace
 
 at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& table, int64_t start) {
   const LocalIds local = localise(ids, start, table.size(0));
@@ -53,18 +49,14 @@ void embedding_wgrad_(const at::Tensor& dw, const at::Tensor& ids, const at::Ten
     dw.index_put_({local.rows}, wide, /*accumulate=*/true);
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  namespace reference = megalith::ops::reference;
-  const auto forward = [](const at::Tensor& x, const at::Tensor& w, const std::optional<at::Tensor>& bias) {
-    return reference::linear_forward(x, w, bias.value_or(at::Tensor()));
-  };
-  m.impl("linear", forward);
-  m.impl("linear_forward", forward);
-  m.impl("linear_dgrad", TORCH_FN(reference::linear_dgrad));
-  m.impl("linear_wgrad_", TORCH_FN(reference::linear_wgrad_));
-  m.impl("bias_grad_", TORCH_FN(reference::bias_grad_));
-  m.impl("embedding_forward", TORCH_FN(reference::embedding_forward));
-  m.impl("embedding_wgrad_", TORCH_FN(reference::embedding_wgrad_));
-}
+constexpr LinearTable kLinearReference{.forward = reference::linear_forward,
+                                       .dgrad = reference::linear_dgrad,
+                                       .wgrad_ = reference::linear_wgrad_,
+                                       .bias_grad_ = reference::bias_grad_,
+                                       .embedding_forward = reference::embedding_forward,
+                                       .embedding_wgrad_ = reference::embedding_wgrad_};
+
+}  // namespace megalith::ops

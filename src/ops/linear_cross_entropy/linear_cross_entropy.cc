@@ -1,23 +1,16 @@
-// Interface of the language-model head's loss: checks the arguments, then calls the dispatcher or the reference.
+// On the CPU the logits of a chunk live in one buffer of the call, in the dtype of the model (bf16 logits are rounded
+// once, by the product); softmax, loss and gradient are computed in fp32 and the gradient is rounded once, in place of
+// the logits.
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
 
 #include "core/error.h"
 #include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/linear_cross_entropy/reference.h"
-
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def(
-      "softmax_statistics(Tensor logits, Tensor labels, int vocab_start, int local_valid_vocab) -> "
-      "(Tensor row_max, Tensor sum_exp, Tensor target_logit)");
-  m.def(
-      "cross_entropy_gradient_(Tensor(a!) logits, Tensor lse, Tensor labels, Tensor row_scale, int vocab_start, "
-      "int local_valid_vocab) -> ()");
-  // Ends in an underscore because it adds to dw.
-  m.def(
-      "linear_cross_entropy_(Tensor x, Tensor w, Tensor labels, Tensor row_scale, bool with_grad, Tensor(a!)? dw, "
-      "int valid_vocab, int chunk_rows) -> (Tensor losses, Tensor dx)");
-}
+#include "ops/linear/products.h"
+#include "ops/linear_cross_entropy/kernel.h"
 
 namespace megalith::ops {
 namespace {
@@ -28,88 +21,154 @@ void check_per_row(const char* op, const Argument& argument, const at::Tensor& r
   check_devices(op, {{"rows", rows}, argument});
 }
 
-void check_row_vector(const char* op, const Argument& argument) {
-  check_floating(op, argument);
-  check_rank(op, argument, 2);
-  const at::Tensor& x = argument.tensor;
-  if (x.stride(1) == 1 || x.size(1) <= 1 || x.numel() == 0) return;
-  throw UserError(fmt::format("{}: rows of {} have stride {}, but must be contiguous", op, argument.name, x.stride(1)),
-                  "call contiguous() first");
-}
-
 void check_valid_vocab(const char* op, const char* name, int64_t valid, int64_t columns) {
   if (valid >= 0 && valid <= columns) return;
   throw UserError(fmt::format("{}: {} is {}, but must be between 0 and the {} columns", op, name, valid, columns));
 }
 
+cpu::LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start, int64_t valid) {
+  return {.dtype = to_dtype(logits.scalar_type()),
+          .rows = logits.size(0),
+          .columns = logits.size(1),
+          .valid = valid,
+          .stride = logits.stride(0),
+          .logits = logits.data_ptr(),
+          .labels = labels.const_data_ptr<int64_t>(),
+          .vocab_start = vocab_start};
+}
+
+SoftmaxStatistics empty_statistics(const at::Tensor& logits, const at::Tensor& /*labels*/, int64_t /*vocab_start*/,
+                                   int64_t /*local_valid_vocab*/) {
+  const auto of_rows = [&] { return at::empty({logits.size(0)}, wide_options(logits)); };
+  return {of_rows(), of_rows(), of_rows()};
+}
+
+SoftmaxStatistics softmax_statistics_on_cpu(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
+                                            int64_t local_valid_vocab) {
+  const auto [row_max, sum_exp, target_logit] = empty_statistics(logits, labels, vocab_start, local_valid_vocab);
+  const at::Tensor dense_labels = labels.contiguous();
+  cpu::LogitRows rows = rows_of(logits, dense_labels, vocab_start, local_valid_vocab);
+  rows.row_max = row_max.data_ptr();
+  rows.sum_exp = sum_exp.data_ptr();
+  rows.target_logit = target_logit.data_ptr();
+  MEGALITH_CPU_KERNEL(softmax_statistics)(rows);
+  return {row_max, sum_exp, target_logit};
+}
+
+void cross_entropy_gradient_on_cpu(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
+                                   const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab) {
+  const at::Tensor dense_labels = labels.contiguous(), dense_lse = lse.contiguous();
+  const at::Tensor dense_scale = row_scale.contiguous();
+  cpu::LogitRows rows = rows_of(logits, dense_labels, vocab_start, local_valid_vocab);
+  rows.lse = dense_lse.const_data_ptr();
+  rows.row_scale = dense_scale.const_data_ptr();
+  MEGALITH_CPU_KERNEL(cross_entropy_gradient)(rows);
+}
+
+std::tuple<at::Tensor, at::Tensor> empty_linear_cross_entropy(const at::Tensor& x, const at::Tensor& /*w*/,
+                                                              const at::Tensor& /*labels*/,
+                                                              const at::Tensor& /*row_scale*/, bool with_grad,
+                                                              const at::Tensor& /*dw*/,
+                                                              const LinearCrossEntropyOptions& /*options*/) {
+  return {at::empty({x.size(0)}, wide_options(x)), with_grad ? at::empty(x.sizes(), x.options()) : at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_on_cpu(const at::Tensor& x, const at::Tensor& w,
+                                                               const at::Tensor& labels, const at::Tensor& row_scale,
+                                                               bool with_grad, const at::Tensor& dw,
+                                                               const LinearCrossEntropyOptions& options) {
+  const int64_t t = x.size(0), chunk_rows = options.chunk_rows;
+  auto [losses, dx] = empty_linear_cross_entropy(x, w, labels, row_scale, with_grad, dw, options);
+  const at::Tensor buffer = at::empty({std::min(t, chunk_rows), w.size(0)}, x.options());
+  const at::Tensor dense_labels = labels.contiguous(), dense_scale = row_scale.contiguous();
+  for (int64_t start = 0; start < t; start += chunk_rows) {
+    const int64_t count = std::min(chunk_rows, t - start);
+    const auto chunk = [&](const at::Tensor& whole) { return whole.narrow(0, start, count); };
+    const at::Tensor logits = buffer.narrow(0, 0, count);
+    cpu::linear_forward_out(logits, chunk(x), w, /*bias=*/{});
+    const at::Tensor chunk_labels = chunk(dense_labels), chunk_scale = chunk(dense_scale);
+    const at::Tensor chunk_losses = chunk(losses);
+    cpu::LogitRows rows = rows_of(logits, chunk_labels, 0, options.valid_vocab);
+    rows.row_scale = chunk_scale.const_data_ptr();
+    rows.losses = chunk_losses.data_ptr();
+    rows.with_grad = with_grad;
+    MEGALITH_CPU_KERNEL(cross_entropy)(rows);
+    if (!with_grad) continue;
+    cpu::linear_dgrad_out(chunk(dx), logits, w);
+    if (dw.defined()) cpu::linear_wgrad_(dw, logits, chunk(x), /*accumulate=*/true);
+  }
+  return {losses, dx};
+}
+
+constexpr LinearCrossEntropyTable kLinearCrossEntropyCpu{.whole = linear_cross_entropy_on_cpu,
+                                                         .statistics = softmax_statistics_on_cpu,
+                                                         .gradient_ = cross_entropy_gradient_on_cpu};
+
+constexpr LinearCrossEntropyTable kLinearCrossEntropyMeta{
+    .whole = empty_linear_cross_entropy,
+    .statistics = empty_statistics,
+    .gradient_ = [](const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t) {}};
+
 }  // namespace
+
+constexpr Operator<LinearCrossEntropyTable> kLinearCrossEntropy{.name = "linear_cross_entropy",
+                                                                .reference = &kLinearCrossEntropyReference,
+                                                                .cpu = &kLinearCrossEntropyCpu,
+                                                                .meta = &kLinearCrossEntropyMeta};
 
 std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                         const at::Tensor& labels, const at::Tensor& row_scale,
                                                         bool with_grad, const at::Tensor& dw,
                                                         const LinearCrossEntropyOptions& options) {
   constexpr const char* kOp = "linear_cross_entropy";
-  check_row_vector(kOp, {"x", x});
-  check_row_vector(kOp, {"w", w});
+  check_floating(kOp, {"x", x});
+  check_rows(kOp, {"x", x});
+  check_rows(kOp, {"w", w});
   check_dtype(kOp, {"w", w}, x.scalar_type());
   check_shape(kOp, {"w", w}, {w.size(0), x.size(1)});
   check_devices(kOp, {{"x", x}, {"w", w}});
   check_per_row(kOp, {"labels", labels}, x, at::kLong);
   check_per_row(kOp, {"row_scale", row_scale}, x, wide_dtype(x.scalar_type()));
   if (dw.defined()) {
-    check_row_vector(kOp, {"dw", dw});
+    check_rows(kOp, {"dw", dw});
     check_dtype(kOp, {"dw", dw}, wide_dtype(x.scalar_type()));
     check_shape(kOp, {"dw", dw}, w.sizes());
     check_devices(kOp, {{"x", x}, {"dw", dw}});
   }
-  const int64_t valid_vocab = options.valid_vocab < 0 ? w.size(0) : options.valid_vocab;
-  check_valid_vocab(kOp, "valid_vocab", valid_vocab, w.size(0));
+  LinearCrossEntropyOptions given = options;
+  if (given.valid_vocab < 0) given.valid_vocab = w.size(0);
+  check_valid_vocab(kOp, "valid_vocab", given.valid_vocab, w.size(0));
   if (options.chunk_rows < 1) {
     throw UserError(fmt::format("{}: chunk_rows is {}, but must be at least 1", kOp, options.chunk_rows));
   }
-  if (options.kernels == Kernels::kReference) {
-    return reference::linear_cross_entropy(x, w, labels, row_scale, with_grad, dw, valid_vocab, options.chunk_rows);
-  }
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor>(
-      const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool,
-      const std::optional<at::Tensor>&, int64_t, int64_t)>("megalith::linear_cross_entropy_");
-  return op.call(x, w, labels, row_scale, with_grad, dw.defined() ? std::optional(dw) : std::nullopt, valid_vocab,
-                 options.chunk_rows);
+  return kLinearCrossEntropy.run(kOp, &LinearCrossEntropyTable::whole, options.kernels, x, w, labels, row_scale,
+                                 with_grad, dw, given);
 }
 
 SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
                                      int64_t local_valid_vocab, Kernels kernels) {
   constexpr const char* kOp = "softmax_statistics";
-  check_row_vector(kOp, {"logits", logits});
+  check_floating(kOp, {"logits", logits});
+  check_rows(kOp, {"logits", logits});
   check_per_row(kOp, {"labels", labels}, logits, at::kLong);
   check_valid_vocab(kOp, "local_valid_vocab", local_valid_vocab, logits.size(1));
-  if (kernels == Kernels::kReference) {
-    return reference::softmax_statistics(logits, labels, vocab_start, local_valid_vocab);
-  }
-  static const auto op =
-      find_op<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, int64_t, int64_t)>(
-          "megalith::softmax_statistics");
-  auto [row_max, sum_exp, target_logit] = op.call(logits, labels, vocab_start, local_valid_vocab);
-  return {row_max, sum_exp, target_logit};
+  return kLinearCrossEntropy.run(kOp, &LinearCrossEntropyTable::statistics, kernels, logits, labels, vocab_start,
+                                 local_valid_vocab);
 }
 
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
                              const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab,
                              Kernels kernels) {
   constexpr const char* kOp = "cross_entropy_gradient_";
-  check_row_vector(kOp, {"logits", logits});
+  check_floating(kOp, {"logits", logits});
+  check_rows(kOp, {"logits", logits});
   const at::ScalarType wide = wide_dtype(logits.scalar_type());
   check_per_row(kOp, {"lse", lse}, logits, wide);
   check_per_row(kOp, {"labels", labels}, logits, at::kLong);
   check_per_row(kOp, {"row_scale", row_scale}, logits, wide);
   check_valid_vocab(kOp, "local_valid_vocab", local_valid_vocab, logits.size(1));
-  if (kernels == Kernels::kReference) {
-    return reference::cross_entropy_gradient_(logits, lse, labels, row_scale, vocab_start, local_valid_vocab);
-  }
-  static const auto op =
-      find_op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t)>(
-          "megalith::cross_entropy_gradient_");
-  op.call(logits, lse, labels, row_scale, vocab_start, local_valid_vocab);
+  kLinearCrossEntropy.run(kOp, &LinearCrossEntropyTable::gradient_, kernels, logits, lse, labels, row_scale,
+                          vocab_start, local_valid_vocab);
 }
 
 }  // namespace megalith::ops

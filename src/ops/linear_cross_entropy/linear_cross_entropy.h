@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <tuple>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
@@ -54,5 +54,18 @@ SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor&
 void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
                              const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab,
                              Kernels kernels = Kernels::kFused);
+
+struct LinearCrossEntropyTable {
+  // options.valid_vocab is given; dw may be undefined, and dx is without with_grad.
+  std::tuple<at::Tensor, at::Tensor> (*whole)(const at::Tensor& x, const at::Tensor& w, const at::Tensor& labels,
+                                              const at::Tensor& row_scale, bool with_grad, const at::Tensor& dw,
+                                              const LinearCrossEntropyOptions& options);
+  SoftmaxStatistics (*statistics)(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
+                                  int64_t local_valid_vocab);
+  void (*gradient_)(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
+                    const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab);
+};
+extern const LinearCrossEntropyTable kLinearCrossEntropyReference;
+extern const Operator<LinearCrossEntropyTable> kLinearCrossEntropy;
 
 }  // namespace megalith::ops

@@ -1,17 +1,15 @@
 // The two halves of cross entropy over a slice of the vocabulary, and the chunked head that joins them.
-#include "ops/linear_cross_entropy/reference.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/linear/reference.h"
+#include "ops/linear/linear.h"
+#include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
-namespace megalith::ops::reference {
-
+namespace megalith::ops {
+namespace reference {
 namespace {
 
 at::ScalarType wide_type_of(const at::Tensor& x) { return wide_dtype(x.scalar_type()); }
@@ -22,8 +20,6 @@ std::pair<at::Tensor, at::Tensor> label_columns(const at::Tensor& labels, int64_
   const at::Tensor is_local = (columns >= 0).logical_and_(columns < num_columns);
   return {columns.masked_fill(is_local.logical_not(), 0), is_local};
 }
-
-}  // namespace
 
 SoftmaxStatistics softmax_statistics(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
                                      int64_t local_valid_vocab) {
@@ -58,40 +54,32 @@ void cross_entropy_gradient_(const at::Tensor& logits, const at::Tensor& lse, co
 
 std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                         const at::Tensor& labels, const at::Tensor& row_scale,
-                                                        bool with_grad, const at::Tensor& dw, int64_t valid_vocab,
-                                                        int64_t chunk_rows) {
+                                                        bool with_grad, const at::Tensor& dw,
+                                                        const LinearCrossEntropyOptions& options) {
+  const int64_t chunk_rows = options.chunk_rows, valid_vocab = options.valid_vocab;
   const int64_t t = x.size(0);
   const at::Tensor losses = at::empty({t}, x.options().dtype(wide_type_of(x)));
   const at::Tensor dx = with_grad ? at::empty_like(x) : at::Tensor();
   for (int64_t start = 0; start < t; start += chunk_rows) {
     const int64_t rows = std::min(chunk_rows, t - start);
     const auto chunk = [&](const at::Tensor& whole) { return whole.narrow(0, start, rows); };
-    const at::Tensor logits = linear_forward(chunk(x), w, {});
+    const at::Tensor logits = kLinearReference.forward(chunk(x), w, {});
     const SoftmaxStatistics statistics = softmax_statistics(logits, chunk(labels), 0, valid_vocab);
     const at::Tensor lse = statistics.sum_exp.log().add_(statistics.row_max);
     chunk(losses).copy_((lse - statistics.target_logit).masked_fill_(chunk(row_scale) == 0, 0));
     if (!with_grad) continue;
     cross_entropy_gradient_(logits, lse, chunk(labels), chunk(row_scale), 0, valid_vocab);
-    chunk(dx).copy_(linear_dgrad(logits, w));
-    if (dw.defined()) linear_wgrad_(dw, logits, chunk(x), /*accumulate=*/true);
+    chunk(dx).copy_(kLinearReference.dgrad(logits, w));
+    if (dw.defined()) kLinearReference.wgrad_(dw, logits, chunk(x), /*accumulate=*/true);
   }
   return {losses, dx};
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  namespace reference = megalith::ops::reference;
-  m.impl("softmax_statistics",
-         [](const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start, int64_t local_valid_vocab) {
-           auto s = reference::softmax_statistics(logits, labels, vocab_start, local_valid_vocab);
-           return std::tuple(s.row_max, s.sum_exp, s.target_logit);
-         });
-  m.impl("cross_entropy_gradient_", TORCH_FN(reference::cross_entropy_gradient_));
-  m.impl("linear_cross_entropy_",
-         [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& labels, const at::Tensor& row_scale,
-            bool with_grad, const std::optional<at::Tensor>& dw, int64_t valid_vocab, int64_t chunk_rows) {
-           return reference::linear_cross_entropy(x, w, labels, row_scale, with_grad, dw.value_or(at::Tensor()),
-                                                  valid_vocab, chunk_rows);
-         });
-}
+constexpr LinearCrossEntropyTable kLinearCrossEntropyReference{.whole = reference::linear_cross_entropy,
+                                                               .statistics = reference::softmax_statistics,
+                                                               .gradient_ = reference::cross_entropy_gradient_};
+
+}  // namespace megalith::ops

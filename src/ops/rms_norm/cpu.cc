@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "ops/cpu/lanes.h"
-#include "ops/rms_norm/cpu_kernel.h"
+#include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops::cpu::CPU_CAPABILITY {
 namespace {

@@ -2,7 +2,7 @@
 // that are added in order, so that it repeats to the bit.
 #include "ops/gpu/block_sum.h"
 #include "ops/gpu/vendor.h"
-#include "ops/rms_norm/gpu.h"
+#include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops::gpu {
 namespace {

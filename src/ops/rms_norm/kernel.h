@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "ops/cpu/capability.h"
 #include "ops/dtype.h"
 
 namespace megalith::ops {
@@ -36,5 +37,16 @@ struct RmsNormBackward {
   void* scratch;   // (blocks, columns) float or double, written before it is read
   int64_t blocks;  // min(rows, kRmsNormBlocks)
 };
+
+namespace cpu {
+MEGALITH_DECLARE_CPU_KERNEL(rms_norm_forward, (const RmsNormForward& a));
+MEGALITH_DECLARE_CPU_KERNEL(rms_norm_backward, (const RmsNormBackward& a));
+}  // namespace cpu
+
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void rms_norm_forward(const RmsNormForward& a, void* stream);
+void rms_norm_backward(const RmsNormBackward& a, void* stream);
+}  // namespace gpu
 
 }  // namespace megalith::ops

@@ -1,102 +1,131 @@
-// Interface of rms_norm: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/rms_norm/rms_norm.h"
 
-#include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/rms_norm/reference.h"
+#include <ATen/ATen.h>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor");
-  m.def("rms_norm_forward(Tensor x, Tensor weight, float eps) -> (Tensor y, Tensor inv_rms)");
-  m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor inv_rms) -> (Tensor dx, Tensor dweight)");
-  m.def(
-      "add_rms_norm_forward(Tensor x, Tensor residual, Tensor weight, float eps) -> "
-      "(Tensor y, Tensor sum, Tensor inv_rms)");
-  m.def(
-      "add_rms_norm_backward(Tensor dy, Tensor dsum, Tensor sum, Tensor weight, Tensor inv_rms) -> "
-      "(Tensor dx, Tensor dweight)");
-}
+#include <algorithm>
+
+#include "ops/arguments.h"
+#include "ops/gpu/launch.h"
+#include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
-void check_like(const char* op, const Argument& argument, const at::Tensor& x) {
-  check_shape(op, argument, x.sizes());
-  check_dtype(op, argument, x.scalar_type());
-  check_contiguous(op, argument);
+using at::Tensor;
+
+void check_rms_norm(const char* op, const Tensor& x, const Tensor& weight) {
+  check_dense_rows(op, {"x", x});
+  check_dense(op, {"weight", weight}, {x.size(1)}, x.scalar_type(), {"x", x});
 }
 
-void check_forward(const char* op, const at::Tensor& x, const at::Tensor& weight) {
-  check_floating(op, {"x", x});
-  check_rank(op, {"x", x}, 2);
-  check_contiguous(op, {"x", x});
-  check_shape(op, {"weight", weight}, {x.size(1)});
-  check_dtype(op, {"weight", weight}, x.scalar_type());
-  check_contiguous(op, {"weight", weight});
-  check_devices(op, {{"x", x}, {"weight", weight}});
+void check_rms_norm_backward(const char* op, const Tensor& dy, const Argument& x, const Tensor& weight,
+                             const Tensor& inv_rms) {
+  check_rms_norm(op, x.tensor, weight);
+  const at::ScalarType dtype = x.tensor.scalar_type();
+  check_dense(op, {"dy", dy}, x.tensor.sizes(), dtype, x);
+  check_dense(op, {"inv_rms", inv_rms}, {x.tensor.size(0)}, wide_dtype(dtype), x);
 }
 
-void check_backward(const char* op, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
-                    const at::Tensor& inv_rms) {
-  check_forward(op, x, weight);
-  check_like(op, {"dy", dy}, x);
-  check_shape(op, {"inv_rms", inv_rms}, {x.size(0)});
-  check_dtype(op, {"inv_rms", inv_rms}, wide_dtype(x.scalar_type()));
-  check_contiguous(op, {"inv_rms", inv_rms});
-  check_devices(op, {{"x", x}, {"dy", dy}, {"inv_rms", inv_rms}});
+std::tuple<Tensor, Tensor, Tensor> empty_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& /*weight*/,
+                                                  double /*eps*/) {
+  const Tensor sum = residual.defined() ? at::empty_like(x) : Tensor();
+  return {at::empty_like(x), sum, at::empty({x.size(0)}, wide_options(x))};
 }
+
+std::tuple<Tensor, Tensor> empty_rms_norm_gradients(const Tensor& /*dy*/, const Tensor& /*dsum*/, const Tensor& x,
+                                                    const Tensor& weight, const Tensor& /*inv_rms*/) {
+  return {at::empty_like(x), at::empty(weight.sizes(), wide_options(x))};
+}
+
+// On the device of x, by a kernel that runs there.
+template <void (*kLaunch)(const RmsNormForward&, const Tensor& x)>
+std::tuple<Tensor, Tensor, Tensor> rms_norm_by(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                                               double eps) {
+  auto [y, sum, inv_rms] = empty_rms_norm(x, residual, weight, eps);
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .rows = x.size(0),
+           .columns = x.size(1),
+           .x = x.const_data_ptr(),
+           .residual = data_or_null(residual),
+           .weight = weight.const_data_ptr(),
+           .eps = eps,
+           .y = y.mutable_data_ptr(),
+           .sum = mutable_data_or_null(sum),
+           .inv_rms = inv_rms.mutable_data_ptr()},
+          x);
+  return {y, sum, inv_rms};
+}
+
+template <void (*kLaunch)(const RmsNormBackward&, const Tensor& x)>
+std::tuple<Tensor, Tensor> rms_norm_backward_by(const Tensor& dy, const Tensor& dsum, const Tensor& x,
+                                                const Tensor& weight, const Tensor& inv_rms) {
+  auto [dx, dweight] = empty_rms_norm_gradients(dy, dsum, x, weight, inv_rms);
+  const Tensor scratch = at::empty({std::min(x.size(0), kRmsNormBlocks), x.size(1)}, dweight.options());
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .rows = x.size(0),
+           .columns = x.size(1),
+           .dy = dy.const_data_ptr(),
+           .dsum = data_or_null(dsum),
+           .x = x.const_data_ptr(),
+           .weight = weight.const_data_ptr(),
+           .inv_rms = inv_rms.const_data_ptr(),
+           .dx = dx.mutable_data_ptr(),
+           .dweight = dweight.mutable_data_ptr(),
+           .scratch = scratch.mutable_data_ptr(),
+           .blocks = scratch.size(0)},
+          x);
+  return {dx, dweight};
+}
+
+void run_rms_norm(const RmsNormForward& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(rms_norm_forward)(a); }
+void run_rms_norm_backward(const RmsNormBackward& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(rms_norm_backward)(a); }
+
+constexpr RmsNormTable kRmsNormCpu{.forward = rms_norm_by<run_rms_norm>,
+                                   .backward = rms_norm_backward_by<run_rms_norm_backward>};
+constexpr RmsNormTable kRmsNormMeta{.forward = empty_rms_norm, .backward = empty_rms_norm_gradients};
+#ifdef MEGALITH_GPU_KERNELS
+constexpr RmsNormTable kRmsNormGpu{
+    .forward = rms_norm_by<gpu::launch<&gpu::rms_norm_forward, RmsNormForward>>,
+    .backward = rms_norm_backward_by<gpu::launch<&gpu::rms_norm_backward, RmsNormBackward>>};
+#endif
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, Kernels kernels) {
-  check_forward("rms_norm", x, weight);
-  if (kernels == Kernels::kReference) return reference::rms_norm(x, weight, eps);
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&, double)>("megalith::rms_norm");
-  return op.call(x, weight, eps);
+constexpr Operator<RmsNormTable> kRmsNorm{.name = "rms_norm",
+                                          .reference = &kRmsNormReference,
+                                          .cpu = &kRmsNormCpu,
+                                          .meta = &kRmsNormMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                          .gpu = &kRmsNormGpu
+#endif
+};
+
+std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& x, const Tensor& weight, double eps, Kernels kernels) {
+  check_rms_norm("rms_norm_forward", x, weight);
+  auto [y, sum, inv_rms] = kRmsNorm.run("rms_norm_forward", &RmsNormTable::forward, kernels, x, Tensor(), weight, eps);
+  return {y, inv_rms};
 }
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                                    Kernels kernels) {
-  check_forward("rms_norm_forward", x, weight);
-  if (kernels == Kernels::kReference) return reference::rms_norm_forward(x, weight, eps);
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)>(
-      "megalith::rms_norm_forward");
-  return op.call(x, weight, eps);
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
+                                             const Tensor& inv_rms, Kernels kernels) {
+  check_rms_norm_backward("rms_norm_backward", dy, {"x", x}, weight, inv_rms);
+  return kRmsNorm.run("rms_norm_backward", &RmsNormTable::backward, kernels, dy, Tensor(), x, weight, inv_rms);
 }
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
-                                                     const at::Tensor& weight, const at::Tensor& inv_rms,
-                                                     Kernels kernels) {
-  check_backward("rms_norm_backward", dy, x, weight, inv_rms);
-  if (kernels == Kernels::kReference) return reference::rms_norm_backward(dy, x, weight, inv_rms);
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor>(
-      const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>("megalith::rms_norm_backward");
-  return op.call(dy, x, weight, inv_rms);
+std::tuple<Tensor, Tensor, Tensor> add_rms_norm_forward(const Tensor& x, const Tensor& residual, const Tensor& weight,
+                                                        double eps, Kernels kernels) {
+  constexpr const char* kOp = "add_rms_norm_forward";
+  check_rms_norm(kOp, x, weight);
+  check_dense(kOp, {"residual", residual}, x.sizes(), x.scalar_type(), {"x", x});
+  return kRmsNorm.run(kOp, &RmsNormTable::forward, kernels, x, residual, weight, eps);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Tensor& x, const at::Tensor& residual,
-                                                                    const at::Tensor& weight, double eps,
-                                                                    Kernels kernels) {
-  check_forward("add_rms_norm_forward", x, weight);
-  check_like("add_rms_norm_forward", {"residual", residual}, x);
-  check_devices("add_rms_norm_forward", {{"x", x}, {"residual", residual}});
-  if (kernels == Kernels::kReference) return reference::add_rms_norm_forward(x, residual, weight, eps);
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
-      const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>("megalith::add_rms_norm_forward");
-  return op.call(x, residual, weight, eps);
-}
-
-std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
-                                                         const at::Tensor& sum, const at::Tensor& weight,
-                                                         const at::Tensor& inv_rms, Kernels kernels) {
-  check_backward("add_rms_norm_backward", dy, sum, weight, inv_rms);
-  check_like("add_rms_norm_backward", {"dsum", dsum}, sum);
-  check_devices("add_rms_norm_backward", {{"sum", sum}, {"dsum", dsum}});
-  if (kernels == Kernels::kReference) return reference::add_rms_norm_backward(dy, dsum, sum, weight, inv_rms);
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor>(
-      const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>(
-      "megalith::add_rms_norm_backward");
-  return op.call(dy, dsum, sum, weight, inv_rms);
+std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& dy, const Tensor& dsum, const Tensor& sum,
+                                                 const Tensor& weight, const Tensor& inv_rms, Kernels kernels) {
+  constexpr const char* kOp = "add_rms_norm_backward";
+  check_rms_norm_backward(kOp, dy, {"sum", sum}, weight, inv_rms);
+  check_dense(kOp, {"dsum", dsum}, sum.sizes(), sum.scalar_type(), {"sum", sum});
+  return kRmsNorm.run(kOp, &RmsNormTable::backward, kernels, dy, dsum, sum, weight, inv_rms);
 }
 
 }  // namespace megalith::ops

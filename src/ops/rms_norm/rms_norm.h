@@ -15,12 +15,9 @@
 
 #include <tuple>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
-
-// Differentiable; gradient flows to x and weight.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, Kernels kernels = Kernels::kFused);
 
 // returns (y (t, h), inv_rms (t))
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
@@ -42,5 +39,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Te
 std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, const at::Tensor& dsum,
                                                          const at::Tensor& sum, const at::Tensor& weight,
                                                          const at::Tensor& inv_rms, Kernels kernels = Kernels::kFused);
+
+// residual and dsum are undefined where nothing is added; then so is sum.
+struct RmsNormTable {
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,
+                                                            const at::Tensor& weight, double eps);
+  std::tuple<at::Tensor, at::Tensor> (*backward)(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
+                                                 const at::Tensor& weight, const at::Tensor& inv_rms);
+};
+extern const RmsNormTable kRmsNormReference;
+extern const Operator<RmsNormTable> kRmsNorm;
 
 }  // namespace megalith::ops

@@ -1,12 +1,12 @@
 // The definition of rotary, in ATen's operators.
-#include "ops/rotary/reference.h"
-
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"
-#include "ops/library.h"
+#include "ops/rotary/rotary.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
+namespace {
 
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved) {
   const at::ScalarType dtype = x.scalar_type(), wide = wide_dtype(dtype);
@@ -25,9 +25,9 @@ at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at
   return rotary(dy, cos, -sin, is_interleaved);
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  m.impl("rotary", TORCH_FN(megalith::ops::reference::rotary));
-  m.impl("rotary_backward", TORCH_FN(megalith::ops::reference::rotary_backward));
-}
+constexpr RotaryTable kRotaryReference{.forward = reference::rotary, .backward = reference::rotary_backward};
+
+}  // namespace megalith::ops

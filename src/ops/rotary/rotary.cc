@@ -1,20 +1,17 @@
-// Interface of rotary: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/rotary/rotary.h"
+
+#include <ATen/ATen.h>
 
 #include "core/error.h"
 #include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/rotary/reference.h"
-
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("rotary(Tensor x, Tensor cos, Tensor sin, bool is_interleaved) -> Tensor");
-  m.def("rotary_backward(Tensor dy, Tensor cos, Tensor sin, bool is_interleaved) -> Tensor");
-}
+#include "ops/rotary/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
-void check(const char* op, const char* name, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+using at::Tensor;
+
+void check_rotary(const char* op, const char* name, const Tensor& x, const Tensor& cos, const Tensor& sin) {
   check_floating(op, {name, x});
   check_rank(op, {name, x}, 4);
   if (x.size(3) > 1 && x.stride(3) != 1) {
@@ -22,37 +19,58 @@ void check(const char* op, const char* name, const at::Tensor& x, const at::Tens
   }
   check_rank(op, {"cos", cos}, 3);
   const int64_t angle_batch = cos.size(0) == 1 ? 1 : x.size(0);
-  check_shape(op, {"cos", cos}, {angle_batch, x.size(1), cos.size(2)});
-  check_shape(op, {"sin", sin}, cos.sizes());
-  for (const Argument& angles : {Argument{"cos", cos}, Argument{"sin", sin}}) {
-    check_dtype(op, angles, wide_dtype(x.scalar_type()));
-    check_contiguous(op, angles);
-  }
-  check_devices(op, {{name, x}, {"cos", cos}, {"sin", sin}});
+  const at::ScalarType wide = wide_dtype(x.scalar_type());
+  check_dense(op, {"cos", cos}, {angle_batch, x.size(1), cos.size(2)}, wide, {name, x});
+  check_dense(op, {"sin", sin}, cos.sizes(), wide, {name, x});
   if (2 * cos.size(2) > x.size(3)) {
     throw UserError(fmt::format("{}: cos has {} angles a position, but {} channels hold at most {}", op, cos.size(2),
                                 x.size(3), x.size(3) / 2));
   }
 }
 
-using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
+Tensor empty_rotary(const Tensor& x, const Tensor& /*cos*/, const Tensor& /*sin*/, bool /*is_interleaved*/) {
+  return at::empty(x.sizes(), x.options());
+}
+
+template <bool kTurnsBack>
+Tensor rotary_on_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_interleaved) {
+  Tensor y = empty_rotary(x, cos, sin, is_interleaved);
+  MEGALITH_CPU_KERNEL(rotary)
+  ({.dtype = to_dtype(x.scalar_type()),
+    .batch = x.size(0),
+    .sequence = x.size(1),
+    .heads = x.size(2),
+    .channels = x.size(3),
+    .half = cos.size(2),
+    .x = x.const_data_ptr(),
+    .batch_stride = x.stride(0),
+    .sequence_stride = x.stride(1),
+    .head_stride = x.stride(2),
+    .cos = cos.const_data_ptr(),
+    .sin = sin.const_data_ptr(),
+    .angle_batch_stride = cos.size(0) == 1 ? 0 : cos.stride(0),
+    .is_interleaved = is_interleaved,
+    .turns_back = kTurnsBack,
+    .y = y.mutable_data_ptr()});
+  return y;
+}
+
+constexpr RotaryTable kRotaryCpu{.forward = rotary_on_cpu<false>, .backward = rotary_on_cpu<true>};
+constexpr RotaryTable kRotaryMeta{.forward = empty_rotary, .backward = empty_rotary};
 
 }  // namespace
 
-at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
-                  Kernels kernels) {
-  check("rotary", "x", x, cos, sin);
-  if (kernels == Kernels::kReference) return reference::rotary(x, cos, sin, is_interleaved);
-  static const auto op = find_op<Signature>("megalith::rotary");
-  return op.call(x, cos, sin, is_interleaved);
+constexpr Operator<RotaryTable> kRotary{
+    .name = "rotary", .reference = &kRotaryReference, .cpu = &kRotaryCpu, .meta = &kRotaryMeta};
+
+Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_interleaved, Kernels kernels) {
+  check_rotary("rotary", "x", x, cos, sin);
+  return kRotary.run("rotary", &RotaryTable::forward, kernels, x, cos, sin, is_interleaved);
 }
 
-at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
-                           Kernels kernels) {
-  check("rotary_backward", "dy", dy, cos, sin);
-  if (kernels == Kernels::kReference) return reference::rotary_backward(dy, cos, sin, is_interleaved);
-  static const auto op = find_op<Signature>("megalith::rotary_backward");
-  return op.call(dy, cos, sin, is_interleaved);
+Tensor rotary_backward(const Tensor& dy, const Tensor& cos, const Tensor& sin, bool is_interleaved, Kernels kernels) {
+  check_rotary("rotary_backward", "dy", dy, cos, sin);
+  return kRotary.run("rotary_backward", &RotaryTable::backward, kernels, dy, cos, sin, is_interleaved);
 }
 
 }  // namespace megalith::ops

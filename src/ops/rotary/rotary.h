@@ -1,8 +1,11 @@
 // Rotary position embedding (RoPE): rotates pairs of channels by an angle that grows with the position.
 //
-// half layout (Hugging Face, Megatron):  y[i] = x[i] cos[i] - x[i + r/2] sin[i],  y[i + r/2] = x[i + r/2] cos[i] + x[i]
-// sin[i] interleaved layout (Meta):             the same with the pair (2i, 2i + 1) Channels from r on pass unchanged.
-// cos and sin are rounded to the dtype of x before use, as Hugging Face does. Source: Su et al. 2021, arXiv:2104.09864.
+// half layout (Hugging Face, Megatron)  y[i] = x[i] cos[i] - x[i + r/2] sin[i],
+//                                       y[i + r/2] = x[i + r/2] cos[i] + x[i] sin[i]
+// interleaved layout (Meta)             the same with the pair (2i, 2i + 1)
+//
+// Channels from r on pass unchanged. cos and sin are rounded to the dtype of x before use, as Hugging Face does.
+// Source: Su et al. 2021, arXiv:2104.09864.
 //
 // x         (b, s, n, d)      bf16 | fp16 | fp32 | fp64; only d must be contiguous, so a slice of a fused q|k|v is fine
 // cos, sin  (b or 1, s, r/2)  fp32 (fp64 for fp64 inputs), r even and at most d
@@ -11,16 +14,22 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
-// Differentiable in x.
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved = false,
                   Kernels kernels = Kernels::kFused);
 
 // The rotation is orthogonal: the gradient is rotated back by the same angles.
 at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin,
                            bool is_interleaved = false, Kernels kernels = Kernels::kFused);
+
+struct RotaryTable {
+  at::Tensor (*forward)(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved);
+  at::Tensor (*backward)(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved);
+};
+extern const RotaryTable kRotaryReference;
+extern const Operator<RotaryTable> kRotary;
 
 }  // namespace megalith::ops

@@ -1,47 +1,67 @@
-// Interface of swiglu: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/swiglu/swiglu.h"
 
-#include "core/error.h"
-#include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/swiglu/reference.h"
+#include <ATen/ATen.h>
 
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def("swiglu(Tensor gate_up) -> Tensor");
-  m.def("swiglu_backward(Tensor dy, Tensor gate_up) -> Tensor");
-}
+#include "ops/arguments.h"
+#include "ops/swiglu/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
-void check_gate_up(const char* op, const at::Tensor& gate_up) {
-  check_floating(op, {"gate_up", gate_up});
-  check_rank(op, {"gate_up", gate_up}, 2);
-  check_contiguous(op, {"gate_up", gate_up});
-  if (gate_up.size(1) % 2 != 0) {
-    throw UserError(
-        fmt::format("{}: gate_up has {} columns, but must have an even number: [gate | up]", op, gate_up.size(1)));
-  }
+using at::Tensor;
+
+void check_gate_up(const char* op, const Tensor& gate_up) {
+  check_dense_rows(op, {"gate_up", gate_up});
+  check_even_columns(op, {"gate_up", gate_up});
 }
+
+Tensor empty_swiglu(const Tensor& gate_up) {
+  return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
+}
+
+Tensor empty_swiglu_gradient(const Tensor& /*dy*/, const Tensor& gate_up) { return at::empty_like(gate_up); }
+
+Tensor swiglu_on_cpu(const Tensor& gate_up) {
+  Tensor y = empty_swiglu(gate_up);
+  MEGALITH_CPU_KERNEL(swiglu)
+  ({.dtype = to_dtype(gate_up.scalar_type()),
+    .rows = y.size(0),
+    .columns = y.size(1),
+    .gate_up = gate_up.const_data_ptr(),
+    .y = y.mutable_data_ptr()});
+  return y;
+}
+
+Tensor swiglu_backward_on_cpu(const Tensor& dy, const Tensor& gate_up) {
+  Tensor dgate_up = empty_swiglu_gradient(dy, gate_up);
+  MEGALITH_CPU_KERNEL(swiglu_backward)
+  ({.dtype = to_dtype(gate_up.scalar_type()),
+    .rows = dy.size(0),
+    .columns = dy.size(1),
+    .dy = dy.const_data_ptr(),
+    .gate_up = gate_up.const_data_ptr(),
+    .dgate_up = dgate_up.mutable_data_ptr()});
+  return dgate_up;
+}
+
+constexpr SwigluTable kSwigluCpu{.forward = swiglu_on_cpu, .backward = swiglu_backward_on_cpu};
+constexpr SwigluTable kSwigluMeta{.forward = empty_swiglu, .backward = empty_swiglu_gradient};
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up, Kernels kernels) {
+constexpr Operator<SwigluTable> kSwiglu{
+    .name = "swiglu", .reference = &kSwigluReference, .cpu = &kSwigluCpu, .meta = &kSwigluMeta};
+
+Tensor swiglu(const Tensor& gate_up, Kernels kernels) {
   check_gate_up("swiglu", gate_up);
-  if (kernels == Kernels::kReference) return reference::swiglu(gate_up);
-  static const auto op = find_op<at::Tensor(const at::Tensor&)>("megalith::swiglu");
-  return op.call(gate_up);
+  return kSwiglu.run("swiglu", &SwigluTable::forward, kernels, gate_up);
 }
 
-at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, Kernels kernels) {
+Tensor swiglu_backward(const Tensor& dy, const Tensor& gate_up, Kernels kernels) {
   check_gate_up("swiglu_backward", gate_up);
-  check_shape("swiglu_backward", {"dy", dy}, {gate_up.size(0), gate_up.size(1) / 2});
-  check_dtype("swiglu_backward", {"dy", dy}, gate_up.scalar_type());
-  check_contiguous("swiglu_backward", {"dy", dy});
-  check_devices("swiglu_backward", {{"gate_up", gate_up}, {"dy", dy}});
-  if (kernels == Kernels::kReference) return reference::swiglu_backward(dy, gate_up);
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&)>("megalith::swiglu_backward");
-  return op.call(dy, gate_up);
+  check_dense("swiglu_backward", {"dy", dy}, {gate_up.size(0), gate_up.size(1) / 2}, gate_up.scalar_type(),
+              {"gate_up", gate_up});
+  return kSwiglu.run("swiglu_backward", &SwigluTable::backward, kernels, dy, gate_up);
 }
 
 }  // namespace megalith::ops

@@ -12,14 +12,20 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
-// Differentiable.
 at::Tensor swiglu(const at::Tensor& gate_up, Kernels kernels = Kernels::kFused);
 
 // dy (t, f) -> (t, 2f)
 at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, Kernels kernels = Kernels::kFused);
+
+struct SwigluTable {
+  at::Tensor (*forward)(const at::Tensor& gate_up);
+  at::Tensor (*backward)(const at::Tensor& dy, const at::Tensor& gate_up);
+};
+extern const SwigluTable kSwigluReference;
+extern const Operator<SwigluTable> kSwiglu;
 
 }  // namespace megalith::ops

@@ -1,12 +1,11 @@
 // The definition of the tokens' permutation, in ATen's operators. Nothing here waits for a device.
-#include "ops/token_permutation/reference.h"
-
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"
-#include "ops/library.h"
+#include "ops/token_permutation/token_permutation.h"
 
-namespace megalith::ops::reference {
+namespace megalith::ops {
+namespace reference {
 namespace {
 
 // Rows of x; zeros where the map says -1.
@@ -21,12 +20,10 @@ at::Tensor chosen_rows(const at::Tensor& y, const at::Tensor& slots) {
   return rows_or_zero(y, slots).to(wide_dtype(y.scalar_type())).view({slots.size(0), slots.size(1), y.size(1)});
 }
 
-}  // namespace
-
-SortedPairs sort_by_expert(const at::Tensor& experts, const std::optional<at::Tensor>& keep, int64_t num_experts) {
+ExpertOrder sort_by_expert(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts) {
   const int64_t num_pairs = experts.numel();
   // Dropped pairs go behind the last expert's.
-  const at::Tensor dropped = keep.has_value() ? keep->logical_not() : at::zeros_like(experts, at::kBool);
+  const at::Tensor dropped = keep.defined() ? keep.logical_not() : at::zeros_like(experts, at::kBool);
   const at::Tensor key = experts.masked_fill(dropped, num_experts).view(-1);
   const auto [sorted, order] = at::sort(key, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor offsets = at::searchsorted(sorted, at::arange(num_experts + 1, experts.options()));
@@ -38,12 +35,11 @@ SortedPairs sort_by_expert(const at::Tensor& experts, const std::optional<at::Te
   return {offsets.diff(), offsets, pairs, token.masked_fill(is_padding, -1), slots.view(experts.sizes())};
 }
 
-at::Tensor permute_tokens_forward(const at::Tensor& x, const at::Tensor& source) { return rows_or_zero(x, source); }
+at::Tensor permute_tokens(const at::Tensor& x, const at::Tensor& source) { return rows_or_zero(x, source); }
 
-at::Tensor combine_tokens_forward(const at::Tensor& y, const at::Tensor& slots,
-                                  const std::optional<at::Tensor>& weights) {
+at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights) {
   at::Tensor rows = chosen_rows(y, slots);
-  if (weights.has_value()) rows = rows * weights->unsqueeze(-1);
+  if (weights.defined()) rows = rows * weights.unsqueeze(-1);
   return rows.sum(1).to(y.scalar_type());
 }
 
@@ -59,20 +55,13 @@ std::tuple<at::Tensor, at::Tensor> combine_tokens_backward(const at::Tensor& dou
   return {dy.to(y.scalar_type()), dweights};
 }
 
-}  // namespace megalith::ops::reference
+}  // namespace
+}  // namespace reference
 
-TORCH_LIBRARY_IMPL(megalith, CompositeExplicitAutograd, m) {
-  namespace reference = megalith::ops::reference;
-  using at::Tensor;
-  m.impl("sort_by_expert", TORCH_FN(reference::sort_by_expert));
-  m.impl("permute_tokens", [](const Tensor& x, const Tensor& source, const Tensor&) {
-    return reference::permute_tokens_forward(x, source);
-  });
-  m.impl("permute_tokens_forward", TORCH_FN(reference::permute_tokens_forward));
-  m.impl("combine_tokens",
-         [](const Tensor& y, const Tensor&, const Tensor& slots, const std::optional<Tensor>& weights) {
-           return reference::combine_tokens_forward(y, slots, weights);
-         });
-  m.impl("combine_tokens_forward", TORCH_FN(reference::combine_tokens_forward));
-  m.impl("combine_tokens_backward", TORCH_FN(reference::combine_tokens_backward));
-}
+constexpr TokenPermutationTable kTokenPermutationReference{
+    .sort_by_expert = reference::sort_by_expert,
+    .permute_tokens = reference::permute_tokens,
+    .combine_tokens = reference::combine_tokens,
+    .combine_tokens_backward = reference::combine_tokens_backward};
+
+}  // namespace megalith::ops

@@ -1,40 +1,27 @@
-// Interface of the tokens' way to their experts: checks the arguments, then calls the dispatcher or the reference.
 #include "ops/token_permutation/token_permutation.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "core/error.h"
 #include "ops/arguments.h"
-#include "ops/library.h"
-#include "ops/token_permutation/reference.h"
-
-TORCH_LIBRARY_FRAGMENT(megalith, m) {
-  m.def(
-      "sort_by_expert(Tensor experts, Tensor? keep, int num_experts) -> (Tensor counts, Tensor offsets, Tensor pairs, "
-      "Tensor source, Tensor slots)");
-  m.def("permute_tokens(Tensor x, Tensor source, Tensor slots) -> Tensor");
-  m.def("permute_tokens_forward(Tensor x, Tensor source) -> Tensor");
-  m.def("combine_tokens(Tensor y, Tensor source, Tensor slots, Tensor? weights=None) -> Tensor");
-  m.def("combine_tokens_forward(Tensor y, Tensor slots, Tensor? weights=None) -> Tensor");
-  m.def(
-      "combine_tokens_backward(Tensor dout, Tensor y, Tensor source, Tensor slots, Tensor weights) -> (Tensor dy, "
-      "Tensor dweights)");
-}
+#include "ops/token_permutation/kernel.h"
 
 namespace megalith::ops {
 namespace {
 
-using MaybeTensor = std::optional<at::Tensor>;
-MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
+using at::Tensor;
 
 void check_token_rows(const char* op, const Argument& argument) {
   check_floating(op, argument);
-  check_rank(op, argument, 2);
-  const at::Tensor& x = argument.tensor;
-  if (x.stride(1) == 1 || x.size(1) <= 1 || x.numel() == 0) return;
-  throw UserError(fmt::format("{}: rows of {} have stride {}, but must be contiguous", op, argument.name, x.stride(1)),
-                  "call contiguous() first");
+  check_rows(op, argument);
 }
 
-// A map to `num_rows` rows: numbers in [-1, num_rows), read on the CPU alone.
+// A map to `num_rows` rows: numbers in [-1, num_rows), read on the CPU only.
 void check_map(const char* op, const Argument& map, int64_t rank, int64_t num_rows) {
   check_dtype(op, map, at::kLong);
   check_rank(op, map, rank);
@@ -48,34 +35,21 @@ void check_map(const char* op, const Argument& map, int64_t rank, int64_t num_ro
   }
 }
 
-void check_combine(const char* op, const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights) {
+void check_combine(const char* op, const Tensor& y, const Tensor& slots, const Tensor& weights) {
   check_token_rows(op, {"y", y});
   check_map(op, {"slots", slots}, 2, y.size(0));
   check_devices(op, {{"y", y}, {"slots", slots}});
-  if (!weights.defined()) return;
-  check_dtype(op, {"weights", weights}, wide_dtype(y.scalar_type()));
-  check_shape(op, {"weights", weights}, slots.sizes());
-  check_contiguous(op, {"weights", weights});
-  check_devices(op, {{"y", y}, {"weights", weights}});
+  if (weights.defined()) {
+    check_dense(op, {"weights", weights}, slots.sizes(), wide_dtype(y.scalar_type()), {"y", y});
+  }
 }
 
-void check_source(const char* op, const at::Tensor& source, const at::Tensor& y, int64_t num_tokens) {
-  check_map(op, {"source", source}, 1, num_tokens);
-  check_shape(op, {"source", source}, {y.size(0)});
-  check_devices(op, {{"y", y}, {"source", source}});
-}
-
-void check_experts(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep) {
+void check_experts(const Tensor& experts, int64_t num_experts, const Tensor& keep) {
   constexpr const char* kOp = "sort_by_expert";
   check_dtype(kOp, {"experts", experts}, at::kLong);
   check_rank(kOp, {"experts", experts}, 2);
   check_contiguous(kOp, {"experts", experts});
-  if (keep.defined()) {
-    check_dtype(kOp, {"keep", keep}, at::kBool);
-    check_shape(kOp, {"keep", keep}, experts.sizes());
-    check_contiguous(kOp, {"keep", keep});
-    check_devices(kOp, {{"experts", experts}, {"keep", keep}});
-  }
+  if (keep.defined()) check_dense(kOp, {"keep", keep}, experts.sizes(), at::kBool, {"experts", experts});
   if (!experts.is_cpu()) return;
   const auto* chosen = experts.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < experts.numel(); ++i) {
@@ -86,87 +60,165 @@ void check_experts(const at::Tensor& experts, int64_t num_experts, const at::Ten
   }
 }
 
-}  // namespace
-
-ExpertOrder sort_by_expert(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep, Kernels kernels) {
-  check_experts(experts, num_experts, keep);
-  static const auto op =
-      find_op<SortedPairs(const at::Tensor&, const MaybeTensor&, int64_t)>("megalith::sort_by_expert");
-  auto [counts, offsets, pairs, source, slots] = kernels == Kernels::kReference
-                                                     ? reference::sort_by_expert(experts, maybe(keep), num_experts)
-                                                     : op.call(experts, maybe(keep), num_experts);
-  // The operator leaves room for all pairs: how many are kept is only known to the device.
-  if (keep.defined() && !experts.is_meta()) {
-    const int64_t n = offsets.select(0, num_experts).item<int64_t>();
-    pairs = pairs.narrow(0, 0, n);
-    source = source.narrow(0, 0, n);
-  }
-  return {counts, offsets, pairs, source, slots};
+ExpertOrder empty_expert_order(const Tensor& experts, const Tensor& /*keep*/, int64_t num_experts) {
+  const auto numbers = [&](int64_t n) { return at::empty({n}, experts.options()); };
+  return {numbers(num_experts), numbers(num_experts + 1), numbers(experts.numel()), numbers(experts.numel()),
+          at::empty(experts.sizes(), experts.options())};
 }
 
-at::Tensor permute_tokens(const at::Tensor& x, const at::Tensor& source, const at::Tensor& slots, Kernels kernels) {
+// Counts, then places every pair behind those of its expert that came before.
+ExpertOrder sort_by_expert_on_cpu(const Tensor& experts, const Tensor& keep, int64_t num_experts) {
+  const ExpertOrder order = empty_expert_order(experts, keep, num_experts);
+  const auto data = [](const Tensor& t) { return t.mutable_data_ptr<int64_t>(); };
+  int64_t *counts = data(order.counts), *offsets = data(order.offsets), *pairs = data(order.pairs);
+  int64_t *source = data(order.source), *slots = data(order.slots);
+  const int64_t num_pairs = experts.numel();
+  const auto* expert = experts.const_data_ptr<int64_t>();
+  const bool* kept = keep.defined() ? keep.const_data_ptr<bool>() : nullptr;
+  std::fill_n(counts, num_experts, 0);
+  for (int64_t p = 0; p < num_pairs; ++p) {
+    if (kept == nullptr || kept[p]) ++counts[expert[p]];
+  }
+  offsets[0] = 0;
+  for (int64_t j = 0; j < num_experts; ++j) offsets[j + 1] = offsets[j] + counts[j];
+  std::vector<int64_t> next(offsets, offsets + num_experts);
+  for (int64_t p = 0; p < num_pairs; ++p) {
+    if (kept != nullptr && !kept[p]) {
+      slots[p] = -1;
+      continue;
+    }
+    const int64_t row = next[static_cast<size_t>(expert[p])]++;
+    slots[p] = row;
+    pairs[row] = p;
+    source[row] = p / experts.size(1);
+  }
+  for (int64_t row = offsets[num_experts]; row < num_pairs; ++row) pairs[row] = source[row] = -1;
+  return order;
+}
+
+Tensor empty_rows(const Tensor& x, int64_t rows) { return at::empty({rows, x.size(1)}, x.options()); }
+
+Tensor permute_tokens_on_cpu(const Tensor& x, const Tensor& source) {
+  Tensor y = empty_rows(x, source.size(0));
+  const auto* token = source.const_data_ptr<int64_t>();
+  const auto row_bytes = static_cast<size_t>(x.size(1)) * x.element_size();
+  const int64_t stride_bytes = x.stride(0) * static_cast<int64_t>(x.element_size());
+  const auto* from = static_cast<const char*>(x.const_data_ptr());
+  auto* to = static_cast<char*>(y.mutable_data_ptr());
+  constexpr int64_t kTaskBytes = 1 << 15;
+  at::parallel_for(0, source.size(0), 1 + kTaskBytes / static_cast<int64_t>(row_bytes + 1),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       char* out = to + static_cast<size_t>(i) * row_bytes;
+                       if (token[i] >= 0)
+                         std::memcpy(out, from + token[i] * stride_bytes, row_bytes);
+                       else
+                         std::memset(out, 0, row_bytes);
+                     }
+                   });
+  return y;
+}
+
+Tensor combine_tokens_on_cpu(const Tensor& y, const Tensor& slots, const Tensor& weights) {
+  Tensor out = empty_rows(y, slots.size(0));
+  MEGALITH_CPU_KERNEL(combine_tokens)
+  ({.dtype = to_dtype(y.scalar_type()),
+    .tokens = slots.size(0),
+    .k = slots.size(1),
+    .columns = y.size(1),
+    .y = y.const_data_ptr(),
+    .y_stride = y.stride(0),
+    .slots = slots.const_data_ptr<int64_t>(),
+    .weights = data_or_null(weights),
+    .out = out.mutable_data_ptr()});
+  return out;
+}
+
+std::tuple<Tensor, Tensor> empty_combine_gradients(const Tensor& /*dout*/, const Tensor& y, const Tensor& /*source*/,
+                                                   const Tensor& /*slots*/, const Tensor& weights) {
+  return {empty_rows(y, y.size(0)), at::empty_like(weights)};
+}
+
+std::tuple<Tensor, Tensor> combine_tokens_backward_on_cpu(const Tensor& dout, const Tensor& y, const Tensor& source,
+                                                          const Tensor& slots, const Tensor& weights) {
+  auto [dy, dweights] = empty_combine_gradients(dout, y, source, slots, weights);
+  MEGALITH_CPU_KERNEL(combine_tokens_backward)
+  ({.dtype = to_dtype(y.scalar_type()),
+    .tokens = slots.size(0),
+    .k = slots.size(1),
+    .columns = y.size(1),
+    .rows = y.size(0),
+    .dout = dout.const_data_ptr(),
+    .dout_stride = dout.stride(0),
+    .y = y.const_data_ptr(),
+    .y_stride = y.stride(0),
+    .source = source.const_data_ptr<int64_t>(),
+    .slots = slots.const_data_ptr<int64_t>(),
+    .weights = weights.const_data_ptr(),
+    .dy = dy.mutable_data_ptr(),
+    .dweights = dweights.mutable_data_ptr()});
+  return {dy, dweights};
+}
+
+constexpr TokenPermutationTable kTokenPermutationCpu{.sort_by_expert = sort_by_expert_on_cpu,
+                                                     .permute_tokens = permute_tokens_on_cpu,
+                                                     .combine_tokens = combine_tokens_on_cpu,
+                                                     .combine_tokens_backward = combine_tokens_backward_on_cpu};
+
+constexpr TokenPermutationTable kTokenPermutationMeta{
+    .sort_by_expert = empty_expert_order,
+    .permute_tokens = [](const Tensor& x, const Tensor& source) { return empty_rows(x, source.size(0)); },
+    .combine_tokens = [](const Tensor& y, const Tensor& slots, const Tensor&) { return empty_rows(y, slots.size(0)); },
+    .combine_tokens_backward = empty_combine_gradients};
+
+}  // namespace
+
+constexpr Operator<TokenPermutationTable> kTokenPermutation{.name = "token_permutation",
+                                                            .reference = &kTokenPermutationReference,
+                                                            .cpu = &kTokenPermutationCpu,
+                                                            .meta = &kTokenPermutationMeta};
+
+ExpertOrder sort_by_expert(const Tensor& experts, int64_t num_experts, const Tensor& keep, Kernels kernels) {
+  check_experts(experts, num_experts, keep);
+  ExpertOrder order = kTokenPermutation.run("sort_by_expert", &TokenPermutationTable::sort_by_expert, kernels, experts,
+                                            keep, num_experts);
+  if (keep.defined() && !experts.is_meta()) {
+    const int64_t n = order.offsets.select(0, num_experts).item<int64_t>();
+    order.pairs = order.pairs.narrow(0, 0, n);
+    order.source = order.source.narrow(0, 0, n);
+  }
+  return order;
+}
+
+Tensor permute_tokens(const Tensor& x, const Tensor& source, Kernels kernels) {
   constexpr const char* kOp = "permute_tokens";
   check_token_rows(kOp, {"x", x});
   check_map(kOp, {"source", source}, 1, x.size(0));
-  check_map(kOp, {"slots", slots}, 2, source.size(0));
-  check_shape(kOp, {"slots", slots}, {x.size(0), slots.size(1)});
-  check_devices(kOp, {{"x", x}, {"source", source}, {"slots", slots}});
-  if (kernels == Kernels::kReference) return reference::permute_tokens_forward(x, source);
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>("megalith::permute_tokens");
-  return op.call(x, source, slots);
-}
-
-at::Tensor permute_tokens_forward(const at::Tensor& x, const at::Tensor& source, Kernels kernels) {
-  constexpr const char* kOp = "permute_tokens_forward";
-  check_token_rows(kOp, {"x", x});
-  check_map(kOp, {"source", source}, 1, x.size(0));
   check_devices(kOp, {{"x", x}, {"source", source}});
-  if (kernels == Kernels::kReference) return reference::permute_tokens_forward(x, source);
-  static const auto op = find_op<at::Tensor(const at::Tensor&, const at::Tensor&)>("megalith::permute_tokens_forward");
-  return op.call(x, source);
+  return kTokenPermutation.run(kOp, &TokenPermutationTable::permute_tokens, kernels, x, source);
 }
 
-at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& source, const at::Tensor& slots,
-                          const at::Tensor& weights, Kernels kernels) {
-  constexpr const char* kOp = "combine_tokens";
-  check_combine(kOp, y, slots, weights);
-  check_source(kOp, source, y, slots.size(0));
-  if (kernels == Kernels::kReference) return reference::combine_tokens_forward(y, slots, maybe(weights));
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const MaybeTensor&)>(
-          "megalith::combine_tokens");
-  return op.call(y, source, slots, maybe(weights));
+Tensor combine_tokens(const Tensor& y, const Tensor& slots, const Tensor& weights, Kernels kernels) {
+  check_combine("combine_tokens", y, slots, weights);
+  return kTokenPermutation.run("combine_tokens", &TokenPermutationTable::combine_tokens, kernels, y, slots, weights);
 }
 
-at::Tensor combine_tokens_forward(const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights,
-                                  Kernels kernels) {
-  check_combine("combine_tokens_forward", y, slots, weights);
-  if (kernels == Kernels::kReference) return reference::combine_tokens_forward(y, slots, maybe(weights));
-  static const auto op =
-      find_op<at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&)>("megalith::combine_tokens_forward");
-  return op.call(y, slots, maybe(weights));
-}
-
-std::tuple<at::Tensor, at::Tensor> combine_tokens_backward(const at::Tensor& dout, const at::Tensor& y,
-                                                           const at::Tensor& source, const at::Tensor& slots,
-                                                           const at::Tensor& weights, Kernels kernels) {
+std::tuple<Tensor, Tensor> combine_tokens_backward(const Tensor& dout, const Tensor& y, const Tensor& source,
+                                                   const Tensor& slots, const Tensor& weights, Kernels kernels) {
   constexpr const char* kOp = "combine_tokens_backward";
   if (!weights.defined()) {
     throw UserError(fmt::format("{}: there are no weights", kOp),
-                    "without weights the gradient is permute_tokens_forward(dout, source)");
+                    "without weights the gradient is permute_tokens(dout, source)");
   }
   check_combine(kOp, y, slots, weights);
-  check_source(kOp, source, y, slots.size(0));
+  check_map(kOp, {"source", source}, 1, slots.size(0));
+  check_shape(kOp, {"source", source}, {y.size(0)});
   check_token_rows(kOp, {"dout", dout});
   check_dtype(kOp, {"dout", dout}, y.scalar_type());
   check_shape(kOp, {"dout", dout}, {slots.size(0), y.size(1)});
-  check_devices(kOp, {{"y", y}, {"dout", dout}});
-  if (kernels == Kernels::kReference) return reference::combine_tokens_backward(dout, y, source, slots, weights);
-  static const auto op = find_op<std::tuple<at::Tensor, at::Tensor>(
-      const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>(
-      "megalith::combine_tokens_backward");
-  return op.call(dout, y, source, slots, weights);
+  check_devices(kOp, {{"y", y}, {"source", source}, {"dout", dout}});
+  return kTokenPermutation.run(kOp, &TokenPermutationTable::combine_tokens_backward, kernels, dout, y, source, slots,
+                               weights);
 }
 
 }  // namespace megalith::ops

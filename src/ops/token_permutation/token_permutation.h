@@ -13,7 +13,7 @@
 
 #include <tuple>
 
-#include "ops/kernels.h"
+#include "ops/operator.h"
 
 namespace megalith::ops {
 
@@ -31,24 +31,32 @@ struct ExpertOrder {
 ExpertOrder sort_by_expert(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep = {},
                            Kernels kernels = Kernels::kFused);
 
-// y[i] = x[source[i]], 0 for rows of padding.  (n, h). Differentiable in x: the gradient is combine_tokens'.
-at::Tensor permute_tokens(const at::Tensor& x, const at::Tensor& source, const at::Tensor& slots,
-                          Kernels kernels = Kernels::kFused);
-at::Tensor permute_tokens_forward(const at::Tensor& x, const at::Tensor& source, Kernels kernels = Kernels::kFused);
+// y[i] = x[source[i]], 0 for rows of padding.  (n, h). The gradient of x is combine_tokens(dy, slots).
+at::Tensor permute_tokens(const at::Tensor& x, const at::Tensor& source, Kernels kernels = Kernels::kFused);
 
 // out[i] = sum over j of weights[i, j] y[slots[i, j]], in ascending j, summed in fp32 (fp64 for fp64) and rounded once.
 // (t, h); weights (t, k) fp32 (fp64 for fp64), 1 without them. Dropped pairs add nothing.
-// Differentiable in y and weights.
-at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& source, const at::Tensor& slots,
-                          const at::Tensor& weights = {}, Kernels kernels = Kernels::kFused);
-at::Tensor combine_tokens_forward(const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights = {},
-                                  Kernels kernels = Kernels::kFused);
+at::Tensor combine_tokens(const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights = {},
+                          Kernels kernels = Kernels::kFused);
 
 // For weights: dy[slots[i, j]] = weights[i, j] dout[i], 0 for rows of padding, and dweights[i, j] = the sum over h of
-// dout[i] y[slots[i, j]], 0 for dropped pairs. (Without weights dy is permute_tokens_forward(dout, source).)
+// dout[i] y[slots[i, j]], 0 for dropped pairs. (Without weights dy is permute_tokens(dout, source).)
 std::tuple<at::Tensor, at::Tensor> combine_tokens_backward(const at::Tensor& dout, const at::Tensor& y,
                                                            const at::Tensor& source, const at::Tensor& slots,
                                                            const at::Tensor& weights,
                                                            Kernels kernels = Kernels::kFused);
+
+struct TokenPermutationTable {
+  // Leaves room for all pairs: how many are kept is known to the device only. Rows behind the last expert's are -1 in
+  // pairs and source.
+  ExpertOrder (*sort_by_expert)(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts);
+  at::Tensor (*permute_tokens)(const at::Tensor& x, const at::Tensor& source);
+  at::Tensor (*combine_tokens)(const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights);
+  std::tuple<at::Tensor, at::Tensor> (*combine_tokens_backward)(const at::Tensor& dout, const at::Tensor& y,
+                                                                const at::Tensor& source, const at::Tensor& slots,
+                                                                const at::Tensor& weights);
+};
+extern const TokenPermutationTable kTokenPermutationReference;
+extern const Operator<TokenPermutationTable> kTokenPermutation;
 
 }  // namespace megalith::ops

@@ -1,0 +1,83 @@
+#include "nn/activation.h"
+
+#include <optional>
+
+#include "nn/function.h"
+#include "ops/gelu/gelu.h"
+#include "ops/swiglu/swiglu.h"
+
+namespace megalith {
+
+struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
+  struct Call {
+    ops::ActivationKind kind;
+    bool is_gated;
+
+    ops::GeluForm form() const {
+      return kind == ops::ActivationKind::kGelu ? ops::GeluForm::kErf : ops::GeluForm::kTanh;
+    }
+  };
+
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, Call call) {
+    node->save_for_backward({x});
+    hold(node, call);
+    return compute(x, call, Kernels::kFused);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {differentiate(gradients[0].contiguous(), node->get_saved_variables()[0], held<Call>(node)), {}};
+  }
+
+  static at::Tensor compute(const at::Tensor& x, const Call& call, Kernels kernels) {
+    if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu(x, kernels);
+    if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu(x, {}, kernels);
+    return call.is_gated ? ops::geglu(x, call.form(), kernels) : ops::bias_gelu(x, {}, call.form(), kernels);
+  }
+
+  static at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const Call& call) {
+    if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu_backward(dy, x);
+    if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu_backward(dy, x, {});
+    return call.is_gated ? ops::geglu_backward(dy, x, call.form()) : ops::bias_gelu_backward(dy, x, {}, call.form());
+  }
+};
+
+struct ExpertActivationFunction : torch::autograd::Function<ExpertActivationFunction> {
+  // A Function takes no undefined tensor.
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x,
+                            const std::optional<at::Tensor>& weights, ops::ExpertActivation activation) {
+    node->save_for_backward({x, weights.value_or(at::Tensor())});
+    hold(node, activation);
+    return ops::expert_activation(x, weights.value_or(at::Tensor()), activation);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = node->get_saved_variables();
+    auto [dx, dweights] = ops::expert_activation_backward(gradients[0].contiguous(), saved[0], saved[1],
+                                                          held<ops::ExpertActivation>(node));
+    return {dx, saved[1].defined() ? dweights : at::Tensor(), {}};
+  }
+};
+
+namespace {
+
+// References need no node of ours: ATen's autograd records them, and its gradients owe nothing to ours.
+bool needs_node(std::initializer_list<at::Tensor> inputs, Kernels kernels) {
+  return kernels == Kernels::kFused && is_recording(inputs);
+}
+
+}  // namespace
+
+at::Tensor activated(const at::Tensor& x, ops::ActivationKind activation, bool is_gated, Kernels kernels) {
+  const ActivationFunction::Call call{activation, is_gated};
+  return needs_node({x}, kernels) ? ActivationFunction::apply(x, call) : ActivationFunction::compute(x, call, kernels);
+}
+
+at::Tensor activated_rows(const at::Tensor& x, const at::Tensor& weights, ops::ExpertActivation activation,
+                          Kernels kernels) {
+  if (!needs_node({x, weights}, kernels)) return ops::expert_activation(x, weights, activation, kernels);
+  return ExpertActivationFunction::apply(x, weights.defined() ? std::optional(weights) : std::nullopt, activation);
+}
+
+}  // namespace megalith

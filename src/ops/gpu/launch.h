@@ -1,0 +1,17 @@
+// From tensors to a launcher of a gpu.cu file: the device and its current stream.
+#pragma once
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
+
+namespace megalith::ops::gpu {
+
+// Launches on the current stream of the device of x.
+template <auto* kLauncher, typename Arguments>
+void launch(const Arguments& arguments, const at::Tensor& x) {
+  const c10::DeviceGuard on_device(x.device());
+  kLauncher(arguments, at::accelerator::getCurrentStream(x.device().index()).native_handle());
+}
+
+}  // namespace megalith::ops::gpu

@@ -1,0 +1,98 @@
+// An operator is a table of functions, and there are up to five of these tables.
+//
+//   reference  composed from ATen, on any device: the definition, and what the others are compared with
+//   cpu        vectorised loops
+//   meta       the shapes and dtypes of the results
+//   gpu        our own kernels, where they are compiled in
+//   gpu_aten   LibTorch's own calls, where they are better than the reference
+//
+// Each operator defines its table's type and says in its .cc file which tables it has. A tensor's device and `kernels`
+// choose among them: nothing is registered anywhere.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "ops/kernels.h"
+
+namespace megalith::ops {
+
+enum class Origin { kOwnKernel, kLibTorch, kReference, kShapes };
+
+// "own kernel", "LibTorch", "reference", "shapes"
+const char* name_of(Origin origin);
+
+template <typename Function>
+struct Implementation {
+  Function* function;
+  Origin origin;
+};
+
+// The call of an operator: "megalith::<name>" in a profiler's trace, from here to the end of the scope.
+//
+// The reference may be recorded by ATen's autograd. The others are opaque to it: their gradients are Functions of nn/,
+// and an InternalError says when they are called outside, where the gradient would be lost.
+class OperatorCall {
+ public:
+  OperatorCall(const char* name, Origin origin, std::initializer_list<const at::Tensor*> arguments);  // null: no tensor
+  ~OperatorCall();
+  OperatorCall(const OperatorCall&) = delete;
+  OperatorCall& operator=(const OperatorCall&) = delete;
+
+ private:
+  struct Trace;
+  std::unique_ptr<Trace> trace_;
+};
+
+inline const at::Tensor* tensor_or_null(const at::Tensor& argument) { return &argument; }
+template <typename T>
+const at::Tensor* tensor_or_null(const T& /*argument*/) {
+  return nullptr;
+}
+
+// Where an operator runs: where its first argument is.
+inline at::Device place_of(const at::Tensor& x) { return x.device(); }
+inline at::Device place_of(const std::vector<at::Tensor>& tensors) { return tensors.at(0).device(); }
+
+template <typename Table>
+struct Operator {
+  const char* name;
+  const Table *reference, *cpu, *meta;
+  // null where there is none, and so may be their functions.
+  const Table *gpu = nullptr, *gpu_aten = nullptr;
+
+  // A device that is neither the CPU nor meta is a GPU: our kernel, else LibTorch's, else the reference.
+  template <typename Function>
+  Implementation<Function> choose(Function* Table::*member, at::Device device, Kernels kernels) const {
+    const Implementation<Function> found = look_up(member, device, kernels);
+    MEGALITH_CHECK(found.function != nullptr, "{} has no {} for {}", name, name_of(found.origin), device.str());
+    return found;
+  }
+
+  // Calls the function, as `op` in messages and traces.
+  template <typename Result, typename... Parameters, typename First, typename... Others>
+  Result run(const char* op, Result (*Table::*member)(Parameters...), Kernels kernels, const First& first,
+             const Others&... others) const {
+    const auto found = choose(member, place_of(first), kernels);
+    const OperatorCall call(op, found.origin, {tensor_or_null(first), tensor_or_null(others)...});
+    return found.function(first, others...);
+  }
+
+ private:
+  template <typename Function>
+  Implementation<Function> look_up(Function* Table::*member, at::Device device, Kernels kernels) const {
+    if (device.is_meta()) return {meta->*member, Origin::kShapes};
+    if (kernels == Kernels::kReference) return {reference->*member, Origin::kReference};
+    if (device.is_cpu()) return {cpu->*member, Origin::kOwnKernel};
+    if (gpu != nullptr && gpu->*member != nullptr) return {gpu->*member, Origin::kOwnKernel};
+    if (gpu_aten != nullptr && gpu_aten->*member != nullptr) return {gpu_aten->*member, Origin::kLibTorch};
+    return {reference->*member, Origin::kReference};
+  }
+};
+
+}  // namespace megalith::ops
