@@ -1,7 +1,7 @@
 // See adamw.h.
 #include "optim/adamw.h"
 
-#include "ops/adamw.h"
+#include "ops/adamw/adamw.h"
 
 namespace megalith {
 
