@@ -13,7 +13,7 @@ namespace megalith::test {
 // A user's configuration, read and made small; keeps one rank's numbers from run to run.
 struct DoctorCase {
   std::string name;
-  bool has_experts = false;
+  bool has_experts = false, is_of_muon = false;
   std::unique_ptr<Resolved> user;
   ToyWorld world;
   std::unique_ptr<ParallelCheck> check;

