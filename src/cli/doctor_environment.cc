@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "cli/doctor.h"
@@ -16,6 +17,7 @@
 #include "device/memory.h"
 #include "device/threads.h"
 #include "launch/back_ends.h"
+#include "ops/operators.h"
 #include "optim/update_rules.h"
 #include "train/report.h"
 #include "train/setup.h"
@@ -39,6 +41,20 @@ VisibleDevices visible_devices(const TorchBuild& torch, const Launch& launch) {
     visible.memory.push_back({i, static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)});
   }
   return visible;
+}
+
+// How many functions of operators run what on the device of a run: "37 own kernel", or "4 own kernel, 5 LibTorch, 28
+// reference".
+std::string operators_text(bool uses_gpu) {
+  const bool on_gpu = uses_gpu && accelerator_count() > 0;
+  const at::Device device = on_gpu ? at::Device(*at::accelerator::getAccelerator(/*checked=*/true), 0) : at::kCPU;
+  std::map<ops::Origin, int> counts;
+  for (const ops::OperatorOrigin& one : ops::list_operators(device)) ++counts[one.origin];
+  std::string text;
+  for (const auto& [origin, count] : counts) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, ops::name_of(origin));
+  }
+  return text;
 }
 
 Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const SystemFacts& system) {
@@ -66,6 +82,7 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
     add(level_without(one.uses_gpu), "NCCL", "not built in: several ranks cannot work together on GPUs",
         "build again with nccl.h or rccl/rccl.h there (make)");
   }
+  add(FindingLevel::kOk, "operators", operators_text(one.uses_gpu));
   add(FindingLevel::kOk, "kernel", system.kernel.empty() ? "unknown" : system.kernel);
   add(FindingLevel::kOk, "C library", fmt::format("glibc {}", gnu_get_libc_version()));
 #if defined(__clang__)
