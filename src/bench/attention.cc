@@ -125,6 +125,8 @@ std::vector<BenchCase> attention_cases(const AttentionShape& shape, const BenchT
   return {std::move(forward), std::move(backward)};
 }
 
+CommandOptions bench_attention_options() { return options_of<AttentionBenchOptions, Config>("bench attention"); }
+
 int bench_attention(CommandContext& context) {
   AttentionBenchOptions options;
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);

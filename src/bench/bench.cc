@@ -17,4 +17,9 @@ constexpr Command kBenchTopics[] = {
 
 int run_bench(CommandContext& context) { return run_topic(context, "bench", kBenchTopics); }
 
+std::vector<CommandOptions> bench_options() {
+  return {bench_ops_options(), bench_gemm_options(),    bench_attention_options(),
+          bench_moe_options(), bench_overlap_options(), bench_train_options()};
+}
+
 }  // namespace megalith

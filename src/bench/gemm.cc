@@ -109,6 +109,8 @@ std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& te
 
 }  // namespace
 
+CommandOptions bench_gemm_options() { return options_of<GemmOptions, Config>("bench gemm"); }
+
 int bench_gemm(CommandContext& context) {
   GemmOptions options;
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);

@@ -151,6 +151,8 @@ BenchCase moe_case(const std::vector<int64_t>& sides, const std::string& routing
 
 }  // namespace
 
+CommandOptions bench_moe_options() { return options_of<MoeBenchOptions, Config>("bench moe"); }
+
 int bench_moe(CommandContext& context) {
   MoeBenchOptions options;
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);

@@ -23,6 +23,8 @@ OperatorShape operator_shape(const Resolved& run) {
 
 }  // namespace
 
+CommandOptions bench_ops_options() { return options_of<BenchOptions, Config>("bench ops"); }
+
 int bench_ops(CommandContext& context) {
   BenchOptions options;
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);

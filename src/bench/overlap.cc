@@ -79,6 +79,8 @@ double step_ms(const Resolved& run, const BenchOptions& options, const DelayMode
 
 }  // namespace
 
+CommandOptions bench_overlap_options() { return options_of<OverlapBenchOptions, Config>("bench overlap"); }
+
 int bench_overlap(CommandContext& context) {
   BenchInsistence insists;
   insists.arguments = [](const BenchOptions& given) -> std::vector<std::string> {
@@ -95,7 +97,7 @@ int bench_overlap(CommandContext& context) {
   const std::vector<OverlapCase> cases = overlap_cases();
   std::optional<Progress> progress;
   for (const OverlapCase& one : cases) {
-    CommandContext with{context.arguments, context.environment, context.config_root, context.log};
+    CommandContext with = context;
     with.arguments.insert(with.arguments.end(), one.arguments.begin(), one.arguments.end());
     options = {};
     const std::unique_ptr<Resolved> run = resolve_bench(with, options, /*world_size=*/2, insists);

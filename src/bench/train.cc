@@ -140,6 +140,8 @@ int measure_training(CommandContext& context, const Session& session, const Benc
 
 }  // namespace
 
+CommandOptions bench_train_options() { return options_of<TrainBenchOptions, Config>("bench train"); }
+
 int bench_train(CommandContext& context) {
   const Launch launch = discover_launch(context.environment);
   context.log.set_rank(launch.rank, launch.world_size);

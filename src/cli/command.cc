@@ -7,6 +7,37 @@
 #include "core/error.h"
 
 namespace megalith {
+namespace {
+
+// The commands with an option of that name, in their order. Topics of the running command's own family are named in
+// full, of the others the family: "inspect data" in "inspect tokenizer", otherwise "inspect".
+std::vector<std::string> commands_with_option(std::span<const Command> commands, const std::string& here,
+                                              std::string_view name) {
+  std::vector<std::string> found;
+  for (const Command& command : commands) {
+    const bool is_own = here == command.name || here.starts_with(fmt::format("{} ", command.name));
+    for (const CommandOptions& options : command.options()) {
+      if (options.command == here) continue;
+      if (std::find(options.names.begin(), options.names.end(), name) == options.names.end()) continue;
+      std::string shown = is_own ? options.command : std::string(command.name);
+      if (std::find(found.begin(), found.end(), shown) == found.end()) found.push_back(std::move(shown));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> option_names(const OptionSet& options) {
+  std::vector<std::string> names;
+  for (const std::unique_ptr<Option>& option : options.options()) {
+    names.push_back(option->name());
+    names.insert(names.end(), option->aliases().begin(), option->aliases().end());
+    names.insert(names.end(), option->opposites().begin(), option->opposites().end());
+  }
+  return names;
+}
+
 int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics) {
   std::string text = fmt::format("usage: megalith {} <topic> [options]\n\n", command);
   for (const Command& topic : topics) text += fmt::format("  {:<11} {}\n", topic.name, topic.summary);
@@ -15,6 +46,7 @@ int run_topic(CommandContext& context, std::string_view command, std::span<const
     const auto topic = std::find_if(topics.begin(), topics.end(), [&](const Command& one) { return one.name == name; });
     if (topic != topics.end()) {
       context.arguments.erase(context.arguments.begin());
+      context.command = fmt::format("{} {}", command, name);
       return topic->run(context);
     }
   }
@@ -31,6 +63,9 @@ ConfigInputs CommandContext::config_inputs() const {
   inputs.arguments = arguments;
   inputs.config_root = config_root;
   inputs.environment = environment;
+  inputs.others = {command, [all = all_commands, here = command](std::string_view name) {
+                     return commands_with_option(all, here, name);
+                   }};
   return inputs;
 }
 

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "config/resolve.h"
@@ -21,24 +23,46 @@ inline constexpr int kExitSignal = 3;
 
 inline constexpr std::string_view kProgramVersion = "0.1.0";
 
-struct CommandContext {
-  std::vector<std::string> arguments;  // behind the subcommand's name
-  std::map<std::string, std::string> environment;
-  std::filesystem::path config_root;  // the folder configs/ that came with the program
-  Logger& log;
+struct CommandContext;
 
-  // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.
-  ConfigInputs config_inputs() const;
-  bool wants_help() const;  // --help or -h is among the arguments
+// Every name under which a command's options are set.
+struct CommandOptions {
+  std::string command;  // "prepare"; of a topic "prepare merge"
+  std::vector<std::string> names;
 };
 
 struct Command {
   std::string_view name;
   std::string_view summary;
   int (*run)(CommandContext& context);
+  // Its own options, and those of its topics; null for a topic.
+  std::vector<CommandOptions> (*options)() = nullptr;
+};
+
+struct CommandContext {
+  std::vector<std::string> arguments;  // behind the subcommand's name
+  std::map<std::string, std::string> environment;
+  std::filesystem::path config_root;  // the folder configs/ that came with the program
+  Logger& log;
+  std::string command = {};                    // "prepare"; of a topic "prepare merge"
+  std::span<const Command> all_commands = {};  // of the program: one that meets another's option says whose it is
+
+  // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.
+  ConfigInputs config_inputs() const;
+  bool wants_help() const;  // --help or -h is among the arguments
 };
 
 std::span<const Command> commands();
+
+std::vector<std::string> option_names(const OptionSet& options);
+
+// The names that a command declares: those of structs with visit(), in one set.
+template <typename... Structs>
+CommandOptions options_of(std::string command) {
+  std::tuple<Structs...> values;
+  const auto names = std::apply([](Structs&... structs) { return option_names(OptionSet(structs...)); }, values);
+  return {std::move(command), names};
+}
 
 // Runs the topic that the first argument names, with the arguments behind it; prints the topics for --help. UserError
 // when there is none or an unknown one.
@@ -54,5 +78,16 @@ int run_convert(CommandContext& context);
 int run_bench(CommandContext& context);
 int run_plan(CommandContext& context);
 int run_doctor(CommandContext& context);
+
+std::vector<CommandOptions> train_options();
+std::vector<CommandOptions> prepare_options();
+std::vector<CommandOptions> fetch_options();
+std::vector<CommandOptions> generate_options();
+std::vector<CommandOptions> evaluate_options();
+std::vector<CommandOptions> inspect_options();
+std::vector<CommandOptions> convert_options();
+std::vector<CommandOptions> bench_options();
+std::vector<CommandOptions> plan_options();
+std::vector<CommandOptions> doctor_options();
 
 }  // namespace megalith

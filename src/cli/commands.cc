@@ -5,16 +5,16 @@ namespace megalith {
 namespace {
 
 constexpr Command kCommands[] = {
-    {"train", "pre-train or fine-tune a model", run_train},
-    {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare},
-    {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch},
-    {"generate", "text from a checkpoint or a Hugging Face folder", run_generate},
-    {"evaluate", "loss and perplexity on a data set", run_evaluate},
-    {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect},
-    {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert},
-    {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan},
-    {"doctor", "whether this machine, or all machines of a launch, are fit for a run", run_doctor},
-    {"bench", "speed of the operators and of training on this machine", run_bench},
+    {"train", "pre-train or fine-tune a model", run_train, train_options},
+    {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare, prepare_options},
+    {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch, fetch_options},
+    {"generate", "text from a checkpoint or a Hugging Face folder", run_generate, generate_options},
+    {"evaluate", "loss and perplexity on a data set", run_evaluate, evaluate_options},
+    {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect, inspect_options},
+    {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert, convert_options},
+    {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan, plan_options},
+    {"doctor", "whether this machine, or all machines of a launch, are fit for a run", run_doctor, doctor_options},
+    {"bench", "speed of the operators and of training on this machine", run_bench, bench_options},
 };
 
 }  // namespace

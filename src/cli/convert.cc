@@ -179,4 +179,6 @@ int run_convert(CommandContext& context) {
                           is_lossless);
 }
 
+std::vector<CommandOptions> convert_options() { return {options_of<ConvertOptions>("convert")}; }
+
 }  // namespace megalith

@@ -151,6 +151,7 @@ int run_doctor(CommandContext& context) {
   const auto parallel = std::find(context.arguments.begin(), context.arguments.end(), "--parallel");
   if (parallel != context.arguments.end()) {
     context.arguments.erase(parallel);
+    context.command = "doctor --parallel";
     return run_doctor_parallel(context);
   }
   DoctorOptions own;
@@ -212,6 +213,10 @@ int run_doctor(CommandContext& context) {
   sort_by_topic(report.findings);
   if (speaks) print_doctor_report(report, own.json);
   return count_level(report.findings, FindingLevel::kError) > 0 ? kExitFailure : kExitSuccess;
+}
+
+std::vector<CommandOptions> doctor_options() {
+  return {options_of<DoctorOptions, Config>("doctor"), options_of<Config>("doctor --parallel")};
 }
 
 }  // namespace megalith

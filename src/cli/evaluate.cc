@@ -131,4 +131,6 @@ int run_evaluate(CommandContext& context) {
   });
 }
 
+std::vector<CommandOptions> evaluate_options() { return {options_of<EvaluateOptions, Config>("evaluate")}; }
+
 }  // namespace megalith

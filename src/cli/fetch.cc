@@ -127,4 +127,6 @@ int run_fetch(CommandContext& context) {
   return kExitSuccess;
 }
 
+std::vector<CommandOptions> fetch_options() { return {options_of<FetchOptions>("fetch")}; }
+
 }  // namespace megalith

@@ -136,4 +136,6 @@ int run_generate(CommandContext& context) {
   });
 }
 
+std::vector<CommandOptions> generate_options() { return {options_of<GenerateOptions, Config>("generate")}; }
+
 }  // namespace megalith

@@ -19,18 +19,23 @@
 namespace megalith {
 namespace {
 
-// `inspect config [--config FILE] [options] [--explain KEY]`: every option's value and who set it.
-int inspect_config(CommandContext& context) {
+struct ConfigInspection {
   std::optional<std::string> explain_key;
   bool all = false, markdown = false;
-  const auto declare = [&](OptionVisitor& v) {
+
+  void visit(OptionVisitor& v) {
     v.group("Inspection");
     v.field("explain", explain_key, "Show every layer that gave this option a value.");
     v.field("all", all, "Show options that have their default too.");
     v.field("markdown", markdown, "Print the reference page of all options.");
-  };
+  }
+};
+
+// `inspect config [--config FILE] [options] [--explain KEY]`: every option's value and who set it.
+int inspect_config(CommandContext& context) {
+  ConfigInspection own;
   // A configuration that cannot run can still be looked at: only what cannot be read is an error here.
-  Resolved resolved(declare);
+  Resolved resolved([&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
     fmt::print("usage: megalith inspect config [--config FILE] [--option value ...] [--explain KEY]\n\n{}",
@@ -38,23 +43,23 @@ int inspect_config(CommandContext& context) {
     return kExitSuccess;
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
-  if (markdown) {
+  if (own.markdown) {
     // The command's own options do not belong on the page.
     Config defaults;
     fmt::print("{}", options_markdown(OptionSet(defaults), "Options of megalith train"));
     return kExitSuccess;
   }
-  if (explain_key) {
-    const Option* option = resolved.options->find(*explain_key);
+  if (own.explain_key) {
+    const Option* option = resolved.options->find(*own.explain_key);
     if (option == nullptr) {
-      const std::string nearest = resolved.options->nearest(*explain_key);
-      throw UserError(fmt::format("no option is called '{}'.{}", *explain_key,
+      const std::string nearest = resolved.options->nearest(*own.explain_key);
+      throw UserError(fmt::format("no option is called '{}'.{}", *own.explain_key,
                                   nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
     }
     fmt::print("{}\n", explain(*option));
     return kExitSuccess;
   }
-  fmt::print("{}", resolved_yaml(*resolved.options, all ? Shown::kAll : Shown::kNonDefault));
+  fmt::print("{}", resolved_yaml(*resolved.options, own.all ? Shown::kAll : Shown::kNonDefault));
   return kExitSuccess;
 }
 
@@ -111,5 +116,10 @@ constexpr Command kTopics[] = {
 }  // namespace
 
 int run_inspect(CommandContext& context) { return run_topic(context, "inspect", kTopics); }
+
+std::vector<CommandOptions> inspect_options() {
+  return {options_of<ConfigInspection, Config>("inspect config"), inspect_data_options(), inspect_tokenizer_options(),
+          inspect_logits_options(), inspect_gradients_options()};
+}
 
 }  // namespace megalith

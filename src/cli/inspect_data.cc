@@ -155,4 +155,6 @@ int inspect_data(CommandContext& context) {
   return kExitSuccess;
 }
 
+CommandOptions inspect_data_options() { return options_of<DataInspection>("inspect data"); }
+
 }  // namespace megalith

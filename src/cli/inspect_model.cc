@@ -121,4 +121,7 @@ int inspect_gradients(CommandContext& context) {
   return kExitSuccess;
 }
 
+CommandOptions inspect_logits_options() { return options_of<OutputOptions, Config>("inspect logits"); }
+CommandOptions inspect_gradients_options() { return options_of<OutputOptions, Config>("inspect gradients"); }
+
 }  // namespace megalith

@@ -150,4 +150,6 @@ int inspect_tokenizer(CommandContext& context) {
   return kExitSuccess;
 }
 
+CommandOptions inspect_tokenizer_options() { return options_of<TokenizerInspection>("inspect tokenizer"); }
+
 }  // namespace megalith

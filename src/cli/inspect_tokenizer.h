@@ -6,5 +6,6 @@
 namespace megalith {
 
 int inspect_tokenizer(CommandContext& context);
+CommandOptions inspect_tokenizer_options();
 
 }  // namespace megalith

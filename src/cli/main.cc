@@ -62,7 +62,7 @@ int run(int argc, char** argv, Logger& log) {
     fmt::print("megalith {}\n", kProgramVersion);
     return kExitSuccess;
   }
-  CommandContext context{{argv + 2, argv + argc}, environment_snapshot(), {}, log};
+  CommandContext context{{argv + 2, argv + argc}, environment_snapshot(), {}, log, name, commands()};
   context.config_root = find_config_root(context.environment);
   for (const Command& command : commands()) {
     if (command.name == name) return command.run(context);

@@ -234,4 +234,6 @@ int run_plan(CommandContext& context) {
   return is_same ? kExitSuccess : kExitFailure;
 }
 
+std::vector<CommandOptions> plan_options() { return {options_of<PlanOptions, Config>("plan")}; }
+
 }  // namespace megalith

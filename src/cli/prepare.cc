@@ -130,4 +130,9 @@ int run_prepare(CommandContext& context) {
   return kExitSuccess;
 }
 
+std::vector<CommandOptions> prepare_options() {
+  return {options_of<PrepareOptions>("prepare"), options_of<MergeOptions>("prepare merge"),
+          options_of<CheckOptions>("prepare check")};
+}
+
 }  // namespace megalith

@@ -104,4 +104,6 @@ int run_train(CommandContext& context) {
   return run_in_session(session, [&] { return train(context, session); });
 }
 
+std::vector<CommandOptions> train_options() { return {options_of<Config>("train")}; }
+
 }  // namespace megalith

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "config/known_names.h"
 #include "config/option_value.h"
 #include "core/strings.h"
 
@@ -18,7 +17,8 @@ bool is_config_name(std::string_view name) { return name == "config" || name == 
 
 class ArgumentReader {
  public:
-  ArgumentReader(const std::vector<std::string>& words, const OptionSet& options) : words_(words), options_(options) {}
+  ArgumentReader(const std::vector<std::string>& words, const OptionSet& options, const OtherCommands& others)
+      : words_(words), options_(options), others_(others) {}
 
   CommandLine read() {
     while (next_ < words_.size()) {
@@ -54,7 +54,7 @@ class ArgumentReader {
     } else if (!match && is_config_name(name)) {
       result_.config_file = attached ? attached : take_value(name, "a configuration file");
     } else if (!match) {
-      result_.errors.push_back(unknown_name(options_, {name, {}, kSource}));
+      result_.errors.push_back(unknown_name(options_, {name, {}, kSource}, others_));
       if (!attached) take_list();
     } else {
       read_value(name, match, attached);
@@ -115,14 +115,16 @@ class ArgumentReader {
 
   const std::vector<std::string>& words_;
   const OptionSet& options_;
+  const OtherCommands& others_;
   size_t next_ = 0;
   CommandLine result_;
 };
 
 }  // namespace
 
-CommandLine read_command_line(const std::vector<std::string>& arguments, const OptionSet& options) {
-  return ArgumentReader(arguments, options).read();
+CommandLine read_command_line(const std::vector<std::string>& arguments, const OptionSet& options,
+                              const OtherCommands& others) {
+  return ArgumentReader(arguments, options, others).read();
 }
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "config/known_names.h"
 #include "config/option.h"
 #include "config/setting.h"
 #include "core/error.h"
@@ -26,6 +27,7 @@ struct CommandLine {
 
 // Reads arguments (without the program's name and subcommand) against the options. Changes no option; unknown names
 // and missing values are collected in `errors`, and the words behind an unknown name are skipped with it.
-CommandLine read_command_line(const std::vector<std::string>& arguments, const OptionSet& options);
+CommandLine read_command_line(const std::vector<std::string>& arguments, const OptionSet& options,
+                              const OtherCommands& others = {});
 
 }  // namespace megalith

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "config/known_names.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -19,7 +18,8 @@ constexpr std::string_view kReported[] = {"NVTE_", "TE_", "HSA_", "GPU_"};
 
 }  // namespace
 
-EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options) {
+EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options,
+                                     const OtherCommands& others) {
   EnvironmentSettings result;
   NoEffectNotes unused("environment");
   for (const auto& [name, value] : environment) {
@@ -28,8 +28,9 @@ EnvironmentSettings read_environment(const EnvironmentMap& environment, const Op
       const std::string option = lower_case(std::string_view(name).substr(kPrefix.size()));
       if (options.find(option)) {
         result.settings.push_back({option, WrittenValue::of(value), {OptionLayer::kEnvironment, name}});
-      } else if (const std::string nearest = options.nearest(option); !nearest.empty()) {
-        // Not an error: another subcommand may have this option, and builds use the prefix too.
+      } else if (const std::string nearest = options.nearest(option);
+                 !nearest.empty() && others.owners(option).empty()) {
+        // Not an error: builds use the prefix too. Options of other commands are exported for those.
         std::string upper = fold_name(nearest);
         std::transform(upper.begin(), upper.end(), upper.begin(),
                        [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "config/known_names.h"
 #include "config/option.h"
 #include "config/setting.h"
 #include "config/yaml_document.h"
@@ -21,7 +22,8 @@ struct EnvironmentSettings {
   std::vector<std::string> notes;
 };
 
-EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options);
+EnvironmentSettings read_environment(const EnvironmentMap& environment, const OptionSet& options,
+                                     const OtherCommands& others = {});
 
 // The environment of this process, for ConfigInputs.
 EnvironmentMap environment_snapshot();

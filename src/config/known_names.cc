@@ -119,7 +119,22 @@ NameMatch look_up(const OptionSet& options, std::string_view written) {
   return match(options, path.substr(path.rfind('.') + 1));
 }
 
-UserError unknown_name(const OptionSet& options, const Setting& setting) {
+std::vector<std::string> OtherCommands::owners(std::string_view written) const {
+  if (!with_option) return {};
+  std::string name = fold_name(written);
+  name.erase(0, name.rfind('.') + 1);  // npos + 1 is 0
+  std::vector<std::string> found = with_option(name);
+  if (found.empty() && name.starts_with(kNo)) found = with_option(name.substr(kNo.size()));
+  return found;
+}
+
+UserError unknown_name(const OptionSet& options, const Setting& setting, const OtherCommands& others) {
+  if (const std::vector<std::string> owners = others.owners(setting.name); !owners.empty()) {
+    std::string listed = owners.front();
+    for (size_t i = 1; i < owners.size(); ++i) listed += (i + 1 < owners.size() ? ", " : " and ") + owners[i];
+    return UserError(fmt::format("{} is an option of {}; {} has no use for it", named_at(setting), listed, others.here),
+                     fmt::format("remove it; 'megalith {} --help' lists the options of {}", others.here, others.here));
+  }
   const bool is_command_line = setting.source.layer == OptionLayer::kCommandLine;
   constexpr size_t kLongestShown = 100;
   const std::string shown = setting.name.substr(0, kLongestShown);

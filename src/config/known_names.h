@@ -7,6 +7,7 @@
 // ROCm/Megatron-LM examples/**/*.sh.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,8 +51,18 @@ struct NameMatch {
 // lora.dim) by their whole path joined with '_', then by their last part. Options come before known names.
 NameMatch look_up(const OptionSet& options, std::string_view name);
 
-// "unknown key 'micro_batchsize'. Did you mean 'micro_batch_size'?" with the place before it.
-UserError unknown_name(const OptionSet& options, const Setting& setting);
+// The options of the program's other commands, for messages. Default: there are none.
+struct OtherCommands {
+  std::string here;  // the command that is running: "prepare"
+  // The other commands that have an option of this name.
+  std::function<std::vector<std::string>(std::string_view name)> with_option;
+
+  // The same for a name as somebody wrote it: with dashes, with dots, with "no_" before it.
+  std::vector<std::string> owners(std::string_view written) const;
+};
+
+// "unknown key 'micro_batchsize'. Did you mean 'micro_batch_size'?" with the place before it; or whose option it is.
+UserError unknown_name(const OptionSet& options, const Setting& setting, const OtherCommands& others = {});
 
 // Collects names without effect and renders one line for each reason.
 class NoEffectNotes {

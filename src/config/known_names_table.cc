@@ -40,8 +40,6 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "the loss is always normalised by the tokens of the whole global batch",
      "calculate_per_token_loss"},
     {Kind::kNoEffect, kSwitch, "gradients are always accumulated in fp32", "accumulate_allreduce_grads_in_fp32"},
-    {Kind::kNoEffect, kSwitch, "non-finite losses and gradients are always looked for",
-     "check_for_nan_in_loss_and_grad"},
     {Kind::kNoEffect, kSwitch, "weights are drawn by name and position, alike on every device",
      "use_cpu_initialization"},
     {Kind::kNoEffect, kSwitch, "position_embedding_type decides", "add_position_embedding position_embedding"},
@@ -60,25 +58,25 @@ constexpr KnownNamesRow kRows[] = {
      "overlap_param_gather_with_optimizer_step overlap_p2p_comm overlap_p2p_communication "
      "use_megatron_fsdp use_custom_fsdp align_grad_reduce align_param_gather "
      "scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
-     "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute use_tp_pp_dp_mapping "
+     "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute "
      "init_model_with_meta_device tp_comm_overlap barrier_with_L1_time "
      "barrier_with_level_1_timing combined_1f1b standalone_embedding_stage overlap_moe_expert_parallel_comm "
      "data_parallel_random_init"},
     {Kind::kNoEffect, kValue, "it changes memory and overlap, not results",
      "data_parallel_sharding_strategy wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs "
      "tp_comm_overlap_rs_dgrad "
-     "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad distributed_timeout_minutes "
+     "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad "
      "train_sync_interval replication_jump replication_factor "
      "combined_1f1b_recipe data_parallel_replicate_degree enable_odc enable_odc_* odc_*"},
-    {Kind::kUnsupported, kValue, "tensor parallelism",
-     "tensor_model_parallel_size=1 encoder_tensor_model_parallel_size=0|1"},
-    {Kind::kUnsupported, kValue, "pipelines of encoders and decoders",
-     "encoder_pipeline_model_parallel_size=0|1 pipeline_model_parallel_split_rank=null"},
+    {Kind::kUnsupported, kValue, "ranks of their own for an encoder",
+     "encoder_tensor_model_parallel_size=0|1 encoder_pipeline_model_parallel_size=0|1 "
+     "pipeline_model_parallel_split_rank=null"},
     {Kind::kUnsupported, kValue, "lists of layers by stage (pipeline_model_parallel_layout says it)",
      "decoder_pipeline_manual_split_list=null"},
     {Kind::kNoEffect, kValue, "pp_algorithm decides; it changes memory and overlap, not results",
-     "communication_method zero_bubble_* pp_cost_* pp_max_mem interleave_group_size num_seq_splits "
-     "offload_*"},
+     "communication_method zero_bubble_v_schedule_mem_setup zero_bubble_pipeline_timers_* "
+     "zero_bubble_max_pending_backward zero_bubble_adaptive_memory_limit_percentile pp_cost_* pp_max_mem "
+     "interleave_group_size num_seq_splits offload_*"},
     {Kind::kNoEffect, kSwitch, "pp_algorithm decides; it changes memory and overlap, not results",
      "pp_warmup allow_padding_num_layers enable_1f1b_v enable_zb_runtime enable_exactly_numeric_match "
      "enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline patch_zero_bubble "
@@ -127,20 +125,18 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "it divides and multiplies scores by the same number: softmax is always in fp32",
      "apply_query_key_layer_scaling query_key_layer_scaling"},
     {Kind::kUnsupported, kSwitch, "a residual stream in fp32", "fp32_residual_connection=false"},
-    {Kind::kUnsupported, kValue, "this form of rotary embedding",
-     "rotary_interleaved=false rotary_percent=1 rotary_seq_len_interpolation_factor=1"},
+    {Kind::kUnsupported, kValue, "this form of rotary embedding", "rotary_seq_len_interpolation_factor=1"},
     {Kind::kUnsupported, kValue, "this attention window or sink",
      "window_size=-1|-1,-1 attention_sink_k=0 use_sink_attention=false sink_sliding_window=0"},
     {Kind::kUnsupported, kValue, "logit soft-capping", "final_logit_softcapping=0 attn_logit_softcapping=0"},
     {Kind::kUnsupported, kValue, "this initialisation",
-     "init_method_xavier_uniform=false embedding_init_method_std=null perform_initialization=true "
-     "initialization=true"},
+     "init_method_xavier_uniform=false perform_initialization=true initialization=true"},
     {Kind::kUnsupported, kValue, "layers that differ in kind",
      "spec=null heterogeneous_layers_config_path=null heterogeneous_layers_config_encoded_json=null "
      "hybrid_attention_ratio=0 hybrid_mlp_ratio=0 hybrid_override_pattern=null lfm_layer_types=null"},
     {Kind::kUnsupported, kValue, "this kind of model", "model_type=gpt is_hybrid_model=false"},
     {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
-    {Kind::kUnsupported, kValue, "encoder-decoder models", "encoder_num_layers=null decoder_num_layers=null"},
+    {Kind::kUnsupported, kValue, "encoder-decoder models", "decoder_num_layers=null"},
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
      "bert_binary_head encoder_seq_length decoder_seq_length mask_prob short_seq_prob mask_type mask_factor "
      "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "
@@ -163,10 +159,6 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by other optimizers", "lion_beta1 lion_beta2 adaptive_muon_* soap_*"},
     {Kind::kUnsupported, kValue, "a learning rate of its own for some weights",
      "head_lr_mult=1 decoupled_lr=null decoupled_min_lr=null"},
-    {Kind::kUnsupported, kValue, "weight decay that changes during training",
-     "weight_decay_incr_style=constant start_weight_decay=null end_weight_decay=null"},
-    {Kind::kNoEffect, kValue, "read only with lr_decay_style WSD",
-     "lr_wsd_decay_style lr_wsd_decay_iters lr_wsd_decay_samples"},
     {Kind::kNoEffect, kSwitch, "what the command line and the files say wins over the checkpoint, and is printed",
      "override_opt_param_scheduler use_checkpoint_opt_param_scheduler"},
     {Kind::kNoEffect, kSwitch, "SIGTERM and SIGINT always end a run at the next step, after a checkpoint",
@@ -188,13 +180,10 @@ constexpr KnownNamesRow kRows[] = {
      "lang=english"},
     {Kind::kUnsupported, kValue, "several or complete validation sets",
      "full_validation=false multiple_validation_sets=false"},
-    {Kind::kUnsupported, kSwitch, "documents kept apart within a sample",
-     "reset_position_ids=false reset_attention_mask=false eod_mask_loss=false"},
     {Kind::kUnsupported, kValue, "this tokenizer setting", "extra_vocab_size=0"},
     {Kind::kNoEffect, kSwitch, "tokenizer files hold no code, and there is one reader",
      "trust_remote_code legacy_tokenizer"},
     {Kind::kNoEffect, kValue, "mock_data has one form", "mock_dataset.*"},
-    {Kind::kNoEffect, kValue, "no sample is drawn in excess", "mid_level_dataset_surplus"},
     {Kind::kNoEffect, kValue, "samples are never padded", "max_padding_length"},
     {Kind::kNoEffect, kValue, "data is read from files", "object_storage_cache_path"},
 
@@ -210,15 +199,13 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kValue, "changing formats while training (see 'megalith convert')",
      "ckpt_convert_format=null ckpt_convert_save=null"},
     {Kind::kUnsupported, kValue, "this way of saving or loading",
-     "non_persistent_save_interval=null pretrained_checkpoint=null ckpt_step=null use_checkpoint_args=false "
-     "load_main_params_from_ckpt=false no_save_optim=false no_save_rng=false no_load_optim=false no_load_rng=false "
-     "finetune=false save_retain_interval=null auto_continue_train=false disable_last_saving=false"},
+     "non_persistent_save_interval=null use_checkpoint_args=false load_main_params_from_ckpt=false "
+     "no_save_rng=false no_load_rng=false"},
     {Kind::kNoEffect, kValue, "read only with non_persistent_save_interval",
      "non_persistent_ckpt_type non_persistent_global_ckpt_dir non_persistent_local_ckpt_dir "
      "non_persistent_local_ckpt_algo"},
 
     // ---- Logs, profiles, services ----
-    {Kind::kNoEffect, kSwitch, "the iteration line always has it", "log_throughput"},
     {Kind::kNoEffect, kValue, "TensorBoard's events are on disk after each step", "tensorboard_queue_size"},
     {Kind::kNoEffect, kSwitch, "TensorBoard's events always have it",
      "log_batch_size_to_tensorboard log_learning_rate_to_tensorboard"},
@@ -229,7 +216,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "no such service is contacted",
      "wandb_* mlflow_* one_logger_* straggler_* adlr_autoresume_interval app_tag_run_name app_tag_run_version"},
     {Kind::kNoEffect, kSwitch, "this build does not record it",
-     "log_params_norm log_num_zeros_in_grad log_progress log_energy use_rocm_mem_info record_memory_history "
+     "log_params_norm log_progress log_energy use_rocm_mem_info record_memory_history "
      "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
      "use_nsys_profiler check_for_spiky_loss check_for_large_grads"},
     {Kind::kNoEffect, kValue, "this build does not record it",
@@ -243,13 +230,10 @@ constexpr KnownNamesRow kRows[] = {
 
     // ---- Removed upstream, or another fork's word ----
     {Kind::kRemoved, kValue, "write micro_batch_size", "batch_size=null"},
-    {Kind::kRemoved, kValue, "write lr_warmup_fraction, or lr_warmup_iters", "warmup=null"},
     {Kind::kRemoved, kValue, "write tensor_model_parallel_size", "model_parallel_size=1"},
     {Kind::kRemoved, kSwitch, "write recompute_granularity full, recompute_method and recompute_num_layers",
      "checkpoint_activations=false"},
-    {Kind::kRemoved, kSwitch, "write position_embedding_type rope", "use_rotary_position_embeddings=false"},
     {Kind::kRemoved, kValue, "give the file as --config FILE", "yaml_cfg=null"},
-    {Kind::kRemoved, kValue, "write norm_epsilon", "layernorm_epsilon=null"},
     {Kind::kRemoved, kSwitch, "write swiglu", "glu=false"},
     {Kind::kRemoved, kValue, "write tokenizer_type HuggingFaceTokenizer and tokenizer_model DIR",
      "patch_tokenizer_type=null"},

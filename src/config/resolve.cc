@@ -5,7 +5,6 @@
 
 #include "config/command_line.h"
 #include "config/environment.h"
-#include "config/known_names.h"
 #include "config/yaml_config.h"
 
 namespace megalith {
@@ -37,9 +36,9 @@ void apply_known(const Setting& setting, const NameMatch& match, const WrittenVa
                   fmt::format("remove it, or set {} to {}", match.name, neutral));
 }
 
-void apply_setting(OptionSet& options, const Setting& setting, NoEffectNotes& notes) {
+void apply_setting(OptionSet& options, const Setting& setting, const OtherCommands& others, NoEffectNotes& notes) {
   const NameMatch match = look_up(options, setting.name);
-  if (!match) throw unknown_name(options, setting);
+  if (!match) throw unknown_name(options, setting, others);
   const WrittenValue value = match.is_negated ? negated(setting) : setting.value;
   if (match.option) {
     match.option->offer(value, setting.source);
@@ -48,11 +47,11 @@ void apply_setting(OptionSet& options, const Setting& setting, NoEffectNotes& no
   }
 }
 
-void apply_settings(OptionSet& options, const std::vector<Setting>& settings, NoEffectNotes& notes,
-                    std::vector<UserError>& errors) {
+void apply_settings(OptionSet& options, const std::vector<Setting>& settings, const OtherCommands& others,
+                    NoEffectNotes& notes, std::vector<UserError>& errors) {
   for (const Setting& setting : settings) {
     try {
-      apply_setting(options, setting, notes);
+      apply_setting(options, setting, others, notes);
     } catch (const UserError& error) {
       errors.push_back(error);
     }
@@ -63,7 +62,7 @@ void apply_settings(OptionSet& options, const std::vector<Setting>& settings, No
 void apply_header(OptionSet& options, const std::vector<Setting>& header, NoEffectNotes& notes, Resolution& result) {
   for (const Setting& setting : header) {
     if (setting.value.form != WrittenValue::Form::kNull) result.header[setting.name] = setting.value.text();
-    if (options.find(setting.name)) apply_settings(options, {setting}, notes, result.errors);
+    if (options.find(setting.name)) apply_settings(options, {setting}, {}, notes, result.errors);
   }
 }
 
@@ -71,8 +70,8 @@ void apply_header(OptionSet& options, const std::vector<Setting>& header, NoEffe
 
 Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
   Resolution result;
-  CommandLine command_line = read_command_line(inputs.arguments, options);
-  EnvironmentSettings environment = read_environment(inputs.environment, options);
+  CommandLine command_line = read_command_line(inputs.arguments, options, inputs.others);
+  EnvironmentSettings environment = read_environment(inputs.environment, options, inputs.others);
   result.wants_help = command_line.wants_help;
   result.config_file = inputs.config_file;
   if (command_line.config_file) result.config_file = *command_line.config_file;
@@ -84,11 +83,11 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
     append(result.notes, file.notes);
     result.exports = std::move(file.exports);
     apply_header(options, file.header, no_effect, result);
-    apply_settings(options, file.settings, no_effect, result.errors);
+    apply_settings(options, file.settings, inputs.others, no_effect, result.errors);
   }
-  apply_settings(options, environment.settings, no_effect, result.errors);
+  apply_settings(options, environment.settings, inputs.others, no_effect, result.errors);
   append(result.errors, command_line.errors);
-  apply_settings(options, command_line.settings, no_effect, result.errors);
+  apply_settings(options, command_line.settings, inputs.others, no_effect, result.errors);
 
   result.positional = std::move(command_line.positional);
   if (!inputs.allow_positional) {

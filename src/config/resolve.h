@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/known_names.h"
 #include "config/option.h"
 #include "config/setting.h"
 #include "config/yaml_document.h"
@@ -32,6 +33,7 @@ struct ConfigInputs {
   std::filesystem::path config_root;                 // holds models/ and modules/; may be empty
   EnvironmentMap environment;
   bool allow_positional = false;  // else a word without option is an error
+  OtherCommands others;           // a name of theirs is an error that says so
 };
 
 struct Resolution {

@@ -135,16 +135,40 @@ TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
 }
 
 TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
-  inputs.arguments = {"--router_logit_softcapping", "null",  "--tensor_model_parallel_size=1",
+  inputs.arguments = {"--router_logit_softcapping", "null",  "--encoder_tensor_model_parallel_size=1",
                       "--fp16_lm_cross_entropy",    "false", "--no-fp16-lm-cross-entropy"};
   EXPECT_EQ(errors(), "");
-  inputs.arguments = {"--router-logit-softcapping",   "8", "--fp16_lm_cross_entropy", "--no-initialization",
-                      "--tensor-model-parallel-size", "2"};
+  inputs.arguments = {"--router-logit-softcapping",           "8", "--fp16_lm_cross_entropy", "--no-initialization",
+                      "--encoder-tensor-model-parallel-size", "2"};
   EXPECT_EQ(errors(),
             "--router-logit-softcapping 8: this build does not support soft-capping of a router's logits\n"
             "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
             "--no-initialization true: this build does not support this initialisation\n"
-            "--tensor-model-parallel-size 2: this build does not support tensor parallelism\n");
+            "--encoder-tensor-model-parallel-size 2: this build does not support ranks of their own for an encoder\n");
+}
+
+TEST_F(Resolve, AnOptionOfAnotherCommandIsNamedAsSuch) {
+  inputs.others = {"prepare", [](std::string_view name) -> std::vector<std::string> {
+                     if (name == "tensor_model_parallel_size") return {"train", "generate", "plan"};
+                     if (name == "include") return {"fetch"};
+                     if (name == "sequence_parallel") return {"train", "plan"};
+                     return {};
+                   }};
+  folder.write("recipe.yaml", "lr: 1\nparallel.tensor_model_parallel_size: 1\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  // Exported for another command: no error, and no guess at a name of this one.
+  inputs.environment = {{"MEGALITH_INCLUDE", "a"}, {"MEGALITH_LRR", "1"}};
+  inputs.arguments = {"--include", "a", "b", "--no-sequence-parallel", "--lrr", "2", "--bf16"};
+  EXPECT_EQ(errors(),
+            "recipe.yaml:2: parallel.tensor_model_parallel_size is an option of train, generate and plan; prepare has "
+            "no use for it\n"
+            "--include is an option of fetch; prepare has no use for it\n"
+            "--no-sequence-parallel is an option of train and plan; prepare has no use for it\n"
+            "unknown option '--lrr'. Did you mean '--lr'?\n");
+  EXPECT_TRUE(sample.bf16);
+  EXPECT_EQ(try_resolve(set, inputs).notes,
+            std::vector<std::string>{
+                "the environment variable MEGALITH_LRR names no option here. Did you mean MEGALITH_LR?"});
 }
 
 TEST_F(Resolve, NegationWorksInEveryLayer) {
@@ -189,9 +213,9 @@ TEST_F(Resolve, NullInAFileUnsets) {
 TEST_F(Resolve, TheRocmScriptsSwitchesAreAccepted) {
   inputs.arguments = split_words(
       "--use-mcore-models --transformer-impl transformer_engine --no-masked-softmax-fusion "
-      "--no-gradient-accumulation-fusion --distributed-backend nccl --distributed-timeout-minutes 120 "
+      "--no-gradient-accumulation-fusion --distributed-backend nccl "
       "--ddp-average-in-collective --num-dataset-builder-threads 8 "
-      "--ckpt-format torch_dist --log-throughput --use-flash-attn --no-position-embedding "
+      "--ckpt-format torch_dist --use-flash-attn --no-position-embedding "
       "--attention-softmax-in-fp32 --bf16");
   resolve(set, inputs);
   EXPECT_TRUE(sample.bf16);
