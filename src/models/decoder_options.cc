@@ -17,6 +17,7 @@ AttentionOptions attention_options(const ModelConfig& config, const TransformerN
           .head_dim = config.head_dim(),
           .has_qkv_bias = config.add_qkv_bias || config.has_linear_bias(),
           .has_output_bias = config.has_linear_bias(),
+          .head_norm = config.qk_layernorm ? std::optional(norm_options(config)) : std::nullopt,
           .dropout = config.attention_dropout,
           .is_rotary_interleaved = config.rotary_interleaved,
           .names = names.attention,

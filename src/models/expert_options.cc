@@ -107,7 +107,6 @@ void LatentOptions::visit_latent(OptionVisitor& v) {
       .at_most(kMostWidth)
       .alias("qk_rope_head_dim");
   v.field("v_head_dim", v_head_dim, "Channels of a head's value.").at_least(1).at_most(kMostWidth);
-  v.field("qk_layernorm", qk_layernorm, "Normalise the latent vectors before they are projected up.");
   v.choice("rope_type", rope_type, {"rope", "yarn"},
            "Rotary frequencies of latent attention: as they are, or stretched by YaRN's rule.");
   v.field("rotary_scaling_factor", rotary_scaling_factor, "YaRN: how far the length is stretched.").at_least(1);

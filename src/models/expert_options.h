@@ -61,7 +61,6 @@ struct LatentOptions {
   bool multi_latent_attention = false;
   std::optional<int64_t> q_lora_rank;
   int64_t kv_lora_rank = 32, qk_head_dim = 128, qk_pos_emb_head_dim = 64, v_head_dim = 128;
-  bool qk_layernorm = false;
   RopeType rope_type = RopeType::kYarn;
   double rotary_scaling_factor = 1;
   double mscale = 1, mscale_all_dim = 0;

@@ -12,11 +12,12 @@
 
 namespace megalith {
 
-extern const ModelFamily kLlama, kQwen2, kMixtral, kDeepseekV2, kDeepseekV3, kGpt2, kGpt;
+extern const ModelFamily kLlama, kQwen2, kQwen3, kMixtral, kDeepseekV2, kDeepseekV3, kGpt2, kGpt;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama, &kQwen2, &kMixtral, &kDeepseekV2, &kDeepseekV3, &kGpt2, &kGpt};
+const ModelFamily* const kFamilies[] = {&kLlama,      &kQwen2,      &kQwen3, &kMixtral,
+                                        &kDeepseekV2, &kDeepseekV3, &kGpt2,  &kGpt};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;

@@ -21,7 +21,7 @@ bool provides(const ModelConfig& config) {
   return config.position_embedding() == PositionEmbedding::kLearnedAbsolute &&
          config.normalization == Normalization::kLayerNorm && !config.apply_layernorm_1p &&
          config.activation() == ops::ActivationKind::kGeluTanh && config.has_linear_bias() && has_whole_heads &&
-         !config.has_experts() && !config.multi_latent_attention && config.num_prediction_modules() == 0;
+         !config.has_experts() && has_plain_attention(config) && config.num_prediction_modules() == 0;
 }
 
 // The names under which transformers has the tanh form.

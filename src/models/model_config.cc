@@ -74,6 +74,9 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field("add_bias_linear", add_bias_linear, "Biases in all linear layers.");
   v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: add_bias_linear false.");
   v.field("add_qkv_bias", add_qkv_bias, "Biases in the query, key and value projections alone (Qwen).");
+  v.field("qk_layernorm", qk_layernorm,
+          "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention: the latent "
+          "vectors, before they are projected up.");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head weights of its own.");
   v.field("attention_dropout", attention_dropout, "Probability of dropping an attention weight in training.")
@@ -163,14 +166,7 @@ void check_activation(const ModelConfig& config, std::vector<UserError>& errors)
 }
 
 void check_latent_attention(const ModelConfig& config, std::vector<UserError>& errors) {
-  if (!config.multi_latent_attention) {
-    if (config.qk_layernorm) {
-      errors.emplace_back(
-          "qk_layernorm without multi_latent_attention: norms of whole queries and keys are not provided",
-          "set qk_layernorm to false");
-    }
-    return;
-  }
+  if (!config.multi_latent_attention) return;
   if (config.group_query_attention) {
     errors.emplace_back("multi_latent_attention and group_query_attention exclude each other",
                         "set group_query_attention to false");

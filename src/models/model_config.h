@@ -48,6 +48,7 @@ struct ModelConfig : ExpertOptions, LatentOptions {
   bool add_bias_linear = true;  // biases of linear layers need both switches; read has_linear_bias()
   bool disable_bias_linear = false;
   bool add_qkv_bias = false;
+  bool qk_layernorm = false;  // of heads; of latent vectors with multi_latent_attention
   bool untie_embeddings_and_output_weights = false;
   double attention_dropout = 0.1;
   double hidden_dropout = 0.1;

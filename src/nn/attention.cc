@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "comm/groups.h"
 #include "core/error.h"
@@ -130,12 +131,35 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
                .keeps_input = !recomputes_core_}) {
   div_exact(options.num_heads, options.num_kv_heads);
   register_module(qkv_);
+  if (options.head_norm) {
+    const auto make_norm = [&](const std::string& below, int64_t heads) {
+      NormOptions norm = *options.head_norm;
+      norm.num_heads = heads;
+      return std::make_unique<Norm>(context, name + "." + below, options.head_dim, norm);
+    };
+    q_norm_ = make_norm(options.names.q_norm, num_heads_);
+    k_norm_ = make_norm(options.names.k_norm, num_kv_heads_);
+    register_module(*q_norm_);
+    register_module(*k_norm_);
+  }
   register_module(output_);
+}
+
+// The fused projection (t, (n + 2g) d) with its query and key heads normed.
+at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv) {
+  if (!q_norm_) return qkv;
+  const int64_t d = options_.head_dim;
+  const std::vector<at::Tensor> parts =
+      qkv.view({qkv.size(0), -1, d}).split_with_sizes({num_heads_, num_kv_heads_, num_kv_heads_}, 1);
+  const auto normed = [d](Norm& norm, const at::Tensor& heads) {
+    return norm.forward(heads.reshape({-1, d}).contiguous()).view(heads.sizes());  // of one head, reshape is a view
+  };
+  return at::cat({normed(*q_norm_, parts[0]), normed(*k_norm_, parts[1]), parts[2]}, 1).view(qkv.sizes());
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
                                   const RestoreInput& restore) {
-  const at::Tensor qkv = qkv_.forward(x, restore);
+  const at::Tensor qkv = norm_heads(qkv_.forward(x, restore));
   const int64_t b = forward.b, s = forward.s;
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
   AttentionFunction::Call call{this, core_.make_call(forward), angles, {}};
@@ -171,7 +195,8 @@ LayerCost SelfAttention::own_cost(const CostShape& shape) const {
 int64_t SelfAttention::backward_bytes(const CostShape& shape) const {
   const int64_t tokens = shape.b * shape.s, d = options_.head_dim;
   const int64_t q = tokens * num_heads_ * d, kv = 2 * tokens * num_kv_heads_ * d;
-  // At the end the gradients of out, of q, k and v, these together, and of q before the rotation.
+  // At the end the gradients of out, of q, k and v, these together, and of q before the rotation. Norms of heads take
+  // less afterwards.
   const int64_t at_end = (3 * q + 2 * kv + q) * shape.activation_bytes;
   const int64_t stream = tokens * options_.hidden * shape.activation_bytes;  // its gradient passes attention by
   return stream + core_.backward_bytes(shape, d, d, at_end);

@@ -1,14 +1,20 @@
 // Self-attention with grouped key-value heads: fused q|k|v projection, rotary embedding, attention, output projection.
 //
 // n query heads, g kv heads, d head dim; under tensor parallelism a rank holds n/tp and g/tp of them, and its fused
-// projection gives [its query heads | its key heads | its value heads].
-// Source: Ainslie et al. 2023, arXiv:2305.13245; the parallel form is Shoeybi et al. 2019, arXiv:1909.08053.
+// projection gives [its query heads | its key heads | its value heads]. Query and key heads may be normed before
+// rotation.
+//
+// Source: Ainslie et al. 2023, arXiv:2305.13245; the parallel form is Shoeybi et al. 2019, arXiv:1909.08053; norms of
+// heads are Dehghani et al. 2023, arXiv:2302.05442.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "nn/attention_core.h"
 #include "nn/layer_parts.h"
+#include "nn/norm.h"
 
 namespace megalith {
 
@@ -16,6 +22,7 @@ namespace megalith {
 struct AttentionNames {
   std::string q = "q_proj", k = "k_proj", v = "v_proj", output = "o_proj";
   std::string fused = {};  // one linear that holds [q | k | v] in the place of the three: GPT-2's c_attn
+  std::string q_norm = "q_norm", k_norm = "k_norm";
 };
 
 struct AttentionOptions {
@@ -25,6 +32,8 @@ struct AttentionOptions {
   int64_t head_dim = 0;      // d
   bool has_qkv_bias = false;
   bool has_output_bias = false;
+  // Of each query and key head (Megatron's qk_layernorm); its num_heads is not read.
+  std::optional<NormOptions> head_norm = {};
   double dropout = 0;  // of the probabilities
   bool is_rotary_interleaved = false;
   AttentionNames names = {};
@@ -52,12 +61,15 @@ class SelfAttention : public AttentionLayer {
  private:
   friend struct AttentionFunction;
 
+  at::Tensor norm_heads(const at::Tensor& qkv);
+
   AttentionOptions options_;
   int64_t num_heads_, num_kv_heads_;  // of this rank
   bool recomputes_core_;
   Kernels kernels_;
   AttentionCore core_;
   Linear qkv_, output_;
+  std::unique_ptr<Norm> q_norm_, k_norm_;  // null without norms of heads
 };
 
 }  // namespace megalith

@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -87,15 +88,16 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
 };
 
 Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options)
-    : options_(options), kernels_(context.kernels) {
+    : options_(options), kernels_(context.kernels), num_rows_(std::max<int64_t>(options.num_heads, 1)) {
   MEGALITH_CHECK(!options.is_zero_centered || options.kind == NormKind::kLayer, "{} is centered at zero", name);
   const int tp = context.groups->tp->size();
-  token_split_ = context.is_sequence_parallel ? tp : 1;
+  const bool is_of_heads = options.num_heads > 0;  // which see all tokens, also under sequence parallelism
+  token_split_ = context.is_sequence_parallel && !is_of_heads ? tp : 1;
   const auto add = [&](const char* which, double value) {
     Placement placement = Placement::whole(name + which, {hidden});
     placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
     placement.partial_axes = {Axis::kDp, Axis::kCp};
-    if (token_split_ > 1) placement.partial_axes.insert(Axis::kTp);
+    if (token_split_ > 1 || (is_of_heads && tp > 1)) placement.partial_axes.insert(Axis::kTp);
     return &register_parameter(name + which, std::move(placement),
                                {.dtype = context.dtype,
                                 .device = context.device,
@@ -170,9 +172,9 @@ std::function<at::Tensor()> Norm::recomputation(const ResidualStream& stream) co
 }
 
 LayerCost Norm::own_cost(const CostShape& shape) const {
-  const int64_t tokens = shape.b * shape.s / token_split_;
+  const int64_t rows = shape.b * shape.s / token_split_ * num_rows_;
   const int64_t statistic_bytes = bias_ == nullptr ? 4 : 8;
-  return {.kept_bytes = tokens * (weight_->placement().local_shape[0] * shape.activation_bytes + statistic_bytes)};
+  return {.kept_bytes = rows * (weight_->placement().local_shape[0] * shape.activation_bytes + statistic_bytes)};
 }
 
 }  // namespace megalith

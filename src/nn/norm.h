@@ -26,14 +26,18 @@ struct NormOptions {
   double eps = 1e-5;
   // What is kept is the weight less 1 (Megatron's apply_layernorm_1p); of kLayer alone.
   bool is_zero_centered = false;
+  // Rows of a token: heads of this rank, whose channels are normed each by themselves with one weight. tp ranks have
+  // heads of their own, so the gradient is a sum over tp. 0: whole tokens, one row each.
+  int64_t num_heads = 0;
 };
 
 class Norm : public Module {
  public:
-  // name  canonical, without `.weight` and, of kLayer, `.bias`
+  // name    canonical, without `.weight` and, of kLayer, `.bias`
+  // hidden  h; channels of a head, where heads are normed
   Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options);
 
-  // x (t, h) -> (t, h), differentiable
+  // x (t, h) -> (t, h), differentiable; of heads (t * heads, h)
   at::Tensor forward(const at::Tensor& x);
   // Adds delta to the residual and returns the norm of the sum; the stream keeps the sum as its residual.
   at::Tensor forward(ResidualStream& stream);
@@ -62,6 +66,7 @@ class Norm : public Module {
   NormOptions options_;
   Kernels kernels_;
   int64_t token_split_;  // ranks over which the tokens are split
+  int64_t num_rows_;     // of a token
   Parameter* weight_;
   Parameter* bias_ = nullptr;
 };

@@ -73,6 +73,7 @@ ModelConfig config_of(const Task& task) {
   config.make_vocab_size_divisible_by = 4;
   config.untie_embeddings_and_output_weights = !task.is_tied;
   config.add_qkv_bias = task.has_qkv_bias;
+  config.qk_layernorm = task.has_head_norms;
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
   if (task.family == "gpt") make_gpt(config);
@@ -183,6 +184,7 @@ std::string Task::text() const {
   if (has_dropout) text += ", dropout";
   if (has_documents) text += ", documents";
   if (has_qkv_bias) text += ", qkv bias";
+  if (has_head_norms) text += ", norms of heads";
   if (num_kv_heads != 4) text += fmt::format(", {} kv heads", num_kv_heads);
   if (family != "llama") text += ", " + family;
   if (has_capacity)

@@ -31,7 +31,7 @@ DataParallelKind zero1_between_matrices();  // the same with the buckets that Mu
 DataParallelKind fsdp();
 // The run that a layout must reproduce: all that may change its numbers.
 struct Task {
-  bool is_tied = false, has_dropout = false, has_documents = false, has_qkv_bias = false;
+  bool is_tied = false, has_dropout = false, has_documents = false, has_qkv_bias = false, has_head_norms = false;
   int64_t num_layers = 2;
   int64_t num_kv_heads = 4;  // of 8 heads
   int64_t global_batch = 8, sequence = 6;

@@ -20,6 +20,7 @@ void add_context_parallel(std::vector<Layout>& list) {
   const Task plain, tied{.is_tied = true}, dropout{.has_dropout = true};
   const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
   const Task qwen{.has_documents = true, .has_qkv_bias = true};
+  const Task qwen3{.has_documents = true, .has_head_norms = true};
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions selective{.recompute_granularity = "selective",
@@ -48,6 +49,8 @@ void add_context_parallel(std::vector<Layout>& list) {
   add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"p2p"}}, tied);
   add({.dp = 2, .cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, qwen);
   add({.tp = 2, .dp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 1, .cp_comm_type = {"p2p"}}, all);
+  add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"a2a"}}, qwen3);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}}, qwen3);
   // Sharded states and parameters.
   add({.cp = 2, .micro_batch = 4, .data_parallel = zero1(), .cp_comm_type = {"p2p"}}, all);
   add({.dp = 4, .cp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = zero1(), .cp_comm_type = {"a2a"}}, tied);
@@ -155,6 +158,14 @@ std::vector<Layout> layouts() {
   RecomputeOptions offloaded = full("block", 2);
   offloaded.cpu_offloading_num_layers = 1;
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = offloaded}, all);
+  // Norms of heads: each rank sums over heads of its own.
+  const Task qwen3{.is_tied = true, .has_documents = true, .has_head_norms = true};
+  add({.tp = 2, .micro_batch = 8}, qwen3);
+  add({.tp = 4, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2}, qwen3);
+  add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = zero1()}, qwen3);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = fsdp()}, qwen3);
+  add({.tp = 2, .micro_batch = 4, .recompute = full("uniform", 1)}, qwen3);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 4, .recompute = selective}, qwen3);
   add_context_parallel(list);
   return list;
 }

@@ -27,6 +27,7 @@ std::vector<Layout> pipelines() {
   const Task plain, tied{.is_tied = true};
   const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
   const Task qwen{.has_documents = true, .has_qkv_bias = true};
+  const Task qwen3{.is_tied = true, .has_documents = true, .has_head_norms = true};
   const Task twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
@@ -65,6 +66,8 @@ std::vector<Layout> pipelines() {
        .pipeline = virtual_stages(2)},
       deep(all, 4));
   add({.tp = 2, .dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
+  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .pipeline = algorithm("zero-bubble")}, qwen3);
+  add({.dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = virtual_stages(2)}, deep(qwen3, 4));
   add({.pp = 2, .recompute = full, .pipeline = virtual_stages(2)}, deep(all, 4));
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .recompute = full, .pipeline = algorithm("zero-bubble")}, all);
   add({.dp = 2, .pp = 2, .recompute = selective, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));

@@ -13,6 +13,8 @@ struct Case {
   std::string name;
   ModelConfig config;
   bool has_documents = false;
+  // Eight significant bits, a dozen roundings in a row: 1 to 3 % of the largest element is usual.
+  double bf16_tolerance = 0.08;
 };
 
 std::vector<Case> cases() {
@@ -41,6 +43,13 @@ std::vector<Case> cases() {
     c.untie_embeddings_and_output_weights = false;
     c.add_qkv_bias = true;
   });
+  add("norms_of_heads", true, [](ModelConfig& c) {
+    c.qk_layernorm = true;
+    c.attention_dropout = 0.125;
+  });
+  // The weights' six gradients are what is left of terms that cancel (those of a softmax add up to zero), each rounded
+  // twice more, by the norm and by the rotation: 10 % of the largest is seen on both kernels.
+  list.back().bf16_tolerance = 0.15;
   add("experts", true, [](ModelConfig& c) {
     c.num_experts = 5;
     c.moe_ffn_hidden_size = 12;
@@ -163,8 +172,7 @@ TEST(DecoderGradients, Bfloat16StaysNear) {
       const Measured measured = measure(*model, weights, batch, 0.125, false);
       for (const auto& [name, gradient] : measured.gradients) EXPECT_EQ(gradient.scalar_type(), at::kFloat) << name;
       for (auto& [name, tensor] : weights) tensor = tensor.to(at::kDouble);
-      // Eight significant bits, a dozen roundings in a row: 1 to 3 % of the largest element is usual.
-      expect_equal(measured, tested, weights, batch, 0.125, 0.08, tested.name);
+      expect_equal(measured, tested, weights, batch, 0.125, tested.bf16_tolerance, tested.name);
     }
   }
 }

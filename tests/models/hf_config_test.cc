@@ -48,6 +48,18 @@ json qwen_v4() {
     "initializer_range": 0.02, "torch_dtype": "bfloat16", "use_cache": true})");
 }
 
+// As Qwen/Qwen3-0.6B has it: heads of 128 channels, twice as wide together as hidden_size.
+json qwen3_v4() {
+  return json::parse(R"({
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024,
+    "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 40960, "max_window_layers": 28,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+    "use_sliding_window": false, "tie_word_embeddings": true, "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "initializer_range": 0.02, "torch_dtype": "bfloat16",
+    "use_cache": true})");
+}
+
 class HfConfig : public testing::Test {
  protected:
   HfModel read(const json& config) {
@@ -100,6 +112,23 @@ TEST_F(HfConfig, QwenHasQkvBiasesAndIgnoresAnUnusedWindow) {
   EXPECT_EQ(qwen.config.eos_token_ids, std::vector<int64_t>{151643});
 }
 
+TEST_F(HfConfig, Qwen3HasNormsOfHeadsAndAHeadDimOfItsOwn) {
+  json published = qwen3_v4();
+  const HfModel qwen = read(published);
+  EXPECT_EQ(qwen.family->name, "qwen3");
+  EXPECT_EQ(family_for(qwen.config).name, "qwen3");
+  EXPECT_TRUE(qwen.config.qk_layernorm);
+  EXPECT_EQ(qwen.config.head_dim(), 128);
+  EXPECT_FALSE(qwen.config.untie_embeddings_and_output_weights);
+  // The class takes 128, and not hidden_size / num_attention_heads, which is 64.
+  published.erase("head_dim");
+  EXPECT_EQ(as_text(read(published).config), as_text(qwen.config));
+  published["hidden_size"] = 2048;
+  const ModelConfig even = read(published).config;
+  EXPECT_EQ(even.head_dim(), 128);
+  EXPECT_FALSE(even.kv_channels.has_value());
+}
+
 TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
   json config = llama_v4();
   for (const char* key : {"rope_theta", "tie_word_embeddings", "num_key_value_heads", "rms_norm_eps", "eos_token_id"})
@@ -117,12 +146,12 @@ TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
 }
 
 TEST_F(HfConfig, WhatIsWrittenReadsBackTheSame) {
-  for (const json& original : {llama_v4(), qwen_v4()}) {
+  for (const json& original : {llama_v4(), qwen_v4(), qwen3_v4()}) {
     const HfModel model = read(original);
     const json written = model.family->to_hf(model.config, at::kBFloat16);
     EXPECT_EQ(as_text(read(written).config), as_text(model.config));
     for (const char* key : {"model_type", "architectures", "rope_theta", "num_key_value_heads", "tie_word_embeddings",
-                            "eos_token_id", "torch_dtype", "use_sliding_window", "attention_bias"}) {
+                            "eos_token_id", "torch_dtype", "use_sliding_window", "attention_bias", "head_dim"}) {
       if (!original.contains(key)) continue;
       EXPECT_EQ(written.at(key), original.at(key)) << key;
     }
@@ -139,6 +168,8 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
   const Case cases[] = {
       {llama_v4(), "attention_bias", true, "attention_bias is true"},
       {llama_v4(), "mlp_bias", true, "mlp_bias is true"},
+      {qwen3_v4(), "attention_bias", true, "attention_bias is true"},
+      {qwen3_v4(), "use_sliding_window", true, "use_sliding_window is true"},
       {llama_v4(), "hidden_act", "gelu", "hidden_act is \"gelu\""},
       {llama_v4(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "'yarn'"},
       {llama_v4(), "rope_scaling", {{"type", "linear"}, {"factor", 4}}, "'linear'"},

@@ -56,6 +56,30 @@ TEST(ModelOptions, MegatronFlagsAloneDescribeALlama) {
   set(options, "use-rotary-position-embeddings", "true");
   EXPECT_EQ(family_for(config).name, "qwen2");
   EXPECT_TRUE(check_model_config(config).empty());
+  set(options, "qk-layernorm", "true");
+  EXPECT_EQ(family_for(config).name, "gpt");  // Qwen's classes have biases or norms of heads, not both
+  set(options, "add-qkv-bias", "false");
+  EXPECT_EQ(family_for(config).name, "qwen3");
+  EXPECT_TRUE(check_model_config(config).empty());
+}
+
+TEST(ModelOptions, NormsOfHeadsMakeAnotherArchitecture) {
+  const auto family_with_norms = [](ModelConfig config) {
+    const std::string_view without = family_for(config).name;
+    config.qk_layernorm = true;
+    EXPECT_TRUE(check_model_config(config).empty()) << without;
+    return fmt::format("{} {}", without, family_for(config).name);
+  };
+  ModelConfig llama = tiny_config(), mixtral = llama, gpt2;
+  mixtral.num_experts = 4;
+  gpt2.num_layers = 2;
+  gpt2.hidden_size = 24;
+  gpt2.num_attention_heads = 4;
+  gpt2.max_position_embeddings = 64;
+  gpt2.vocab_size = 37;
+  EXPECT_EQ(family_with_norms(llama), "llama qwen3");
+  EXPECT_EQ(family_with_norms(mixtral), "mixtral gpt");
+  EXPECT_EQ(family_with_norms(gpt2), "gpt2 gpt");
 }
 
 TEST(ModelOptions, DefaultsAreMegatrons) {
@@ -98,7 +122,6 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
        "eos_token_ids has 37"},
       {[](ModelConfig& c) { c.squared_relu = true; }, "more than one of swiglu"},
       {[](ModelConfig& c) { c.apply_layernorm_1p = true; }, "apply_layernorm_1p is for normalization LayerNorm"},
-      {[](ModelConfig& c) { c.qk_layernorm = true; }, "qk_layernorm without multi_latent_attention"},
       {[](ModelConfig& c) { c.multi_latent_attention = true; }, "group_query_attention exclude each other"},
       {[](ModelConfig& c) {
          c.group_query_attention = false;
@@ -242,7 +265,9 @@ TEST(ModelCost, KeptBytesAreThoseOfTheAllocator) {
   config.num_layers = 3;
   const int64_t b = 2, s = 128;
   // Of the fused operators: the plain compositions keep intermediate results too.
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+  for (const auto& [dtype, has_head_norms] : {std::pair(at::kFloat, false), std::pair(at::kFloat, true),
+                                              std::pair(at::kBFloat16, false), std::pair(at::kBFloat16, true)}) {
+    config.qk_layernorm = has_head_norms;
     const auto model = build_model(config, tiny_context(groups, dtype, Kernels::kFused));
     load(*model, golden_weights(*model, dtype));
     attach_gradients(*model);
@@ -254,7 +279,7 @@ TEST(ModelCost, KeptBytesAreThoseOfTheAllocator) {
     const auto stated =
         static_cast<double>(model->cost({.b = b, .s = s, .activation_bytes = activation_bytes}).kept_bytes);
     // Beside the activations there are the angles' tables, losses, weights and positions: a few numbers a token.
-    EXPECT_NEAR(held, stated, 0.02 * stated) << c10::toString(dtype);
+    EXPECT_NEAR(held, stated, 0.02 * stated) << c10::toString(dtype) << (has_head_norms ? ", norms of heads" : "");
   }
 }
 

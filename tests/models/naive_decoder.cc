@@ -136,8 +136,12 @@ class NaiveDecoder {
   at::Tensor attention(const at::Tensor& y, const std::string& name) const {
     const int64_t b = y.size(0), s = y.size(1);
     const int64_t n = config_.num_attention_heads, g = config_.num_kv_heads(), d = config_.head_dim();
-    const at::Tensor q = rotate(linear(y, name + ".q_proj").view({b, s, n, d}), angles_.cos, angles_.sin);
-    const at::Tensor k = rotate(linear(y, name + ".k_proj").view({b, s, g, d}), angles_.cos, angles_.sin);
+    const auto rotated_heads = [&](const std::string& which, int64_t count) {
+      const at::Tensor heads = linear(y, name + "." + which + "_proj").view({b, s, count, d});
+      return rotate(config_.qk_layernorm ? norm_of(heads, name + "." + which + "_norm") : heads, angles_.cos,
+                    angles_.sin);
+    };
+    const at::Tensor q = rotated_heads("q", n), k = rotated_heads("k", g);
     const at::Tensor v = linear(y, name + ".v_proj").view({b, s, g, d});
     at::Tensor kept;
     if (config_.attention_dropout > 0 && input_.is_training) {

@@ -54,6 +54,12 @@ const Expected kExpected[] = {
     {"qwen2.5_14B", 14'770'033'664, 89.98},
     {"qwen2.5_32B", 32'763'876'352, 200.0},
     {"qwen2.5_72B", 72'706'203'648, 444.9},
+    {"qwen3_0.6B", 596'049'920, 0},
+    {"qwen3_1.7B", 1'720'574'976, 0},
+    {"qwen3_4B", 4'022'468'096, 0},
+    {"qwen3_8B", 8'190'735'360, 0},
+    {"qwen3_14B", 14'768'307'200, 0},
+    {"qwen3_32B", 32'762'123'264, 0},
     {"gpt2", 124'439'808, 0},
     {"gpt2_medium", 354'823'168, 0},
     {"gpt2_large", 774'030'080, 0},
@@ -95,7 +101,8 @@ std::string family_of(const std::string& preset) {
   for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3"}) {
     if (preset.starts_with(family)) return family;
   }
-  return preset.starts_with("qwen") ? "qwen2" : "llama";
+  if (preset.starts_with("qwen")) return preset.starts_with("qwen3") ? "qwen3" : "qwen2";
+  return "llama";
 }
 
 const std::filesystem::path kFolder = test::source_dir() / "configs" / "models";

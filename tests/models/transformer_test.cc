@@ -54,7 +54,7 @@ TEST(Transformer, ChunksInARowGiveTheWholeModelsLossAndGradients) {
 TEST(Transformer, GenerationWithACacheGivesTheLogitsOfTheFullForward) {
   const Groups groups = Groups::single();
   ModelConfig config = tiny_config();
-  config.add_qkv_bias = true;
+  config.add_qkv_bias = config.qk_layernorm = true;
   const auto model = build_model(config, tiny_context(groups));
   load(*model, golden_weights(*model, at::kDouble));
   const int64_t b = 2, s = 9;

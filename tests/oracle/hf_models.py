@@ -17,6 +17,7 @@ from transformers import (
     LlamaConfig,
     MixtralConfig,
     Qwen2Config,
+    Qwen3Config,
 )
 
 VOCAB = 131  # a prime, so the vocabulary is padded
@@ -80,6 +81,11 @@ CONFIGS = {
     ),
     "qwen": lambda: Qwen2Config(**COMMON, rope_theta=1000000.0, tie_word_embeddings=False),
     "qwen_tied": lambda: Qwen2Config(**COMMON, rope_theta=10000.0, tie_word_embeddings=True),
+    # Heads that are normed, and wider together than hidden_size.
+    "qwen3": lambda: Qwen3Config(**COMMON, head_dim=24, rope_theta=1000000.0, tie_word_embeddings=False),
+    "qwen3_tied": lambda: Qwen3Config(
+        **{**COMMON, "num_key_value_heads": 4}, head_dim=20, rope_theta=10000.0, tie_word_embeddings=True
+    ),
     "mixtral": lambda: MixtralConfig(
         **COMMON, num_local_experts=6, num_experts_per_tok=2, rope_theta=1000000.0, tie_word_embeddings=False
     ),

@@ -98,6 +98,8 @@ CONFIG_CHANGES = [
     ("llama", "norm epsilon", set_config(rms_norm_eps=1e-5)),
     ("qwen", "rope base", set_config(rope_theta=10000.0)),
     ("qwen", "norm epsilon", set_config(rms_norm_eps=1e-6)),
+    ("qwen3", "norm epsilon", set_config(rms_norm_eps=1e-6)),
+    ("qwen3", "rope base", set_config(rope_theta=10000.0)),
 ]
 
 WEIGHT_CHANGES = [
@@ -122,6 +124,9 @@ WEIGHT_CHANGES = [
     ("qwen", "no value bias", set_weight(LAYER + "self_attn.v_proj.bias", 0.0)),
     ("qwen", "key bias heads swapped", swap_heads(LAYER + "self_attn.k_proj.bias", 2)),
     ("qwen_tied", "embedding rows swapped", drop_row_pair),
+    ("qwen3", "no weight in the norm of queries", set_weight(LAYER + "self_attn.q_norm.weight", 1.0)),
+    ("qwen3", "no weight in the norm of keys", set_weight(LAYER + "self_attn.k_norm.weight", 1.0)),
+    ("qwen3", "norms exchanged", swap_weights(LAYER + "self_attn.q_norm.weight", LAYER + "self_attn.k_norm.weight")),
 ]
 
 

@@ -1,0 +1,62 @@
+// Qwen3, dense: Llama with a norm of each query and key head before its rotation.
+// Source: Qwen team 2025, arXiv:2505.09388.
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "models/families.h"
+#include "models/hf_config.h"
+#include "models/transformer.h"
+
+namespace megalith {
+
+namespace qwen3 {
+namespace {
+
+constexpr int64_t kDefaultHeadDim = 128;  // of the class, whatever hidden_size / num_attention_heads is
+
+bool provides(const ModelConfig& config) {
+  ModelConfig rest = config;
+  rest.qk_layernorm = false;
+  return config.qk_layernorm && is_llama_like(rest) && !config.has_experts() && !config.add_qkv_bias;
+}
+
+ModelConfig from_hf(const nlohmann::json& json) {
+  refuse_unless(json, "attention_bias", false, "biases in Qwen3's attention are not provided");
+  refuse_unless(json, "use_sliding_window", false, "sliding-window attention of the upper layers is not provided");
+  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768});
+  const bool says_head_dim = json_find<int64_t>(json, "head_dim", kHfConfigFile).has_value();
+  if (!says_head_dim && kDefaultHeadDim * config.num_attention_heads != config.hidden_size) {
+    config.kv_channels = kDefaultHeadDim;
+  }
+  config.qk_layernorm = true;
+  return config;
+}
+
+nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
+  nlohmann::json json = write_hf_decoder(config, dtype);
+  json["architectures"] = {"Qwen3ForCausalLM"};
+  json["model_type"] = "qwen3";
+  json["attention_bias"] = false;
+  json["use_sliding_window"] = false;
+  json["sliding_window"] = nullptr;
+  json["max_window_layers"] = config.num_layers;
+  return json;
+}
+
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
+}
+
+}  // namespace
+}  // namespace qwen3
+
+extern const ModelFamily kQwen3;
+const ModelFamily kQwen3 = {.name = "qwen3",
+                            .hf_model_type = "qwen3",
+                            .hf_class = "Qwen3ForCausalLM",
+                            .provides = qwen3::provides,
+                            .from_hf = qwen3::from_hf,
+                            .to_hf = qwen3::to_hf,
+                            .build = qwen3::build};
+
+}  // namespace megalith
