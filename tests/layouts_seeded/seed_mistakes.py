@@ -73,7 +73,7 @@ MISTAKES = [
     (
         "norm weight not marked as partial over tp",
         "norm.cc",
-        [("if (token_split_ > 1) placement", "if (token_split_ > 1 && !SEEDED) placement")],
+        [("if (token_split_ > 1 || (is_of_heads && tp > 1)) placement", "if ((token_split_ > 1 || (is_of_heads && tp > 1)) && !SEEDED) placement")],
     ),
     (
         "tied weight reduced after its first contribution",
