@@ -147,6 +147,8 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   } catch (const std::exception&) {
+    // Whoever served the store may have followed the one at fault.
+    if (std::string known = watchdog ? watchdog->known_reason() : ""; !known.empty()) return known;
     const std::vector<int> ended = ended_ranks();
     if (!launch.has_agent_store) return gone_with_store_text(ended);
     return ended.empty() ? "a rank is gone, and so is the launcher's store" : gone_text(ended);

@@ -53,15 +53,18 @@ bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
   return false;
 }
 
+// A connection that nobody wants is refused; one that is reset at once stood before.
+bool stood(int problem) { return problem == 0 || problem == ECONNRESET || problem == ECONNABORTED || problem == EPIPE; }
+
 // Whether a connection that was begun stands in time.
 bool connects(int socket, const addrinfo& address, std::chrono::milliseconds patience) {
   if (::connect(socket, address.ai_addr, address.ai_addrlen) == 0) return true;
-  if (errno != EINPROGRESS) return false;
+  if (errno != EINPROGRESS) return stood(errno);
   pollfd wanted{.fd = socket, .events = POLLOUT, .revents = 0};
   if (::poll(&wanted, 1, static_cast<int>(patience.count())) != 1) return false;
   int problem = 0;
   socklen_t length = sizeof(problem);
-  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &problem, &length) == 0 && problem == 0;
+  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &problem, &length) == 0 && stood(problem);
 }
 
 }  // namespace

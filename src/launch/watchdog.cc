@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "core/error.h"
@@ -25,8 +26,9 @@ constexpr double kLongestTick_s = 2;
 // Whoever serves the board answers at once, or is stopped: then the time-out comes first.
 constexpr double kReasonPatience_s = 0.5;
 constexpr auto kReplyPoll = std::chrono::milliseconds(50);
-// Whoever serves the board stays so long for those who still read there.
-constexpr double kDeparture_s = 2;
+// Whoever serves the board stays so long for those who still read there: others may begin to look a second later than
+// it did, and end to look a second later.
+constexpr double kDeparture_s = 4;
 
 // Keys on the board. "first" holds the rank that collects, "findings" what it found.
 constexpr const char* kFirst = "hang/first";
@@ -104,6 +106,11 @@ bool Watchdog::sleep() {
   return !is_stopping_;
 }
 
+std::string Watchdog::known_reason() const {
+  const std::lock_guard lock(mutex_);
+  return known_reason_;
+}
+
 void Watchdog::look_for_word() {
   board_->post([has_seen_word = has_seen_word_](SharedBoard& board) {
     if (board.find(kFirst)) has_seen_word->store(true);
@@ -150,8 +157,13 @@ std::string Watchdog::find_reason() {
         return gone.empty() ? "" : board.set_if_absent(kFirstFailure, gone_text(gone));
       },
       kReasonPatience_s);
-  if (found) return *found;
+  if (found) {
+    const std::lock_guard lock(mutex_);
+    if (!found->empty()) known_reason_ = *found;
+    return *found;
+  }
   if (!board_->is_gone()) return "";  // it may answer again until the time-out
+  if (const std::string known = known_reason(); !known.empty()) return known;
   if (settings_.server_rank >= 0) return gone_with_store_text(ended);
   return ended.empty() ? "" : gone_text(ended);
 }
@@ -166,6 +178,12 @@ void Watchdog::give_up(const std::string& reason) {
         return true;
       },
       kReasonPatience_s);
+  if (settings_.rank == settings_.server_rank) {
+    std::vector<int> others(static_cast<size_t>(settings_.world_size));
+    std::iota(others.begin(), others.end(), 0);
+    std::erase(others, settings_.rank);
+    wait_for_departures(std::move(others), lost_contact_of);
+  }
   const std::string what = own.waiting ? collective_text(*own.waiting) : "a collective";
   settings_.on_hang(fmt::format("{} cannot end: {}{}", what, reason, indented({own_line(own)})));
 }
@@ -228,7 +246,7 @@ std::string Watchdog::collect(const RankStatus& own) {
         return true;
       },
       settings_.board_patience_s);
-  if (settings_.rank == settings_.server_rank) wait_for_departures(listeners);
+  if (settings_.rank == settings_.server_rank) wait_for_departures(listeners, left_by_rank);
   return indented(findings) + indented(rank_lines(answered, silent));
 }
 
@@ -253,7 +271,7 @@ std::string Watchdog::listen(const RankStatus& own, const std::string& first) {
     }
   }
   if (settings_.rank == settings_.server_rank) {
-    wait_for_departures(listeners);
+    wait_for_departures(listeners, left_by_rank);
   } else {
     board_->ask<bool>(
         [rank = settings_.rank](SharedBoard& board) {
@@ -267,14 +285,18 @@ std::string Watchdog::listen(const RankStatus& own, const std::string& first) {
   return indented(findings);
 }
 
-void Watchdog::wait_for_departures(std::vector<int> ranks) {
+void Watchdog::wait_for_departures(std::vector<int> ranks, std::string (*mark_of)(int rank)) {
   const Stopwatch watch;
-  while (!ranks.empty() && watch.elapsed_s() < kDeparture_s) {
+  while (watch.elapsed_s() < kDeparture_s) {
+    if (settings_.ended_ranks) {
+      for (const int rank : settings_.ended_ranks()) std::erase(ranks, rank);
+    }
+    if (ranks.empty()) return;
     const auto left = board_->ask<std::vector<int>>(
-        [ranks](SharedBoard& board) {
+        [ranks, mark_of](SharedBoard& board) {
           std::vector<int> found;
           for (const int rank : ranks) {
-            if (board.find(left_by_rank(rank))) found.push_back(rank);
+            if (board.find(mark_of(rank))) found.push_back(rank);
           }
           return found;
         },

@@ -106,6 +106,9 @@ class Watchdog {
   bool is_speaking() const { return is_speaking_.load(); }
   // The rank's main thread knows why its collective broke, and says so itself.
   void stand_back() { stands_back_.store(true); }
+  // The last reason that was found on the board why a collective will not end; empty without one. For a thread whose
+  // collective broke when the board is gone: whoever served it may only have followed the first to fail.
+  std::string known_reason() const;
   // Speaks now: `why` ("all_reduce … broke") begins the message.
   void raise(const std::string& why);
 
@@ -120,8 +123,8 @@ class Watchdog {
   void give_up(const std::string& reason);
   std::string collect(const RankStatus& own);
   std::string listen(const RankStatus& own, const std::string& first);
-  // Whoever serves the board leaves after these ranks, which read there.
-  void wait_for_departures(std::vector<int> ranks);
+  // Whoever serves the board leaves after these ranks, which read there: each leaves a mark before it goes, or ends.
+  void wait_for_departures(std::vector<int> ranks, std::string (*mark_of)(int rank));
   std::string text_without_board(const RankStatus& own, bool is_gone) const;
 
   std::shared_ptr<CollectiveLog> log_;
@@ -131,10 +134,10 @@ class Watchdog {
   VainWait vain_wait_;
   std::atomic<bool> is_speaking_{false}, stands_back_{false};
   std::shared_ptr<std::atomic<bool>> has_seen_word_ = std::make_shared<std::atomic<bool>>(false);
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool is_stopping_ = false;
-  std::string raised_;
+  std::string raised_, known_reason_;
   std::thread thread_;
 };
 

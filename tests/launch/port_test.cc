@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "launch/network.h"
 #include "support/temporary_folder.h"
@@ -44,6 +45,26 @@ TEST(PortOwner, IsNobodyWhereNobodyListens) {
   }
   EXPECT_EQ(port_owner(port), "");
   EXPECT_FALSE(accepts_connections("127.0.0.1", port, std::chrono::seconds(5)));
+}
+
+TEST(PortOwner, IsThereAlsoWhenItResetsEveryConnection) {
+  const SilentListener listener;
+  std::thread server([&] {
+    for (int client = ::accept(listener.socket, nullptr, nullptr); client >= 0;
+         client = ::accept(listener.socket, nullptr, nullptr)) {
+      const linger at_once{.l_onoff = 1, .l_linger = 0};
+      EXPECT_EQ(::setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+      ::close(client);
+    }
+  });
+  // How far a connection comes before it is reset is a matter of luck.
+  constexpr int kTries = 2000;
+  int num_there = 0;
+  for (int i = 0; i < kTries; ++i)
+    num_there += accepts_connections("127.0.0.1", listener.port, std::chrono::seconds(5));
+  ::shutdown(listener.socket, SHUT_RDWR);
+  server.join();
+  EXPECT_EQ(num_there, kTries);
 }
 
 // The tables of a machine where 29500 (0x733C) is listened on by user 1000, over IPv6.

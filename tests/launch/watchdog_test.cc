@@ -377,6 +377,8 @@ TEST(Watchdog, WhoWaitsForARankThatHasEndedSaysSoLongBeforeTheTimeOut) {
     expect_in("(#0) cannot end: rank 2 is gone: it ended without leaving a reason", text);
     expect_in(fmt::format("\n  rank {}: waiting in barrier world ", rank), text);
     EXPECT_EQ(text.find("the run hangs"), std::string::npos) << text;
+    // Rank 0 serves the board, and leaves when the other has read there.
+    EXPECT_TRUE(world.board->find(lost_contact_of(1)).has_value());
   }
 }
 
@@ -390,7 +392,7 @@ TEST(Watchdog, TheReasonThatARankHasLeftIsWhyAWaitIsVain) {
 
 TEST(Watchdog, WhoEndsBecauseOfAnotherIsNotBlamed) {
   World world(4);
-  world.board->set(lost_contact_of(1), "1");
+  for (const int rank : {1, 2}) world.board->set(lost_contact_of(rank), "1");
   world.watch(0, /*timeout_s=*/600, /*ended=*/{1, 3});
   world.hang(0, "loss");
   expect_in("cannot end: rank 3 is gone: it ended", world.heard(0));
@@ -404,6 +406,17 @@ TEST(Watchdog, WhoeverServedTheBoardIsBlamedWhenItWentWithIt) {
   const std::string text = world.heard(1);
   expect_in("cannot end: rank 0 is gone: it ended without leaving a reason", text);
   expect_in("; rank 2 has ended too", text);
+}
+
+TEST(Watchdog, WhoeverServedTheBoardIsNotBlamedWhenItFollowedAnother) {
+  World world(3);
+  world.watch(1, /*timeout_s=*/600, /*ended=*/{2});
+  world.hang(1, "connecting the ranks");
+  while (world.watchdog(1).known_reason().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  world.board->set_state(false, /*is_gone=*/true);  // rank 0 has read the same reason, and ended
+  const std::string text = world.heard(1);
+  expect_in("cannot end: rank 2 is gone: it ended", text);
+  EXPECT_EQ(text.find("rank 0 is gone"), std::string::npos) << text;
 }
 
 TEST(Watchdog, StandsBackWhenItsRankSpeaksForItself) {
