@@ -66,8 +66,9 @@ int print_report(const ParallelReport& report, double elapsed_s) {
   }
   fmt::print(
       "ok            loss of {} steps, {} gradients and {} parameters agree with one rank, largest relative difference "
-      "{:.1g} in float64; the configured operators agree in float32 ({:.1f} s)\n",
-      report.num_steps, report.num_gradients, report.num_parameters, report.worst, elapsed_s);
+      "{:.1g} in float64; the configured operators agree in float32{} ({:.1f} s)\n",
+      report.num_steps, report.num_gradients, report.num_parameters, report.worst,
+      report.has_documents ? "; documents of a row do not touch" : "", elapsed_s);
   return kExitSuccess;
 }
 

@@ -41,9 +41,13 @@ at::Tensor PredictionModule::forward(const at::Tensor& hidden, const at::Tensor&
 }
 
 at::Tensor rolled_left(const at::Tensor& x, double fill, const ForwardContext& forward, Group& cp) {
-  const auto roll = [fill](const at::Tensor& whole) {
+  const auto roll = [&](const at::Tensor& whole) {
     const int64_t length = whole.size(1);
-    return at::cat({whole.narrow(1, 1, length - 1), at::full({whole.size(0), 1}, fill, whole.options())}, 1);
+    at::Tensor next = whole.narrow(1, 1, length - 1);
+    if (const at::Tensor& documents = forward.mask.key_documents; documents.defined()) {
+      next = next.masked_fill(documents.narrow(1, 0, length - 1) != documents.narrow(1, 1, length - 1), fill);
+    }
+    return at::cat({next, at::full({whole.size(0), 1}, fill, whole.options())}, 1);
   };
   if (forward.row_length == 0 || cp.size() == 1) return roll(x);
   const at::Tensor parts = cp.gathered(x.contiguous(), "labels of prediction modules");

@@ -2,8 +2,10 @@
 #include "verify/check_batch.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <cmath>
+#include <string>
 
 #include "core/philox.h"
 
@@ -22,21 +24,24 @@ Batch make_check_batch(const CheckBatchShape& shape, int step) {
   auto labels = batch.labels.accessor<int64_t, 2>();
   auto weights = batch.loss_weights.accessor<float, 2>();
   for (int64_t row = 0; row < b; ++row) {
+    const int64_t cut = row % (s - 1) + 1;  // between the documents
     for (int64_t i = 0; i < s; ++i) {
-      const auto draw = [&](const char* what) {
-        return uniform_at(make_philox_key(static_cast<uint64_t>(step), what), static_cast<uint64_t>(row * s + i));
+      const bool is_silent = shape.silent && (i < cut) == (shape.silent->index == 0);
+      const auto draw = [&](const std::string& what) {
+        const std::string key = is_silent ? fmt::format("{} {}", what, shape.silent->draw) : what;
+        return uniform_at(make_philox_key(static_cast<uint64_t>(step), key), static_cast<uint64_t>(row * s + i));
       };
       tokens[row][i] = static_cast<int64_t>(draw("tokens") * static_cast<double>(shape.vocab_size));
       labels[row][i] = static_cast<int64_t>(draw("labels") * static_cast<double>(shape.vocab_size));
       const double share = 0.2 + 0.8 * static_cast<double>(row) / static_cast<double>(b);  // of valid tokens
-      const bool is_valid = draw("validity") < share && (row != 1 || b < 4);
+      const bool is_valid = draw("validity") < share && (row != 1 || b < 4) && !is_silent;
       weights[row][i] = is_valid ? 0.25F * static_cast<float>(std::floor(4 * draw("weights")) + 1) : 0.0F;
     }
-    const int64_t cut = row % (s - 1) + 1;
     if (shape.has_documents) batch.document_ids[row].narrow(0, cut, s - cut).fill_(1);
     if (shape.restarts_positions) batch.position_ids[row].narrow(0, cut, s - cut).sub_(cut);
   }
-  weights[0][s - 1] = 0.75F;  // however few tokens there are
+  const bool is_last_silent = shape.silent && shape.silent->index == 1;
+  weights[0][is_last_silent ? 0 : s - 1] = 0.75F;  // however few tokens there are
   return batch;
 }
 

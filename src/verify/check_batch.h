@@ -3,16 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "data/batch.h"
 
 namespace megalith {
 
+// A document of every row, counted from 0, that carries no loss and whose tokens and labels are drawn by themselves.
+struct SilentDocument {
+  int index = 0, draw = 0;
+  auto operator<=>(const SilentDocument&) const = default;
+};
+
 struct CheckBatchShape {
   int64_t num_samples = 8, sequence = 6;  // of a global batch
   int64_t vocab_size = 0;
-  bool has_documents = false;       // two a row, which do not see one another (reset_attention_mask)
-  bool restarts_positions = false;  // and positions start anew in the second (reset_position_ids)
+  bool has_documents = false;                 // two a row, which do not see one another (reset_attention_mask)
+  bool restarts_positions = false;            // and positions start anew in the second (reset_position_ids)
+  std::optional<SilentDocument> silent = {};  // needs has_documents
 };
 
 // The global batch of a step, counted from 0; a function of its arguments. Loss weights are 0, 1/4, … 1: samples differ

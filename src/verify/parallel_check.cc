@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "device/threads.h"
 #include "verify/check_batch.h"
+#include "verify/document_check.h"
 
 namespace megalith {
 namespace {
@@ -47,7 +48,8 @@ void vary_vectors(DataParallel& data, uint64_t seed) {
   data.wait_for_parameters();
 }
 
-RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device, const CheckHooks& hooks) {
+RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device, const CheckHooks& hooks,
+                     std::optional<SilentDocument> silent = {}) {
   const Config& config = resolved.config;
   const Derived& d = resolved.derived;
   if (hooks.change_groups) hooks.change_groups(groups);
@@ -65,7 +67,8 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
                               .sequence = d.seq_length,
                               .vocab_size = d.vocab_size,
                               .has_documents = config.data.reset_attention_mask,
-                              .restarts_positions = config.data.reset_position_ids};
+                              .restarts_positions = config.data.reset_position_ids,
+                              .silent = silent};
   const auto microbatches = [&](int step) {
     const Batch whole = make_check_batch(shape, step);
     const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
@@ -109,6 +112,29 @@ ParallelCheck::ParallelCheck(const Resolved& user, const ToyWorld& world, std::f
                      .tolerance = kConfiguredTolerance,
                      .name = "float32",
                      .one_rank = {}});
+  if (!user.config.data.reset_attention_mask) return;
+  for (const ToyPrecision precision : {ToyPrecision::kExact, ToyPrecision::kConfigured}) {
+    documents_.push_back(make_toy_config(user, world, precision, /*num_steps=*/1));
+    uncouple_tokens(documents_.back().layout->config.model);
+  }
+}
+
+std::string ParallelCheck::find_touching(const ToyConfig& toy, const CheckHooks& hooks, Groups* groups,
+                                         at::Device device) const {
+  const Resolved& layout = *toy.layout;
+  const int world_size = narrow<int>(layout.derived.world_size);
+  const auto run = [&](const SilentDocument& silent) {
+    if (groups != nullptr) return std::vector<RankOutcome>{run_rank(layout, *groups, device, hooks, silent)};
+    std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
+    ThreadWorld(world_size).run(Mesh::from_options(layout.config.parallel, world_size), [&](Groups& own) {
+      ranks[static_cast<size_t>(own.rank)] = run_rank(layout, own, device, hooks, silent);
+    });
+    return ranks;
+  };
+  if (say_) say_(fmt::format("documents in {}", c10::toString(layout.derived.dtype)));
+  const double tolerance = document_tolerance(layout.config.model, layout.derived.dtype);
+  const std::string failure = find_touching_documents(run, groups != nullptr ? groups->rank : 0, tolerance);
+  return failure.empty() ? "" : fmt::format("{}: {}", c10::toString(layout.derived.dtype), failure);
 }
 
 const RankOutcome& ParallelCheck::one_rank(Pass& pass, at::Device device) {
@@ -164,7 +190,22 @@ ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
     report.num_gradients = found.num_gradients;
     report.num_parameters = found.num_parameters;
   }
+  for (const ToyConfig& toy : documents_) {
+    report.has_documents = true;
+    report.failure = find_touching(toy, hooks == nullptr ? CheckHooks{} : *hooks, nullptr, at::kCPU);
+    if (!report.is_ok()) return report;
+  }
   return report;
+}
+
+bool ParallelCheck::agree_on(std::string& failure, const std::string& where, Group& world) {
+  const double none = world.size();
+  const double first = world.reduced(failure.empty() ? none : world.rank(), ReduceOp::kMin, "first rank that differs");
+  if (first < none && failure.empty()) {
+    failure =
+        fmt::format("{}: rank {} differs from what it must be; its message says where", where, static_cast<int>(first));
+  }
+  return first >= none;
 }
 
 ParallelReport ParallelCheck::run_as_rank(Groups& groups, at::Device device) {
@@ -179,19 +220,17 @@ ParallelReport ParallelCheck::run_as_rank(Groups& groups, at::Device device) {
     const Comparison found = compare_with_one_rank({&own, 1}, groups.rank, expected, pass.tolerance, &held);
     const std::string why = find_wrong_bias_move(expected, pass.toy.layout->config.model.moe_router_bias_update_rate);
     report.failure = judge(pass, found, why);
-    const auto world_size = static_cast<double>(groups.world->size());
-    const double own_place = report.is_ok() ? world_size : static_cast<double>(groups.rank);
-    const double first = groups.world->reduced(own_place, ReduceOp::kMin, "first rank that differs");
-    if (first < world_size && report.is_ok()) {
-      report.failure =
-          fmt::format("{}: rank {} differs from one rank; its message says where", pass.name, static_cast<int>(first));
-    }
-    if (first < world_size) return report;
+    if (!agree_on(report.failure, pass.name, *groups.world)) return report;
     if (&pass != &passes_.front()) continue;
     report.worst = groups.world->reduced(found.worst, ReduceOp::kMax, "largest difference");
     report.num_steps = narrow<int>(pass.toy.layout->derived.train_iters);
     report.num_gradients = found.num_gradients;
     report.num_parameters = found.num_parameters;
+  }
+  for (const ToyConfig& toy : documents_) {
+    report.has_documents = true;
+    report.failure = find_touching(toy, {}, &groups, device);
+    if (!agree_on(report.failure, "documents", *groups.world)) return report;
   }
   return report;
 }

@@ -1,7 +1,8 @@
 // The parallel layout of a configuration against one rank, at toy width: what `megalith doctor --parallel` runs.
 //
 // Two passes: a few steps in float64 on the reference operators, where a difference above 1e-9 is a mistake and not
-// rounding; then one in float32 on the configured operators, where a wrong kernel or a lost conversion shows.
+// rounding; then one in float32 on the configured operators, where a wrong kernel or a lost conversion shows. With
+// reset_attention_mask also whether documents touch (document_check.h), on the layout in both precisions.
 #pragma once
 
 #include <functional>
@@ -30,6 +31,7 @@ struct ParallelReport {
   double worst = 0;     // relative difference in float64
   int num_steps = 0;
   int64_t num_gradients = 0, num_parameters = 0;
+  bool has_documents = false;  // which do not touch
 
   bool is_ok() const { return failure.empty(); }
 };
@@ -56,9 +58,14 @@ class ParallelCheck {
     std::optional<RankOutcome> one_rank;
   };
   const RankOutcome& one_rank(Pass& pass, at::Device device);
+  // Whether no rank has found anything; otherwise every rank has a text.
+  static bool agree_on(std::string& failure, const std::string& where, Group& world);
+  // Of one pass of documents_; on threads, or as a rank of `groups`.
+  std::string find_touching(const ToyConfig& toy, const CheckHooks& hooks, Groups* groups, at::Device device) const;
   std::string judge(const Pass& pass, const Comparison& found, const std::string& why) const;
 
   std::vector<Pass> passes_;
+  std::vector<ToyConfig> documents_;  // in float64 and float32; none without reset_attention_mask
   std::function<void(const std::string&)> say_;
 };
 

@@ -15,6 +15,7 @@
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"
 #include "verify/check_batch.h"
+#include "verify/document_check.h"
 
 namespace megalith::test {
 namespace {
@@ -77,6 +78,7 @@ ModelConfig config_of(const Task& task) {
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
   if (task.family == "gpt") make_gpt(config);
+  if (task.silent) uncouple_tokens(config);
   return config;
 }
 
@@ -97,7 +99,8 @@ std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, cons
                                         .sequence = task.sequence,
                                         .vocab_size = *config.vocab_size,
                                         .has_documents = task.has_documents,
-                                        .restarts_positions = task.has_documents},
+                                        .restarts_positions = task.has_documents,
+                                        .silent = task.silent},
                                        step);
   const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
   std::vector<Batch> batches;

@@ -16,6 +16,7 @@
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
 #include "train/setup.h"
+#include "verify/check_batch.h"
 #include "verify/parallel_check.h"
 
 namespace megalith::test {
@@ -38,7 +39,8 @@ struct Task {
   std::string family = "llama";  // "gpt": squared ReLU, biases, learned positions; "mixtral", "deepseek": with experts
   bool has_capacity = false;     // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
-  std::string optimizer = "adam";  // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
+  std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
+  std::string optimizer = "adam";        // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
 
   bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
