@@ -82,12 +82,12 @@ void print_samples(const DataInspection& options, const Tokenizer* tokenizer, Lo
   for (int64_t i = 0; i < options.num_samples; ++i) {
     const Batch batch = source->read({.consumed_samples = i});
     OrderedJson line;
-    line["tokens"] = row_of(batch.tokens);
-    line["labels"] = row_of(batch.labels);
+    line["tokens"] = row_of(batch.at(field::kTokens));
+    line["labels"] = row_of(batch.at(field::kLabels));
     if (options.print_masks) {
-      line["loss_mask"] = row_of(batch.loss_weights);
-      line["position_ids"] = row_of(batch.position_ids);
-      if (batch.document_ids.defined()) line["document_ids"] = row_of(batch.document_ids);
+      line["loss_mask"] = row_of(batch.at(field::kLossWeights));
+      line["position_ids"] = row_of(batch.at(field::kPositionIds));
+      if (batch.has(field::kDocumentIds)) line["document_ids"] = row_of(batch.at(field::kDocumentIds));
     }
     fmt::print("{}\n", dump_json(line));
   }

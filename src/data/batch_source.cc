@@ -10,24 +10,28 @@ namespace megalith {
 Batch make_batch(int64_t batch_size, const BatchOptions& options) {
   const std::array<int64_t, 2> shape = {batch_size, options.sequence_length};
   Batch batch;
-  batch.tokens = at::empty(shape, at::kLong);
-  batch.labels = at::empty(shape, at::kLong);
-  batch.loss_weights = at::empty(shape, at::kFloat);
-  batch.position_ids = at::empty(shape, at::kLong);
-  if (options.reset_attention_mask) batch.document_ids = at::empty(shape, at::kInt);
-  batch.sample_index = at::empty({batch_size}, at::kLong);
+  batch.set(BatchField::of_tokens(field::kTokens, at::empty(shape, at::kLong)));
+  batch.set(BatchField::of_tokens(field::kLabels, at::empty(shape, at::kLong)));
+  batch.set(BatchField::of_tokens(field::kLossWeights, at::empty(shape, at::kFloat)));
+  batch.set(BatchField::of_tokens(field::kPositionIds, at::empty(shape, at::kLong)));
+  if (options.reset_attention_mask) {
+    BatchField documents = BatchField::of_tokens(field::kDocumentIds, at::empty(shape, at::kInt));
+    documents.keeps_whole = true;
+    batch.set(std::move(documents));
+  }
+  batch.set(BatchField::of_rows(field::kSampleIndex, at::empty({batch_size}, at::kLong)));
   return batch;
 }
 
-void fill_batch_row(Batch& batch, int64_t row, std::span<const int64_t> sample, const BatchOptions& options) {
+void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sample, const BatchOptions& options) {
   const int64_t s = options.sequence_length;
   MEGALITH_CHECK(static_cast<int64_t>(sample.size()) == s + 1, "{} tokens for a row of {} + 1", sample.size(), s);
-  int64_t* tokens = batch.tokens.mutable_data_ptr<int64_t>() + row * s;
-  int64_t* labels = batch.labels.mutable_data_ptr<int64_t>() + row * s;
-  int64_t* positions = batch.position_ids.mutable_data_ptr<int64_t>() + row * s;
-  float* weights = batch.loss_weights.mutable_data_ptr<float>() + row * s;
+  int64_t* tokens = batch.at(field::kTokens).mutable_data_ptr<int64_t>() + row * s;
+  int64_t* labels = batch.at(field::kLabels).mutable_data_ptr<int64_t>() + row * s;
+  int64_t* positions = batch.at(field::kPositionIds).mutable_data_ptr<int64_t>() + row * s;
+  float* weights = batch.at(field::kLossWeights).mutable_data_ptr<float>() + row * s;
   int32_t* documents =
-      options.reset_attention_mask ? batch.document_ids.mutable_data_ptr<int32_t>() + row * s : nullptr;
+      options.reset_attention_mask ? batch.at(field::kDocumentIds).mutable_data_ptr<int32_t>() + row * s : nullptr;
   int64_t position = 0;
   int32_t document = 0;
   for (int64_t i = 0; i < s; ++i) {
@@ -60,7 +64,7 @@ Batch BatchSource::read(const DataPosition& position) {
   }
   std::vector<int64_t> sample(static_cast<size_t>(options_.sequence_length + 1));
   Batch batch = make_batch(static_cast<int64_t>(rows.size()), options_);
-  int64_t* order = batch.sample_index.mutable_data_ptr<int64_t>();
+  int64_t* order = batch.at(field::kSampleIndex).mutable_data_ptr<int64_t>();
   for (size_t row = 0; row < rows.size(); ++row) {
     samples_->read(rows[row].sample, sample);
     fill_batch_row(batch, static_cast<int64_t>(row), sample, options_);

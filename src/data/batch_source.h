@@ -22,7 +22,7 @@ struct BatchOptions {
 
 // Fills row `row` of the batch's tensors from one sample of s + 1 tokens. What Megatron's dataset returns: padding
 // becomes token 0 with weight 0.
-void fill_batch_row(Batch& batch, int64_t row, std::span<const int64_t> sample, const BatchOptions& options);
+void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sample, const BatchOptions& options);
 // Tensors of the right shapes; contents undefined.
 Batch make_batch(int64_t batch_size, const BatchOptions& options);
 

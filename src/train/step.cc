@@ -8,36 +8,39 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "data/context_shard.h"
 #include "nn/expert_router.h"
 #include "train/profile.h"
 
 namespace megalith {
 
 ModelInput make_model_input(const Batch& batch, at::Device device, const ObjectiveScales& scales) {
+  constexpr std::string_view kRead[] = {field::kTokens, field::kLabels, field::kLossWeights, field::kPositionIds,
+                                        field::kDocumentIds};
+  const Batch here = batch.to(device, kRead);
   ModelInput input;
-  const int64_t b = batch.tokens.size(0), s = batch.tokens.size(1);
-  const auto move = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
-  input.tokens = move(batch.tokens);
-  input.labels = move(batch.labels);
-  input.loss_weights = move(batch.loss_weights);
-  input.context.b = b;
-  input.context.s = s;
-  input.context.position_ids = move(batch.position_ids);
-  const bool is_part = batch.row_length > 0;
-  const at::Tensor row_index = is_part ? batch.row_index : at::arange(s, at::kLong);
-  input.context.row_ids =
-      move(batch.sample_index.unsqueeze(1) * (is_part ? batch.row_length : s) + row_index.unsqueeze(0));
-  input.context.mask.is_causal = true;
-  if (batch.document_ids.defined()) {
-    input.context.mask.query_documents = move(batch.document_ids);
-    input.context.mask.key_documents = is_part ? move(batch.row_document_ids) : input.context.mask.query_documents;
-  }
-  if (is_part) {
-    input.context.row_length = batch.row_length;
-    input.context.mask.query_positions = move(batch.row_index);
-  }
+  input.tokens = here.at(field::kTokens);
+  input.labels = here.at(field::kLabels);
+  input.loss_weights = here.at(field::kLossWeights);
   input.scales = scales;
+  ForwardContext& context = input.context;
+  context.b = batch.num_rows();
+  context.s = batch.length(field::kTokens);
+  const at::Tensor row_index = batch.row_index(field::kTokens);
+  const int64_t row_length = batch.row_length(field::kTokens);
+  context.row_ids = (batch.at(field::kSampleIndex).unsqueeze(1) * row_length + row_index.unsqueeze(0)).to(device);
+  if (batch.is_part()) {
+    context.row_length = row_length;
+    context.mask.query_positions = row_index.to(device);
+  }
+  context.position_ids = here.find(field::kPositionIds);
+  if (batch.is_part() && !context.position_ids.defined()) {
+    // Counted over the whole row, where the model would count from 0.
+    context.position_ids = context.mask.query_positions.expand({context.b, -1});
+  }
+  if (batch.has(field::kDocumentIds)) {
+    context.mask.query_documents = here.at(field::kDocumentIds);
+    context.mask.key_documents = here.whole(field::kDocumentIds);
+  }
   return input;
 }
 
@@ -47,10 +50,10 @@ TrainStep::TrainStep(PipelinedModel& model, DataParallel& data, Optimizer& optim
 
 StepResult TrainStep::compute_gradients(const std::vector<Batch>& whole_batches, double loss_scale) {
   MEGALITH_CHECK(!whole_batches.empty(), "a step without microbatches");
-  const std::vector<Batch> batches = shard_batches(whole_batches, *groups_.cp);
+  const std::vector<Batch> batches = parts_of(whole_batches, *groups_.cp);
   StepResult result;
   double local_tokens = 0;
-  for (const Batch& batch : batches) local_tokens += batch.loss_weights.sum(at::kDouble).item<double>();
+  for (const Batch& batch : batches) local_tokens += batch.at(field::kLossWeights).sum(at::kDouble).item<double>();
   result.valid_tokens = groups_.dp_cp->reduced(local_tokens, ReduceOp::kSum, "valid tokens");
 
   ObjectiveScales scales;
@@ -157,7 +160,7 @@ StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double w
 EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>& whole_batches, const Groups& groups,
                                 at::Device device, std::vector<at::Tensor>* token_losses) {
   const at::NoGradGuard no_grad;
-  const std::vector<Batch> batches = shard_batches(whole_batches, *groups.cp);
+  const std::vector<Batch> batches = parts_of(whole_batches, *groups.cp);
   const auto make_input = [&](int microbatch) {
     ModelInput input = make_model_input(batches[static_cast<size_t>(microbatch)], device, {});
     input.context.is_training = false;
@@ -165,7 +168,8 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const std::vector<Batch>&
   };
   EvaluationSums sums;
   const auto add = [&](int microbatch, const at::Tensor& losses) {
-    const at::Tensor weights = batches[static_cast<size_t>(microbatch)].loss_weights.to(losses.device(), at::kDouble);
+    const Batch& batch = batches[static_cast<size_t>(microbatch)];
+    const at::Tensor weights = batch.at(field::kLossWeights).to(losses.device(), at::kDouble);
     sums.loss_sum += (losses.to(at::kDouble) * weights).sum().item<double>();
     sums.tokens += weights.sum().item<double>();
   };

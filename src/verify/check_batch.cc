@@ -13,16 +13,12 @@ namespace megalith {
 
 Batch make_check_batch(const CheckBatchShape& shape, int step) {
   const int64_t b = shape.num_samples, s = shape.sequence;
-  Batch batch;
-  batch.tokens = at::empty({b, s}, at::kLong);
-  batch.labels = at::empty({b, s}, at::kLong);
-  batch.loss_weights = at::empty({b, s}, at::kFloat);
-  batch.position_ids = at::arange(s, at::kLong).repeat({b, 1});
-  batch.sample_index = at::arange(step * b, (step + 1) * b, at::kLong);
-  if (shape.has_documents) batch.document_ids = at::zeros({b, s}, at::kInt);
-  auto tokens = batch.tokens.accessor<int64_t, 2>();
-  auto labels = batch.labels.accessor<int64_t, 2>();
-  auto weights = batch.loss_weights.accessor<float, 2>();
+  const at::Tensor all_tokens = at::empty({b, s}, at::kLong), all_labels = at::empty({b, s}, at::kLong);
+  const at::Tensor all_weights = at::empty({b, s}, at::kFloat);
+  const at::Tensor positions = at::arange(s, at::kLong).repeat({b, 1}), documents = at::zeros({b, s}, at::kInt);
+  auto tokens = all_tokens.accessor<int64_t, 2>();
+  auto labels = all_labels.accessor<int64_t, 2>();
+  auto weights = all_weights.accessor<float, 2>();
   for (int64_t row = 0; row < b; ++row) {
     const int64_t cut = row % (s - 1) + 1;  // between the documents
     for (int64_t i = 0; i < s; ++i) {
@@ -37,21 +33,23 @@ Batch make_check_batch(const CheckBatchShape& shape, int step) {
       const bool is_valid = draw("validity") < share && (row != 1 || b < 4) && !is_silent;
       weights[row][i] = is_valid ? 0.25F * static_cast<float>(std::floor(4 * draw("weights")) + 1) : 0.0F;
     }
-    if (shape.has_documents) batch.document_ids[row].narrow(0, cut, s - cut).fill_(1);
-    if (shape.restarts_positions) batch.position_ids[row].narrow(0, cut, s - cut).sub_(cut);
+    documents[row].narrow(0, cut, s - cut).fill_(1);
+    if (shape.restarts_positions) positions[row].narrow(0, cut, s - cut).sub_(cut);
   }
   const bool is_last_silent = shape.silent && shape.silent->index == 1;
   weights[0][is_last_silent ? 0 : s - 1] = 0.75F;  // however few tokens there are
-  return batch;
-}
-
-Batch batch_rows(const Batch& whole, int64_t begin, int64_t count) {
-  Batch rows;
-  for (at::Tensor Batch::*member : {&Batch::tokens, &Batch::labels, &Batch::loss_weights, &Batch::position_ids,
-                                    &Batch::document_ids, &Batch::sample_index}) {
-    if ((whole.*member).defined()) rows.*member = (whole.*member).narrow(0, begin, count).clone();
+  Batch batch;
+  batch.set(BatchField::of_tokens(field::kTokens, all_tokens));
+  batch.set(BatchField::of_tokens(field::kLabels, all_labels));
+  batch.set(BatchField::of_tokens(field::kLossWeights, all_weights));
+  batch.set(BatchField::of_tokens(field::kPositionIds, positions));
+  batch.set(BatchField::of_rows(field::kSampleIndex, at::arange(step * b, (step + 1) * b, at::kLong)));
+  if (shape.has_documents) {
+    BatchField field = BatchField::of_tokens(field::kDocumentIds, documents);
+    field.keeps_whole = true;
+    batch.set(std::move(field));
   }
-  return rows;
+  return batch;
 }
 
 }  // namespace megalith

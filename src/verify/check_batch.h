@@ -27,7 +27,4 @@ struct CheckBatchShape {
 // in their numbers of valid tokens, and of four or more one has none.
 Batch make_check_batch(const CheckBatchShape& shape, int step);
 
-// Rows [begin, begin + count) of a batch, in memory of their own.
-Batch batch_rows(const Batch& whole, int64_t begin, int64_t count);
-
 }  // namespace megalith

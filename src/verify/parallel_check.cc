@@ -74,7 +74,7 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
     const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
     std::vector<Batch> batches;
     for (int64_t m = 0; m < d.num_microbatches; ++m) {
-      batches.push_back(batch_rows(whole, (m * groups.dp->size() + rank) * d.micro_batch_size, d.micro_batch_size));
+      batches.push_back(whole.rows((m * groups.dp->size() + rank) * d.micro_batch_size, d.micro_batch_size));
     }
     if (hooks.change_batches) hooks.change_batches(batches, groups);
     return batches;

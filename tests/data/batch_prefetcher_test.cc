@@ -60,15 +60,15 @@ TEST_P(Prefetch, GivesWhatReadingGives) {
       ASSERT_EQ(batches.size(), 3u);
       for (size_t m = 0; m < 3; ++m) {
         const Batch expected = direct->read(step(consumed)[m]);
-        EXPECT_TRUE(at::equal(batches[m].tokens, expected.tokens));
-        EXPECT_TRUE(at::equal(batches[m].labels, expected.labels));
-        EXPECT_TRUE(at::equal(batches[m].sample_index, expected.sample_index));
+        EXPECT_TRUE(at::equal(batches[m].at(field::kTokens), expected.at(field::kTokens)));
+        EXPECT_TRUE(at::equal(batches[m].at(field::kLabels), expected.at(field::kLabels)));
+        EXPECT_TRUE(at::equal(batches[m].at(field::kSampleIndex), expected.at(field::kSampleIndex)));
       }
     }
     // Something else than what was begun.
     const auto other = prefetcher.take(step(12, 1));
     ASSERT_EQ(other.size(), 1u);
-    EXPECT_TRUE(at::equal(other[0].tokens, direct->read(step(12, 1)[0]).tokens));
+    EXPECT_TRUE(at::equal(other[0].at(field::kTokens), direct->read(step(12, 1)[0]).at(field::kTokens)));
   }
 }
 

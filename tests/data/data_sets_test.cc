@@ -36,14 +36,14 @@ TEST_F(DataSetsTest, BatchHoldsShiftedLabelsAndGlobalPositions) {
   ASSERT_TRUE(sets.train);
   EXPECT_FALSE(sets.valid);
   const Batch batch = sets.train->read({.consumed_samples = 0, .micro_batch_size = 1, .dp_rank = 1, .dp_size = 2});
-  EXPECT_EQ(list(batch.tokens), (List{2, 3, 4, 10}));
-  EXPECT_EQ(list(batch.labels), (List{3, 4, 10, 11}));
-  EXPECT_EQ(list(batch.position_ids), (List{0, 1, 2, 3}));
-  EXPECT_EQ(list(batch.loss_weights), (List{1, 1, 1, 1}));
-  EXPECT_EQ(list(batch.sample_index), List{1});
-  EXPECT_FALSE(batch.document_ids.defined());
-  EXPECT_EQ(batch.tokens.scalar_type(), at::kLong);
-  EXPECT_EQ(batch.loss_weights.scalar_type(), at::kFloat);
+  EXPECT_EQ(list(batch.at(field::kTokens)), (List{2, 3, 4, 10}));
+  EXPECT_EQ(list(batch.at(field::kLabels)), (List{3, 4, 10, 11}));
+  EXPECT_EQ(list(batch.at(field::kPositionIds)), (List{0, 1, 2, 3}));
+  EXPECT_EQ(list(batch.at(field::kLossWeights)), (List{1, 1, 1, 1}));
+  EXPECT_EQ(list(batch.at(field::kSampleIndex)), List{1});
+  EXPECT_FALSE(batch.has(field::kDocumentIds));
+  EXPECT_EQ(batch.at(field::kTokens).scalar_type(), at::kLong);
+  EXPECT_EQ(batch.at(field::kLossWeights).scalar_type(), at::kFloat);
 }
 
 TEST_F(DataSetsTest, LayoutsReadTheSameGlobalBatch) {
@@ -56,8 +56,9 @@ TEST_F(DataSetsTest, LayoutsReadTheSameGlobalBatch) {
     for (int64_t consumed = 8; consumed < 16; consumed += micro * dp) {
       for (int64_t rank = 0; rank < dp; ++rank) {
         const Batch batch = sets.train->read({consumed, micro, rank, dp});
-        const List index = list(batch.sample_index);
-        for (int64_t row = 0; row < micro; ++row) rows[index[static_cast<size_t>(row)]] = list(batch.tokens[row]);
+        const List index = list(batch.at(field::kSampleIndex));
+        const at::Tensor tokens = batch.at(field::kTokens);
+        for (int64_t row = 0; row < micro; ++row) rows[index[static_cast<size_t>(row)]] = list(tokens[row]);
       }
     }
     return rows;
@@ -74,18 +75,18 @@ TEST_F(DataSetsTest, MasksAndPositionsAreMegatrons) {
   options.sequence_length = 8;
   options.eod = 9;
   const List sample = {1, 9, 2, 3, 9, 9, 4, -1, -1};
-  Batch plain = make_batch(1, options);
+  const Batch plain = make_batch(1, options);
   fill_batch_row(plain, 0, sample, options);
-  EXPECT_EQ(list(plain.tokens), (List{1, 9, 2, 3, 9, 9, 4, 0}));
-  EXPECT_EQ(list(plain.labels), (List{9, 2, 3, 9, 9, 4, 0, 0}));
-  EXPECT_EQ(list(plain.loss_weights), (List{1, 1, 1, 1, 1, 1, 0, 0}));
-  EXPECT_EQ(list(plain.position_ids), (List{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(list(plain.at(field::kTokens)), (List{1, 9, 2, 3, 9, 9, 4, 0}));
+  EXPECT_EQ(list(plain.at(field::kLabels)), (List{9, 2, 3, 9, 9, 4, 0, 0}));
+  EXPECT_EQ(list(plain.at(field::kLossWeights)), (List{1, 1, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(list(plain.at(field::kPositionIds)), (List{0, 1, 2, 3, 4, 5, 6, 7}));
   options.reset_position_ids = options.reset_attention_mask = options.eod_mask_loss = true;
-  Batch masked = make_batch(1, options);
+  const Batch masked = make_batch(1, options);
   fill_batch_row(masked, 0, sample, options);
-  EXPECT_EQ(list(masked.loss_weights), (List{1, 0, 1, 1, 0, 0, 0, 0}));
-  EXPECT_EQ(list(masked.position_ids), (List{0, 1, 0, 1, 2, 0, 0, 1}));
-  EXPECT_EQ(list(masked.document_ids), (List{0, 0, 1, 1, 1, 2, 3, 3}));
+  EXPECT_EQ(list(masked.at(field::kLossWeights)), (List{1, 0, 1, 1, 0, 0, 0, 0}));
+  EXPECT_EQ(list(masked.at(field::kPositionIds)), (List{0, 1, 0, 1, 2, 0, 0, 1}));
+  EXPECT_EQ(list(masked.at(field::kDocumentIds)), (List{0, 0, 1, 1, 1, 2, 3, 3}));
 }
 
 TEST_F(DataSetsTest, WeightedBlendKeepsItsProportions) {
@@ -107,7 +108,8 @@ TEST_F(DataSetsTest, WeightedBlendKeepsItsProportions) {
   EXPECT_EQ(files["GPTDataset-train-shuffle_index.npy"], 2);
   const DataSets again = make_data_sets(options, setup(40), log_);
   for (int64_t consumed = 0; consumed < 40; ++consumed) {
-    EXPECT_EQ(list(again.train->read({consumed}).tokens), list(sets.train->read({consumed}).tokens));
+    EXPECT_EQ(list(again.train->read({consumed}).at(field::kTokens)),
+              list(sets.train->read({consumed}).at(field::kTokens)));
   }
 }
 
@@ -137,7 +139,7 @@ TEST_F(DataSetsTest, MockDataNeedsNoFileAndNoCache) {
   const DataSets sets = make_data_sets(options, longer, log_);
   ASSERT_TRUE(sets.train && sets.valid);
   const Batch batch = sets.train->read({.consumed_samples = 0, .micro_batch_size = 3});
-  EXPECT_EQ(batch.tokens.sizes(), (std::vector<int64_t>{3, 512}));
+  EXPECT_EQ(batch.at(field::kTokens).sizes(), (std::vector<int64_t>{3, 512}));
   EXPECT_NE(logged_.find("training on mock data"), std::string::npos) << logged_;
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 0);
 }
@@ -189,7 +191,7 @@ TEST_F(DataSetsTest, PathsMayBeListedInFiles) {
   listed.split = "1,0,0";
   const DataSets expected = make_data_sets(given, setup(40), log_), found = make_data_sets(listed, setup(40), log_);
   for (int64_t i = 0; i < 40; ++i) {
-    EXPECT_EQ(list(found.train->read({i}).tokens), list(expected.train->read({i}).tokens)) << i;
+    EXPECT_EQ(list(found.train->read({i}).at(field::kTokens)), list(expected.train->read({i}).at(field::kTokens))) << i;
   }
   DataOptions splits;
   write_file_atomic(path("splits.json"),

@@ -64,7 +64,7 @@ TEST(Documents, DoNotTouchInFloat32OnTheFusedOperators) {
 TEST(Documents, ThatAreNotToldApartAreFound) {
   const Mistake blind{.name = "no documents",
                       .hooks = {.change_batches = [](std::vector<Batch>& batches, const Groups&) {
-                        for (Batch& batch : batches) batch.document_ids.zero_();
+                        for (Batch& batch : batches) batch.at(field::kDocumentIds).zero_();
                       }}};
   for (const Layout& layout : ways_to_cut(documents_of_families()[0])) {
     const auto run = [&](const SilentDocument& silent) {

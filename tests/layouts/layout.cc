@@ -105,7 +105,7 @@ std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, cons
   const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
   std::vector<Batch> batches;
   for (int64_t m = 0; m < layout.num_microbatches(); ++m) {
-    batches.push_back(batch_rows(whole, (m * layout.dp + rank) * layout.micro_batch, layout.micro_batch));
+    batches.push_back(whole.rows((m * layout.dp + rank) * layout.micro_batch, layout.micro_batch));
   }
   if (hooks.change_batches) hooks.change_batches(batches, groups);
   return batches;

@@ -166,10 +166,11 @@ void add_placements(std::vector<Mistake>& list) {
 }
 
 void add_data(std::vector<Mistake>& list) {
-  list.push_back(batch("dropout keyed by data-parallel rank",
-                       [](Batch& batch, const Groups& groups) { batch.sample_index += 1000 * groups.dp->rank(); }));
+  list.push_back(batch("dropout keyed by data-parallel rank", [](Batch& batch, const Groups& groups) {
+    batch.at(field::kSampleIndex).add_(1000 * groups.dp->rank());
+  }));
   list.push_back(batch("dropout keyed by place in the microbatch", [](Batch& batch, const Groups&) {
-    batch.sample_index = at::arange(batch.sample_index.size(0), at::kLong);
+    batch.set(field::kSampleIndex, at::arange(batch.num_rows(), at::kLong));
   }));
   const auto reads = [&](std::string name, const std::function<int(const Groups&)>& data_rank) {
     list.push_back({.name = std::move(name), .hooks = {.data_rank = data_rank}});
@@ -178,19 +179,20 @@ void add_data(std::vector<Mistake>& list) {
         [](const Groups& groups) { return (groups.dp->rank() + groups.tp->rank()) % groups.dp->size(); });
   reads("data-parallel ranks read the same samples", [](const Groups&) { return 0; });
   // Written where the zig-zag will take them from, so that the rank has the tokens of a contiguous part.
-  const auto contiguous = [](at::Tensor Batch::*member) {
-    return [member](Batch& batch, const Groups& groups) {
+  const auto contiguous = [](std::string_view name) {
+    return [name](Batch& batch, const Groups& groups) {
       const int size = groups.cp->size(), rank = groups.cp->rank();
       if (size == 1) return;
-      const at::Tensor whole = (batch.*member).clone();
+      const at::Tensor whole = batch.at(name).clone();
       const int64_t part = whole.size(1) / size;
-      (batch.*member).index_copy_(1, zigzag_indices(whole.size(1), size, rank), whole.narrow(1, rank * part, part));
+      batch.at(name).index_copy_(1, zigzag_indices(whole.size(1), size, rank), whole.narrow(1, rank * part, part));
     };
   };
-  list.push_back(batch("labels of a contiguous part, not of the zig-zag", contiguous(&Batch::labels)));
-  list.push_back(batch("positions of a contiguous part, not of the zig-zag", contiguous(&Batch::position_ids)));
+  list.push_back(batch("labels of a contiguous part, not of the zig-zag", contiguous(field::kLabels)));
+  list.push_back(batch("positions of a contiguous part, not of the zig-zag", contiguous(field::kPositionIds)));
   list.push_back(batch("documents of another context-parallel rank's row", [](Batch& batch, const Groups& groups) {
-    if (batch.document_ids.defined()) batch.document_ids = batch.document_ids.roll(groups.cp->rank(), 0);
+    if (!batch.has(field::kDocumentIds)) return;
+    batch.set(field::kDocumentIds, batch.at(field::kDocumentIds).roll(groups.cp->rank(), 0));
   }));
   reads("context-parallel ranks read different samples",
         [](const Groups& groups) { return (groups.dp->rank() + groups.cp->rank()) % groups.dp->size(); });

@@ -13,6 +13,7 @@
 #include "support/source_dir.h"
 #include "train/config.h"
 #include "train/step.h"
+#include "train/tiny_rows.h"
 
 namespace megalith {
 namespace {
@@ -21,17 +22,6 @@ using test::TensorMap;
 
 constexpr int kSteps = 5;
 constexpr int64_t kSamples = 12;  // of a step: divided by 1, 2, 3 and 4 ranks, two microbatches or more each
-
-Batch sample_rows(const test::NaiveInput& whole, int64_t begin, int64_t count) {
-  Batch batch;
-  const auto cut = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, count).contiguous(); };
-  batch.tokens = cut(whole.tokens);
-  batch.labels = cut(whole.labels);
-  batch.loss_weights = cut(whole.loss_weights).to(at::kFloat);
-  batch.position_ids = cut(whole.position_ids);
-  batch.sample_index = at::arange(begin, begin + count, at::kLong) + 40;
-  return batch;
-}
 
 struct Course {
   std::vector<double> losses, norms;
@@ -76,7 +66,8 @@ Course take_course(const Mesh& mesh, const ModelConfig& config, const DataParall
       whole.tokens = (whole.tokens + k) % *config.vocab_size;
       std::vector<Batch> batches;
       for (int64_t first = 0; first < share; first += micro) {
-        batches.push_back(sample_rows(whole, groups.dp->rank() * share + first, micro));
+        const int64_t row = groups.dp->rank() * share + first;
+        batches.push_back(test::tiny_rows(whole, row, micro, row + 40));
       }
       const StepResult computed = step.compute_gradients(batches);
       if (k == 0) gather_gradients(*data, course.first_gradients, mutex);

@@ -10,6 +10,7 @@
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "train/step.h"
+#include "train/tiny_rows.h"
 
 namespace megalith {
 namespace {
@@ -123,14 +124,7 @@ FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, cons
     std::vector<Batch> batches;
     for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
       const int64_t first = (groups.dp->rank() * 2 + microbatch) * 2;
-      const auto cut = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, 2).contiguous(); };
-      Batch batch;
-      batch.tokens = cut(whole.tokens);
-      batch.labels = cut(whole.labels);
-      batch.loss_weights = cut(whole.loss_weights).to(at::kFloat);
-      batch.position_ids = cut(whole.position_ids);
-      batch.sample_index = at::arange(first, first + 2, at::kLong) + 100 * i;
-      batches.push_back(std::move(batch));
+      batches.push_back(test::tiny_rows(whole, first, 2, first + 100 * i));
     }
     outcome.losses.push_back(step.run(batches, 1e-2, 0.1).losses.at(0).value);
     data->publish();

@@ -8,6 +8,7 @@
 #include "models/tiny_models.h"
 #include "parallel/grad_buffer.h"
 #include "support/tensor_near.h"
+#include "train/tiny_rows.h"
 
 namespace megalith {
 namespace {
@@ -16,14 +17,7 @@ using test::TensorMap;
 
 // Rows [begin, end) of a batch of six samples.
 Batch rows(const test::NaiveInput& whole, int64_t begin, int64_t end) {
-  Batch batch;
-  const auto cut = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, end - begin).contiguous(); };
-  batch.tokens = cut(whole.tokens);
-  batch.labels = cut(whole.labels);
-  batch.loss_weights = cut(whole.loss_weights).to(at::kFloat);
-  batch.position_ids = cut(whole.position_ids);
-  batch.sample_index = at::arange(begin, end, at::kLong) + 40;
-  return batch;
+  return test::tiny_rows(whole, begin, end - begin, begin + 40);
 }
 
 ModelConfig config_with_dropout() {
@@ -113,8 +107,8 @@ TEST(TrainStep, ABatchWithoutAValidTokenHasNoLossAndNoGradient) {
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   PipelinedModel pipeline(*model, groups, at::kCPU);
   TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
-  Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
-  batch.loss_weights.zero_();
+  const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
+  batch.at(field::kLossWeights).zero_();
   const StepResult result = step.compute_gradients({batch});
   EXPECT_EQ(result.losses.at(0).value, 0);
   EXPECT_TRUE(result.is_loss_finite);
@@ -135,7 +129,7 @@ TEST(TrainStep, EvaluationGivesTheLossOfTrainingWithoutDropout) {
   std::vector<at::Tensor> losses;
   const EvaluationSums sums = evaluate_batches(pipeline, {batch}, groups, at::kCPU, &losses);
   EXPECT_NEAR(sums.loss(), training, 1e-12 * training);
-  EXPECT_EQ(losses.at(0).sizes(), batch.tokens.sizes());
+  EXPECT_EQ(losses.at(0).sizes(), batch.at(field::kTokens).sizes());
 }
 
 }  // namespace
