@@ -41,7 +41,7 @@ echo "NCCL: $program makes c10d's ProcessGroupNCCL, and is linked to libtorch_cu
 
 "$here/try_program.sh" "$program" "$source"
 jobs=$(nproc 2>/dev/null || echo 1)
-echo "tests: core, device, metrics, nn, ops, optim and tokenizer on the CPU with this torch"
+echo "tests: core, config, device, hub, metrics, nn, ops, optim and tokenizer on the CPU with this torch"
 "$here/../quietly.sh" "  ctest (log: $build/logs/tests.log)" "$build/logs/tests.log" \
   ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$jobs" \
-  -R '^unit\.(core|device|metrics|nn|ops|optim|tokenizer)$'
+  -R '^unit\.(core|config|device|hub|metrics|nn|ops|optim|tokenizer)\.' -E '^unit\.ops\.(default|avx2)\.'

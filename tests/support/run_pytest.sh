@@ -13,5 +13,8 @@ if ! "$python" -c 'import pytest, torch, transformers' 2>/dev/null; then
   echo "skipped: $python has no pytest, torch and transformers; 'make test' installs them"
   exit 77
 fi
+# See run_test.sh.
+: "${OMP_WAIT_POLICY=passive}"
+export OMP_WAIT_POLICY
 export PYTHONDONTWRITEBYTECODE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 exec "$python" -m pytest -q "$@"

@@ -3,6 +3,11 @@
 # of memory in that moment), no test has run yet: it says so and tries once more after a pause.
 #
 # usage: run_test.sh PROGRAM [arguments …]
+
+# Two tests run at once, each with threads for all cores. Threads that spin while they wait take the cores from the other
+# test: that made some ten times slower.
+: "${OMP_WAIT_POLICY=passive}"
+export OMP_WAIT_POLICY
 "$@"
 code=$?
 [ "$code" -eq 127 ] || exit "$code"
