@@ -19,8 +19,6 @@
 namespace megalith {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(250);
-constexpr double kLookForWordEvery_s = 1;
 // A longer time between two looks was not this rank's own: the process did not run.
 constexpr double kLongestTick_s = 2;
 // Whoever serves the board answers at once, or is stopped: then the time-out comes first.
@@ -102,7 +100,8 @@ void Watchdog::raise(const std::string& why) {
 
 bool Watchdog::sleep() {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kTick, [&] { return is_stopping_ || !raised_.empty(); });
+  changed_.wait_for(lock, std::chrono::duration<double>(settings_.look_every_s),
+                    [&] { return is_stopping_ || !raised_.empty(); });
   return !is_stopping_;
 }
 
@@ -136,8 +135,8 @@ void Watchdog::run() {
     }
     if (now_s >= look_at_s) {
       look_for_word();
-      look_at_s = now_s + kLookForWordEvery_s;
-      const bool may_be_vain = waiting && waiting->age_s >= kLookForWordEvery_s;
+      look_at_s = now_s + settings_.board_every_s;
+      const bool may_be_vain = waiting && waiting->age_s >= settings_.board_every_s;
       const std::string reason = may_be_vain ? find_reason() : "";
       if (vain_wait_.observe(now_s, waiting, !reason.empty())) return give_up(reason);
     }

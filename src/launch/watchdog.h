@@ -61,6 +61,8 @@ struct WatchdogSettings {
   double break_patience_s = 3;
   // The rank that collects waits so long for the others' answers, and whoever asks the board for its reply.
   double answer_patience_s = 2.5, board_patience_s = 2;
+  // How often it looks at its rank, and at the board.
+  double look_every_s = 0.25, board_every_s = 1;
 };
 
 // Whether one collective has been waited in for longer than the time-out, by a clock that counts only while somebody

@@ -237,7 +237,11 @@ class World {
                                                           said_[static_cast<size_t>(rank)].push_back(message);
                                                         },
                                                     .ended_ranks = [ended] { return ended; },
-                                                    .break_patience_s = 0.5});
+                                                    .break_patience_s = 0.2,
+                                                    .answer_patience_s = 1.5,
+                                                    .board_patience_s = 0.7,
+                                                    .look_every_s = 0.05,
+                                                    .board_every_s = 0.1});
   }
   // The rank sits in a collective of all ranks from now on.
   CollectiveLog::Ticket hang(int rank, const std::string& label) {
@@ -323,14 +327,14 @@ TEST(Watchdog, WhoeverServesTheBoardIsNamedWhenItDoesNotAnswer) {
   const std::string text = world.heard(1);
   expect_in("\n  rank 0, which serves the ranks' store, does not answer: stopped", text);
   expect_in("\n  rank 1: waiting in barrier world loss 0 B (#0) for ", text);
-  EXPECT_LT(watch.elapsed_s(), 10) << "0.6 s of time-out, 2 s of patience";
+  EXPECT_LT(watch.elapsed_s(), 10) << "0.6 s of time-out, 0.7 s of patience";
 }
 
 TEST(Watchdog, ABoardThatIsGoneIsNoHangByItself) {
   World world(2);
-  world.watch(1);
+  world.watch(1, /*timeout_s=*/0.2);  // before it asks why the wait may be vain, for as long as a break may take
   world.board->set_state(false, /*is_gone=*/true);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));  // six looks
   EXPECT_EQ(world.num_said(1), 0);
   world.hang(1, "loss");
   expect_in("rank 0, which serves the ranks' store, is gone", world.heard(1));
@@ -341,12 +345,12 @@ TEST(Watchdog, IsSilentWhileCollectivesEnd) {
   world.watch(0);
   world.watch(1);
   // Longer than the time-out altogether, each shorter; and a long time in none.
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 5; ++i) {
     const CollectiveLog::Ticket tickets[] = {world.hang(0, "loss"), world.hang(1, "loss")};
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     for (const int rank : {0, 1}) world.logs[static_cast<size_t>(rank)]->issued(tickets[rank], nullptr);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));
   for (const int rank : {0, 1}) {
     world.watchdog(rank).stop();
     EXPECT_FALSE(world.watchdog(rank).is_speaking());
@@ -424,7 +428,7 @@ TEST(Watchdog, StandsBackWhenItsRankSpeaksForItself) {
   world.watch(0, /*timeout_s=*/600, /*ended=*/{1});
   world.watchdog(0).stand_back();
   world.hang(0, "loss");
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // two looks, and the patience between them
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));  // seven looks, and the patience between them
   EXPECT_EQ(world.num_said(0), 0);
 }
 
