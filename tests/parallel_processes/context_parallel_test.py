@@ -4,9 +4,10 @@ the memory that was stated before the run."""
 import json
 
 import pytest
-from launch_test import alone, assert_same_curve, curve, run_launched, train_words  # noqa: F401
+from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
 from memory_test import stated_bytes
 from program import read_metrics
+from ranks import run_ranks
 from tensor_parallel_test import rank_environment
 
 CP2 = ("--context_parallel_size", 2)
@@ -35,7 +36,7 @@ def test_a_layout_trains_as_one_process(layout, alone, program, data, tmp_path):
         words = ("--reset_attention_mask", "--reset_position_ids")
         program.run(*train_words(data, tmp_path / "one", *words))
         expected = curve(tmp_path / "one")
-    run_launched("torchrun", num_ranks, program, train_words(data, tmp_path, *options))
+    run_ranks(program, num_ranks, *train_words(data, tmp_path, *options))
     assert_same_curve(curve(tmp_path), expected)
 
 
@@ -49,7 +50,7 @@ def test_evaluation_samples_and_checkpoints_are_one_process_s(program, data, tmp
     words = train_words(data, tmp_path / "one", *options, "--save", tmp_path / "saved", steps=4)
     _, output, _ = program.run(*words)
     shared = train_words(data, tmp_path / "two", *options, *CP2, "--save", tmp_path / "saved_cp", steps=4)
-    process = run_launched("torchrun", 2, program, shared)
+    process = run_ranks(program, 2, *shared)
     assert len(samples(output)) == 2 and samples(process.stdout) == samples(output)
 
     words = ("evaluate", "--load", tmp_path / "saved", "--data_path", data.prefix, "--split", "100,0,0", "--fp32")
@@ -57,7 +58,7 @@ def test_evaluation_samples_and_checkpoints_are_one_process_s(program, data, tmp
     words = (*words, "--device", "cpu", "--num_threads", 1, "--seq_length", 32)
     _, output, _ = program.run(*words, "--losses_file", tmp_path / "losses")
     expected = json.loads(output)
-    process = run_launched("torchrun", 4, program, (*words, *CP2, "--losses_file", tmp_path / "losses_cp"))
+    process = run_ranks(program, 4, *words, *CP2, "--losses_file", tmp_path / "losses_cp")
     found = json.loads(process.stdout)
     assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     one, four = (read_metrics(tmp_path / name) for name in ("losses", "losses_cp"))
@@ -117,7 +118,7 @@ def test_long_sequences_agree_and_take_the_stated_memory(layout, whole, program,
     length, options = LONG_LAYOUTS[layout]
     words = ("train", *LONG, "--seq_length", length, *options, "--metrics_file", tmp_path / "metrics.jsonl")
     num_ranks = options[1]
-    process = run_launched("torchrun", num_ranks, program, words)
+    process = run_ranks(program, num_ranks, *words)
     expected_curve, whole_activations = whole(length)
     assert_same_curve(curve(tmp_path), expected_curve)
     stated, measured = measured_bytes(process.stderr, tmp_path / "metrics.jsonl")
@@ -137,7 +138,7 @@ def test_attention_s_own_peak_is_the_stated_one(options, program, tmp_path):
     found = []
     for run in range(3):
         metrics = tmp_path / f"metrics{run}.jsonl"
-        process = run_launched("torchrun", options[1], program, (*words, "--metrics_file", metrics))
+        process = run_ranks(program, options[1], *words, "--metrics_file", metrics)
         stated, measured = measured_bytes(process.stderr, metrics)
         found.append(measured)
         if measured <= 1.1 * stated:

@@ -2,12 +2,10 @@
 process with all of them."""
 
 import json
-import socket
-import subprocess
 
 import pytest
-from launch_test import clean_environment
 from program import read_metrics
+from ranks import run_ranks
 from tensor_parallel_test import rank_environment
 
 STEPS = 6
@@ -51,28 +49,6 @@ LAYOUTS = {
     "ep4_zero_alltoall": (4, ("--expert_model_parallel_size", 4, "--use_distributed_optimizer", *ALLTOALL)),
     "ep4_zero_allgather": (4, ("--expert_model_parallel_size", 4, "--use_distributed_optimizer", *ALLGATHER)),
 }
-
-
-def run_ranks(program, num_ranks, *words):
-    """Standard output of rank 0. Without a launcher, whose start alone takes longer than these runs; launch_test has them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(num_ranks):
-        environment = clean_environment() | rank_environment(rank, num_ranks)
-        environment |= {"MASTER_PORT": str(port), "OMP_WAIT_POLICY": "passive"}
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        processes.append(subprocess.Popen(program.command(*words), env=environment, text=True, **streams))
-    try:
-        outputs = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for process, (output, errors) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, f"{program.line(words)}\n{output[-2000:]}\n{errors[-4000:]}"
-    return outputs[0][0]
 
 
 def train_words(family, folder, *more):
@@ -182,7 +158,7 @@ def test_generation_is_the_same_and_printed_once(family, alone, program):
     _, expected, _ = program.run(*words)
     assert [len(line.split()) for line in expected.splitlines()] == [12, 12]
     for name, layout in WITHOUT_SPLIT_SEQUENCES.items():
-        assert run_ranks(program, 2, *words, *layout) == expected, name
+        assert run_ranks(program, 2, *words, *layout).stdout == expected, name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -193,7 +169,7 @@ def test_evaluation_is_the_same(family, alone, program, data, tmp_path):
     expected, lines = json.loads(output), read_metrics(tmp_path / "one")
     assert len(lines) == 12
     for name, layout in WITHOUT_SPLIT_SEQUENCES.items():
-        found = json.loads(run_ranks(program, 2, *words, *layout, "--losses_file", tmp_path / name))
+        found = json.loads(run_ranks(program, 2, *words, *layout, "--losses_file", tmp_path / name).stdout)
         assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
         for ours, theirs in zip(read_metrics(tmp_path / name), lines, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6), name

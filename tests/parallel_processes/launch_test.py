@@ -1,6 +1,5 @@
 """Ranks as processes: started by torchrun or mpirun, over Gloo, they train as one; when one dies the others say so."""
 
-import os
 import re
 import shutil
 import signal
@@ -10,6 +9,7 @@ import time
 
 import pytest
 from program import read_metrics
+from ranks import clean_environment, environment_of, free_port
 
 STEPS = 8
 GLOBAL_BATCH = 4
@@ -23,19 +23,6 @@ OPTIONS = (
     *("--min_lr", 1e-4, "--lr_decay_style", "cosine", "--lr_warmup_iters", 2, "--eval_interval", 5, "--eval_iters", 2),
     *("--device", "cpu", "--num_threads", 1, "--distributed_timeout_minutes", 1),
 )
-
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-PREFIXES = ("OMPI_", "SLURM_", "PMIX_", "TORCHELASTIC_")
-
-
-def clean_environment():
-    """Without what a launcher around the tests may have left."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in LAUNCHER_VARIABLES and not name.startswith(PREFIXES)
-    }
-
 
 def torchrun(num_ranks):
     pytest.importorskip("torch")
@@ -132,21 +119,17 @@ def test_wrong_world_size_is_refused_by_every_rank(program, data, tmp_path):
 
 def start_by_hand(program, words, num_ranks):
     """Ranks without a launcher, which would end the others itself when one dies."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(num_ranks):
-        environment = clean_environment() | {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": str(rank)}
-        environment |= {"LOCAL_WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        processes.append(
-            subprocess.Popen(
-                program.command(*words), env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
+    port = free_port()
+    return [
+        subprocess.Popen(
+            program.command(*words),
+            env=environment_of(rank, num_ranks, port),
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
-    return processes
+        for rank in range(num_ranks)
+    ]
 
 
 def wait_for_lines(path, count, processes):

@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from launch_test import run_launched
 from program import read_metrics
+from ranks import run_ranks
 
 # Activations are far larger than weights and than what allocation rounds.
 MODEL = (
@@ -42,7 +42,7 @@ def test_peak_is_the_stated_one(layout, program, tmp_path):
     if num_ranks == 1:
         _, _, report = program.run(*words)
     else:
-        report = run_launched("torchrun", num_ranks, program, words).stderr
+        report = run_ranks(program, num_ranks, *words).stderr
     stated = stated_bytes(report)
     assert len(stated) == 4
     peak = max(line["memory_peak_bytes"] for line in read_metrics(tmp_path / "metrics.jsonl")[1:])

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from launch_test import alone, assert_same_curve, curve, run_launched, train_words  # noqa: F401
+from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
 from program import read_metrics
+from ranks import run_ranks
 from tensor_parallel_test import MACHINE, exported, rank_environment  # noqa: F401
 
 PP = ("--pipeline_model_parallel_size", 2)
@@ -30,7 +31,7 @@ def deep(program, data, tmp_path_factory):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_pipeline_trains_as_one_process(layout, deep, program, data, tmp_path):
     num_ranks, options = LAYOUTS[layout]
-    process = run_launched("torchrun", num_ranks, program, train_words(data, tmp_path, *DEEP, *options))
+    process = run_ranks(program, num_ranks, *train_words(data, tmp_path, *DEEP, *options))
     assert_same_curve(curve(tmp_path), deep)
     assert process.stderr.count("number of parameters: ") == 1, "one rank reports"
     assert "% idle by the simulator" in process.stderr
@@ -38,16 +39,16 @@ def test_a_pipeline_trains_as_one_process(layout, deep, program, data, tmp_path)
 
 def test_checkpoints_go_from_pipeline_to_pipeline(deep, program, data, tmp_path):
     checkpoint = (*DEEP, "--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
-    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, *PP, "--exit_interval", 3))
+    run_ranks(program, 2, *train_words(data, tmp_path, *checkpoint, *PP, "--exit_interval", 3))
     program.run(*train_words(data, tmp_path, *checkpoint, "--exit_interval", 5))
-    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, *LAYOUTS["zbv"][1]))
+    run_ranks(program, 2, *train_words(data, tmp_path, *checkpoint, *LAYOUTS["zbv"][1]))
     assert_same_curve(curve(tmp_path), deep)
 
 
 def test_export_is_byte_for_byte_the_same(exported, program, data, tmp_path):  # noqa: F811
     words = ("train", "--load_hf", exported, "--data_path", data.prefix, "--split", "100,0,0", "--skip_train", *MACHINE)
     words = (*words, "--data_cache_path", tmp_path / "cache", "--eval_iters", 0)
-    run_launched("torchrun", 2, program, (*words, *PP, "--save_hf", tmp_path / "hf"))
+    run_ranks(program, 2, *words, *PP, "--save_hf", tmp_path / "hf")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (exported / name).read_bytes(), name
 
@@ -56,7 +57,7 @@ def test_generation_by_all_stages_is_printed_once(exported, program):  # noqa: F
     words = ("generate", "--load_hf", exported, "--prompt_ids", "3,7,9", "--print_ids", "--ignore_eos", *MACHINE)
     words = (*words, "--max_new_tokens", 12, "--num_samples", 2)
     _, expected, _ = program.run(*words)
-    assert run_launched("torchrun", 2, program, (*words, *PP)).stdout == expected
+    assert run_ranks(program, 2, *words, *PP).stdout == expected
 
 
 def test_evaluation_through_all_stages(exported, program, data, tmp_path):  # noqa: F811
@@ -64,9 +65,9 @@ def test_evaluation_through_all_stages(exported, program, data, tmp_path):  # no
     words = (*words, "--data_cache_path", tmp_path / "cache", "--eval_iters", 3, "--global_batch_size", 4)
     _, output, _ = program.run(*words, "--losses_file", tmp_path / "one")
     expected = json.loads(output)
-    found = json.loads(run_launched("torchrun", 2, program, (*words, *PP)).stdout)
+    found = json.loads(run_ranks(program, 2, *words, *PP).stdout)
     assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-    run_launched("torchrun", 2, program, (*words, *PP, "--losses_file", tmp_path / "two"))
+    run_ranks(program, 2, *words, *PP, "--losses_file", tmp_path / "two")
     for ours, theirs in zip(*(read_metrics(tmp_path / name) for name in ("two", "one")), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
 
@@ -74,7 +75,7 @@ def test_evaluation_through_all_stages(exported, program, data, tmp_path):  # no
 def test_the_trace_of_a_run_is_that_of_its_schedule(program, data, tmp_path):
     dump = ("--dump_pp_data", "--dump_pp_data_dir", tmp_path / "trace")
     options = (*DEEP, *LAYOUTS["interleaved"][1], *dump)
-    run_launched("torchrun", 2, program, train_words(data, tmp_path, *options, steps=3))
+    run_ranks(program, 2, *train_words(data, tmp_path, *options, steps=3))
     trace = tmp_path / "trace" / "pipeline_trace.json"
     ranks = json.loads(trace.read_text())["ranks"]
     assert len(ranks) == 2 and all(ranks)

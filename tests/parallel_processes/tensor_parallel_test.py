@@ -5,8 +5,9 @@ import json
 import re
 
 import pytest
-from launch_test import alone, assert_same_curve, curve, run_launched, train_words  # noqa: F401
+from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
 from program import read_metrics
+from ranks import run_ranks
 
 TP = ("--tensor_model_parallel_size", 2)
 SP = (*TP, "--sequence_parallel")
@@ -22,7 +23,7 @@ def rank_environment(rank, world_size):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_trains_as_one_process(layout, alone, program, data, tmp_path):  # noqa: F811
     num_ranks, options = LAYOUTS[layout]
-    process = run_launched("torchrun", num_ranks, program, train_words(data, tmp_path, *options))
+    process = run_ranks(program, num_ranks, *train_words(data, tmp_path, *options))
     assert_same_curve(curve(tmp_path), alone)
     assert process.stderr.count("number of parameters: ") == 1, "one rank reports"
 
@@ -37,9 +38,9 @@ def test_counts_are_of_the_whole_model(program, data, tmp_path):
 
 def test_checkpoints_go_from_layout_to_layout(alone, program, data, tmp_path):  # noqa: F811
     checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint")
-    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, *TP, "--exit_interval", 3))
+    run_ranks(program, 2, *train_words(data, tmp_path, *checkpoint, *TP, "--exit_interval", 3))
     program.run(*train_words(data, tmp_path, *checkpoint, "--exit_interval", 5))
-    run_launched("torchrun", 2, program, train_words(data, tmp_path, *checkpoint, *SP))
+    run_ranks(program, 2, *train_words(data, tmp_path, *checkpoint, *SP))
     assert_same_curve(curve(tmp_path), alone)
 
 
@@ -58,7 +59,7 @@ MACHINE = ("--device", "cpu", "--num_threads", 1, "--fp32")
 def test_export_is_byte_for_byte_the_same(exported, program, data, tmp_path):
     words = ("train", "--load_hf", exported, "--data_path", data.prefix, "--split", "100,0,0", "--skip_train", *MACHINE)
     words = (*words, "--data_cache_path", tmp_path / "cache", "--eval_iters", 0)
-    run_launched("torchrun", 2, program, (*words, *TP, "--save_hf", tmp_path / "hf"))
+    run_ranks(program, 2, *words, *TP, "--save_hf", tmp_path / "hf")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (exported / name).read_bytes(), name
 
@@ -69,7 +70,7 @@ def test_generation_by_all_ranks_is_printed_once(exported, program):
     _, expected, _ = program.run(*words)
     assert [len(line.split()) for line in expected.splitlines()] == [12, 12]
     # A single token cannot be split over ranks: here sequence_parallel has nothing to do.
-    assert run_launched("torchrun", 2, program, (*words, *SP)).stdout == expected
+    assert run_ranks(program, 2, *words, *SP).stdout == expected
 
 
 def test_generation_refuses_ranks_without_work(exported, program):
@@ -83,7 +84,7 @@ def test_evaluation_spreads_over_all_ranks(exported, program, data, tmp_path):
     words = (*words, "--data_cache_path", tmp_path / "cache", "--eval_iters", 3, "--global_batch_size", 4)
     _, output, _ = program.run(*words, "--losses_file", tmp_path / "one")
     expected = json.loads(output)
-    process = run_launched("torchrun", 4, program, (*words, *SP, "--losses_file", tmp_path / "four"))
+    process = run_ranks(program, 4, *words, *SP, "--losses_file", tmp_path / "four")
     found = json.loads(process.stdout)
     assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     one, four = (read_metrics(tmp_path / name) for name in ("one", "four"))
@@ -100,7 +101,7 @@ def test_samples_during_training_are_the_same(program, data, tmp_path):
         return [lines[i : i + 2] for i, line in enumerate(lines) if line.startswith(" sample at iteration")]
 
     _, output, _ = program.run(*train_words(data, tmp_path / "one", *options, steps=4))
-    process = run_launched("torchrun", 2, program, train_words(data, tmp_path / "two", *options, *SP, steps=4))
+    process = run_ranks(program, 2, *train_words(data, tmp_path / "two", *options, *SP, steps=4))
     assert len(samples(output)) == 2 and samples(process.stdout) == samples(output)
 
 

@@ -2,7 +2,8 @@
 
 import json
 
-from launch_test import run_launched, train_words  # noqa: F401
+from launch_test import train_words  # noqa: F401
+from ranks import run_ranks
 
 # Large enough that a bucket's sum takes milliseconds.
 MODEL = ("--hidden_size", 128, "--ffn_hidden_size", 384, "--num_layers", 4, "--seq_length", 32, "--micro_batch_size", 4,
@@ -13,7 +14,7 @@ MODEL = ("--hidden_size", 128, "--ffn_hidden_size", 384, "--num_layers", 4, "--s
 def test_gradients_are_summed_while_backward_computes(program, data, tmp_path):
     overlap = ("--overlap_grad_reduce", "--ddp_bucket_size", 100000)
     profile = ("--profile", "--profile_step_start", 2, "--profile_step_end", 4, "--profile_dir", tmp_path / "trace")
-    run_launched("torchrun", 2, program, train_words(data, tmp_path, *MODEL, *overlap, *profile))
+    run_ranks(program, 2, *train_words(data, tmp_path, *MODEL, *overlap, *profile))
     [file] = (tmp_path / "trace").glob("rank0.*.json")
     events = json.loads(file.read_text())["traceEvents"]
 

@@ -5,12 +5,13 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from launch_test import clean_environment, torchrun, train_words, wait_for_lines
+from launch_test import torchrun, train_words, wait_for_lines
+from ranks import clean_environment, environment_of, free_port
 
 TIMEOUT_S = 12  # the ranks have so long to meet, too
 OPTIONS = ("--distributed_timeout_minutes", TIMEOUT_S / 60)
@@ -23,23 +24,17 @@ COLLECTIVE = r"[a-z_]+ [a-z_]+ \S.* [\d.]+ (B|KiB|MiB) \(#\d+\)"
 
 def start(program, words, num_ranks, outputs=None):
     """Ranks without a launcher; outputs[rank] is where its standard output goes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(num_ranks):
-        environment = clean_environment() | {"RANK": str(rank), "WORLD_SIZE": str(num_ranks), "LOCAL_RANK": str(rank)}
-        environment |= {"LOCAL_WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        processes.append(
-            subprocess.Popen(
-                program.command(*words),
-                env=environment,
-                text=True,
-                stdout=(outputs or {}).get(rank, subprocess.DEVNULL),
-                stderr=subprocess.PIPE,
-            )
+    port = free_port()
+    return [
+        subprocess.Popen(
+            program.command(*words),
+            env=environment_of(rank, num_ranks, port),
+            text=True,
+            stdout=(outputs or {}).get(rank, subprocess.DEVNULL),
+            stderr=subprocess.PIPE,
         )
-    return processes
+        for rank in range(num_ranks)
+    ]
 
 
 def end(processes):
@@ -102,8 +97,7 @@ LAYOUTS = {
 CASES = [("dp 2", 0), ("dp 2", 1), ("dp 3", 0), ("dp 3", 1), ("dp 3", 2), ("pp 2 dp 2", 2), ("tp 2 dp 2", 3)]
 
 
-@pytest.mark.parametrize("layout, victim", CASES)
-def test_a_stopped_rank_is_named_by_all_others(layout, victim, program, data, tmp_path):
+def stop_a_rank(layout, victim, program, data, tmp_path):
     num_ranks, options = LAYOUTS[layout]
     processes = start(program, train_words(data, tmp_path, *OPTIONS, *options, steps=1_000_000), num_ranks)
     others = [rank for rank in range(num_ranks) if rank != victim]
@@ -123,7 +117,7 @@ def test_a_stopped_rank_is_named_by_all_others(layout, victim, program, data, tm
         end(processes)
 
 
-def test_a_rank_that_stays_away_is_named_and_ends_too(program, data, tmp_path):
+def keep_a_rank_away(program, data, tmp_path):
     """The reporting rank stands in the middle of a line, because nobody reads its standard output any more."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
@@ -144,7 +138,7 @@ def test_a_rank_that_stays_away_is_named_and_ends_too(program, data, tmp_path):
         os.close(reader)
 
 
-def test_under_torchrun_the_ranks_end_themselves(program, data, tmp_path):
+def stop_a_rank_of_torchrun(program, data, tmp_path):
     """With the launcher's store, which goes on when rank 0 is stopped."""
     words = train_words(data, tmp_path, *OPTIONS, steps=1_000_000)
     # torchrun waits half a minute for the stopped rank, and ends with a stack trace: each rank leaves its exit code.
@@ -180,7 +174,7 @@ def test_under_torchrun_the_ranks_end_themselves(program, data, tmp_path):
         launcher.wait()
 
 
-def test_a_run_that_goes_well_hears_nothing_of_it(program, data, tmp_path):
+def suspend_all_and_go_on(program, data, tmp_path):
     """Also when all of it was suspended for longer than the time-out, as Slurm and a terminal can do.
 
     A signal that says that some connection was closed, as a killed rank closes its own, ends no other rank.
@@ -201,3 +195,34 @@ def test_a_run_that_goes_well_hears_nothing_of_it(program, data, tmp_path):
             assert not re.search("error|warning|hang|answer", errors), errors
     finally:
         end(processes)
+
+
+@pytest.fixture(scope="module")
+def running(program, data, tmp_path_factory):
+    """Every scenario, of which three run at a time: what each does most is to wait for its time-out."""
+    scenarios = (suspend_all_and_go_on, stop_a_rank_of_torchrun, keep_a_rank_away)
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        started = {}
+        for scenario in scenarios:
+            started[scenario] = pool.submit(scenario, program, data, tmp_path_factory.mktemp(scenario.__name__))
+        for case in CASES:
+            started[case] = pool.submit(stop_a_rank, *case, program, data, tmp_path_factory.mktemp("stopped"))
+        yield started
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("layout, victim", CASES)
+def test_a_stopped_rank_is_named_by_all_others(layout, victim, running):
+    running[layout, victim].result()
+
+
+def test_a_rank_that_stays_away_is_named_and_ends_too(running):
+    running[keep_a_rank_away].result()
+
+
+def test_under_torchrun_the_ranks_end_themselves(running):
+    running[stop_a_rank_of_torchrun].result()
+
+
+def test_a_run_that_goes_well_hears_nothing_of_it(running):
+    running[suspend_all_and_go_on].result()
