@@ -359,8 +359,11 @@ std::vector<Layout> layouts_for_mistakes() {
 void expect_caught(const Mistake& mistake) {
   constexpr double kTolerance = 1e-9, kFarAbove = 1e-5;
   constexpr int kSteps = 2;  // a wrong norm shows in the parameters of the first, a lost update in the second
+  // The next mistake is often of the same part: the layout that showed this one is tried first.
+  static std::vector<Layout> layouts = layouts_for_mistakes();
   std::string caught;
-  for (const Layout& layout : layouts_for_mistakes()) {
+  for (size_t i = 0; i < layouts.size() && caught.empty(); ++i) {
+    const Layout& layout = layouts[i];
     if (mistake.is_of_experts.value_or(layout.task.has_experts()) != layout.task.has_experts()) continue;
     if (mistake.is_of_muon != layout.task.is_of_muon()) continue;
     const RankOutcome& expected = single_rank_outcome(layout, {}, kSteps);
@@ -374,7 +377,10 @@ void expect_caught(const Mistake& mistake) {
     } catch (const std::exception& error) {
       first = layout.text() + ": " + error.what();
     }
-    if (!first.empty()) caught += "    " + first.substr(0, first.find('\n')) + "\n";
+    if (first.empty()) continue;
+    caught = "    " + first.substr(0, first.find('\n')) + "\n";
+    std::rotate(layouts.begin(), layouts.begin() + static_cast<std::ptrdiff_t>(i),
+                layouts.begin() + static_cast<std::ptrdiff_t>(i) + 1);
   }
   EXPECT_NE(caught, "") << "no layout sees: " << mistake.name;
   std::printf("  %s\n%s", mistake.name.c_str(), caught.c_str());

@@ -13,8 +13,8 @@ std::vector<Mistake> seeded_mistakes();
 // Small layouts that together have every dimension and every part of the model.
 std::vector<Layout> layouts_for_mistakes();
 
-// Runs every layout of its kind with the mistake. Fails the running test unless one shows it far above the tolerance;
-// prints which.
+// Runs layouts of its kind with the mistake until one shows it far above the tolerance, and prints which. Fails the
+// running test when none does.
 void expect_caught(const Mistake& mistake);
 
 }  // namespace megalith::test

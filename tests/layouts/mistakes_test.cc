@@ -8,14 +8,14 @@ namespace {
 
 using namespace test;
 
-TEST(LayoutMatrix, SeesEverySeededMistake) {
+TEST(MatrixMistakes, AreAllSeen) {
   const std::vector<Mistake> mistakes = seeded_mistakes();
   EXPECT_GE(mistakes.size(), 15U);
   for (const Mistake& mistake : mistakes) expect_caught(mistake);
 }
 
 // Or any difference would count as seen.
-TEST(LayoutMatrix, AgreesWithoutAMistake) {
+TEST(MatrixMistakes, AreNotSeenWhereThereIsNone) {
   for (const Layout& layout : layouts_for_mistakes()) {
     const Mistake none{.name = "none", .hooks = {.change_groups = [](Groups&) {}}};
     const RankOutcome& expected = single_rank_outcome(layout, {}, 2);
