@@ -2,8 +2,10 @@
 // rank), ThreadGroup (ranks as threads, for tests), c10d and a fake one.
 //
 // Every collective is asynchronous: it returns once it is issued; inputs must stay untouched and outputs must not be
-// read until wait(). All ranks of a group issue the same collectives in the same order. Each carries a label, the name
-// of the tensor it moves, for the trace, the watchdog and error messages; the group adds its axis.
+// read until wait(). (The first one of a group that is not connected yet returns when all its ranks have come to it.)
+// All ranks of a group issue the same collectives in the same order, also across groups that share a communicator.
+// Each carries a label, the name of the tensor it moves, for the trace, the watchdog and error messages; the group adds
+// its axis.
 //
 // Tensors are contiguous, and the ranks agree on dtype and shape. No collective is recorded by autograd: the Functions
 // in nn/ declare the gradients. A group of size one moves no data between ranks, but copies where there are two
@@ -145,14 +147,22 @@ class Group {
   // Where collectives of this group want their tensors; CPU unless the back end says otherwise.
   virtual at::Device device() const { return at::kCPU; }
 
+  // Returns when all members have called it: from then on collectives only issue. Otherwise the first collective does
+  // it, which must then be one that every member issues. Again: nothing.
+  virtual void connect() {}
+  virtual bool is_connected() const { return true; }
+
   void set_trace_hook(TraceHook hook) { trace_hook_ = std::move(hook); }
   // The collectives from now on are written there, for the watchdog; see collective_log.h.
   void set_collective_log(std::shared_ptr<CollectiveLog> log);
+  const std::shared_ptr<CollectiveLog>& collective_log() const { return log_; }  // null without one
   // Every collective is waited for before it is returned. For measuring what overlap is worth; results stay the same.
   // Not for a group whose ranks issue sends and receives in different order.
   void set_blocking(bool is_blocking) { is_blocking_ = is_blocking; }
 
  protected:
+  friend class GroupView;  // starts collectives of another group under its own records
+
   // What a back end implements. Arguments were checked: contiguous, shapes that fit, splits filled in, ranks in range.
   // The record lives as long as the Work.
   using Record = std::shared_ptr<const CollectiveRecord>;

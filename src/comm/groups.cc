@@ -1,6 +1,10 @@
 // See groups.h.
 #include "comm/groups.h"
 
+#include <map>
+#include <utility>
+
+#include "comm/group_view.h"
 #include "comm/single_group.h"
 #include "core/error.h"
 
@@ -10,10 +14,13 @@ Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& fa
     : mesh(mesh_of_world), rank(world_rank) {
   MEGALITH_CHECK(rank >= 0 && rank < mesh.world_size(), "rank {} in a world of {}", rank, mesh.world_size());
 
-  const auto make = [&](std::vector<int> ranks, const std::string& axis) -> Pointer {
+  std::map<std::vector<int>, Pointer> communicators;
+  const auto make = [&](const std::vector<int>& ranks, const std::string& axis) -> Pointer {
     if (ranks.empty()) return nullptr;
     if (ranks.size() == 1) return std::make_shared<SingleGroup>(axis, rank);
-    return factory(std::move(ranks), axis);
+    Pointer& communicator = communicators[ranks];
+    if (!communicator) communicator = factory(ranks, axis);
+    return std::make_shared<GroupView>(communicator, axis);
   };
   const auto over = [&](const AxisSet& axes) { return make(mesh.ranks_of(axes, rank), axes.text()); };
 
@@ -25,14 +32,11 @@ Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& fa
   pp = over(Axis::kPp);
   dp_cp = make(mesh.ranks_of({Axis::kDp, Axis::kCp}, rank), "dp_cp");
   tp_cp = over({Axis::kTp, Axis::kCp});
-  tp_dp_cp = make(mesh.ranks_of({Axis::kTp, Axis::kDp, Axis::kCp}, rank), "tp_dp_cp");
-  tp_pp = over({Axis::kTp, Axis::kPp});
   embedding = make(mesh.embedding_ranks(rank), "embedding");
   etp = over(Axis::kEtp);
   ep = over(Axis::kEp);
   edp = over(Axis::kEdp);
   etp_ep = over({Axis::kEtp, Axis::kEp});
-  etp_ep_pp = make(mesh.ranks_of({Axis::kEtp, Axis::kEp, Axis::kPp}, rank), "etp_ep_pp");
   dp_shard = over(Axis::kDpShard);
   dp_replicate = over(Axis::kDpReplicate);
   dp_shard_cp = make(mesh.ranks_of({Axis::kDpShard, Axis::kCp}, rank), "dp_shard_cp");
@@ -40,6 +44,10 @@ Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& fa
   edp_replicate = over(Axis::kEdpReplicate);
   cp_ulysses = over(Axis::kCpUlysses);
   cp_ring = over(Axis::kCpRing);
+
+  for (const Pointer& group : {world, pp, embedding}) {
+    if (group) group->connect();
+  }
 }
 
 Groups Groups::single() {
@@ -83,10 +91,8 @@ const Groups::Pointer& Groups::of(Axis axis) const {
 std::vector<Groups::Pointer> Groups::all() const {
   std::vector<Pointer> groups;
   for (const Pointer* group :
-       {&world,     &tp,       &cp,           &dp,          &pp,        &dp_cp,         &tp_cp,
-        &tp_dp_cp,  &tp_pp,    &embedding,    &etp,         &ep,        &edp,           &etp_ep,
-        &etp_ep_pp, &dp_shard, &dp_replicate, &dp_shard_cp, &edp_shard, &edp_replicate, &cp_ulysses,
-        &cp_ring}) {
+       {&world, &tp, &cp, &dp, &pp, &dp_cp, &tp_cp, &embedding, &etp, &ep, &edp, &etp_ep, &dp_shard, &dp_replicate,
+        &dp_shard_cp, &edp_shard, &edp_replicate, &cp_ulysses, &cp_ring}) {
     if (*group) groups.push_back(*group);
   }
   return groups;

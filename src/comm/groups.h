@@ -1,5 +1,17 @@
 // The live groups of one rank: what layers, buffers and the trainer receive to communicate. Built from a Mesh and a
-// factory that makes one group of any back end.
+// factory that makes one communicator of any back end.
+//
+// Axes whose ranks are the same share a communicator (group_view.h): eight ranks of plain data parallelism have one,
+// not one each for world, dp, dp_cp, edp, …. A communicator is made, and connects, once for its set of ranks:
+//
+// * The world first, and then the sets with ranks of several pipeline stages (pp, embedding): here, by every rank in
+//   this order. Nobody waits forever: of the ranks that wait, look at one in the earliest of these sets; all its
+//   members come, because none of them can be held up in an earlier one.
+// * All others at their first use, because many layouts do not use them all. Their ranks are of one stage, and the
+// ranks
+//   of a stage issue the same calls in the same order. In a stall, look at the rank of each stage that has come least
+//   far: the others of its stage have issued all that it could wait for, so it waits for another stage. Stages that
+//   wait for one another in a circle would be a fault of the schedule, and schedules are proved to have none.
 #pragma once
 
 #include <functional>
@@ -13,12 +25,13 @@
 namespace megalith {
 
 // ranks  members (world ranks, ascending); the calling rank is one of them, and there are at least two
-// axis   "tp", "dp_cp", "embedding", …; unique among the calls of one rank
-// Every member calls with the same arguments. Two groups of a rank are asked for in the same order on all ranks.
+// axis   the first of the axes that it serves: "tp", "dp_cp", "embedding", …; unique among the calls of one rank
+// Every member calls with the same arguments, and two members call for what both are part of in the same order. Nobody
+// waits for another before Group::connect() or the first collective.
 using GroupFactory = std::function<std::shared_ptr<Group>(std::vector<int> ranks, const std::string& axis)>;
 
 struct Groups {
-  // Groups of one rank are SingleGroups; the factory is asked for the others.
+  // Groups of one rank are SingleGroups; the factory is asked once for every other set of ranks.
   Groups(const Mesh& mesh, int rank, const GroupFactory& factory);
 
   // A world of one rank.
@@ -33,13 +46,10 @@ struct Groups {
   Pointer tp, cp, dp, pp;
   Pointer dp_cp;      // gradients of dense parameters, loss sums
   Pointer tp_cp;      // statistics of one sample's tokens (expert balance)
-  Pointer tp_dp_cp;   // all ranks of a pipeline stage (FP8 maxima)
-  Pointer tp_pp;      // one model replica
   Pointer embedding;  // first and last stage; null on the stages between
   // Expert view.
   Pointer etp, ep, edp;
-  Pointer etp_ep;     // token exchange
-  Pointer etp_ep_pp;  // one replica of the experts
+  Pointer etp_ep;  // token exchange
   // Halves of split axes. When not split, dp_shard, edp_shard and cp_ring are the whole axis, the others groups of one.
   Pointer dp_shard, dp_replicate, dp_shard_cp;
   Pointer edp_shard, edp_replicate;

@@ -241,7 +241,8 @@ ThreadGroup::ThreadGroup(std::vector<int> ranks, int position, std::string axis,
 Group::State ThreadGroup::join(const Part& part, const Record& record) {
   const size_t position = static_cast<size_t>(rank());
   const int64_t number = next_collective_++;
-  const std::string description = fmt::format("{} '{}' {}", name_of(record->kind), record->label, part.detail);
+  const std::string description =
+      fmt::format("{} '{}'{}{}", name_of(record->kind), record->label, part.detail.empty() ? "" : " ", part.detail);
   for (const at::Tensor& tensor : {part.input, part.output}) {
     MEGALITH_CHECK(!tensor.defined() || tensor.is_cpu(), "{}: ranks as threads need CPU tensors, this one is on {}",
                    name_of(*record), tensor.device().str());
@@ -263,12 +264,16 @@ Group::State ThreadGroup::join(const Part& part, const Record& record) {
   const std::shared_ptr<ThreadCollective> collective = place;
   if (collective->arrived.empty()) {
     collective->description = description;
+    collective->axis = record->axis;
     collective->first = rank();
   }
-  MEGALITH_CHECK(collective->description == description,
-                 "ranks differ in collective {} of group {} (ranks {}): rank {} issued {}, rank {} issued {}", number,
-                 axis(), fmt::join(ranks(), ", "), ranks()[static_cast<size_t>(collective->first)],
-                 collective->description, ranks()[position], description);
+  const bool is_same_axis = collective->axis == record->axis;
+  MEGALITH_CHECK(is_same_axis && collective->description == description,
+                 "ranks differ in collective {} of group {} (ranks {}): rank {} issued {}{}, rank {} issued {}{}",
+                 number, is_same_axis ? record->axis : axis(), fmt::join(ranks(), ", "),
+                 ranks()[static_cast<size_t>(collective->first)], collective->description,
+                 is_same_axis ? "" : " over " + collective->axis, ranks()[position], description,
+                 is_same_axis ? "" : " over " + record->axis);
   if (part.output.defined() && part.output.nbytes() > 0) {
     const char* begin = static_cast<const char*>(part.output.const_data_ptr());
     const int64_t bytes = static_cast<int64_t>(part.output.nbytes());
@@ -392,9 +397,11 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
     const std::shared_ptr<ThreadMessage> message = place;
     if (transfer.is_send) {
       message->copy = copies[i];
+      message->send_axis = record->axis;
       message->send_tag = transfer.tag;
     } else {
       message->is_expected = true;
+      message->receive_axis = record->axis;
       message->receive_tag = transfer.tag;
       message->shape = transfer.tensor.sizes().vec();
       message->dtype = transfer.tensor.scalar_type();
@@ -403,12 +410,13 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
                                          world_rank(ends.second), transfer.tag);
     if (message->copy.defined() && message->is_expected) {
       MEGALITH_CHECK(
-          message->send_tag == message->receive_tag && message->copy.sizes() == message->shape &&
-              message->copy.scalar_type() == message->dtype,
-          "group {}: message {} is sent by rank {} as {} with tag {}, and expected by rank {} as {} with tag "
-          "{} (here: {})",
-          axis(), number, world_rank(ends.first), text_of(message->copy), message->send_tag, world_rank(ends.second),
-          text_of(message->dtype, message->shape), message->receive_tag, name_of(*record));
+          message->send_axis == message->receive_axis && message->send_tag == message->receive_tag &&
+              message->copy.sizes() == message->shape && message->copy.scalar_type() == message->dtype,
+          "group {}: message {} is sent by rank {} as {} with tag {} over {}, and expected by rank {} as {} with tag "
+          "{} over {} (here: {})",
+          axis(), number, world_rank(ends.first), text_of(message->copy), message->send_tag, message->send_axis,
+          world_rank(ends.second), text_of(message->dtype, message->shape), message->receive_tag, message->receive_axis,
+          name_of(*record));
       message->ready_at = hub_->transfer_end(static_cast<double>(message->copy.nbytes()), channel.busy_until);
       channel.open.erase(number);
     }

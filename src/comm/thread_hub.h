@@ -78,8 +78,8 @@ class ThreadHub {
 struct ThreadCollective {
   explicit ThreadCollective(size_t size) : inputs(size), in_splits(size), out_splits(size), outputs(size) {}
 
-  std::string description;  // of the first to come, which the others must match
-  int first = -1;           // its position in the group
+  std::string description, axis;  // of the first to come, which the others must match
+  int first = -1;                 // its position in the group
   std::vector<at::Tensor> inputs;
   std::vector<std::vector<int64_t>> in_splits, out_splits;  // of an all_to_all
   std::vector<std::pair<const char*, int64_t>> outputs;     // memory that will be written
@@ -93,6 +93,7 @@ struct ThreadCollective {
 // One tensor on its way from one rank to another.
 struct ThreadMessage {
   at::Tensor copy;  // defined once sent
+  std::string send_axis, receive_axis;
   int send_tag = 0, receive_tag = 0;
   bool is_expected = false;  // a receive was issued
   std::vector<int64_t> shape;

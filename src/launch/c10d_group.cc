@@ -90,14 +90,18 @@ int64_t bytes_per_row(const at::Tensor& tensor) {
 
 }  // namespace
 
-C10dGroup::C10dGroup(std::vector<int> ranks, int position, std::string axis, World world, BackendPointer backend)
+C10dGroup::C10dGroup(std::vector<int> ranks, int position, std::string axis, World world)
     : Group(std::move(ranks), position, std::move(axis)),
       world_(std::move(world)),
-      backend_(std::move(backend)),
       self_(this->axis(), world_->launch.rank) {}
 
+void C10dGroup::connect() {
+  if (!backend_) backend_ = world_->connect(ranks(), rank(), axis());
+}
+
 Group::State C10dGroup::start(const Record& record, const std::function<std::vector<C10dWork>()>& issue,
-                              std::function<void()> after) const {
+                              std::function<void()> after) {
+  connect();
   // A Work may outlive its group.
   const auto on_error = [record, ranks = ranks(), world = world_](const std::exception& error) {
     return fmt::format("{} '{}' over {} (ranks {}) failed: {}{}", name_of(record->kind), record->label, record->axis,
@@ -186,12 +190,17 @@ Group::State C10dGroup::start_send_receive(const std::vector<Transfer>& transfer
     }
   }
   Work to_self = own.empty() ? Work() : self_.send_receive(std::move(own), record->label);
+  const auto after = [to_self]() mutable { to_self.wait(); };
+  // Nobody else takes part, so nobody else would come to connect.
+  if (others.empty()) {
+    return std::make_shared<C10dState>(std::vector<C10dWork>{}, world_->device, C10dState::OnError{}, after);
+  }
   return start(
       record,
       [&] {
         std::vector<C10dWork> works;
         // NCCL runs transfers one after another unless they are issued as one.
-        const bool is_batch = backend_->supportsCoalescing() && !others.empty();
+        const bool is_batch = backend_->supportsCoalescing();
         if (is_batch) backend_->startCoalescing();
         for (const Transfer& transfer : others) {
           std::vector<at::Tensor> tensors = {as_bytes(transfer.tensor)};
@@ -202,7 +211,7 @@ Group::State C10dGroup::start_send_receive(const std::vector<Transfer>& transfer
         if (is_batch) works.push_back(backend_->endCoalescing());
         return works;
       },
-      [to_self]() mutable { to_self.wait(); });
+      after);
 }
 
 Group::State C10dGroup::start_barrier(const Record& record) {

@@ -49,7 +49,8 @@ class C10dWorld {
   // What was chosen for this run, where that may surprise.
   const std::vector<std::string>& notes() const;
 
-  // Makes this rank's groups; they keep alive what they need of the world. Making one waits for its members.
+  // Makes this rank's groups; they keep alive what they need of the world. A group waits for its members when it
+  // connects, at its first collective or in Group::connect().
   GroupFactory factory();
 
   // Leaves word of why this rank ends. To be called while its groups still exist: their end is what others notice. A

@@ -75,6 +75,8 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
                                  "see that all ranks were started and that the machines reach "
                                  "that address") const;
   BackendPointer make_backend(const std::string& key, int rank, int size);
+  // The connections of these ranks, of which this one is at `position`. Returns when all have come. CommunicationError.
+  BackendPointer connect(const std::vector<int>& ranks, int position, const std::string& axis);
   // Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.
   std::string explain(const std::vector<int>& ranks) noexcept;
   std::string explain_from_store(const std::vector<int>& ranks) noexcept;
@@ -96,9 +98,11 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
 class C10dGroup : public Group {
  public:
   using World = std::shared_ptr<C10dWorld::Shared>;
-  C10dGroup(std::vector<int> ranks, int position, std::string axis, World world, BackendPointer backend);
+  C10dGroup(std::vector<int> ranks, int position, std::string axis, World world);
 
   at::Device device() const override { return world_->device; }
+  void connect() override;
+  bool is_connected() const override { return backend_.defined(); }
 
  protected:
   State start_all_reduce(const at::Tensor& tensor, ReduceOp op, const Record& record) override;
@@ -112,11 +116,11 @@ class C10dGroup : public Group {
 
  private:
   State start(const Record& record, const std::function<std::vector<C10dWork>()>& issue,
-              std::function<void()> after = {}) const;
+              std::function<void()> after = {});
 
   World world_;
-  BackendPointer backend_;
-  SingleGroup self_;  // what a rank sends to itself: Gloo has no connection for it
+  BackendPointer backend_;  // null before connect()
+  SingleGroup self_;        // what a rank sends to itself: Gloo has no connection for it
 };
 
 }  // namespace megalith

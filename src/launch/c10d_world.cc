@@ -257,22 +257,31 @@ class SharedPart {
 
 }  // namespace
 
+BackendPointer C10dWorld::Shared::connect(const std::vector<int>& ranks, int position, const std::string& axis) {
+  const SharedPart meeting(log.get(), axis, ranks, "connecting the ranks");
+  try {
+    // The groups of one axis have no rank in common.
+    BackendPointer backend =
+        make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position, static_cast<int>(ranks.size()));
+    if (!device.is_cpu()) {
+      // NCCL connects in its first operation, which must be one of all ranks, and transfers between two are not.
+      c10d::BarrierOptions options;
+      options.device_ids = {device.index()};
+      backend->barrier(options)->wait();
+    }
+    return backend;
+  } catch (const std::exception& error) {
+    throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis, fmt::join(ranks, ", "),
+                                         explain(ranks), fault_of(error).text()));
+  }
+}
+
 GroupFactory C10dWorld::factory() {
   return [shared = shared_](std::vector<int> ranks, const std::string& axis) -> std::shared_ptr<Group> {
     const auto own = std::find(ranks.begin(), ranks.end(), shared->launch.rank);
     MEGALITH_CHECK(own != ranks.end(), "rank {} is not in its group {}", shared->launch.rank, axis);
     const int position = static_cast<int>(own - ranks.begin());
-    const int size = static_cast<int>(ranks.size());
-    BackendPointer backend;
-    const SharedPart meeting(shared->log.get(), axis, ranks, "connecting the ranks");
-    try {
-      // The groups of one axis have no rank in common.
-      backend = shared->make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position, size);
-    } catch (const std::exception& error) {
-      throw CommunicationError(fmt::format("group {} (ranks {}) could not be made: {}{}", axis, fmt::join(ranks, ", "),
-                                           shared->explain(ranks), fault_of(error).text()));
-    }
-    auto group = std::make_shared<C10dGroup>(std::move(ranks), position, axis, shared, std::move(backend));
+    auto group = std::make_shared<C10dGroup>(std::move(ranks), position, axis, shared);
     if (shared->log) group->set_collective_log(shared->log);
     return group;
   };

@@ -2,10 +2,14 @@
 #include "comm/group.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
+#include <set>
 
+#include "comm/fake_group.h"
 #include "comm/groups.h"
 #include "comm/single_group.h"
 #include "comm/thread_world.h"
@@ -220,7 +224,7 @@ TEST(SingleGroup, WaitingForWhatWasNeverSentIsAnError) {
 TEST(Groups, OfOneProcessAreAllSingle) {
   const Groups groups = Groups::single();
   for (const auto& group : groups.all()) EXPECT_EQ(group->size(), 1) << group->axis();
-  EXPECT_EQ(groups.all().size(), 22u);
+  EXPECT_EQ(groups.all().size(), 19u);
 }
 
 TEST(Groups, LieWhereTheMeshSays) {
@@ -251,6 +255,91 @@ TEST(Groups, LieWhereTheMeshSays) {
     std::vector<std::string> expected = created[0];
     if (axes.size() != expected.size()) std::erase(expected, "embedding");
     EXPECT_EQ(axes, expected) << "one order of creation";
+  }
+}
+
+using Ranks = std::vector<int>;
+
+struct SharingLayout {
+  std::string name;
+  Mesh::Sizes sizes;
+  size_t num_communicators;  // of rank 0
+};
+
+// Counted by hand: the sets of at least two ranks that rank 0 is part of.
+std::vector<SharingLayout> sharing_layouts() {
+  return {
+      {"dp 8: only the world", {.dp = 8}, 1},
+      {"tp 8: only the world", {.tp = 8}, 1},
+      {"pp 2: the ends are the world", {.pp = 2}, 1},
+      {"pp 4: the world, and its ends", {.pp = 4}, 2},
+      {"tp 2 dp 4: world, tp, dp", {.tp = 2, .dp = 4, .etp = 2}, 3},
+      {"tp 2 dp 2 pp 2: world, tp, dp, pp", {.tp = 2, .dp = 2, .pp = 2, .etp = 2}, 4},
+      {"dp 8 ep 4: world, ep, edp", {.dp = 8, .ep = 4}, 3},
+      {"tp 2 cp 2 dp 2: world, tp, cp, dp, dp_cp, tp_cp", {.tp = 2, .cp = 2, .dp = 2, .etp = 2}, 6},
+  };
+}
+
+// What the factory was asked for, in order, by rank.
+std::vector<std::vector<Ranks>> made_as_threads(const Mesh& mesh) {
+  std::vector<std::vector<Ranks>> made(static_cast<size_t>(mesh.world_size()));
+  ThreadWorld(mesh.world_size()).run([&](int rank, const GroupFactory& factory) {
+    const Groups groups(mesh, rank, [&](const Ranks& ranks, const std::string& axis) {
+      made[static_cast<size_t>(rank)].push_back(ranks);
+      return factory(ranks, axis);
+    });
+    // Every axis goes through what it shares under its own name, and counts by itself.
+    for (const auto& group : groups.all()) {
+      std::vector<std::string> seen;
+      group->set_trace_hook([&](TracePhase phase, const CollectiveRecord& record) {
+        if (phase == TracePhase::kStart) seen.push_back(fmt::format("{} #{}", record.axis, record.sequence));
+      });
+      double expected = 0;
+      for (const int member : group->ranks()) expected += member;
+      EXPECT_EQ(group->reduced(rank, ReduceOp::kSum, "rank"), expected) << group->axis();
+      group->set_trace_hook({});
+      EXPECT_EQ(seen, std::vector<std::string>{group->axis() + " #0"});
+    }
+  });
+  return made;
+}
+
+std::vector<std::vector<Ranks>> made_in_dry_runs(const Mesh& mesh) {
+  std::vector<std::vector<Ranks>> made(static_cast<size_t>(mesh.world_size()));
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    const GroupFactory factory = fake_group_factory(rank);
+    const Groups groups(mesh, rank, [&](const Ranks& ranks, const std::string& axis) {
+      made[static_cast<size_t>(rank)].push_back(ranks);
+      return factory(ranks, axis);
+    });
+  }
+  return made;
+}
+
+// Those of `made` that this rank is part of too.
+std::vector<Ranks> shared_with(int rank, const std::vector<Ranks>& made) {
+  std::vector<Ranks> shared;
+  for (const Ranks& ranks : made) {
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) shared.push_back(ranks);
+  }
+  return shared;
+}
+
+TEST(Groups, OfOneSetOfRanksShareACommunicatorThatAllMakeInOneOrder) {
+  for (const SharingLayout& layout : sharing_layouts()) {
+    SCOPED_TRACE(layout.name);
+    const Mesh mesh(layout.sizes);
+    for (const auto& made : {made_as_threads(mesh), made_in_dry_runs(mesh)}) {
+      EXPECT_EQ(made[0].size(), layout.num_communicators);
+      for (int rank = 0; rank < mesh.world_size(); ++rank) {
+        const std::vector<Ranks>& own = made[static_cast<size_t>(rank)];
+        EXPECT_EQ(std::set<Ranks>(own.begin(), own.end()).size(), own.size()) << "rank " << rank << " makes one twice";
+        for (int other = 0; other < rank; ++other) {
+          EXPECT_EQ(shared_with(other, own), shared_with(rank, made[static_cast<size_t>(other)]))
+              << "ranks " << other << " and " << rank;
+        }
+      }
+    }
   }
 }
 

@@ -61,6 +61,29 @@ TEST(BugFinder, ComparesLabelShapeDtypeOperationAndRoot) {
   differs([](Group& group) { return group.broadcast(at::zeros({4}), group.rank() == 1 ? 1 : 0, "a"); });
 }
 
+// dp and the world are one communicator here.
+TEST(BugFinder, ComparesTheAxesOfWhatMeets) {
+  const auto error = [](const std::function<void(Group&)>& body) {
+    try {
+      ThreadWorld(2, {.stall_s = 0.1}).run(Mesh({.dp = 2}), [&](Groups& groups) {
+        body(groups.rank == 0 ? *groups.dp : *groups.world);
+      });
+    } catch (const std::exception& exception) {
+      return std::string(exception.what());
+    }
+    return std::string();
+  };
+  EXPECT_TRUE(contains(error([](Group& group) { group.barrier("step").wait(); }),
+                       {"ranks differ in collective 0", "rank 0 issued barrier 'step' over dp",
+                        "rank 1 issued barrier 'step' over world"}));
+  EXPECT_TRUE(
+      contains(error([](Group& group) {
+                 const at::Tensor x = at::zeros({2});
+                 group.send_receive({group.rank() == 0 ? Transfer::send(x, 1) : Transfer::receive(x, 0)}, "act").wait();
+               }),
+               {"rank 0 as Float [2] with tag 0 over dp", "rank 1 as Float [2] with tag 0 over world"}));
+}
+
 TEST(BugFinder, ComparesBothEndsOfATransfer) {
   const auto error = [](at::IntArrayRef shape, at::ScalarType dtype, int tag) {
     return error_of(2, [&](Group& group) {
@@ -272,7 +295,8 @@ TEST(ThreadWorld, RanksComputeWithOneThread) {
 // 0.2 s a collective: two on one group take 0.4 s, on two groups 0.2 s; and the processor is idle meanwhile.
 TEST(DelayModel, TakesTimeButNoProcessor) {
   const ThreadWorldSettings settings{.delay = {.latency_s = 0.1, .bytes_per_s = 4e4}};
-  ThreadWorld(2, settings).run(Mesh({.tp = 2}), [](Groups& groups) {
+  // The ranks of tp are not those of the world, so these are two groups.
+  ThreadWorld(4, settings).run(Mesh({.tp = 2, .dp = 2}), [](Groups& groups) {
     const at::Tensor a = at::zeros({1000}), b = at::zeros({1000});  // 4000 B each way: 0.1 s
     Stopwatch watch;
     timespec cpu_before{}, cpu_after{};

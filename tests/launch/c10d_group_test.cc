@@ -32,7 +32,8 @@ int free_port() {
 
 // Runs `body` in `size` threads; returns what each rank threw, "" for nothing. A rank whose body throws anything but a
 // CommunicationError leaves word of it, as the program does.
-std::vector<std::string> run(int size, const std::function<void(Groups&)>& body, double timeout_s = 60) {
+std::vector<std::string> run_on(const Mesh& mesh, const std::function<void(Groups&)>& body, double timeout_s = 60) {
+  const int size = mesh.world_size();
   std::vector<std::string> errors(static_cast<size_t>(size));
   const int port = free_port();
   std::vector<std::thread> threads;
@@ -48,7 +49,7 @@ std::vector<std::string> run(int size, const std::function<void(Groups&)>& body,
                          .master_address = "127.0.0.1",
                          .master_port = port},
                         at::kCPU, timeout_s);
-        Groups groups(Mesh({.dp = size}), rank, world.factory());
+        Groups groups(mesh, rank, world.factory());
         try {
           body(groups);
           world.finish();
@@ -65,6 +66,10 @@ std::vector<std::string> run(int size, const std::function<void(Groups&)>& body,
   }
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+
+std::vector<std::string> run(int size, const std::function<void(Groups&)>& body, double timeout_s = 60) {
+  return run_on(Mesh({.dp = size}), body, timeout_s);
 }
 
 void run_well(int size, const std::function<void(Group&)>& body) {
@@ -200,6 +205,33 @@ TEST(C10dWorld, EveryGroupOfAMeshIsThere) {
   for (const std::string& error : run(2, [](Groups& groups) {
          for (const Groups::Pointer& group : groups.all()) {
            EXPECT_EQ(group->reduced(1, ReduceOp::kSum, "ranks"), group->size()) << group->axis();
+         }
+       })) {
+    EXPECT_EQ(error, "");
+  }
+}
+
+TEST(C10dWorld, AGroupConnectsAtItsFirstUseAndThoseAcrossStagesAtOnce) {
+  for (const std::string& error : run_on(Mesh({.tp = 2, .pp = 2}), [](Groups& groups) {
+         EXPECT_TRUE(groups.world->is_connected());
+         EXPECT_TRUE(groups.pp->is_connected());
+         EXPECT_TRUE(groups.embedding->is_connected()) << "it has the ranks of pp";
+         EXPECT_FALSE(groups.tp->is_connected());
+         EXPECT_EQ(groups.tp->reduced(groups.rank % 2, ReduceOp::kSum, "x"), 1);
+         EXPECT_TRUE(groups.tp->is_connected());
+         EXPECT_TRUE(groups.tp_cp->is_connected()) << "it has the ranks of tp";
+       })) {
+    EXPECT_EQ(error, "");
+  }
+}
+
+TEST(C10dWorld, WhatARankSendsToItselfNeedsNoConnection) {
+  for (const std::string& error : run_on(Mesh({.tp = 2, .dp = 2}), [](Groups& groups) {
+         if (groups.rank == 0) {
+           const at::Tensor received = at::zeros({2});
+           groups.tp->send_receive({Transfer::send(at::ones({2}), 0), Transfer::receive(received, 0)}, "x").wait();
+           EXPECT_TRUE(at::equal(received, at::ones({2})));
+           EXPECT_FALSE(groups.tp->is_connected());
          }
        })) {
     EXPECT_EQ(error, "");
