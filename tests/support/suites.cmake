@@ -30,6 +30,10 @@ endfunction()
 
 # Asks the program, started by the script `run`, for its tests; the list is JSON.
 function(megalith_list_tests program run listing out_is_there)
+  if(NOT EXISTS "${program}")
+    set(${out_is_there} OFF PARENT_SCOPE)
+    return()
+  endif()
   set(${out_is_there} ON PARENT_SCOPE)
   if(EXISTS "${listing}" AND NOT "${program}" IS_NEWER_THAN "${listing}")
     return()
