@@ -97,7 +97,7 @@ StoredModel open_stored_hf(const std::filesystem::path& folder) {
   LayerContext context;
   context.groups = &groups;
   context.device = at::kMeta;
-  const auto shape = read.family->build(read.config, context, StageRange::whole(read.config));
+  const auto shape = read.family->build_whole(read.config, context);
   const HfWeights weights = open_hf_weights(folder);
   const TensorStore& store = weights.store;
   std::vector<PieceView> views;

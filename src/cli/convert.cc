@@ -85,7 +85,7 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   LayerContext context;
   context.groups = &groups;
   context.kernels = Kernels::kReference;
-  const auto model = family.build(config, context, StageRange::whole(config));
+  const auto model = family.build_whole(config, context);
   load(model_tensors(model->parameters()));
   const at::NoGradGuard no_grad;
   ModelInput input;

@@ -7,12 +7,15 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "cli/command.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
+#include "models/families.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "planner/pipeline_picture.h"
 #include "planner/pipeline_simulator.h"
@@ -92,23 +95,29 @@ int64_t count_microbatches(const Config& config, const PlanOptions& own, const s
   return *config.train.global_batch_size / chunk;
 }
 
-// How many layers' worth of work a stage has. One without layers, which holds the embedding or the head alone, counts
+// How many layers' worth of work a stage has. One without layers, which holds only the embedding or the head, counts
 // as one, as account_for_embedding_in_pipeline_split and its sister do.
-double layers_worth(const StageLayers& stage, const PipelineOptions& options) {
-  int64_t layers = stage.num_layers + stage.num_prediction_modules;
-  if (stage.has_embedding && options.account_for_embedding_in_pipeline_split) ++layers;
-  if (stage.has_head && options.account_for_loss_in_pipeline_split) ++layers;
+double layers_worth(std::span<const Unit> stage, const PipelineOptions& options) {
+  int64_t layers = 0;
+  for (const Unit& unit : stage) {
+    layers += unit.layers_worth;
+    if (unit.letter == UnitLetter::kEmbedding && options.account_for_embedding_in_pipeline_split) ++layers;
+    if (unit.letter == UnitLetter::kHead && options.account_for_loss_in_pipeline_split) ++layers;
+  }
   return static_cast<double>(std::max<int64_t>(layers, 1));
 }
 
 // Times and activations of the stages, where a rank with an even share of the layers has the given times and 1.
 PipelineCosts costs_of_layers(const PipelinePlan& pipeline, const PipelineOptions& options, const PlanOptions& own) {
+  std::vector<double> worths;
   double all = 0;
-  for (const StageLayers& stage : pipeline.stages) all += layers_worth(stage, options);
+  for (const UnitRange& stage : pipeline.stages) {
+    all += worths.emplace_back(layers_worth(units_in(pipeline.units, stage), options));
+  }
   PipelineCosts costs;
   costs.transfer = own.transfer_time;
-  for (const StageLayers& stage : pipeline.stages) {
-    const double share = layers_worth(stage, options) * pipeline.num_ranks / all;
+  for (const double worth : worths) {
+    const double share = worth * pipeline.num_ranks / all;
     costs.stages.push_back(
         {own.forward_time * share, own.input_backward_time * share, own.weight_backward_time * share});
     costs.activations.push_back(share);
@@ -124,9 +133,10 @@ Plan make_plan(const Resolved& resolved, const PlanOptions& own) {
   std::vector<UserError> errors;
   if (config.model.num_layers < 1) errors.emplace_back("num_layers is not given", "add --num_layers, or --config FILE");
   const int64_t num_microbatches = count_microbatches(config, own, plan.measured, errors);
-  if (errors.empty()) errors = check_pipeline(config.pipeline, size, config.model.num_layers);
+  const std::vector<Unit> units = model_units(config.model);
+  if (errors.empty()) errors = check_pipeline(config.pipeline, size, units);
   throw_if_any(errors);
-  plan.pipeline = make_pipeline_plan(config.pipeline, size, config.model.num_layers);
+  plan.pipeline = make_pipeline_plan(config.pipeline, size, units);
   const int64_t stages = std::ssize(plan.pipeline.stages);
   if (num_microbatches > kMostComputations / (3 * stages)) {
     throw UserError(fmt::format("{} microbatches in {} stages are too many to simulate", num_microbatches, stages),
@@ -148,16 +158,21 @@ Plan make_plan(const Resolved& resolved, const PlanOptions& own) {
   return plan;
 }
 
-std::string layers_text(const StageLayers& stage) {
-  std::string text;
-  if (stage.num_layers > 0) {
-    const int64_t last = stage.first_layer + stage.num_layers - 1;
-    text = last == stage.first_layer ? fmt::format("{}", last) : fmt::format("{}-{}", stage.first_layer, last);
+// "E 0-3", "4-7", "m L": the numbers of the layers, and the letters of the rest.
+std::string layers_text(const PipelinePlan& pipeline, const UnitRange& stage) {
+  const LayerRange layers = pipeline.layers_of(stage);
+  const int64_t last = layers.first + layers.count - 1;
+  std::vector<std::string> words;
+  bool has_layers = false;
+  for (const Unit& unit : units_in(pipeline.units, stage)) {
+    if (unit.letter == UnitLetter::kNone) continue;
+    if (unit.letter != UnitLetter::kLayer) {
+      words.emplace_back(1, static_cast<char>(unit.letter));
+    } else if (!std::exchange(has_layers, true)) {
+      words.push_back(layers.count == 1 ? fmt::format("{}", last) : fmt::format("{}-{}", layers.first, last));
+    }
   }
-  if (stage.has_embedding) text = text.empty() ? "E" : "E " + text;
-  for (int64_t i = 0; i < stage.num_prediction_modules; ++i) text += text.empty() ? "m" : " m";
-  if (stage.has_head) text += text.empty() ? "L" : " L";
-  return text.empty() ? "-" : text;
+  return words.empty() ? "-" : join(words, " ");
 }
 
 // A line a rank: its stages, what it does and what it holds.
@@ -172,7 +187,8 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
   for (int rank = 0; rank < shape.num_ranks; ++rank) {
     std::vector<std::string> parts;
     for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
-      parts.push_back(layers_text(plan.pipeline.stages[static_cast<size_t>(shape.stage_of(rank, chunk))]));
+      const auto stage = static_cast<size_t>(shape.stage_of(rank, chunk));
+      parts.push_back(layers_text(plan.pipeline, plan.pipeline.stages[stage]));
     }
     stages.push_back(join(parts, " | "));
     width = std::max(width, stages.back().size());
@@ -185,9 +201,11 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
                simulated.makespan > 0 ? 100 * idle / simulated.makespan : 0, simulated.peak_live[r],
                simulated.peak_activations[r]);
   }
+  const bool has_modules = count_units(plan.pipeline.units, UnitLetter::kPrediction) > 0;
   fmt::print(
-      "\nlayers: E embedding, L head and loss. peak: microbatches of the rank's stages that are alive at once;\n"
-      "activations: the same, where 1 is a microbatch in an even share of the layers.\n");
+      "\nlayers: E embedding, {}L head and loss. peak: microbatches of the rank's stages that are alive at once;\n"
+      "activations: the same, where 1 is a microbatch in an even share of the layers.\n",
+      has_modules ? "m prediction module, " : "");
 }
 
 // Says how the run went against the schedule; false when it went another way.

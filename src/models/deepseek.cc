@@ -213,8 +213,8 @@ Json to_hf_v3(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
 }
 
 }  // namespace
@@ -227,6 +227,7 @@ const ModelFamily kDeepseekV2 = {.name = "deepseek_v2",
                                  .provides = deepseek::provides_v2,
                                  .from_hf = deepseek::from_hf_v2,
                                  .to_hf = deepseek::to_hf_v2,
+                                 .units = transformer_units,
                                  .build = deepseek::build};
 const ModelFamily kDeepseekV3 = {.name = "deepseek_v3",
                                  .hf_model_type = "deepseek_v3",
@@ -234,6 +235,7 @@ const ModelFamily kDeepseekV3 = {.name = "deepseek_v3",
                                  .provides = deepseek::provides_v3,
                                  .from_hf = deepseek::from_hf_v3,
                                  .to_hf = deepseek::to_hf_v3,
+                                 .units = transformer_units,
                                  .build = deepseek::build};
 
 }  // namespace megalith

@@ -41,6 +41,11 @@ const ModelFamily& family_for(const ModelConfig& config) {
                   fmt::format("families: {}", names_of_families(&ModelFamily::name)));
 }
 
+std::vector<Unit> model_units(const ModelConfig& config) {
+  const ModelFamily& family = check_model_config(config).empty() ? family_for(config) : kGpt;
+  return family.units(config);
+}
+
 HfModel read_hf_config(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kHfConfigFile;
   if (!std::filesystem::exists(file)) {

@@ -23,13 +23,24 @@ struct ModelFamily {
   ModelConfig (*from_hf)(const nlohmann::json&);
   // config.json that transformers 4 and 5 load.
   nlohmann::json (*to_hf)(const ModelConfig&, at::ScalarType dtype);
-  std::unique_ptr<Model> (*build)(const ModelConfig&, const LayerContext&, const StageRange&);
+  // What its models are lists of. Depends on numbers of layers and on what is tied, and on no other size.
+  std::vector<Unit> (*units)(const ModelConfig&);
+  // The chunk that has this range of the units.
+  std::unique_ptr<Model> (*build)(const ModelConfig&, const LayerContext&, const ModelPart&);
+
+  std::unique_ptr<Model> build_whole(const ModelConfig& config, const LayerContext& context) const {
+    return build(config, context, ModelPart::whole(units(config)));
+  }
 };
 
 std::span<const ModelFamily* const> model_families();
 
 // UserError lists what is provided when none fits.
 const ModelFamily& family_for(const ModelConfig& config);
+
+// The units of the model that a configuration describes. One that lacks widths, as in `megalith plan`, is taken for one
+// of Megatron-LM's GPT.
+std::vector<Unit> model_units(const ModelConfig& config);
 
 // Reads DIR/config.json. UserError when the file is missing, broken, or of no known family.
 struct HfModel {

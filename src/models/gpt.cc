@@ -22,8 +22,8 @@ nlohmann::json to_hf(const ModelConfig& /*config*/, at::ScalarType /*dtype*/) {
                   "GPT-2's: LayerNorm, learned positions, GELU by a tanh, biases, no grouped heads");
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
 }
 
 }  // namespace
@@ -36,6 +36,7 @@ const ModelFamily kGpt = {.name = "gpt",
                           .provides = gpt::provides,
                           .from_hf = gpt::from_hf,
                           .to_hf = gpt::to_hf,
+                          .units = transformer_units,
                           .build = gpt::build};
 
 }  // namespace megalith

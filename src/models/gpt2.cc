@@ -93,8 +93,8 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  const TransformerNames names{
+TransformerNames names() {
+  return {
       .embedding = "transformer.wte",
       .positions = "transformer.wpe",
       .layers = "transformer.h",
@@ -106,7 +106,12 @@ std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& cont
       .head = "lm_head",
       .is_transposed = true,
   };
-  auto model = std::make_unique<Transformer>(config, names, context, stage);
+}
+
+std::vector<Unit> units(const ModelConfig& config) { return transformer_units(config, names()); }
+
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
+  auto model = std::make_unique<Transformer>(config, names(), context, part);
   model->for_each_parameter([](Parameter& parameter) { parameter.add_aliases_without("transformer."); });
   return model;
 }
@@ -121,6 +126,7 @@ const ModelFamily kGpt2 = {.name = "gpt2",
                            .provides = gpt2::provides,
                            .from_hf = gpt2::from_hf,
                            .to_hf = gpt2::to_hf,
+                           .units = gpt2::units,
                            .build = gpt2::build};
 
 }  // namespace megalith

@@ -32,8 +32,8 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ const ModelFamily kLlama = {.name = "llama",
                             .provides = llama::provides,
                             .from_hf = llama::from_hf,
                             .to_hf = llama::to_hf,
+                            .units = transformer_units,
                             .build = llama::build};
 
 }  // namespace megalith

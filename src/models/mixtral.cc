@@ -58,11 +58,11 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
   TransformerNames names;
   names.layer.mlp = "block_sparse_moe";
   names.experts = {.gate = "w1", .up = "w3", .down = "w2"};
-  return std::make_unique<Transformer>(config, names, context, stage);
+  return std::make_unique<Transformer>(config, names, context, part);
 }
 
 }  // namespace
@@ -75,6 +75,7 @@ const ModelFamily kMixtral = {.name = "mixtral",
                               .provides = mixtral::provides,
                               .from_hf = mixtral::from_hf,
                               .to_hf = mixtral::to_hf,
+                              .units = transformer_units,
                               .build = mixtral::build};
 
 }  // namespace megalith

@@ -3,32 +3,16 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "models/model_config.h"
+#include "models/model_part.h"
 #include "nn/block_runner.h"
 #include "nn/forward.h"
 #include "nn/module.h"
 
 namespace megalith {
-
-// Which layers a chunk holds.
-struct StageRange {
-  int64_t first_layer = 0;
-  int64_t num_layers = 0;
-  bool has_embedding = true;
-  bool has_head = true;
-  int64_t layers_per_block = 1;  // consecutive layers that are one Block; the last block may have fewer
-  // Of a tied embedding, where one rank has not both ends of the model in one chunk: the weight that another chunk of
-  // this rank holds (a V-shaped pipeline), or that two ranks each hold a copy of, whose gradients are summed.
-  Parameter* tied_embedding = nullptr;
-  bool is_embedding_shared = false;
-  int64_t num_prediction_modules = 0;  // of multi-token prediction; with the head alone
-
-  static StageRange whole(const ModelConfig& config) {
-    return {.num_layers = config.num_layers, .num_prediction_modules = config.num_prediction_modules()};
-  }
-};
 
 // One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
 struct ModelInput {
@@ -68,11 +52,9 @@ class Model : public Module {
   virtual std::vector<TensorSpec> boundary(int64_t b, int64_t s) const = 0;
   // Terms of the objective that some chunk of the whole model gives, in one order on all ranks.
   virtual std::vector<std::string> loss_names() const { return {"lm loss"}; }
-  // The table that a tied head in another chunk of this rank uses; null without an embedding here.
-  virtual Parameter* embedding_weight() { return nullptr; }
   // Of the layers with experts in this chunk, by layer number in the whole model.
   virtual std::map<int64_t, ExpertRouter*> routers() { return {}; }
-  const StageRange& stage() const { return stage_; }
+  const ModelPart& part() const { return part_; }
   // What a forward pass runs through the runner, in this order: blocks()[i].index == i.
   virtual const std::vector<Block>& blocks() const = 0;
   // Of these blocks, in a forward pass with HeadOutput::kLoss.
@@ -81,12 +63,12 @@ class Model : public Module {
   void set_runner(BlockRunner* runner) { runner_ = runner; }
 
  protected:
-  explicit Model(StageRange stage) : stage_(stage) {}
+  explicit Model(ModelPart part) : part_(std::move(part)) {}
   BlockRunner* runner() const { return runner_; }
 
  private:
   BlockRunner* runner_ = nullptr;
-  StageRange stage_;
+  ModelPart part_;
 };
 
 }  // namespace megalith

@@ -32,8 +32,8 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ const ModelFamily kQwen2 = {.name = "qwen2",
                             .provides = qwen2::provides,
                             .from_hf = qwen2::from_hf,
                             .to_hf = qwen2::to_hf,
+                            .units = transformer_units,
                             .build = qwen2::build};
 
 }  // namespace megalith

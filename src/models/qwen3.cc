@@ -43,8 +43,8 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const StageRange& stage) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, stage);
+std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
 }
 
 }  // namespace
@@ -57,6 +57,7 @@ const ModelFamily kQwen3 = {.name = "qwen3",
                             .provides = qwen3::provides,
                             .from_hf = qwen3::from_hf,
                             .to_hf = qwen3::to_hf,
+                            .units = transformer_units,
                             .build = qwen3::build};
 
 }  // namespace megalith

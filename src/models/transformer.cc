@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -27,18 +26,42 @@ const char* balance_loss_name(const ModelConfig& config) {
                                                                                : "load_balancing_loss";
 }
 
+// The embedding's table, and the head's weight: the same canonical tensor when they are tied.
+struct VocabularyWeights {
+  VocabularyWeight table, output;
+};
+
+VocabularyWeights vocabulary_weights(const ModelConfig& config, const TransformerNames& names, const ModelPart& part,
+                                     int tp) {
+  VocabularyWeight table{.name = names.embedding + ".weight",
+                         .vocab = *config.vocab_size,
+                         .padded_vocab = config.padded_vocab_size(tp),
+                         .hidden = config.hidden_size};
+  table.is_shared = part.copied.contains(table.name);
+  VocabularyWeight output = table;
+  output.name = names.head + ".weight";
+  output.is_shared = false;
+  // Published files repeat both tables in every prediction module.
+  for (int64_t depth = 0; depth < config.num_prediction_modules(); ++depth) {
+    const std::string module = fmt::format("{}.{}", names.layers, config.num_layers + depth);
+    table.aliases.push_back(module + ".embed_tokens.weight");
+    output.aliases.push_back(module + ".shared_head.head.weight");
+  }
+  if (config.untie_embeddings_and_output_weights) return {table, output};
+  table.aliases.push_back(output.name);
+  table.aliases.insert(table.aliases.end(), output.aliases.begin(), output.aliases.end());
+  return {table, table};
+}
+
 }  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,
-                         const StageRange& stage)
-    : Model(stage),
+                         const ModelPart& part)
+    : Model(part),
       config_(checked(config)),
       dtype_(context.dtype),
       token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1),
       cp_(context.groups->cp) {
-  MEGALITH_CHECK(0 <= stage.first_layer && stage.first_layer + stage.num_layers <= config.num_layers,
-                 "layers {} to {} of {}", stage.first_layer, stage.first_layer + stage.num_layers, config.num_layers);
-  MEGALITH_CHECK(stage.num_prediction_modules == 0 || stage.has_head, "prediction modules without a head");
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
   std::vector<UserError> layout_errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
   if (!layout_errors.empty()) throw UserErrors(std::move(layout_errors));
@@ -48,72 +71,76 @@ Transformer::Transformer(const ModelConfig& config, const TransformerNames& name
     rotary_multiplier_ = rotary_multiplier(rotary);
     if (buffer_device != at::kMeta) inverse_frequencies_ = rotary_inverse_frequencies(rotary).to(buffer_device);
   }
-  make_ends(context, names);
-  blocks_ = make_blocks();
+  for (const Unit& unit : this->part().own_units()) make(unit, context, names);
+  MEGALITH_CHECK(predictions_.empty() || head_, "prediction modules without a head");
 }
 
-void Transformer::make_ends(const LayerContext& context, const TransformerNames& names) {
-  const StageRange& stage = this->stage();
-  const bool is_tied = !config_.untie_embeddings_and_output_weights;
-  const bool is_used_behind = is_tied || config_.num_prediction_modules() > 0;
-  VocabularyWeight table{.name = names.embedding + ".weight",
-                         .vocab = *config_.vocab_size,
-                         .padded_vocab = config_.padded_vocab_size(context.groups->tp->size()),
-                         .hidden = config_.hidden_size,
-                         .is_shared = is_used_behind && stage.is_embedding_shared};
-  VocabularyWeight output = table;
-  output.name = names.head + ".weight";
-  output.is_shared = false;
-  // Published files repeat both tables in every prediction module.
-  for (int64_t depth = 0; depth < config_.num_prediction_modules(); ++depth) {
-    const std::string module = fmt::format("{}.{}", names.layers, config_.num_layers + depth);
-    table.aliases.push_back(module + ".embed_tokens.weight");
-    output.aliases.push_back(module + ".shared_head.head.weight");
+void Transformer::make(const Unit& unit, const LayerContext& context, const TransformerNames& names) {
+  if (unit.kind == kEmbeddingUnit) return make_embedding(context, names);
+  if (unit.kind == kLayerUnit) return make_layer(unit, context, names);
+  if (unit.kind == kHeadUnit) return make_head(context, names);
+  MEGALITH_CHECK(unit.kind == kPredictionUnit, "a decoder has no unit of kind {}", unit.kind);
+  predictions_.push_back(std::make_unique<PredictionModule>(context, config_, names, unit.number + 1));
+}
+
+void Transformer::make_embedding(const LayerContext& context, const TransformerNames& names) {
+  const VocabularyWeight table = vocabulary_weights(config_, names, part(), context.groups->tp->size()).table;
+  embedding_ = std::make_unique<VocabParallelEmbedding>(context, table, embedding_std());
+  register_module(*embedding_);
+  Block block{.name = "embedding", .modules = {embedding_.get()}, .is_layer = false};
+  if (config_.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    positions_ =
+        std::make_unique<LearnedPositions>(context, names.positions + ".weight", config_.max_position_embeddings,
+                                           config_.hidden_size, config_.init_method_std);
+    register_module(*positions_);
+    block.modules.push_back(positions_.get());
   }
-  if (is_tied) {
-    table.aliases.push_back(output.name);
-    table.aliases.insert(table.aliases.end(), output.aliases.begin(), output.aliases.end());
-    output = table;
+  embedding_dropout_.emplace(context, names.embedding, config_.hidden_dropout);
+  add_block(std::move(block));
+}
+
+void Transformer::make_layer(const Unit& unit, const LayerContext& context, const TransformerNames& names) {
+  MEGALITH_CHECK(part().layers_per_block > 0, "blocks of {} layers", part().layers_per_block);
+  if (std::ssize(layers_) % part().layers_per_block == 0) {
+    // What comes from the embedding or another stage is one tensor.
+    add_block({.name = unit.name, .layer = unit.number, .adds_inputs = !layers_.empty()});
   }
-  const double embedding_std = config_.embedding_init_method_std.value_or(config_.init_method_std);
-  if (stage.has_embedding) {
-    embedding_ = std::make_unique<VocabParallelEmbedding>(context, table, embedding_std);
-    register_module(*embedding_);
-    if (config_.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
-      positions_ =
-          std::make_unique<LearnedPositions>(context, names.positions + ".weight", config_.max_position_embeddings,
-                                             config_.hidden_size, config_.init_method_std);
-      register_module(*positions_);
-    }
-    embedding_dropout_.emplace(context, names.embedding, config_.hidden_dropout);
-  }
-  for (int64_t i = 0; i < stage.num_layers; ++i) {
-    const int64_t layer = stage.first_layer + i;
-    layers_.push_back(std::make_unique<DecoderLayer>(context, fmt::format("{}.{}", names.layers, layer),
-                                                     decoder_layer_options(config_, names, layer)));
-    register_module(*layers_.back());
-  }
-  if (!stage.has_head) return;
+  layers_.push_back(
+      std::make_unique<DecoderLayer>(context, unit.name, decoder_layer_options(config_, names, unit.number)));
+  layer_numbers_.push_back(unit.number);
+  register_module(*layers_.back());
+  blocks_.back().modules.push_back(layers_.back().get());
+}
+
+// The units of prediction modules came before, and their parameters lie between the norm's and the head's.
+void Transformer::make_head(const LayerContext& context, const TransformerNames& names) {
+  const VocabularyWeights weights = vocabulary_weights(config_, names, part(), context.groups->tp->size());
   final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, norm_options(config_));
   register_module(*final_norm_);
-  // The table that both ends use: another chunk of this rank's, or this rank's own copy of the same canonical tensor.
-  Parameter* shared = embedding_ ? &embedding_->weight() : stage.tied_embedding;
-  for (int64_t depth = 1; depth <= stage.num_prediction_modules; ++depth) {
-    predictions_.push_back(std::make_unique<PredictionModule>(context, config_, names, depth));
-    register_module(*predictions_.back());
-  }
+  // The embedding's table, where this rank has it.
+  Parameter* table = embedding_ ? &embedding_->weight() : part().find(weights.table.name);
+  for (const auto& module : predictions_) register_module(*module);
   if (!predictions_.empty()) {
     prediction_embedding_ = embedding_.get();
     if (prediction_embedding_ == nullptr) {
-      embedding_copy_ = std::make_unique<VocabParallelEmbedding>(context, table, embedding_std, shared);
+      embedding_copy_ = std::make_unique<VocabParallelEmbedding>(context, weights.table, embedding_std(), table);
       register_module(*embedding_copy_);
       prediction_embedding_ = embedding_copy_.get();
     }
-    shared = &prediction_embedding_->weight();
+    table = &prediction_embedding_->weight();
   }
-  head_ = std::make_unique<LmHead>(context, output, is_tied ? embedding_std : config_.init_method_std,
-                                   is_tied ? shared : nullptr);
+  head_ = std::make_unique<LmHead>(context, weights.output, is_tied() ? embedding_std() : config_.init_method_std,
+                                   is_tied() ? table : nullptr);
   register_module(*head_);
+  Block block{.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false};
+  for (const auto& module : predictions_) block.modules.push_back(module.get());
+  if (prediction_embedding_ != nullptr) block.modules.push_back(prediction_embedding_);
+  add_block(std::move(block));
+}
+
+void Transformer::add_block(Block block) {
+  block.index = std::ssize(blocks_);
+  blocks_.push_back(std::move(block));
 }
 
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
@@ -159,7 +186,9 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
         });
     for (size_t i = 0; i < objectives.size(); ++i) output.terms[i].objective = objectives[i];
   } else {
-    output.boundary.set("hidden", stream.sum());
+    Bundle given;
+    given.set("hidden", stream.sum());
+    output.boundary = outgoing_bundle(part().units, part().range, given, boundary);
   }
   output.experts = context.expert_records;
   if (output.experts && head == HeadOutput::kLoss) add_expert_terms(*output.experts, output);
@@ -199,7 +228,7 @@ std::vector<std::string> Transformer::loss_names() const {
 std::map<int64_t, ExpertRouter*> Transformer::routers() {
   std::map<int64_t, ExpertRouter*> all;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    if (layers_[i]->router() != nullptr) all[stage().first_layer + static_cast<int64_t>(i)] = layers_[i]->router();
+    if (layers_[i]->router() != nullptr) all[layer_numbers_[i]] = layers_[i]->router();
   }
   for (const auto& module : predictions_) {
     if (module->router() != nullptr) all[module->layer()] = module->router();
@@ -214,33 +243,11 @@ LayerCost Transformer::own_cost(const CostShape& shape) const {
 }
 
 std::vector<TensorSpec> Transformer::boundary(int64_t b, int64_t s) const {
-  return {{"hidden", {div_exact(b * s, token_split_), config_.hidden_size}, dtype_}};
-}
-
-std::vector<Block> Transformer::make_blocks() const {
-  std::vector<Block> all;
-  const auto add = [&](Block block) {
-    block.index = static_cast<int64_t>(all.size());
-    all.push_back(std::move(block));
-  };
-  if (embedding_) {
-    add({.name = "embedding", .modules = {embedding_.get()}, .is_layer = false});
-    if (positions_) all.back().modules.push_back(positions_.get());
+  std::vector<TensorSpec> tensors;
+  for (std::string& name : boundary_before(part().units, part().range.first)) {
+    tensors.push_back({std::move(name), {div_exact(b * s, token_split_), config_.hidden_size}, dtype_});
   }
-  const auto step = static_cast<size_t>(stage().layers_per_block);
-  MEGALITH_CHECK(step > 0, "blocks of {} layers", step);
-  for (size_t first = 0; first < layers_.size(); first += step) {
-    Block block{.name = layers_[first]->name(), .layer = stage().first_layer + static_cast<int64_t>(first)};
-    for (size_t i = first; i < std::min(first + step, layers_.size()); ++i) block.modules.push_back(layers_[i].get());
-    block.adds_inputs = first > 0;  // what comes from the embedding or another stage is one tensor
-    add(std::move(block));
-  }
-  if (head_) {
-    add({.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false});
-    for (const auto& module : predictions_) all.back().modules.push_back(module.get());
-    if (prediction_embedding_ != nullptr) all.back().modules.push_back(prediction_embedding_);
-  }
-  return all;
+  return tensors;
 }
 
 std::vector<BlockCost> Transformer::block_costs(const CostShape& shape) const {

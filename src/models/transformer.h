@@ -1,7 +1,8 @@
-// The chunk of a decoder-only transformer that a pipeline stage holds: embedding, layers, final norm, head.
+// The chunk of a decoder-only transformer that a pipeline stage holds, built from a range of the model's units:
+// embedding (with positions), layers, modules of multi-token prediction, head (with the final norm).
 //
-// Canonical names are those of the family's Hugging Face class (TransformerNames). With multi-token prediction the
-// chunk of the head also has its modules. Between stages travels one tensor, "hidden" (t, h): the residual stream.
+// Canonical names are those of the family's Hugging Face class (TransformerNames). Between units travels one tensor,
+// "hidden" (t, h): the residual stream.
 #pragma once
 
 #include <memory>
@@ -18,18 +19,26 @@
 
 namespace megalith {
 
+// The kinds of its units.
+inline constexpr const char *kEmbeddingUnit = "embedding", *kLayerUnit = "layer",
+                            *kPredictionUnit = "prediction module", *kHeadUnit = "head";
+
+// One embedding, the layers, the prediction modules, one head. With Llama's names when none are given.
+std::vector<Unit> transformer_units(const ModelConfig& config, const TransformerNames& names);
+std::vector<Unit> transformer_units(const ModelConfig& config);
+
 class Transformer : public Model {
  public:
-  // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise.
+  // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise. The part is of
+  // transformer_units().
   Transformer(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,
-              const StageRange& stage);
+              const ModelPart& part);
 
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
   const ModelConfig& config() const override { return config_; }
   at::ScalarType dtype() const override { return dtype_; }
   std::vector<TensorSpec> boundary(int64_t b, int64_t s) const override;
   std::vector<std::string> loss_names() const override;
-  Parameter* embedding_weight() override { return embedding_ ? &embedding_->weight() : nullptr; }
   std::map<int64_t, ExpertRouter*> routers() override;
   const std::vector<Block>& blocks() const override { return blocks_; }
   std::vector<BlockCost> block_costs(const CostShape& shape) const override;
@@ -38,8 +47,13 @@ class Transformer : public Model {
   LayerCost own_cost(const CostShape& shape) const override;
 
  private:
-  void make_ends(const LayerContext& context, const TransformerNames& names);
-  std::vector<Block> make_blocks() const;
+  void make(const Unit& unit, const LayerContext& context, const TransformerNames& names);
+  void make_embedding(const LayerContext& context, const TransformerNames& names);
+  void make_layer(const Unit& unit, const LayerContext& context, const TransformerNames& names);
+  void make_head(const LayerContext& context, const TransformerNames& names);
+  void add_block(Block block);
+  bool is_tied() const { return !config_.untie_embeddings_and_output_weights; }
+  double embedding_std() const { return config_.embedding_init_method_std.value_or(config_.init_method_std); }
   at::Tensor embed(const at::Tensor& tokens, const ForwardContext& context) const;
   RotaryAngles rotary_angles(const ForwardContext& forward) const;
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
@@ -58,6 +72,7 @@ class Transformer : public Model {
   std::unique_ptr<LearnedPositions> positions_;
   std::optional<HiddenDropout> embedding_dropout_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  std::vector<int64_t> layer_numbers_;  // of each, in the whole model
   std::unique_ptr<Norm> final_norm_;
   std::unique_ptr<LmHead> head_;
   std::vector<std::unique_ptr<PredictionModule>> predictions_;

@@ -216,10 +216,12 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
 // Every number of microbatches that the run has must fit the schedule.
 void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const int64_t size = config.parallel.pipeline_model_parallel_size;
-  const int64_t modules = config.model.num_prediction_modules();
-  std::vector<UserError> found = check_pipeline(config.pipeline, size, config.model.num_layers, modules);
+  ModelConfig model = config.model;
+  model.vocab_size = d.vocab_size;
+  const std::vector<Unit> units = model_units(model);
+  std::vector<UserError> found = check_pipeline(config.pipeline, size, units);
   if (found.empty()) {
-    d.pipeline = make_pipeline_plan(config.pipeline, size, config.model.num_layers, modules);
+    d.pipeline = make_pipeline_plan(config.pipeline, size, units);
     std::set<int64_t> numbers;
     for (int64_t consumed = 0; errors.empty() && consumed < d.train_samples;) {
       numbers.insert(d.batches.num_microbatches(consumed));

@@ -15,10 +15,9 @@ namespace megalith {
 namespace {
 
 PipelinePlan plan_of_whole(const Model& model) {
-  const StageRange& stage = model.stage();
   PipelinePlan plan;
-  plan.stages = {
-      {stage.first_layer, stage.num_layers, stage.has_embedding, stage.has_head, stage.num_prediction_modules}};
+  plan.units = model.part().units;
+  plan.stages = {model.part().range};
   return plan;
 }
 
@@ -90,11 +89,9 @@ std::map<int64_t, ExpertRouter*> PipelinedModel::routers() const {
   return all;
 }
 
-bool PipelinedModel::has_head() const {
-  for (const Model* model : chunks_.models) {
-    if (model->stage().has_head) return true;
-  }
-  return false;
+bool PipelinedModel::has_last_stage() const {
+  return std::any_of(chunks_.models.begin(), chunks_.models.end(),
+                     [](const Model* model) { return model->part().is_last(); });
 }
 
 std::string PipelinedModel::gather_trace() const {
@@ -163,7 +160,7 @@ void PipelinedModel::evaluate(int num_microbatches, const MakeInput& make_input,
   const at::NoGradGuard no_grad;
   for (size_t chunk = 0; chunk < stages_.size(); ++chunk) {
     Stage::Run run{.make_input = make_input, .head = head, .on_output = {}};
-    if (chunks_.models[chunk]->stage().has_head) run.on_output = on_output;
+    if (chunks_.models[chunk]->part().is_last()) run.on_output = on_output;
     stages_[chunk]->begin(std::move(run));
   }
   executor_->run(schedule_for(num_microbatches, /*is_training=*/false));
@@ -172,7 +169,8 @@ void PipelinedModel::evaluate(int num_microbatches, const MakeInput& make_input,
 at::Tensor PipelinedModel::broadcast_from_head(const at::Tensor& mine, at::IntArrayRef shape, at::ScalarType dtype,
                                                std::string_view label) {
   if (groups_.pp->size() == 1) return mine;
-  const at::Tensor tensor = has_head() ? mine.contiguous() : at::empty(shape, at::TensorOptions(device_).dtype(dtype));
+  const at::Tensor tensor =
+      has_last_stage() ? mine.contiguous() : at::empty(shape, at::TensorOptions(device_).dtype(dtype));
   const PipelineShape shape_of_pipeline = chunks_.plan.shape(1);
   groups_.pp->broadcast(tensor, shape_of_pipeline.rank_of(shape_of_pipeline.num_stages() - 1), label).wait();
   return tensor;

@@ -36,7 +36,7 @@ class PipelinedModel {
   // Of all chunks of this rank.
   std::map<int64_t, ExpertRouter*> routers() const;
   const PipelinePlan& plan() const { return chunks_.plan; }
-  bool has_head() const;
+  bool has_last_stage() const;
 
   // A microbatch as the chunks take it, when it is about to run.
   using MakeInput = std::function<ModelInput(int microbatch)>;
@@ -47,7 +47,7 @@ class PipelinedModel {
   void train(int num_microbatches, const MakeInput& make_input, const std::function<void(bool is_last)>& before_forward,
              const std::function<void(const ModelOutput&)>& on_output);
 
-  // Forward without gradients. on_output is called on the ranks that have the head.
+  // Forward without gradients. on_output is called on the ranks that have the last stage.
   void evaluate(int num_microbatches, const MakeInput& make_input, HeadOutput head,
                 const std::function<void(int microbatch, ModelOutput)>& on_output);
 

@@ -22,10 +22,11 @@ std::string with_separators(int64_t value) {
 std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
   PipelineCosts costs;
   std::string layers;
-  for (const StageLayers& stage : plan.stages) {
-    const auto time = static_cast<double>(stage.num_layers);
+  for (const UnitRange& stage : plan.stages) {
+    const int64_t num_layers = plan.layers_of(stage).count;
+    const auto time = static_cast<double>(num_layers);
     costs.stages.push_back({.forward = time, .input_backward = time, .weight_backward = time});
-    layers += fmt::format("{}{}", layers.empty() ? "" : " ", stage.num_layers);
+    layers += fmt::format("{}{}", layers.empty() ? "" : " ", num_layers);
   }
   const PipelineSchedule schedule = plan.schedule(narrow<int>(num_microbatches));
   const PipelineSimulation simulation = simulate_pipeline(schedule, costs);
@@ -73,14 +74,15 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   ModelConfig whole = built.config();
   whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
   const LayerContext context{.groups = &alone, .dtype = d.dtype, .device = at::kMeta};
-  const auto build_whole = [&](int64_t num_prediction_modules) {
-    StageRange everything = StageRange::whole(whole);
-    everything.num_prediction_modules = num_prediction_modules;
-    return family_for(whole).build(whole, context, everything);
-  };
+  const ModelFamily& family = family_for(whole);
+  const auto all = family.build_whole(whole, context);
   const int64_t num_modules = whole.num_prediction_modules();
-  const auto all = build_whole(num_modules);
-  numbers.parameters = num_modules == 0 ? all->num_parameters() : build_whole(0)->num_parameters();
+  numbers.parameters = all->num_parameters();
+  if (num_modules > 0) {
+    std::vector<Unit> units = family.units(whole);
+    std::erase_if(units, [](const Unit& unit) { return unit.letter == UnitLetter::kPrediction; });
+    numbers.parameters = family.build(whole, context, ModelPart::whole(std::move(units)))->num_parameters();
+  }
   numbers.prediction_parameters = all->num_parameters() - numbers.parameters;
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
   // Forward of one sequence, three times over: backward is twice the forward.

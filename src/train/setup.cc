@@ -1,7 +1,12 @@
 // Building a run's objects; see setup.h.
 #include "train/setup.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
+#include <set>
+#include <span>
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
@@ -59,6 +64,34 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
                   "use_torch_fsdp2), or choose a smaller one");
 }
 
+// The parameters of which several ranks of the pipeline hold copies.
+std::set<std::string> copied_parameters(const PipelinePlan& pipeline, const Groups& groups) {
+  std::set<std::string> copied;
+  const std::set<int> ends = {0, groups.pp->size() - 1};
+  for (const auto& [parameter, ranks] : pipeline.parameter_holders()) {
+    if (ranks.size() == 1) continue;
+    // Groups::embedding sums their gradients.
+    MEGALITH_CHECK(ranks == ends, "copies of {} on ranks {} of a pipeline of {}: only its two ends have a group",
+                   parameter, fmt::join(ranks, ", "), groups.pp->size());
+    copied.insert(parameter);
+  }
+  return copied;
+}
+
+// What these units use of the chunks that this rank has built so far.
+std::map<std::string, Parameter*> find_used_parameters(std::span<const Unit> units, const BuiltModel& built) {
+  std::set<std::string> names;
+  for (const Unit& unit : units) {
+    for (const UsedParameter& used : unit.uses) names.insert(used.parameter);
+  }
+  std::map<std::string, Parameter*> found;
+  if (names.empty()) return found;
+  for (Parameter* parameter : built.parameters()) {
+    if (names.contains(parameter->name())) found.emplace(parameter->name(), parameter);
+  }
+  return found;
+}
+
 }  // namespace
 
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device, bool allocates_weights) {
@@ -86,22 +119,18 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
   if (pipeline.splits_backward()) built.deferred = std::make_unique<DeferredGradients>();
   context.deferred_gradients = built.deferred.get();
   built.family = &family_for(config);
-  const int rank = context.groups->pp->rank(), last = shape.num_stages() - 1;
-  const bool are_ends_apart = shape.rank_of(0) != shape.rank_of(last);
-  Parameter* embedding = nullptr;
+  const int rank = context.groups->pp->rank();
+  const std::set<std::string> copied = copied_parameters(pipeline, *context.groups);
   for (int chunk = 0; chunk < pipeline.num_chunks; ++chunk) {
-    const StageLayers& layers = pipeline.stages.at(static_cast<size_t>(shape.stage_of(rank, chunk)));
-    built.recompute.push_back(make_recompute_plan(recompute, layers.first_layer, layers.num_layers));
-    const StageRange stage{.first_layer = layers.first_layer,
-                           .num_layers = layers.num_layers,
-                           .has_embedding = layers.has_embedding,
-                           .has_head = layers.has_head,
-                           .layers_per_block = built.recompute.back().layers_per_block,
-                           .tied_embedding = embedding,
-                           .is_embedding_shared = are_ends_apart,
-                           .num_prediction_modules = layers.num_prediction_modules};
-    built.chunks.push_back(built.family->build(config, context, stage));
-    if (embedding == nullptr) embedding = built.chunks.back()->embedding_weight();
+    const UnitRange& stage = pipeline.stages.at(static_cast<size_t>(shape.stage_of(rank, chunk)));
+    const LayerRange layers = pipeline.layers_of(stage);
+    built.recompute.push_back(make_recompute_plan(recompute, layers.first, layers.count));
+    ModelPart part{.units = pipeline.units,
+                   .range = stage,
+                   .layers_per_block = built.recompute.back().layers_per_block,
+                   .copied = copied};
+    part.found = find_used_parameters(part.own_units(), built);
+    built.chunks.push_back(built.family->build(config, context, part));
   }
   return built;
 }

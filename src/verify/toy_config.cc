@@ -26,7 +26,7 @@ bool cuts_stages(const RecomputeOptions& recompute, const PipelinePlan& plan) {
   if (!recompute.recompute_layer_ids.empty()) return true;
   if (recompute.recompute_method == "uniform") return count > 1;
   return count > 0 && std::any_of(plan.stages.begin(), plan.stages.end(),
-                                  [&](const StageLayers& stage) { return stage.num_layers > count; });
+                                  [&](const UnitRange& stage) { return plan.layers_of(stage).count > count; });
 }
 
 void shrink_recompute(const PipelinePlan& plan, const std::vector<int64_t>& sources, RecomputeOptions& recompute) {
@@ -182,29 +182,30 @@ CheckedConfig resolve_for_check(const ConfigInputs& inputs, int64_t launched_ran
 }
 
 ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
-  const std::vector<StageLayers>& stages = user.derived.pipeline.stages;
+  std::vector<LayerRange> stages;
+  for (const UnitRange& stage : user.derived.pipeline.stages) stages.push_back(user.derived.pipeline.layers_of(stage));
   const int64_t base = cuts_stages(user.config.recompute, user.derived.pipeline) ? 2 : 1;
   ToyLayers toy;
-  const auto add_layers = [&](const StageLayers& stage, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) toy.sources.push_back(stage.first_layer + i * stage.num_layers / count);
+  const auto add_layers = [&](const LayerRange& stage, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) toy.sources.push_back(stage.first + i * stage.count / count);
   };
   const int64_t num_ranks = world.parallel.pipeline_model_parallel_size;
   if (num_ranks == 1) {
-    const StageLayers whole{.first_layer = 0, .num_layers = user.config.model.num_layers};
+    const LayerRange whole{.first = 0, .count = user.config.model.num_layers};
     const int64_t kinds = world.parallel.context_parallel_size > 1 && world.parallel.cp_comm_type.size() > 1 ? 4 : 2;
-    add_layers(whole, std::min(whole.num_layers, std::max(2 * base, kinds)));
+    add_layers(whole, std::min(whole.count, std::max(2 * base, kinds)));
     return toy;
   }
   int64_t shortest = user.config.model.num_layers;
-  for (const StageLayers& stage : stages) {
-    if (stage.num_layers > 0) shortest = std::min(shortest, stage.num_layers);
+  for (const LayerRange& stage : stages) {
+    if (stage.count > 0) shortest = std::min(shortest, stage.count);
   }
   const int64_t num_stages = num_ranks * user.derived.pipeline.num_chunks, last = std::ssize(stages) - 1;
   for (int64_t i = 0; i < num_stages; ++i) {
     // The ends stand for the ends.
-    const StageLayers& stage = stages[static_cast<size_t>((2 * i * last + num_stages - 1) / (2 * (num_stages - 1)))];
-    const int64_t wanted = stage.num_layers == 0 ? 0 : stage.num_layers == shortest ? base : base + 1;
-    const int64_t count = std::min(wanted, stage.num_layers);
+    const LayerRange& stage = stages[static_cast<size_t>((2 * i * last + num_stages - 1) / (2 * (num_stages - 1)))];
+    const int64_t wanted = stage.count == 0 ? 0 : stage.count == shortest ? base : base + 1;
+    const int64_t count = std::min(wanted, stage.count);
     add_layers(stage, count);
     toy.pipeline_layout += i == 0 ? "E" : "|";
     toy.pipeline_layout.append(static_cast<size_t>(count), 't');

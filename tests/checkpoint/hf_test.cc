@@ -142,9 +142,9 @@ TEST(Hf, StagesOfAPipelineShareOneFolder) {
   save(folder.path() / "one", config, Groups::single());
   ThreadWorld(2).run(Mesh({.pp = 2}), [&](Groups& groups) {
     const bool is_first = groups.pp->is_first();
-    const auto stage = family_for(config).build(
-        config, {.groups = &groups, .dtype = at::kFloat},
-        {.first_layer = is_first ? 0 : 1, .num_layers = 1, .has_embedding = is_first, .has_head = !is_first});
+    ModelPart part = ModelPart::whole(model_units(config));
+    part.range = is_first ? UnitRange{0, 2} : UnitRange{2, 2};  // embedding and layer, layer and head
+    const auto stage = family_for(config).build(config, {.groups = &groups, .dtype = at::kFloat}, part);
     load_hf(folder.path() / "one", model_tensors(stage->parameters()), groups);
     EXPECT_EQ(first_difference(*stage), "");
     save_hf(folder.path() / "two", model_tensors(stage->parameters()), family_for(config), config, groups,

@@ -32,7 +32,7 @@ inline ModelConfig tiny_llama() {
 // The whole model, with a number in all parameters that no weight has: what is not loaded is seen.
 inline std::unique_ptr<Model> unloaded_model(const ModelConfig& config, const Groups& groups,
                                              at::ScalarType dtype = at::kFloat) {
-  auto model = family_for(config).build(config, {.groups = &groups, .dtype = dtype}, StageRange::whole(config));
+  auto model = family_for(config).build_whole(config, {.groups = &groups, .dtype = dtype});
   for (Parameter* parameter : model->parameters()) parameter->data().fill_(-99);
   return model;
 }

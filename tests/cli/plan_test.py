@@ -56,6 +56,16 @@ def test_a_configuration_gives_the_pipeline(program, tmp_path):
     output = plan(program, "--config", file)
     assert "1f1b: 3 ranks with 1 stage each, 6 microbatches" in output
     assert re.search(r"^ +0  E 0-3 ", output, re.MULTILINE) and re.search(r"^ +2  8-11 L ", output, re.MULTILINE)
+    assert "prediction module" not in output
+
+
+# A layout that training takes. A module is a layer's worth of work, so the ends are equally long.
+def test_prediction_modules_are_in_the_plan(program):
+    words = ("--pipeline_model_parallel_size", 2, "--num_layers", 3, "--mtp_num_layers", 1, "--num_microbatches", 4)
+    output = plan(program, *words, "--pipeline_model_parallel_layout", "Ett|tmL")
+    ranks = re.findall(r"^ +[01]  (\S.*?)  +([\d.]+) ", output, re.MULTILINE)
+    assert ranks == [("E 0-1", "12"), ("2 m L", "12")]
+    assert "m prediction module" in output
 
 
 def test_the_drawing_is_sound_xml(program, tmp_path):

@@ -122,8 +122,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds({.cp_comm_type = layout.cp_comm_type});
-  PipelinePlan plan =
-      make_pipeline_plan(layout.pipeline, layout.pp, config.num_layers, config.num_prediction_modules());
+  PipelinePlan plan = make_pipeline_plan(layout.pipeline, layout.pp, model_units(config));
   if (mistake != nullptr && mistake->change_pipeline) plan = mistake->change_pipeline(std::move(plan), groups);
   const BuiltModel built = build_chunks(config, context, plan, layout.recompute);
   const TensorMap weights = weights_of(*test::build_model(config, tiny_context(Groups::single())), precision.dtype);
@@ -205,8 +204,7 @@ std::string Layout::text() const {
   if (cp_ulysses > 1) text += fmt::format(" ({} x {})", cp_ulysses, cp / cp_ulysses);
   if (is_sequence_parallel) text += ", sequence parallel";
   if (pp > 1) {
-    const PipelinePlan plan =
-        make_pipeline_plan(pipeline, pp, task.num_layers, config_of(task).num_prediction_modules());
+    const PipelinePlan plan = make_pipeline_plan(pipeline, pp, model_units(config_of(task)));
     text += fmt::format(", pp {} × {} ({})", pp, plan.num_chunks, plan.schedule(narrow<int>(num_microbatches())).name);
   }
   if (task.has_experts()) text += fmt::format(", ep {} etp {} {}", ep, etp == 0 ? tp : etp, dispatcher);

@@ -215,7 +215,15 @@ void add_data(std::vector<Mistake>& list) {
 void add_pipelines(std::vector<Mistake>& list) {
   list.push_back({.name = "pipeline: two stages hold each other's layers",
                   .change_pipeline = [](PipelinePlan plan, const Groups&) {
-                    if (plan.stages.size() > 1) std::swap(plan.stages[0].first_layer, plan.stages[1].first_layer);
+                    const auto layer_in = [&](size_t stage) {
+                      const UnitRange& range = plan.stages[stage];
+                      return std::find_if(plan.units.begin() + range.first, plan.units.begin() + range.end(),
+                                          [](const Unit& unit) { return unit.letter == UnitLetter::kLayer; });
+                    };
+                    if (plan.stages.size() > 1 && plan.layers_of(plan.stages[0]).count > 0 &&
+                        plan.layers_of(plan.stages[1]).count > 0) {
+                      std::iter_swap(layer_in(0), layer_in(1));
+                    }
                     return plan;
                   }});
   list.push_back({.name = "pipeline: the last stage reads the microbatches in another order",

@@ -138,9 +138,7 @@ TEST(Deepseek, ParameterCountsAreTheModels) {
     context.groups = &groups;
     context.device = at::kMeta;
     context.dtype = at::kBFloat16;
-    const ModelConfig config = read_deepseek(published);
-    const auto model = deepseek_family(published).build(
-        config, context, {.first_layer = 0, .num_layers = config.num_layers, .has_embedding = true, .has_head = true});
+    const auto model = deepseek_family(published).build_whole(read_deepseek(published), context);
     int64_t count = 0;
     for (const Parameter* parameter : model->parameters()) {
       if (parameter->name().find("correction_bias") != std::string::npos) continue;

@@ -38,7 +38,7 @@ inline LayerContext tiny_context(const Groups& groups, at::ScalarType dtype = at
 }
 
 inline std::unique_ptr<Model> build_model(const ModelConfig& config, const LayerContext& context) {
-  return family_for(config).build(config, context, StageRange::whole(config));
+  return family_for(config).build_whole(config, context);
 }
 
 // Tokens drawn by a fixed rule, a third of the loss weights 0, the others uneven; positions and documents start anew at

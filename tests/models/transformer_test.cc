@@ -13,6 +13,38 @@ namespace {
 
 using namespace test;
 
+// Of all parameters, of a model cut into these chunks; those of copies are summed.
+TensorMap gradients_of_chunks(const ModelConfig& config, const std::vector<UnitRange>& ranges, const TensorMap& weights,
+                              const NaiveInput& batch) {
+  const Groups groups = Groups::single();
+  std::vector<std::unique_ptr<Model>> chunks;
+  std::vector<Bundle> sent, received(1);
+  const ModelInput input = model_input(batch);
+  for (const UnitRange& range : ranges) {
+    ModelPart part = ModelPart::whole(model_units(config));
+    part.range = range;
+    chunks.push_back(family_for(config).build(config, tiny_context(groups), part));
+    load(*chunks.back(), weights);
+    attach_gradients(*chunks.back());
+    ModelOutput output = chunks.back()->forward(input, received.back(), HeadOutput::kLoss);
+    if (!output.terms.empty()) output.terms[0].objective.backward();
+    sent.push_back(output.boundary);
+    received.emplace_back();
+    for (const auto& [name, tensor] : sent.back().tensors) {
+      received.back().set(name, tensor.detach().set_requires_grad(true));
+    }
+  }
+  EXPECT_TRUE(sent.back().tensors.empty());
+  TensorMap gradients;
+  for (size_t chunk = chunks.size(); chunk-- > 0;) {
+    if (chunk + 1 < chunks.size()) sent[chunk].at("hidden").backward(received[chunk + 1].at("hidden").grad());
+    for (const auto& [name, gradient] : gradients_of(*chunks[chunk])) {
+      gradients[name] = gradients.contains(name) ? gradients[name] + gradient : gradient;
+    }
+  }
+  return gradients;
+}
+
 TEST(Transformer, ChunksInARowGiveTheWholeModelsLossAndGradients) {
   const Groups groups = Groups::single();
   for (const bool is_untied : {true, false}) {
@@ -23,32 +55,43 @@ TEST(Transformer, ChunksInARowGiveTheWholeModelsLossAndGradients) {
     const TensorMap weights = golden_weights(*whole, at::kDouble);
     const TensorMap expected = naive_gradients(config, weights, batch, 1);
 
-    const ModelFamily& family = family_for(config);
-    const auto first =
-        family.build(config, tiny_context(groups), {.first_layer = 0, .num_layers = 1, .has_head = false});
-    const auto last =
-        family.build(config, tiny_context(groups), {.first_layer = 1, .num_layers = 1, .has_embedding = false});
-    for (Model* chunk : {first.get(), last.get()}) {
-      load(*chunk, weights);
-      attach_gradients(*chunk);
-    }
-    const ModelInput input = model_input(batch);
-    const Bundle sent = first->forward(input, {}, HeadOutput::kLoss).boundary;
-    Bundle received;
-    received.set("hidden", sent.at("hidden").detach().set_requires_grad(true));
-    last->forward(input, received, HeadOutput::kLoss).terms[0].objective.backward();
-    sent.at("hidden").backward(received.at("hidden").grad());
-
-    TensorMap gradients = gradients_of(*last);
-    for (const auto& [name, gradient] : gradients_of(*first)) {
-      // A tied table lives on both chunks; its gradient is the sum of the two.
-      gradients[name] = gradients.contains(name) ? gradients[name] + gradient : gradient;
-    }
-    ASSERT_EQ(gradients.size(), expected.size());
-    for (const auto& [name, gradient] : expected) {
-      EXPECT_LT(relative_difference(gradients.at(name), gradient), 1e-9) << name;
+    // In two, and a chunk for every unit: embedding, two layers, head.
+    for (const std::vector<UnitRange>& ranges :
+         {std::vector<UnitRange>{{0, 2}, {2, 2}}, {{0, 1}, {1, 1}, {2, 1}, {3, 1}}}) {
+      const TensorMap gradients = gradients_of_chunks(config, ranges, weights, batch);
+      ASSERT_EQ(gradients.size(), expected.size());
+      for (const auto& [name, gradient] : expected) {
+        EXPECT_LT(relative_difference(gradients.at(name), gradient), 1e-9) << name;
+      }
     }
   }
+}
+
+// A head finds the table where the rank has it, and then there is one Parameter; otherwise it holds a copy.
+TEST(Transformer, AChunkUsesTheParametersThatItsRankHas) {
+  ModelConfig config = tiny_config();
+  config.untie_embeddings_and_output_weights = false;
+  config.mtp_num_layers = 1;
+  const Groups groups = Groups::single();
+  ModelPart part = ModelPart::whole(model_units(config));
+  const int64_t end = part.range.end();
+  part.range = {0, 1};
+  const auto embedding = family_for(config).build(config, tiny_context(groups), part);
+  ASSERT_EQ(embedding->parameters().size(), 1u);
+  Parameter* table = embedding->parameters()[0];
+  const auto tables_of_end = [&] {
+    part.range = {end - 2, 2};  // the prediction module and the head
+    const auto model = family_for(config).build(config, tiny_context(groups), part);
+    int64_t count = 0;
+    model->for_each_parameter([&](Parameter& one) { count += one.name() == table->name(); });
+    return count;
+  };
+  EXPECT_EQ(tables_of_end(), 1);
+  part.found = {{table->name(), table}};
+  EXPECT_EQ(tables_of_end(), 0);
+  // A module whose head lies elsewhere has nobody to compute its loss.
+  part.range = {end - 2, 1};
+  EXPECT_THROW(family_for(config).build(config, tiny_context(groups), part), InternalError);
 }
 
 TEST(Transformer, GenerationWithACacheGivesTheLogitsOfTheFullForward) {
@@ -230,10 +273,9 @@ TEST(Transformer, ATiedHeadOfAPipelineIsAnEmbedding) {
   ModelConfig config = tiny_config();
   config.untie_embeddings_and_output_weights = false;
   const Groups groups = Groups::single();
-  StageRange last = StageRange::whole(config);
-  last.first_layer = last.num_layers = 1;
-  last.has_embedding = false;
-  last.is_embedding_shared = true;
+  ModelPart last = ModelPart::whole(model_units(config));
+  last.range = {2, 2};
+  last.copied = {"model.embed_tokens.weight"};
   const auto model = family_for(config).build(config, tiny_context(groups), last);
   int num_tables = 0;
   for (const Parameter* parameter : model->parameters()) {

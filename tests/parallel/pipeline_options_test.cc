@@ -5,35 +5,53 @@
 
 #include "config/option.h"
 #include "core/strings.h"
+#include "models/transformer.h"
 
 namespace megalith {
 namespace {
 
+std::vector<Unit> decoder(int64_t layers, int64_t modules = 0) {
+  ModelConfig config;
+  config.num_layers = layers;
+  config.mtp_num_layers = modules;
+  return transformer_units(config);
+}
+
 // "message / remedy", one a line.
-std::string refusals(const PipelineOptions& options, int64_t ranks, int64_t layers, int64_t modules = 0) {
+std::string refusals(const PipelineOptions& options, int64_t ranks, std::span<const Unit> units) {
   std::vector<std::string> lines;
-  for (const UserError& error : check_pipeline(options, ranks, layers, modules)) {
+  for (const UserError& error : check_pipeline(options, ranks, units)) {
     lines.push_back(error.message() + " / " + error.remedy());
   }
   return join(lines, "\n");
 }
+std::string refusals(const PipelineOptions& options, int64_t ranks, int64_t layers, int64_t modules = 0) {
+  return refusals(options, ranks, decoder(layers, modules));
+}
 
 // The stages in the letters of a layout.
-std::string layout_of(const PipelineOptions& options, int64_t ranks, int64_t layers, int64_t modules = 0) {
-  EXPECT_EQ(refusals(options, ranks, layers, modules), "");
-  const PipelinePlan plan = make_pipeline_plan(options, ranks, layers, modules);
+std::string layout_of(const PipelineOptions& options, int64_t ranks, std::span<const Unit> units) {
+  EXPECT_EQ(refusals(options, ranks, units), "");
+  const PipelinePlan plan = make_pipeline_plan(options, ranks, units);
   EXPECT_EQ(plan.num_ranks, ranks);
   EXPECT_EQ(static_cast<int64_t>(plan.stages.size()), ranks * plan.num_chunks);
   std::vector<std::string> stages;
-  int64_t next_layer = 0;
-  for (const StageLayers& stage : plan.stages) {
-    EXPECT_EQ(stage.first_layer, next_layer);
-    next_layer += stage.num_layers;
-    stages.push_back((stage.has_embedding ? "E" : "") + std::string(static_cast<size_t>(stage.num_layers), 't') +
-                     std::string(static_cast<size_t>(stage.num_prediction_modules), 'm') + (stage.has_head ? "L" : ""));
+  int64_t next_unit = 0, next_layer = 0;
+  for (const UnitRange& stage : plan.stages) {
+    EXPECT_EQ(stage.first, next_unit);
+    EXPECT_EQ(plan.layers_of(stage).first, next_layer);
+    next_unit = stage.end();
+    next_layer += plan.layers_of(stage).count;
+    std::string& letters = stages.emplace_back();
+    for (const Unit& unit : units_in(plan.units, stage)) {
+      letters += unit.letter == UnitLetter::kNone ? '.' : static_cast<char>(unit.letter);
+    }
   }
-  EXPECT_EQ(next_layer, layers);
+  EXPECT_EQ(next_unit, std::ssize(units));
   return join(stages, "|");
+}
+std::string layout_of(const PipelineOptions& options, int64_t ranks, int64_t layers, int64_t modules = 0) {
+  return layout_of(options, ranks, decoder(layers, modules));
 }
 
 TEST(PipelineOptions, LayersAreSharedOutEvenly) {
@@ -133,9 +151,66 @@ TEST(PipelineOptions, ALayoutSaysItAll) {
   EXPECT_EQ(check_pipeline({.pipeline_model_parallel_layout = "t||t",
                             .decoder_first_pipeline_num_layers = 1,
                             .account_for_loss_in_pipeline_split = true},
-                           2, 3)
+                           2, decoder(3))
                 .size(),
             7u);
+}
+
+// Lists that are no decoder's: what a layout does not write goes with its neighbour, layers need not be worth the same.
+TEST(PipelineOptions, AnyListOfUnitsIsCut) {
+  const UsedParameter table{.unit = "embed", .parameter = "shared.weight"};
+  const auto layer = [](const std::string& name, int64_t worth) {
+    return Unit{
+        .name = name, .letter = UnitLetter::kLayer, .layers_worth = worth, .reads = {"hidden"}, .gives = {"hidden"}};
+  };
+  // An encoder with a norm behind it, a decoder with an embedding in front.
+  std::vector<Unit> t5 = {{.name = "embed", .letter = UnitLetter::kEmbedding, .gives = {"hidden"}},
+                          layer("encoder.0", 1),
+                          layer("encoder.1", 1),
+                          {.name = "encoder.norm", .reads = {"hidden"}, .gives = {"memory"}},
+                          {.name = "decoder.embed", .gives = {"hidden"}, .uses = {table}},
+                          layer("decoder.0", 1),
+                          layer("decoder.1", 1),
+                          {.name = "head", .letter = UnitLetter::kHead, .reads = {"hidden"}, .uses = {table}}};
+  t5[2].stays_with_next = true;
+  t5[5].reads = t5[6].reads = {"hidden", "memory"};
+  EXPECT_EQ(layout_of({}, 2, t5), "Ett.|.ttL");
+  EXPECT_EQ(layout_of({}, 4, t5), "Et|t.|.t|tL");
+  EXPECT_EQ(layout_of({.pipeline_model_parallel_layout = "Ett|t|tL"}, 3, t5), "Ett.|.t|tL");
+  EXPECT_EQ(layout_of({.pipeline_model_parallel_layout = "E|tt|ttL"}, 3, t5), "E|tt.|.ttL");
+  EXPECT_EQ(layout_of({.decoder_first_pipeline_num_layers = 1}, 2, t5), "Et|t..ttL");
+  EXPECT_EQ(boundary_before(t5, make_pipeline_plan({}, 4, t5).stages[3].first),
+            (std::vector<std::string>{"hidden", "memory"}));
+
+  // Who holds the table: the first rank, the one where the decoder begins, the last.
+  using Holders = std::map<std::string, std::set<int>>;
+  const auto holders = [](const PipelineOptions& options, int64_t ranks, const std::vector<Unit>& units) {
+    return make_pipeline_plan(options, ranks, units).parameter_holders();
+  };
+  EXPECT_EQ(holders({}, 4, t5), (Holders{{"shared.weight", {0, 2, 3}}}));
+  EXPECT_EQ(holders({}, 2, t5), (Holders{{"shared.weight", {0, 1}}}));
+  EXPECT_EQ(holders({.pp_algorithm = "zbv"}, 2, t5), (Holders{{"shared.weight", {0, 1}}}));
+  EXPECT_EQ(holders({}, 1, t5), (Holders{{"shared.weight", {0}}}));
+  EXPECT_EQ(holders({}, 4, decoder(4)), (Holders{{"model.embed_tokens.weight", {0, 3}}}));
+  EXPECT_EQ(holders({.pp_algorithm = "zbv"}, 2, decoder(4)), (Holders{{"model.embed_tokens.weight", {0}}}));
+  EXPECT_EQ(holders({.num_virtual_stages_per_pipeline_rank = 2}, 2, decoder(4)),
+            (Holders{{"model.embed_tokens.weight", {0, 1}}}));
+  ModelConfig untied;
+  untied.num_layers = 4;
+  untied.untie_embeddings_and_output_weights = true;
+  EXPECT_EQ(holders({}, 2, transformer_units(untied)), Holders());
+  untied.mtp_num_layers = 1;  // prediction modules embed too
+  EXPECT_EQ(holders({}, 2, transformer_units(untied)), (Holders{{"model.embed_tokens.weight", {0, 1}}}));
+
+  // Two double blocks and four single ones of half their work.
+  std::vector<Unit> flux = {{.name = "in", .letter = UnitLetter::kEmbedding, .gives = {"hidden"}}};
+  for (int64_t i = 0; i < 6; ++i) flux.push_back(layer(std::to_string(i), i < 2 ? 2 : 1));
+  flux.push_back({.name = "out", .letter = UnitLetter::kHead, .reads = {"hidden"}});
+  EXPECT_EQ(layout_of({}, 2, flux), "Ett|ttttL");
+  EXPECT_EQ(layout_of({}, 4, flux), "Et|t|tt|ttL");
+  EXPECT_EQ(layout_of({.num_virtual_stages_per_pipeline_rank = 2}, 2, flux), "Et|t|tt|ttL");
+  EXPECT_EQ(refusals({}, 8, flux).substr(0, 73),  // an eighth is half a double block
+            "num_layers 6 cannot be cut into pipeline_model_parallel_size 8 equal stag");
 }
 
 TEST(PipelineLayout, TheParserRepeatsAndPointsAtMistakes) {
@@ -168,7 +243,7 @@ TEST(PipelineLayout, TheParserRepeatsAndPointsAtMistakes) {
 }
 
 TEST(PipelineOptions, AlgorithmsHaveTheirNamesAndTheirNumbersOfStages) {
-  const auto plan = [](const PipelineOptions& options) { return make_pipeline_plan(options, 2, 8); };
+  const auto plan = [](const PipelineOptions& options) { return make_pipeline_plan(options, 2, decoder(8)); };
   EXPECT_EQ(plan({}).algorithm, PipelineAlgorithm::k1f1b);
   EXPECT_EQ(plan({.pp_algorithm = "GPipe"}).algorithm, PipelineAlgorithm::kGpipe);
   EXPECT_EQ(plan({.pp_algorithm = "zero_bubble"}).algorithm, PipelineAlgorithm::kZeroBubble);
@@ -186,7 +261,7 @@ TEST(PipelineOptions, AlgorithmsHaveTheirNamesAndTheirNumbersOfStages) {
   EXPECT_EQ(plan({.pp_algorithm = "1f1b-interleaved", .num_virtual_stages_per_pipeline_rank = 4}).shape(4).num_stages(),
             8);
   // One rank needs no order.
-  EXPECT_EQ(make_pipeline_plan({.pp_algorithm = "zbv"}, 1, 3).schedule(3).name, "1f1b");
+  EXPECT_EQ(make_pipeline_plan({.pp_algorithm = "zbv"}, 1, decoder(3)).schedule(3).name, "1f1b");
 
   const auto refused = [](const PipelineOptions& options) { return refusals(options, 2, 8); };
   EXPECT_EQ(refused({.pp_algorithm = "zero-bubble-heuristic"}),
@@ -234,7 +309,7 @@ TEST(PipelineOptions, OptionsThatContradictEachOtherAreRefusedTogether) {
                              .num_virtual_stages_per_pipeline_rank = 2,
                              .decoder_first_pipeline_num_layers = 3,
                              .account_for_loss_in_pipeline_split = true};
-  EXPECT_EQ(check_pipeline(many, 2, 8).size(), 4u);
+  EXPECT_EQ(check_pipeline(many, 2, decoder(8)).size(), 4u);
 }
 
 TEST(PipelineOptions, OneRankHasNoStagesToCut) {
@@ -254,7 +329,8 @@ TEST(PipelineOptions, OneRankHasNoStagesToCut) {
 TEST(PipelineOptions, MicrobatchesComeInGroups) {
   const auto plan = [](std::optional<int64_t> group) {
     return make_pipeline_plan(
-        {.num_virtual_stages_per_pipeline_rank = 2, .microbatch_group_size_per_virtual_pipeline_stage = group}, 4, 8);
+        {.num_virtual_stages_per_pipeline_rank = 2, .microbatch_group_size_per_virtual_pipeline_stage = group}, 4,
+        decoder(8));
   };
   EXPECT_EQ(plan({}).microbatch_group, 0);
   EXPECT_EQ(plan(6).microbatch_group, 6);
@@ -277,7 +353,7 @@ TEST(PipelineOptions, MicrobatchesComeInGroups) {
                                            {.pp_algorithm = "gpipe", .num_virtual_stages_per_pipeline_rank = 2},
                                            {.pp_algorithm = "zero-bubble"},
                                            {.pp_algorithm = "zbv"}}) {
-      EXPECT_TRUE(works(make_pipeline_plan(options, 4, 8), m)) << m;
+      EXPECT_TRUE(works(make_pipeline_plan(options, 4, decoder(8)), m)) << m;
     }
   }
   EXPECT_EQ(check_microbatches(plan({}), 6).at(0).message(),

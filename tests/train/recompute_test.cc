@@ -74,8 +74,9 @@ struct RecomputedChunk {
     LayerContext context = test::tiny_context(groups, setting.dtype, setting.kernels);
     context.is_sequence_parallel = setting.is_sequence_parallel;
     context.recompute = options.selective();
-    model = family_for(config).build(config, context,
-                                     {.num_layers = config.num_layers, .layers_per_block = plan.layers_per_block});
+    ModelPart part = ModelPart::whole(model_units(config));
+    part.layers_per_block = plan.layers_per_block;
+    model = family_for(config).build(config, context, part);
     test::load(*model, test::golden_weights(*model, setting.dtype));
   }
   void run_through(BlockRunner* outer) {

@@ -76,12 +76,17 @@ constexpr MissingAlgorithm kMissingAlgorithms[] = {
 // Reads the options into a plan and gathers what is wrong on the way; the plan is complete when nothing is.
 class PlanMaker {
  public:
-  PlanMaker(const PipelineOptions& options, int64_t pipeline_size, int64_t num_layers, int64_t num_prediction_modules)
-      : o_(options), p_(pipeline_size), num_layers_(num_layers), num_modules_(num_prediction_modules) {
+  PlanMaker(const PipelineOptions& options, int64_t pipeline_size, std::span<const Unit> units)
+      : o_(options),
+        p_(pipeline_size),
+        num_layers_(count_units(units, UnitLetter::kLayer)),
+        num_modules_(count_units(units, UnitLetter::kPrediction)) {
+    check_units(units);
+    plan.units.assign(units.begin(), units.end());
     read_algorithm();
     if (p_ == 1) {
       check_single();
-      if (errors.empty()) plan.stages = {{0, num_layers_, true, true, num_modules_}};
+      if (errors.empty()) plan.stages = {{0, std::ssize(units)}};
       return;
     }
     check_one_way_to_say_chunks();
@@ -203,12 +208,11 @@ class PlanMaker {
       plan.num_chunks = narrow<int>(num_stages / p_);
     }
     check_letters(stages);
-    int64_t next_layer = 0;
-    for (const std::string& stage : stages) {
-      const auto count = [&](char letter) { return std::count(stage.begin(), stage.end(), letter); };
-      plan.stages.push_back({next_layer, count('t'), count('E') > 0, count('L') > 0, count('m')});
-      next_layer += count('t');
-    }
+    if (!errors.empty()) return;
+    std::vector<int64_t> cuts;
+    int64_t num_letters = 0;
+    for (const std::string& stage : stages) cuts.push_back(behind_letters(num_letters += std::ssize(stage)));
+    cut_at(cuts);
   }
 
   void check_letters(const std::vector<std::string>& stages) {
@@ -244,6 +248,12 @@ class PlanMaker {
     } else if (num_modules_ > 0 && std::count(stages.back().begin(), stages.back().end(), 'm') != num_modules_) {
       wrong("has an m in another stage than L", "prediction modules use the head: write them in its stage, as in |tmL");
     }
+    if (!errors.empty()) return;
+    std::string expected;
+    for (const Unit& unit : plan.units) {
+      if (unit.letter != UnitLetter::kNone) expected += static_cast<char>(unit.letter);
+    }
+    MEGALITH_CHECK(all == expected, "a layout of {} for units {}", all, expected);
   }
 
   // ---- sizes ----
@@ -291,12 +301,13 @@ class PlanMaker {
       const int64_t layers = rank == 0 && first >= 0 ? first : rank == p_ - 1 && last >= 0 ? last : each;
       sizes.push_back(layers / chunks);
     }
-    fill(sizes);
+    cut_by_layers(sizes);
   }
 
   void share_out_evenly() {
     const int64_t embedding = o_.account_for_embedding_in_pipeline_split, loss = o_.account_for_loss_in_pipeline_split;
-    const int64_t counted = num_layers_ + embedding + loss;
+    int64_t counted = embedding + loss;
+    for (const Unit& unit : plan.units) counted += unit.letter == UnitLetter::kLayer ? unit.layers_worth : 0;
     const std::string layers =
         embedding + loss == 0
             ? fmt::format("num_layers {}", num_layers_)
@@ -313,19 +324,39 @@ class PlanMaker {
       }
       chunks = counted / (p_ * *per_stage);
     }
-    if (counted % (p_ * chunks) != 0) {
-      return refuse(chunks == 1
-                        ? fmt::format("{} cannot be cut into pipeline_model_parallel_size {} equal stages", layers, p_)
-                        : fmt::format("{} cannot be cut into pipeline_model_parallel_size {} × {} virtual "
-                                      "stages = {} equal stages",
-                                      layers, p_, chunks, p_ * chunks),
-                    even_remedy(p_ * chunks));
-    }
+    const auto refuse_shares = [&] {
+      refuse(chunks == 1
+                 ? fmt::format("{} cannot be cut into pipeline_model_parallel_size {} equal stages", layers, p_)
+                 : fmt::format("{} cannot be cut into pipeline_model_parallel_size {} × {} virtual stages = {} equal "
+                               "stages",
+                               layers, p_, chunks, p_ * chunks),
+             even_remedy(p_ * chunks));
+    };
+    if (counted % (p_ * chunks) != 0) return refuse_shares();
+    std::vector<int64_t> shares(static_cast<size_t>(p_ * chunks), counted / (p_ * chunks));
+    shares.front() -= embedding;
+    shares.back() -= loss;
+    const std::vector<int64_t> sizes = layers_of_shares(shares);
+    if (sizes.empty()) return refuse_shares();
     plan.num_chunks = narrow<int>(chunks);
-    std::vector<int64_t> sizes(static_cast<size_t>(p_ * chunks), counted / (p_ * chunks));
-    sizes.front() -= embedding;
-    sizes.back() -= loss;
-    fill(sizes);
+    cut_by_layers(sizes);
+  }
+
+  // How many layers in a row do each of these shares of the work; nothing when a share ends within a layer.
+  std::vector<int64_t> layers_of_shares(const std::vector<int64_t>& shares) const {
+    std::vector<int64_t> sizes;
+    auto unit = plan.units.begin();
+    for (const int64_t share : shares) {
+      int64_t worth = 0;
+      sizes.push_back(0);
+      for (; worth < share && unit != plan.units.end(); ++unit) {
+        if (unit->letter != UnitLetter::kLayer) continue;
+        worth += unit->layers_worth;
+        ++sizes.back();
+      }
+      if (worth != share) return {};
+    }
+    return sizes;
   }
 
   static std::string even_remedy(int64_t stages) {
@@ -335,20 +366,41 @@ class PlanMaker {
         stages);
   }
 
-  void fill(const std::vector<int64_t>& sizes) {
-    int64_t next_layer = 0;
-    for (const int64_t size : sizes) {
-      plan.stages.push_back({next_layer, size, false, false, 0});
-      next_layer += size;
+  // ---- cuts ----
+
+  // Of each stage's layers; what is no layer lies at the ends.
+  void cut_by_layers(const std::vector<int64_t>& sizes) {
+    int64_t num_letters = 0;
+    for (const Unit& unit : plan.units) {
+      if (unit.letter == UnitLetter::kLayer) break;
+      if (unit.letter == UnitLetter::kEmbedding) ++num_letters;
     }
-    plan.stages.front().has_embedding = plan.stages.back().has_head = true;
-    plan.stages.back().num_prediction_modules = num_modules_;
-    for (size_t i = 0; i < plan.stages.size(); ++i) {
-      const StageLayers& stage = plan.stages[i];
-      if (stage.num_layers > 0 || stage.has_embedding || stage.has_head) continue;
-      return refuse(fmt::format("stage {} of {} would hold nothing", i + 1, plan.stages.size()),
-                    "give every pipeline rank layers, or use fewer virtual stages");
+    std::vector<int64_t> cuts;
+    for (const int64_t size : sizes) cuts.push_back(behind_letters(num_letters += size));
+    cuts.back() = std::ssize(plan.units);
+    cut_at(cuts);
+  }
+
+  // The place in the list behind so many units that a layout writes, and behind those that stay with the last of them.
+  int64_t behind_letters(int64_t count) const {
+    const std::vector<Unit>& units = plan.units;
+    size_t place = 0;
+    for (; place < units.size() && count > 0; ++place) count -= units[place].letter == UnitLetter::kNone ? 0 : 1;
+    while (place > 0 && place < units.size() && units[place - 1].stays_with_next) ++place;
+    return static_cast<int64_t>(place);
+  }
+
+  void cut_at(const std::vector<int64_t>& ends) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i] <= begin) {
+        return refuse(fmt::format("stage {} of {} would hold nothing", i + 1, ends.size()),
+                      "give every pipeline rank layers, or use fewer virtual stages");
+      }
+      plan.stages.push_back({begin, ends[i] - begin});
+      begin = ends[i];
     }
+    MEGALITH_CHECK(begin == std::ssize(plan.units), "the stages end at unit {} of {}", begin, plan.units.size());
   }
 
   // ---- what an algorithm takes ----
@@ -399,24 +451,15 @@ class PlanMaker {
 
 }  // namespace
 
-std::vector<UserError> check_pipeline(const PipelineOptions& options, int64_t pipeline_size, int64_t num_layers,
-                                      int64_t num_prediction_modules) {
-  return PlanMaker(options, pipeline_size, num_layers, num_prediction_modules).errors;
+std::vector<UserError> check_pipeline(const PipelineOptions& options, int64_t pipeline_size,
+                                      std::span<const Unit> units) {
+  return PlanMaker(options, pipeline_size, units).errors;
 }
 
-PipelinePlan make_pipeline_plan(const PipelineOptions& options, int64_t pipeline_size, int64_t num_layers,
-                                int64_t num_prediction_modules) {
-  PlanMaker maker(options, pipeline_size, num_layers, num_prediction_modules);
+PipelinePlan make_pipeline_plan(const PipelineOptions& options, int64_t pipeline_size, std::span<const Unit> units) {
+  PlanMaker maker(options, pipeline_size, units);
   MEGALITH_CHECK(maker.errors.empty(), "the pipeline options were not checked: {}", maker.errors.front().message());
   return std::move(maker.plan);
-}
-
-PipelineShape PipelinePlan::shape(int num_microbatches) const {
-  return {num_ranks, num_chunks, num_microbatches, order};
-}
-
-PipelineSchedule PipelinePlan::schedule(int num_microbatches) const {
-  return with_communication(make_pipeline_schedule(algorithm, shape(num_microbatches), microbatch_group));
 }
 
 std::vector<UserError> check_microbatches(const PipelinePlan& plan, int64_t num_microbatches) {

@@ -1,0 +1,40 @@
+// The units of a decoder; see transformer.h.
+#include <fmt/format.h>
+
+#include "models/transformer.h"
+
+namespace megalith {
+
+std::vector<Unit> transformer_units(const ModelConfig& config, const TransformerNames& names) {
+  const std::vector<std::string> hidden = {"hidden"};
+  const UsedParameter table{.unit = names.embedding, .parameter = names.embedding + ".weight"};
+  std::vector<Unit> units;
+  units.push_back({.kind = kEmbeddingUnit, .name = names.embedding, .letter = UnitLetter::kEmbedding, .gives = hidden});
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+    units.push_back({.kind = kLayerUnit,
+                     .name = fmt::format("{}.{}", names.layers, layer),
+                     .number = layer,
+                     .letter = UnitLetter::kLayer,
+                     .layers_worth = 1,
+                     .reads = hidden,
+                     .gives = hidden});
+  }
+  // They embed with the model's table, and their losses are the head's, which also norms what they read.
+  for (int64_t module = 0; module < config.num_prediction_modules(); ++module) {
+    units.push_back({.kind = kPredictionUnit,
+                     .name = fmt::format("{}.{}", names.layers, config.num_layers + module),
+                     .number = module,
+                     .letter = UnitLetter::kPrediction,
+                     .layers_worth = 1,
+                     .reads = hidden,
+                     .uses = {table},
+                     .stays_with_next = true});
+  }
+  units.push_back({.kind = kHeadUnit, .name = names.head, .letter = UnitLetter::kHead, .reads = hidden});
+  if (!config.untie_embeddings_and_output_weights) units.back().uses = {table};
+  return units;
+}
+
+std::vector<Unit> transformer_units(const ModelConfig& config) { return transformer_units(config, {}); }
+
+}  // namespace megalith
