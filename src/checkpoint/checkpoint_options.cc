@@ -8,7 +8,7 @@
 namespace megalith {
 
 void CheckpointOptions::visit(OptionVisitor& v) {
-  v.group("Checkpoints");
+  v.group("Checkpoints", {.changes_numbers = false});
   v.field("save", save, "Folder that checkpoints are written to: every save_interval, and at the end.");
   v.field("disable_last_saving", disable_last_saving, "Write no checkpoint at the end of the run.");
   v.field("auto_continue_train", auto_continue_train, "Load from the folder of save when it holds a checkpoint.");

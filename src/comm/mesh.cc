@@ -92,7 +92,7 @@ std::string AxisSet::text() const {
 constexpr double kMostRanks = 1 << 20;
 
 void ParallelOptions::visit(OptionVisitor& v) {
-  v.group("Parallelism");
+  v.group("Parallelism", {.changes_numbers = false, .in_toy = InToy::kMade});
   v.field("tensor_model_parallel_size", tensor_model_parallel_size,
           "Ranks that share every layer's matrices (tensor parallelism).")
       .unit("ranks")

@@ -44,8 +44,12 @@ std::string yaml_text(const std::vector<T>& values) {
 
 }  // namespace
 
-Option::Option(std::string name, std::string group, std::string help, Variable variable)
-    : name_(std::move(name)), group_(std::move(group)), help_(std::move(help)), variable_(std::move(variable)) {
+Option::Option(std::string name, std::string group, std::string help, Variable variable, const OptionTraits& traits)
+    : name_(std::move(name)),
+      group_(std::move(group)),
+      help_(std::move(help)),
+      traits_(traits),
+      variable_(std::move(variable)) {
   default_ = current();
   default_text_ = text();
 }
@@ -81,6 +85,18 @@ Option& Option::opposite(std::string_view name) {
 }
 Option& Option::words(std::vector<std::string> allowed) {
   words_ = std::move(allowed);
+  return *this;
+}
+Option& Option::changes_weights(bool does) {
+  traits_.changes_weights = does;
+  return *this;
+}
+Option& Option::changes_numbers(bool does) {
+  traits_.changes_numbers = does;
+  return *this;
+}
+Option& Option::in_toy(InToy what) {
+  traits_.in_toy = what;
   return *this;
 }
 
@@ -289,7 +305,8 @@ Option::Value Option::parse(const WrittenValue& written, const OptionSource& sou
 }
 
 Option& OptionVisitor::add(std::string_view name, Option::Variable variable, std::string_view help) {
-  options_.push_back(std::make_unique<Option>(std::string(name), group_, std::string(help), std::move(variable)));
+  options_.push_back(
+      std::make_unique<Option>(std::string(name), group_, std::string(help), std::move(variable), traits_));
   return *options_.back();
 }
 

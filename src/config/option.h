@@ -39,6 +39,21 @@ struct OptionSource {
   std::string where = "default";
 };
 
+// What becomes of an option where a configuration is made small to be checked on a few ranks (verify/toy_config.h).
+enum class InToy {
+  kDefault,   // it is no part of what is checked
+  kKept,      // the person's
+  kMade,      // verify/ computes it of the person's
+  kSetAside,  // it has its default, and the person is told if theirs differs
+};
+
+// What an option means to those who know none by name. A group's hold for its options unless one says otherwise.
+struct OptionTraits {
+  bool changes_weights = false;  // what the shapes or the values of weights mean: models that differ cannot share them
+  bool changes_numbers = true;   // what a run computes: who goes on from a checkpoint is told of a difference
+  InToy in_toy = InToy::kDefault;
+};
+
 class Option {
  public:
   // An enumeration bound as text: the allowed words, and how to read and write the variable.
@@ -55,7 +70,7 @@ class Option {
                                 std::optional<double>*, std::optional<std::string>*, std::vector<int64_t>*,
                                 std::vector<double>*, std::vector<std::string>*, Choice>;
 
-  Option(std::string name, std::string group, std::string help, Variable variable);
+  Option(std::string name, std::string group, std::string help, Variable variable, const OptionTraits& traits = {});
 
   // Declaration, chained.
   Option& unit(std::string_view unit);
@@ -67,6 +82,10 @@ class Option {
   // A name that switches a boolean off: add_bias_linear has disable_bias_linear. (no_NAME needs no declaration.)
   Option& opposite(std::string_view name);
   Option& words(std::vector<std::string> allowed);  // for strings and lists of strings
+  // OptionTraits, where the group's do not hold.
+  Option& changes_weights(bool does);
+  Option& changes_numbers(bool does);
+  Option& in_toy(InToy what);
 
   // Sets from text and records the source. Throws UserError that names the option, the text and what is accepted.
   // "null", "none" and "" unset an optional; "null" gives any other option its default. Words are compared without
@@ -79,11 +98,14 @@ class Option {
   // Sets the variable to its default and records the source.
   void reset(const OptionSource& source);
   void mark(const OptionSource& source) { source_ = source; }
+  // Takes the value of an option of the same declaration, bound to another variable; nobody is recorded as its source.
+  void take(const Option& other) { store(other.current()); }
 
   const std::string& name() const { return name_; }
   const std::string& group() const { return group_; }
   const std::string& help() const { return help_; }
   const std::string& unit() const { return unit_; }
+  const OptionTraits& traits() const { return traits_; }
   const std::vector<std::string>& aliases() const { return aliases_; }
   const std::vector<std::string>& opposites() const { return opposites_; }
   const OptionSource& source() const { return source_; }
@@ -112,6 +134,7 @@ class Option {
   const std::vector<std::string>& allowed_words() const;
 
   std::string name_, group_, help_, unit_;
+  OptionTraits traits_;
   std::vector<std::string> aliases_, opposites_, words_;
   Variable variable_;
   Value default_;
@@ -124,7 +147,11 @@ class Option {
 // What a struct's visit() talks to: collects the options in declaration order.
 class OptionVisitor {
  public:
-  void group(std::string_view title) { group_ = title; }
+  // The options that follow stand under this title in help, and have these traits. A group may be opened again.
+  void group(std::string_view title, const OptionTraits& traits = {}) {
+    group_ = title;
+    traits_ = traits;
+  }
 
   template <typename T>
   Option& field(std::string_view name, T& variable, std::string_view help) {
@@ -145,6 +172,7 @@ class OptionVisitor {
   Option& add(std::string_view name, Option::Variable variable, std::string_view help);
   std::vector<std::unique_ptr<Option>> options_;  // stable addresses
   std::string group_;
+  OptionTraits traits_;
 };
 
 // All options of one program configuration, looked up by name or alias ('-' and '_' are the same).

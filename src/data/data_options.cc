@@ -23,7 +23,8 @@ void DataOptions::visit(OptionVisitor& v) {
   v.field("per_split_data_args_path", per_split_data_args_path,
           "A JSON file with lists under train, valid and test: what train_data_path and the others would hold.");
   v.field("split", split, "Weights of training, validation and test in data_path; 969, 30, 1 when not given.");
-  v.field("mock_data", mock_data, "Made-up documents that count upwards; what a run without any data path gets.");
+  v.field("mock_data", mock_data, "Made-up documents that count upwards; what a run without any data path gets.")
+      .in_toy(InToy::kMade);
   v.field(
       "data_cache_path", data_cache_path,
       "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
@@ -34,7 +35,8 @@ void DataOptions::visit(OptionVisitor& v) {
        "same.")
       .unit("threads")
       .at_least(0)
-      .at_most(256);
+      .at_most(256)
+      .changes_numbers(false);
   v.field("mid_level_dataset_surplus", mid_level_dataset_surplus,
           "Share of samples that each data set of a blend holds ready beyond its weight.")
       .at_least(0);
@@ -45,8 +47,9 @@ void DataOptions::visit(OptionVisitor& v) {
           "cyclic: each pass is one permutation of all samples, whatever micro_batch_size and the number of ranks. "
           "false: Megatron's order, in which every data-parallel rank shuffles its own part of the data; it depends on "
           "both, and leaves out what does not fill a microbatch of all ranks.");
-  v.field("reset_position_ids", reset_position_ids, "Count positions anew behind each end of a document.");
-  v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.");
+  v.field("reset_position_ids", reset_position_ids, "Count positions anew behind each end of a document.")
+      .in_toy(InToy::kKept);
+  v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.").in_toy(InToy::kKept);
   v.field("eod_mask_loss", eod_mask_loss,
           "Leave the prediction that follows an end-of-document token out of the loss.");
 }

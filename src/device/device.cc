@@ -39,7 +39,7 @@ std::string cpu_name() {
 }  // namespace
 
 void DeviceOptions::visit(OptionVisitor& v) {
-  v.group("Device");
+  v.group("Device", {.in_toy = InToy::kKept});
   v.choice("device", device, {"auto", "cpu", "gpu"}, "Where to compute; auto: on an accelerator when there is one.");
   v.field("deterministic_mode", deterministic_mode,
           "Use only algorithms whose results do not vary from run to run; slower on a GPU.");

@@ -46,11 +46,12 @@ std::optional<double> cpu_quota() {
 }  // namespace
 
 void ThreadOptions::visit(OptionVisitor& v) {
-  v.group("Device");
+  v.group("Device", {.in_toy = InToy::kKept});
   v.field("num_threads", num_threads,
           "Threads an operator uses on the CPU; unset: OMP_NUM_THREADS, or the cores shared by the ranks of a machine.")
       .unit("threads")
-      .at_least(1);
+      .at_least(1)
+      .changes_numbers(false);
 }
 
 int usable_cores() {

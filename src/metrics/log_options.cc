@@ -6,7 +6,7 @@
 namespace megalith {
 
 void LogOptions::visit(OptionVisitor& v) {
-  v.group("Logging");
+  v.group("Logging", {.changes_numbers = false});
   v.field("log_interval", log_interval, "Steps from one iteration line to the next.").unit("iterations").at_least(1);
   v.field("log_throughput", log_throughput, "Memory, TFLOP/s and tokens/s in the iteration line.");
   v.field("log_avg_skip_iterations", log_avg_skip_iterations,
@@ -21,7 +21,7 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("page_file", page_file,
           "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.");
 
-  v.group("TensorBoard");
+  v.group("TensorBoard", {.changes_numbers = false});
   v.field("tensorboard_dir", tensorboard_dir, "A folder to write TensorBoard's events to, under Megatron-LM's tags.");
   v.field("disable_tensorboard", disable_tensorboard, "Write none, whatever tensorboard_dir says.");
   v.field("tensorboard_log_interval", tensorboard_log_interval, "Steps from one event to the next.")

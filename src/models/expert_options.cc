@@ -11,47 +11,58 @@
 namespace megalith {
 
 void ExpertOptions::visit_experts(OptionVisitor& v) {
-  v.group("Mixture of experts");
+  v.group("Mixture of experts", kOfModel);
   v.field("num_experts", num_experts, "Experts in the place of an MLP. Default and 0: none.")
       .at_least(0)
       .at_most(kMostExperts)
-      .alias("moe_num_experts");
+      .alias("moe_num_experts")
+      .in_toy(InToy::kMade);
   v.field("moe_layer_freq", moe_layer_freq,
           "Which layers have experts: N means every N-th, from the first on; a list has one entry a layer, 1 with "
-          "experts, such as ([0]*3+[1]*58).");
+          "experts, such as ([0]*3+[1]*58).")
+      .in_toy(InToy::kMade);
   v.field("moe_ffn_hidden_size", moe_ffn_hidden_size, "Width inside one expert. Default: ffn_hidden_size.")
       .at_least(1)
-      .at_most(kMostFfnWidth);
+      .at_most(kMostFfnWidth)
+      .in_toy(InToy::kMade);
   v.field("moe_router_topk", moe_router_topk, "Experts that each token goes to.")
       .at_least(1)
       .at_most(kMostExperts)
-      .alias("moe_top_k");
+      .alias("moe_top_k")
+      .in_toy(InToy::kMade);
   v.choice("moe_router_load_balancing_type", moe_router_load_balancing_type,
            {"none", "aux_loss", "seq_aux_loss", "sinkhorn"},
            "What keeps the experts evenly loaded: a loss over each microbatch, a loss over each sequence, an "
-           "assignment by Sinkhorn's iteration, or nothing.");
+           "assignment by Sinkhorn's iteration, or nothing.")
+      .changes_weights(false);
   v.field("moe_aux_loss_coeff", moe_aux_loss_coeff, "Weight of that loss; perfectly balanced experts give 1 times it.")
       .at_least(0)
-      .alias("moe_loss_weight");
+      .alias("moe_loss_weight")
+      .changes_weights(false);
   v.field("moe_z_loss_coeff", moe_z_loss_coeff, "Weight of the mean squared logsumexp of the router's logits.")
-      .at_least(0);
+      .at_least(0)
+      .changes_weights(false);
   v.field("moe_input_jitter_eps", moe_input_jitter_eps,
           "In training the router sees its input times uniform noise between 1 - eps and 1 + eps.")
       .at_least(0)
-      .alias("moe_jitter_eps");
+      .alias("moe_jitter_eps")
+      .changes_weights(false);
   v.field("moe_router_pre_softmax", moe_router_pre_softmax,
           "Take the softmax over all experts before the best are chosen, instead of over those chosen.");
   v.choice("moe_router_score_function", moe_router_score_function, {"softmax", "sigmoid"},
            "What makes scores of the router's logits.");
   v.choice("moe_router_dtype", moe_router_dtype, {"model", "fp32", "fp64"},
-           "Type of the router's product; scores are at least fp32 in any case.");
+           "Type of the router's product; scores are at least fp32 in any case.")
+      .in_toy(InToy::kMade);
   v.field("moe_router_num_groups", moe_router_num_groups,
           "Groups of experts, of which a token's best moe_router_group_topk are open to it.")
       .at_least(1)
-      .at_most(kMostExperts);
+      .at_most(kMostExperts)
+      .in_toy(InToy::kMade);
   v.field("moe_router_group_topk", moe_router_group_topk, "Groups that are open to a token.")
       .at_least(1)
-      .at_most(kMostExperts);
+      .at_most(kMostExperts)
+      .in_toy(InToy::kMade);
   v.choice("moe_router_group_score", moe_router_group_score, {"sum", "max"},
            "What a group is judged by: the sum of its moe_router_topk / moe_router_group_topk best scores "
            "(Megatron-LM, DeepSeek-V3), or its best (DeepSeek-V2).");
@@ -62,51 +73,64 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
           "A bias of each expert takes part in the choice, not in the weights, and follows its load: balance without "
           "a loss. For sigmoid scores.");
   v.field("moe_router_bias_update_rate", moe_router_bias_update_rate, "By how much the bias moves in each step.")
-      .at_least(0);
+      .at_least(0)
+      .changes_weights(false);
   v.field("moe_router_force_load_balancing", moe_router_force_load_balancing,
-          "Send tokens to experts in turn instead of by their scores: for benchmarks.");
+          "Send tokens to experts in turn instead of by their scores: for benchmarks.")
+      .changes_weights(false);
   v.field("moe_token_dispatcher_type", moe_token_dispatcher_type,
           "How tokens reach the ranks of their experts: allgather, or alltoall; flex is alltoall here.")
-      .words({"allgather", "alltoall", "flex"});
+      .words({"allgather", "alltoall", "flex"})
+      .changes_weights(false);
   v.field("moe_expert_capacity_factor", moe_expert_capacity_factor,
           "An expert takes at most this times its even share of a microbatch's tokens; others are dropped, in training "
           "and evaluation. Default, 0 and below: none are. Generated texts are never limited.")
-      .alias("moe_capacity_factor");
+      .alias("moe_capacity_factor")
+      .changes_weights(false);
   v.field("moe_pad_expert_input_to_capacity", moe_pad_expert_input_to_capacity,
-          "Fill every expert's input up to its capacity, so that shapes never change.");
+          "Fill every expert's input up to its capacity, so that shapes never change.")
+      .changes_weights(false);
   v.choice("moe_token_drop_policy", moe_token_drop_policy, {"probs", "position"},
            "Which tokens are dropped: those of the lowest weight, or those of the last positions in the microbatch's "
-           "sequences.");
+           "sequences.")
+      .changes_weights(false);
   v.field("moe_shared_expert_intermediate_size", moe_shared_expert_intermediate_size,
           "Width of the experts that see every token, together. Default: there are none.")
       .at_least(0)
-      .at_most(kMostFfnWidth);
+      .at_most(kMostFfnWidth)
+      .in_toy(InToy::kMade);
   v.field("num_shared_experts", num_shared_experts, "The same, as a number of experts of moe_ffn_hidden_size.")
       .at_least(0)
-      .at_most(kMostExperts);
+      .at_most(kMostExperts)
+      .in_toy(InToy::kMade);
   v.field("moe_shared_expert_overlap", moe_shared_expert_overlap,
-          "Compute the shared expert while tokens are on their way; for alltoall.");
+          "Compute the shared expert while tokens are on their way; for alltoall.")
+      .changes_weights(false);
 }
 
 void LatentOptions::visit_latent(OptionVisitor& v) {
-  v.group("Latent attention");
+  v.group("Latent attention", kOfModel);
   v.field("multi_latent_attention", multi_latent_attention,
           "Keys and values come from a narrow latent vector of each token (DeepSeek).");
   v.field("q_lora_rank", q_lora_rank, "Width of the queries' latent vector. Default: queries are projected at once.")
       .at_least(1)
-      .at_most(kMostWidth);
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
   v.field("kv_lora_rank", kv_lora_rank, "Width of the latent vector of keys and values.")
       .at_least(1)
-      .at_most(kMostWidth);
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
   v.field("qk_head_dim", qk_head_dim, "Channels of a head's query and key without position.")
       .at_least(1)
       .at_most(kMostWidth)
-      .alias("qk_nope_head_dim");
+      .alias("qk_nope_head_dim")
+      .in_toy(InToy::kMade);
   v.field("qk_pos_emb_head_dim", qk_pos_emb_head_dim, "Channels of a head's query and key that are rotated.")
       .at_least(2)
       .at_most(kMostWidth)
-      .alias("qk_rope_head_dim");
-  v.field("v_head_dim", v_head_dim, "Channels of a head's value.").at_least(1).at_most(kMostWidth);
+      .alias("qk_rope_head_dim")
+      .in_toy(InToy::kMade);
+  v.field("v_head_dim", v_head_dim, "Channels of a head's value.").at_least(1).at_most(kMostWidth).in_toy(InToy::kMade);
   v.choice("rope_type", rope_type, {"rope", "yarn"},
            "Rotary frequencies of latent attention: as they are, or stretched by YaRN's rule.");
   v.field("rotary_scaling_factor", rotary_scaling_factor, "YaRN: how far the length is stretched.").at_least(1);

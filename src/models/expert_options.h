@@ -13,6 +13,9 @@
 
 namespace megalith {
 
+// Most options of a model change what its weights mean; those that do not say so.
+inline constexpr OptionTraits kOfModel{.changes_weights = true, .in_toy = InToy::kKept};
+
 enum class RouterPrecision { kModel, kFp32, kFp64 };
 
 // Read only with num_experts.

@@ -9,35 +9,53 @@
 namespace megalith {
 
 void ModelConfig::visit(OptionVisitor& v) {
-  v.group("Model");
-  v.field("num_layers", num_layers, "Transformer layers.").at_least(0).at_most(kMostLayers).alias("encoder_num_layers");
-  v.field("hidden_size", hidden_size, "Width of the residual stream.").at_least(0).at_most(kMostWidth);
+  v.group("Model", kOfModel);
+  v.field("num_layers", num_layers, "Transformer layers.")
+      .at_least(0)
+      .at_most(kMostLayers)
+      .alias("encoder_num_layers")
+      .in_toy(InToy::kMade);
+  v.field("hidden_size", hidden_size, "Width of the residual stream.")
+      .at_least(0)
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
   v.field("ffn_hidden_size", ffn_hidden_size,
           "Width inside the MLP. Default: 4 * hidden_size; with swiglu, 8/3 * hidden_size rounded down to a multiple "
           "of 64.")
       .at_least(1)
-      .at_most(kMostFfnWidth);
-  v.field("num_attention_heads", num_attention_heads, "Query heads.").at_least(0).at_most(kMostHeads);
+      .at_most(kMostFfnWidth)
+      .in_toy(InToy::kMade);
+  v.field("num_attention_heads", num_attention_heads, "Query heads.")
+      .at_least(0)
+      .at_most(kMostHeads)
+      .in_toy(InToy::kMade);
   v.field("kv_channels", kv_channels, "Channels of a head. Default: hidden_size / num_attention_heads.")
       .at_least(1)
-      .at_most(kMostWidth);
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
   v.field("group_query_attention", group_query_attention, "Let groups of query heads share a key and a value head.");
   v.field("num_query_groups", num_query_groups, "Key and value heads; read only with group_query_attention.")
       .at_least(1)
-      .at_most(kMostHeads);
+      .at_most(kMostHeads)
+      .in_toy(InToy::kMade);
   v.field("vocab_size", vocab_size, "Tokens of the vocabulary. Default: the tokenizer's.")
       .at_least(1)
-      .at_most(kMostVocabulary);
+      .at_most(kMostVocabulary)
+      .in_toy(InToy::kMade);
   v.field(
        "make_vocab_size_divisible_by", make_vocab_size_divisible_by,
        "The rows of the embedding are padded to a multiple of this times tensor_model_parallel_size. Padding rows are "
        "zero and take no part in the softmax.")
       .at_least(1)
-      .at_most(kMostWidth);
+      .at_most(kMostWidth)
+      .changes_weights(false)
+      .in_toy(InToy::kMade);
   v.field("max_position_embeddings", max_position_embeddings, "The longest sequence the model is made for.")
       .unit("tokens")
       .at_least(0)
-      .at_most(kMostPositions);
+      .at_most(kMostPositions)
+      .changes_weights(false)
+      .in_toy(InToy::kMade);
 
   v.choice("position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none"},
            "How positions enter.");
@@ -81,32 +99,45 @@ void ModelConfig::visit(OptionVisitor& v) {
           "Give the output head weights of its own.");
   v.field("attention_dropout", attention_dropout, "Probability of dropping an attention weight in training.")
       .at_least(0)
-      .below(1);
+      .below(1)
+      .changes_weights(false);
   v.field("hidden_dropout", hidden_dropout, "Probability of dropping an activation that joins the residual stream.")
       .at_least(0)
-      .below(1);
+      .below(1)
+      .changes_weights(false);
   v.field("init_method_std", init_method_std,
           "Standard deviation of initial weights; the output projections' is divided by sqrt(2 * num_layers).")
-      .at_least(0);
+      .at_least(0)
+      .changes_weights(false)
+      .in_toy(InToy::kMade);
   v.field("embedding_init_method_std", embedding_init_method_std,
           "Standard deviation of the embedding's initial weights. Default: init_method_std.")
-      .at_least(0);
+      .at_least(0)
+      .changes_weights(false)
+      .in_toy(InToy::kDefault);
   visit_experts(v);
   visit_latent(v);
-  v.group("Multi-token prediction");
+  v.group("Multi-token prediction", kOfModel);
   v.field("mtp_num_layers", mtp_num_layers,
           "Modules behind the last layer, the k-th of which predicts the token k further on. Default and 0: none.")
       .at_least(0)
-      .at_most(kMostPredictionModules);
-  v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of their losses.").at_least(0);
+      .at_most(kMostPredictionModules)
+      .in_toy(InToy::kMade);
+  v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of their losses.")
+      .at_least(0)
+      .changes_weights(false);
 
-  v.group("Model");
+  v.group("Model", kOfModel);
   v.field("bos_token_id", bos_token_id, "Token that begins a text; goes into an exported config.json.")
       .at_least(0)
-      .at_most(kMostVocabulary);
+      .at_most(kMostVocabulary)
+      .changes_weights(false)
+      .in_toy(InToy::kDefault);
   v.field("eos_token_ids", eos_token_ids, "Tokens that end a text; generation stops at any of them.")
       .at_least(0)
-      .at_most(kMostVocabulary);
+      .at_most(kMostVocabulary)
+      .changes_weights(false)
+      .in_toy(InToy::kDefault);
 }
 
 PositionEmbedding ModelConfig::position_embedding() const {

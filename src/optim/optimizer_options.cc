@@ -6,29 +6,33 @@
 namespace megalith {
 
 void OptimizerOptions::visit(OptionVisitor& v) {
-  v.group("Optimizer");
+  v.group("Optimizer", {.in_toy = InToy::kKept});
   v.choice("optimizer", optimizer, {"adam", "sgd", "muon"},
            "adam: AdamW with decoupled weight decay; sgd: with momentum, weight decay as a part of the gradient; muon: "
            "Muon for matrices, AdamW for embedding, head, norms and biases.");
   v.field("adam_beta1", adam_beta1, "Decay of the first moment.").at_least(0).below(1);
   v.field("adam_beta2", adam_beta2, "Decay of the second moment.").at_least(0).below(1);
-  v.field("adam_eps", adam_eps, "Added to the root of the second moment.").above(0);
-  v.field("clip_grad", clip_grad, "Largest global gradient norm; 0 turns clipping off.").at_least(0);
+  v.field("adam_eps", adam_eps, "Added to the root of the second moment.").above(0).in_toy(InToy::kMade);
+  v.field("clip_grad", clip_grad, "Largest global gradient norm; 0 turns clipping off.")
+      .at_least(0)
+      .in_toy(InToy::kMade);
   v.field("check_for_nan_in_loss_and_grad", check_for_nan_in_loss_and_grad,
           "Stop the run when the loss or a gradient is not finite; otherwise that step is skipped and counted.");
   v.field("log_num_zeros_in_grad", log_num_zeros_in_grad, "Count the zeros in the gradient, for the record.");
   v.field("use_precision_aware_optimizer", use_precision_aware_optimizer,
           "Allows moments in a narrower dtype than the master weights'.");
   v.choice("exp_avg_dtype", exp_avg_dtype, {"fp32", "bf16"},
-           "Dtype that the first moment is kept in; it is updated in fp32.");
+           "Dtype that the first moment is kept in; it is updated in fp32.")
+      .in_toy(InToy::kSetAside);
   v.choice("exp_avg_sq_dtype", exp_avg_sq_dtype, {"fp32", "bf16"},
-           "Dtype that the second moment is kept in; the same as the first one's.");
+           "Dtype that the second moment is kept in; the same as the first one's.")
+      .in_toy(InToy::kDefault);
   v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0: no momentum, and no state.").at_least(0).below(1);
   muon.visit(v);
 }
 
 void MuonOptions::visit(OptionVisitor& v) {
-  v.group("Muon");
+  v.group("Muon", {.in_toy = InToy::kKept});
   v.field("muon_momentum", muon_momentum, "Decay of Muon's momentum, a running mean of the gradient.")
       .at_least(0)
       .below(1);
@@ -52,7 +56,8 @@ void MuonOptions::visit(OptionVisitor& v) {
   v.field("muon_fp32_matmul_prec", muon_fp32_matmul_prec,
           "Newton-Schulz steps of fp32 momentum in bf16 (medium) or fp32 (high); default: high for an fp32 model, "
           "otherwise medium.")
-      .words({"medium", "high"});
+      .words({"medium", "high"})
+      .in_toy(InToy::kSetAside);
 }
 
 std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) {

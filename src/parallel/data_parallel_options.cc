@@ -14,7 +14,7 @@
 namespace megalith {
 
 void DataParallelOptions::visit(OptionVisitor& v) {
-  v.group("Data parallelism");
+  v.group("Data parallelism", {.changes_numbers = false, .in_toy = InToy::kKept});
   v.field(
       "use_distributed_optimizer", use_distributed_optimizer,
       "Divide the optimizer's state and work over the data-parallel ranks (ZeRO-1): gradients are reduce-scattered, "
@@ -31,14 +31,17 @@ void DataParallelOptions::visit(OptionVisitor& v) {
           "Gather updated parameters while the next forward runs; each block waits for its own. Needs "
           "use_distributed_optimizer and overlap_grad_reduce.");
   v.field(
-      "grad_reduce_in_bf16", grad_reduce_in_bf16,
-      "Gradients travel between ranks in bf16: half the bytes, each rank's part rounded. Over microbatches they are "
-      "accumulated in fp32 all the same. An expert's are summed, and rounded, over the ranks that hold it.");
+       "grad_reduce_in_bf16", grad_reduce_in_bf16,
+       "Gradients travel between ranks in bf16: half the bytes, each rank's part rounded. Over microbatches they are "
+       "accumulated in fp32 all the same. An expert's are summed, and rounded, over the ranks that hold it.")
+      .changes_numbers(true)
+      .in_toy(InToy::kSetAside);
   v.field("ddp_bucket_size", ddp_bucket_size,
           "A bucket is closed once it holds so many elements; default: the larger of 40000000 and 1000000 times the "
           "ranks that share the data, and one bucket for all without overlap_grad_reduce.")
       .unit("elements")
-      .at_least(1);
+      .at_least(1)
+      .in_toy(InToy::kMade);
   v.field("ddp_num_buckets", ddp_num_buckets, "About so many buckets, instead of ddp_bucket_size.").at_least(1);
   v.field("ddp_pad_buckets_for_high_nccl_busbw", ddp_pad_buckets_for_high_nccl_busbw,
           "With use_distributed_optimizer, pad every bucket to a multiple of 65536 elements, which NCCL moves fastest "

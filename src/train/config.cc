@@ -244,11 +244,13 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("micro_batch_size", micro_batch_size, "Samples in one forward and backward pass.")
       .unit("samples")
       .at_least(1)
-      .at_most(kMostMicroBatch);
+      .at_most(kMostMicroBatch)
+      .in_toy(InToy::kMade);
   v.field("global_batch_size", global_batch_size,
           "Samples of one optimizer step; default: micro_batch_size times the data-parallel size.")
       .unit("samples")
-      .at_least(1);
+      .at_least(1)
+      .in_toy(InToy::kMade);
   v.field(
        "rampup_batch_size", rampup_batch_size,
        "Three numbers, start, increment and samples: the global batch grows from start to global_batch_size in equal "
@@ -259,14 +261,19 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("seq_length", seq_length, "Tokens of a sample; default: the smaller of max_position_embeddings and 4096.")
       .unit("tokens")
       .at_least(1)
-      .at_most(kMostPositions);
-  v.field("train_iters", train_iters, "Length of the run; default 10.").unit("optimizer steps").at_least(0);
+      .at_most(kMostPositions)
+      .in_toy(InToy::kMade);
+  v.field("train_iters", train_iters, "Length of the run; default 10.")
+      .unit("optimizer steps")
+      .at_least(0)
+      .in_toy(InToy::kMade);
   v.field("train_samples", train_samples, "Length of the run in samples, instead of train_iters.")
       .unit("samples")
       .at_least(1);
   v.field("exit_interval", exit_interval, "Stop, after saving, at iterations divisible by this.")
       .unit("optimizer steps")
-      .at_least(1);
+      .at_least(1)
+      .changes_numbers(false);
   v.field(
        "check_sync", check_sync,
        "Compare what ranks should hold alike (weights, optimizer state) at iterations divisible by this, and stop at "
@@ -276,24 +283,29 @@ void TrainOptions::visit(OptionVisitor& v) {
       .alias("check_weight_hash_across_dp_replicas_interval");
   v.field("exit_duration_in_mins", exit_duration_in_mins, "Stop, after saving, once the run has taken this long.")
       .unit("minutes")
-      .above(0);
+      .above(0)
+      .changes_numbers(false);
   v.field("skip_train", skip_train, "Only evaluate.");
   v.field("dry_run", dry_run, "Resolve and check everything, print configuration, layout and size, allocate nothing.");
   v.field("dry_run_world_size", dry_run_world_size, "Ranks that a dry run resolves the layout for.")
       .unit("ranks")
       .at_least(1)
       .at_most(kMostDryRanks);
-  v.field("seed", seed, "Seed of weights, dropout and data order.").above(0);
+  v.field("seed", seed, "Seed of weights, dropout and data order.").above(0).in_toy(InToy::kKept);
 
   v.group("Precision");
-  v.field("bf16", bf16, "Model and activations in bfloat16; master weights, moments and gradients in fp32.");
+  v.field("bf16", bf16, "Model and activations in bfloat16; master weights, moments and gradients in fp32.")
+      .in_toy(InToy::kSetAside);
   v.field("fp16", fp16,
-          "Model and activations in float16 with loss scaling; master weights, moments and gradients in fp32.");
-  v.field("fp32", fp32, "Everything in fp32; the default when no other precision is given.");
+          "Model and activations in float16 with loss scaling; master weights, moments and gradients in fp32.")
+      .in_toy(InToy::kSetAside);
+  v.field("fp32", fp32, "Everything in fp32; the default when no other precision is given.").in_toy(InToy::kMade);
   loss_scaling.visit(v);
 
   v.group("Evaluation");
-  v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 turns it off.").at_least(0);
+  v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 turns it off.")
+      .at_least(0)
+      .in_toy(InToy::kMade);
   v.field("eval_interval", eval_interval, "Evaluate at iterations divisible by this.")
       .unit("optimizer steps")
       .at_least(1);
@@ -304,7 +316,8 @@ void RuntimeOptions::visit(OptionVisitor& v) {
   device.visit(v);
   threads.visit(v);
   v.choice("kernels", kernels, {"fused", "reference"},
-           "fused: vectorised operators; reference: the plain ones that define them, slow, to chase a number.");
+           "fused: vectorised operators; reference: the plain ones that define them, slow, to chase a number.")
+      .in_toy(InToy::kMade);
 }
 
 void Config::visit(OptionVisitor& v) {

@@ -110,7 +110,7 @@ bool insert_events(std::string& json, const std::deque<Collective>& collectives,
 }  // namespace
 
 void ProfileOptions::visit(OptionVisitor& v) {
-  v.group("Profiling");
+  v.group("Profiling", {.changes_numbers = false});
   v.field("profile", profile, "Trace a few iterations for Perfetto (ui.perfetto.dev), Chrome or TensorBoard.");
   v.field("profile_step_start", profile_step_start, "Iterations that are done when the trace begins.")
       .unit("iterations")

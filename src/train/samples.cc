@@ -41,7 +41,7 @@ std::string ids_text(const std::vector<int64_t>& ids) {
 }  // namespace
 
 void SampleOptions::visit(OptionVisitor& v) {
-  v.group("Samples during training");
+  v.group("Samples during training", {.changes_numbers = false});
   v.field("sample_interval", sample_interval,
           "After every so many iterations the model continues sample_prompt; the text goes to the log, to TensorBoard "
           "and to page_file.")

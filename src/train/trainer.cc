@@ -30,21 +30,11 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::s
   return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
 }
 
-// Differences from the checkpoint that change what is computed. Where files go, how the work is spread, and what was
-// taken from the checkpoint itself, is expected to differ.
+// Whether a difference from the checkpoint changes what is computed. What was taken from the checkpoint itself is
+// expected to differ.
 bool is_worth_saying(const OptionSet& options, const std::string& name) {
-  constexpr std::string_view kExpectedGroups[] = {
-      "Checkpoints", "Logging",     "TensorBoard",          "Samples during training", "Sampling",
-      "Profiling",   "Parallelism", "Pipeline parallelism", "Data parallelism",        "Recomputation and offloading"};
-  constexpr std::string_view kExpected[] = {"exit_interval", "exit_duration_in_mins", "num_workers", "num_threads"};
-  // In groups of such, and yet felt in the numbers.
-  constexpr std::string_view kUnexpected[] = {"grad_reduce_in_bf16"};
-  const auto is_among = [](const auto& names, std::string_view name) {
-    return std::find(std::begin(names), std::end(names), name) != std::end(names);
-  };
   const Option* option = options.find(name);
-  if (option == nullptr || option->source().layer == OptionLayer::kModel) return false;
-  return is_among(kUnexpected, name) || !(is_among(kExpectedGroups, option->group()) || is_among(kExpected, name));
+  return option != nullptr && option->source().layer != OptionLayer::kModel && option->traits().changes_numbers;
 }
 
 }  // namespace

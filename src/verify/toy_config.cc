@@ -83,14 +83,21 @@ int64_t sequence_length(const Config& config) {
   return length;
 }
 
-std::vector<std::string> parts_set_aside(const Config& user) {
+std::vector<std::string> parts_set_aside(const OptionSet& user) {
   std::vector<std::string> parts;
-  if (user.train.bf16) parts.emplace_back("bf16");
-  if (user.train.fp16) parts.emplace_back("fp16 and loss scaling");
-  if (user.data_parallel.grad_reduce_in_bf16) parts.emplace_back("grad_reduce_in_bf16");
-  if (user.optimizer.exp_avg_dtype == MomentDtype::kBf16) parts.emplace_back("exp_avg_dtype bf16");
-  if (user.optimizer.muon.muon_fp32_matmul_prec == "medium") parts.emplace_back("muon_fp32_matmul_prec medium");
+  for (const auto& option : user.options()) {
+    if (option->traits().in_toy != InToy::kSetAside || option->is_default()) continue;
+    parts.push_back(option->is_switch() ? option->name() : fmt::format("{} {}", option->name(), option->text()));
+  }
   return parts;
+}
+
+// What the declarations say of each option. Those that are made begin with the person's value.
+void take_options(const Resolved& user, Resolved& toy) {
+  for (const auto& option : toy.options->options()) {
+    const InToy what = option->traits().in_toy;
+    if (what == InToy::kKept || what == InToy::kMade) option->take(*user.options->find(option->name()));
+  }
 }
 
 // What both runs have in common.
@@ -99,12 +106,9 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   const Config& asked = user.config;
   config.parallel = world.parallel;
   config.sequence_parallel = user.derived.is_sequence_parallel && world.parallel.tensor_model_parallel_size > 1;
-  config.model = asked.model;
   shrink_model(user, world, layers.sources, config.model);
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
-  config.train = {};
   config.train.fp32 = true;
-  config.train.seed = asked.train.seed;
   config.train.train_iters = num_steps;
   config.train.eval_iters = 0;
   config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
@@ -113,24 +117,13 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
                                              ? *config.train.seq_length + 3
                                              : std::max(asked.model.max_position_embeddings, *config.train.seq_length);
   config.data.mock_data = true;
-  config.data.reset_position_ids = asked.data.reset_position_ids;
-  config.data.reset_attention_mask = asked.data.reset_attention_mask;
-  config.optimizer = asked.optimizer;
   config.optimizer.clip_grad = kClipGrad;
   config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
-  config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = MomentDtype::kFp32;
-  config.optimizer.muon.muon_fp32_matmul_prec.reset();
-  config.runtime = asked.runtime;
 }
 
 void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, Config& config) {
-  const Config& asked = user.config;
-  config.pipeline = asked.pipeline;
   shrink_pipeline(user, world, layers, config.pipeline);
-  config.recompute = asked.recompute;
   shrink_recompute(user.derived.pipeline, layers.sources, config.recompute);
-  config.data_parallel = asked.data_parallel;
-  config.data_parallel.grad_reduce_in_bf16 = false;
   if (!config.data_parallel.ddp_num_buckets) config.data_parallel.ddp_bucket_size = kBucketElements;
   std::vector<std::string>& kinds = config.parallel.cp_comm_type;
   if (kinds.size() > 1) {
@@ -147,6 +140,9 @@ void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers
 // One rank reads a step in one microbatch, unless the objective is defined over each (the balance of experts).
 void gather_on_one_rank(const Config& layout, Config& config) {
   config.parallel = {};
+  config.pipeline = {};
+  config.recompute = {};
+  config.data_parallel = {};
   config.sequence_parallel = false;
   config.model.moe_shared_expert_overlap = false;
   if (!config.model.has_experts()) config.train.micro_batch_size = *layout.train.global_batch_size;
@@ -220,6 +216,8 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
   ToyConfig toy;
   toy.layout = std::make_unique<Resolved>();
   toy.one_rank = std::make_unique<Resolved>();
+  take_options(user, *toy.layout);
+  take_options(user, *toy.one_rank);
   Config& layout = toy.layout->config;
   shrink_task(user, world, layers, precision, num_steps, layout);
   spread(user, world, layers, layout);
@@ -232,7 +230,7 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
   gather_on_one_rank(layout, one);
   derive(*toy.layout, world.world_size, precision);
   derive(*toy.one_rank, 1, precision);
-  toy.set_aside = parts_set_aside(user.config);
+  toy.set_aside = parts_set_aside(*user.options);
   return toy;
 }
 

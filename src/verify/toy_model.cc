@@ -124,10 +124,7 @@ void shrink_model(const Resolved& user, const ToyWorld& world, const std::vector
   // Padded, and with a few tokens for every rank.
   model.vocab_size = std::max(kVocabulary, 8 * world.parallel.tensor_model_parallel_size - 3);
   model.make_vocab_size_divisible_by = 4;
-  model.bos_token_id.reset();
-  model.eos_token_ids.clear();
   model.init_method_std = kInitStd;
-  model.embedding_init_method_std.reset();
 }
 
 }  // namespace megalith

@@ -72,6 +72,49 @@ TEST(ToyConfig, KeepsTheLayoutOfALlama) {
   EXPECT_EQ(toy.one_rank().model.hidden_size, model.hidden_size);
 }
 
+TEST(ToyConfig, TakesEachOptionAsItsDeclarationSays) {
+  const Words words = {"--pipeline_model_parallel_size=2",
+                       "--decoder_first_pipeline_num_layers=14",
+                       "--expert_model_parallel_size=2",
+                       "--bf16",
+                       "--seed=77",
+                       "--optimizer=muon",
+                       "--muon_momentum=0.5",
+                       "--reset_position_ids",
+                       "--eod_mask_loss",
+                       "--overlap_grad_reduce",
+                       "--grad_reduce_in_bf16",
+                       "--recompute_granularity=full",
+                       "--recompute_method=uniform",
+                       "--recompute_num_layers=3",
+                       "--deterministic_mode",
+                       "--moe_z_loss_coeff=0.001",
+                       "--weight_decay=0.3",
+                       "--log_interval=7",
+                       "--adam_eps=1e-12",
+                       "--dry_run_world_size=8"};
+  const Toy toy = make_toy("deepseek_v2_lite.yaml", words);
+  const OptionSet& asked = *toy.checked.resolved->options;
+  int num_kept = 0;
+  for (const auto& option : toy.exact.layout->options->options()) {
+    const Option& theirs = *asked.find(option->name());
+    const InToy what = option->traits().in_toy;
+    if (what == InToy::kKept) {
+      EXPECT_EQ(option->text(), theirs.text()) << option->name();
+    } else if (what != InToy::kMade) {
+      EXPECT_TRUE(option->is_default()) << option->name();
+    }
+    num_kept += what == InToy::kKept && !theirs.is_default() ? 1 : 0;
+  }
+  EXPECT_GT(num_kept, 15);
+  EXPECT_EQ(toy.exact.set_aside, (Words{"bf16", "grad_reduce_in_bf16"}));
+  EXPECT_FALSE(toy.layout().data.eod_mask_loss);
+  EXPECT_EQ(toy.layout().train.seed, 77);
+  // One rank has the same task, and nothing of how it is spread.
+  EXPECT_EQ(toy.one_rank().optimizer.muon.muon_momentum, 0.5);
+  EXPECT_FALSE(toy.one_rank().recompute.is_full() || toy.one_rank().data_parallel.overlap_grad_reduce);
+}
+
 TEST(ToyConfig, WithoutAWorldSizeDataParallelismIsTakenToBeThere) {
   const Toy toy = make_toy("demo.yaml", {"--micro_batch_size=16", "--global_batch_size=16"});
   EXPECT_FALSE(toy.checked.world_size.has_value());

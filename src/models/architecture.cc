@@ -1,0 +1,115 @@
+// See architecture.h.
+#include "models/architecture.h"
+
+namespace megalith {
+namespace {
+
+template <typename Part>
+void reset(ModelConfig& config) {
+  static_cast<Part&>(config) = Part();
+}
+
+void reset_rope_scaling(ModelConfig& config) {
+  const ModelConfig defaults;
+  config.rope_scaling_factor = defaults.rope_scaling_factor;
+  config.rope_scaling_low_freq_factor = defaults.rope_scaling_low_freq_factor;
+  config.rope_scaling_high_freq_factor = defaults.rope_scaling_high_freq_factor;
+  config.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
+}
+
+// Defaults that follow from other options are written out, and older spellings in the newer one.
+ModelConfig filled_in(const ModelConfig& config) {
+  ModelConfig full = config;
+  full.ffn_hidden_size = config.ffn_size();
+  if (!config.multi_latent_attention) full.kv_channels = config.head_dim();
+  full.num_query_groups = config.num_kv_heads();
+  full.group_query_attention = config.num_kv_heads() != config.num_attention_heads;
+  const ModelConfig defaults;
+  full.use_rotary_position_embeddings = defaults.use_rotary_position_embeddings;
+  full.disable_bias_linear = defaults.disable_bias_linear;
+  full.position_embedding_type = config.position_embedding();
+  full.add_bias_linear = config.has_linear_bias();
+  // Weights do not depend on the numbers of a feature that is off.
+  if (!config.multi_latent_attention) reset<LatentOptions>(full);
+  if (config.has_experts()) {
+    full.moe_ffn_hidden_size = config.expert_ffn_size();
+    full.moe_shared_expert_intermediate_size = config.shared_expert_size();
+    full.num_shared_experts.reset();
+    full.moe_layer_freq = normalised_moe_layer_freq(config.moe_layer_freq, config.num_layers);
+  } else {
+    reset<ExpertOptions>(full);
+  }
+  full.mtp_num_layers = config.num_prediction_modules();
+  if (full.position_embedding_type != PositionEmbedding::kRope) {
+    full.rotary_base = defaults.rotary_base;
+    full.rotary_percent = defaults.rotary_percent;
+    full.rotary_interleaved = defaults.rotary_interleaved;
+  }
+  if (!config.use_rope_scaling) reset_rope_scaling(full);
+  return full;
+}
+
+void simplify_latent_attention(ModelConfig& config) {
+  const LatentOptions defaults;
+  config.kv_channels.reset();  // its heads have widths of their own
+  config.use_rope_scaling = false;
+  reset_rope_scaling(config);
+  const bool is_stretched = config.rotary_scaling_factor > 1;
+  if (!is_stretched) config.mscale_all_dim = defaults.mscale_all_dim;
+  if (config.rope_type == RopeType::kYarn && is_stretched) return;
+  // The tables are as they are without YaRN; the scale of the softmax follows mscale_all_dim all the same.
+  config.rope_type = RopeType::kRope;
+  config.mscale = defaults.mscale;
+  config.beta_fast = defaults.beta_fast;
+  config.beta_slow = defaults.beta_slow;
+  config.original_max_position_embeddings = defaults.original_max_position_embeddings;
+  if (config.mscale_all_dim == 0) config.rotary_scaling_factor = defaults.rotary_scaling_factor;
+}
+
+void simplify_router(ModelConfig& config) {
+  const ExpertOptions defaults;
+  config.moe_router_dtype = defaults.moe_router_dtype;  // how exactly it is computed, not what
+  if (config.moe_router_score_function == RouterScore::kSigmoid) config.moe_router_pre_softmax = false;
+  if (config.moe_router_topk_scaling_factor == 1.0) config.moe_router_topk_scaling_factor.reset();
+  const int64_t groups = config.moe_router_num_groups.value_or(1);
+  if (groups > 1 && config.moe_router_group_topk < groups) return;
+  // Groups that are all open choose nothing.
+  config.moe_router_num_groups.reset();
+  config.moe_router_group_topk.reset();
+  config.moe_router_group_score = defaults.moe_router_group_score;
+}
+
+// Options that do nothing beside others have their defaults.
+ModelConfig simplified(ModelConfig config) {
+  const bool is_tanh = config.activation() == ops::ActivationKind::kGeluTanh;
+  config.openai_gelu = is_tanh;
+  config.bias_gelu_fusion = false;
+  if (config.has_linear_bias()) config.add_qkv_bias = false;
+  if (config.position_embedding() != PositionEmbedding::kRope) {
+    config.use_rope_scaling = false;
+    reset_rope_scaling(config);
+  }
+  if (config.multi_latent_attention) simplify_latent_attention(config);
+  simplify_router(config);
+  return config;
+}
+
+Configuration of_weights(ModelConfig config) {
+  ModelConfig defaults;
+  const OptionSet options(config), default_options(defaults);
+  for (const auto& option : options.options()) {
+    // Learned positions are a table of so many rows.
+    const bool is_table = option->name() == "max_position_embeddings" &&
+                          config.position_embedding_type == PositionEmbedding::kLearnedAbsolute;
+    if (!option->traits().changes_weights && !is_table) option->take(*default_options.find(option->name()));
+  }
+  return configuration_of(options);
+}
+
+}  // namespace
+
+Configuration architecture_of(const ModelConfig& config) { return of_weights(filled_in(config)); }
+
+Configuration meaning_of(const ModelConfig& config) { return of_weights(simplified(filled_in(config))); }
+
+}  // namespace megalith

@@ -1,0 +1,92 @@
+// What options say of themselves (OptionTraits), held to lists of names: an option that comes or changes is looked at
+// here once, by whoever adds it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "train/config.h"
+
+namespace megalith {
+namespace {
+
+using Names = std::set<std::string>;
+
+Names names_with(const OptionSet& options, const std::function<bool(const Option&)>& has) {
+  Names names;
+  for (const auto& option : options.options()) {
+    if (has(*option)) names.insert(option->name());
+  }
+  return names;
+}
+
+TEST(OptionTraits, WeightsDependOnTheModelsOptionsButThese) {
+  ModelConfig model;
+  const OptionSet options(model);
+  const Names expected = {"max_position_embeddings", "make_vocab_size_divisible_by", "attention_dropout",
+                          "hidden_dropout", "init_method_std", "embedding_init_method_std", "bos_token_id",
+                          "eos_token_ids",
+                          // How experts are balanced, limited and reached.
+                          "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
+                          "moe_input_jitter_eps", "moe_router_bias_update_rate", "moe_router_force_load_balancing",
+                          "moe_token_dispatcher_type", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
+                          "moe_token_drop_policy", "moe_shared_expert_overlap", "mtp_loss_scaling_factor"};
+  EXPECT_EQ(names_with(options, [](const Option& option) { return !option.traits().changes_weights; }), expected);
+}
+
+TEST(OptionTraits, WeightsDependOnNoOptionThatIsNotTheModels) {
+  ModelConfig model;
+  Config config;
+  const OptionSet of_model(model), all(config);
+  EXPECT_EQ(names_with(all,
+                       [&](const Option& option) {
+                         return option.traits().changes_weights && of_model.find(option.name()) == nullptr;
+                       }),
+            Names{});
+}
+
+TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
+  Config config;
+  const OptionSet options(config);
+  const Names groups = {
+      "Checkpoints", "Logging",     "TensorBoard",          "Samples during training", "Sampling",
+      "Profiling",   "Parallelism", "Pipeline parallelism", "Data parallelism",        "Recomputation and offloading"};
+  const Names others = {"exit_interval", "exit_duration_in_mins", "num_workers", "num_threads"};
+  const Names expected = names_with(options, [&](const Option& option) {
+    if (option.name() == "grad_reduce_in_bf16") return false;  // how gradients are rounded on their way
+    return groups.contains(option.group()) || others.contains(option.name());
+  });
+  EXPECT_EQ(names_with(options, [](const Option& option) { return !option.traits().changes_numbers; }), expected);
+  EXPECT_GT(expected.size(), 80U);
+}
+
+TEST(OptionTraits, AToySetsAsideOnlyPrecision) {
+  Config config;
+  const OptionSet options(config);
+  EXPECT_EQ(names_with(options, [](const Option& option) { return option.traits().in_toy == InToy::kSetAside; }),
+            (Names{"bf16", "fp16", "grad_reduce_in_bf16", "exp_avg_dtype", "muon_fp32_matmul_prec"}));
+}
+
+TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {
+  struct Sample {
+    int64_t plain = 1, other = 2, next = 3;
+    void visit(OptionVisitor& v) {
+      v.group("First", {.changes_weights = true, .changes_numbers = false, .in_toy = InToy::kKept});
+      v.field("plain", plain, "One.");
+      v.field("other", other, "Two.").changes_weights(false).changes_numbers(true).in_toy(InToy::kMade);
+      v.group("Second");
+      v.field("next", next, "Three.");
+    }
+  } sample;
+  const OptionSet options(sample);
+  const auto traits = [&](const char* name) { return options.find(name)->traits(); };
+  EXPECT_TRUE(traits("plain").changes_weights && !traits("plain").changes_numbers);
+  EXPECT_EQ(traits("plain").in_toy, InToy::kKept);
+  EXPECT_TRUE(!traits("other").changes_weights && traits("other").changes_numbers);
+  EXPECT_EQ(traits("other").in_toy, InToy::kMade);
+  EXPECT_TRUE(!traits("next").changes_weights && traits("next").changes_numbers);
+  EXPECT_EQ(traits("next").in_toy, InToy::kDefault);
+}
+
+}  // namespace
+}  // namespace megalith
