@@ -98,7 +98,7 @@ void write_index(const fs::path& folder, const std::vector<Shard>& shards, int64
 
 void write_configuration(const fs::path& folder, const ModelFamily& family, const ModelConfig& config,
                          at::ScalarType dtype) {
-  const Json json = family.to_hf(config, dtype);
+  const Json json = make_hf_config(family, config, dtype);
   write_file_atomic(folder / "config.json", dump_json_pretty(json));
   Json generation = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "transformers_version"}) {

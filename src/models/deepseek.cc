@@ -14,40 +14,29 @@ namespace megalith {
 namespace deepseek {
 namespace {
 
-// The layers from some number on have experts; nullopt: another pattern.
-std::optional<int64_t> num_dense_layers(const ModelConfig& config) {
+// The layers from some number on have experts. UserError for another pattern.
+int64_t num_dense_layers(const ModelConfig& config) {
   int64_t dense = 0;
   while (dense < config.num_layers && !config.has_experts_at(dense)) ++dense;
   for (int64_t layer = dense; layer < config.num_layers; ++layer) {
-    if (!config.has_experts_at(layer)) return std::nullopt;
+    if (config.has_experts_at(layer)) continue;
+    throw UserError(fmt::format("moe_layer_freq '{}' has no form in {}: layer {} has experts and layer {} none",
+                                config.moe_layer_freq, kHfConfigFile, dense, layer),
+                    "let all layers behind the first with experts have them");
   }
   return dense;
 }
 
-bool has_groups(const ModelConfig& config) { return config.moe_router_num_groups.value_or(1) > 1; }
-
-// What both versions have in common.
-bool has_body(const ModelConfig& config) {
-  return config.multi_latent_attention && config.qk_layernorm && config.has_experts() &&
-         config.normalization == Normalization::kRmsNorm && config.swiglu && !config.has_linear_bias() &&
-         num_dense_layers(config).has_value() && config.shared_expert_size() % config.expert_ffn_size() == 0;
-}
-
-bool provides_v2(const ModelConfig& config) {
-  return has_body(config) && config.moe_router_score_function == RouterScore::kSoftmax &&
-         config.moe_router_pre_softmax && (!has_groups(config) || config.moe_router_group_score == GroupScore::kMax) &&
-         config.num_prediction_modules() == 0;
+// Groups that are all open to a token choose nothing.
+bool has_groups(const ModelConfig& config) {
+  const int64_t groups = config.moe_router_num_groups.value_or(1);
+  return groups > 1 && config.moe_router_group_topk.value_or(groups) < groups;
 }
 
 // A group is judged by its two best.
 bool judges_by_two(const ModelConfig& config) {
   return !has_groups(config) || (config.moe_router_group_score == GroupScore::kTopSum &&
                                  config.moe_router_topk / *config.moe_router_group_topk == 2);
-}
-
-bool provides_v3(const ModelConfig& config) {
-  return has_body(config) && config.moe_router_score_function == RouterScore::kSigmoid &&
-         config.moe_router_enable_expert_bias && config.moe_router_topk > 1 && judges_by_two(config);
 }
 
 // What the classes take for missing keys.
@@ -156,6 +145,7 @@ ModelConfig from_hf_v3(const Json& json) {
 Json write_body(const ModelConfig& config, at::ScalarType dtype) {
   Json json = write_hf_decoder(config, dtype);
   json["head_dim"] = config.qk_pos_emb_head_dim;
+  json["rope_scaling"] = nullptr;  // Llama 3.1's rule stretches no latent head
   json.update({
       {"attention_bias", false},
       {"kv_lora_rank", config.kv_lora_rank},
@@ -163,15 +153,15 @@ Json write_body(const ModelConfig& config, at::ScalarType dtype) {
       {"qk_nope_head_dim", config.qk_head_dim},
       {"qk_rope_head_dim", config.qk_pos_emb_head_dim},
       {"v_head_dim", config.v_head_dim},
-      {"first_k_dense_replace", *num_dense_layers(config)},
+      {"first_k_dense_replace", num_dense_layers(config)},
       {"moe_layer_freq", 1},
       {"moe_intermediate_size", config.expert_ffn_size()},
-      {"n_routed_experts", *config.num_experts},
+      {"n_routed_experts", config.num_experts.value_or(0)},
       {"n_shared_experts", config.shared_expert_size() / config.expert_ffn_size()},
       {"num_experts_per_tok", config.moe_router_topk},
       {"routed_scaling_factor", config.moe_router_topk_scaling_factor.value_or(1)},
-      {"n_group", config.moe_router_num_groups.value_or(1)},
-      {"topk_group", config.moe_router_group_topk.value_or(1)},
+      {"n_group", has_groups(config) ? *config.moe_router_num_groups : 1},
+      {"topk_group", has_groups(config) ? *config.moe_router_group_topk : 1},
       {"aux_loss_alpha", config.moe_aux_loss_coeff},
       {"seq_aux", config.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss},
   });
@@ -224,7 +214,6 @@ extern const ModelFamily kDeepseekV2, kDeepseekV3;
 const ModelFamily kDeepseekV2 = {.name = "deepseek_v2",
                                  .hf_model_type = "deepseek_v2",
                                  .hf_class = "DeepseekV2ForCausalLM",
-                                 .provides = deepseek::provides_v2,
                                  .from_hf = deepseek::from_hf_v2,
                                  .to_hf = deepseek::to_hf_v2,
                                  .units = transformer_units,
@@ -232,7 +221,6 @@ const ModelFamily kDeepseekV2 = {.name = "deepseek_v2",
 const ModelFamily kDeepseekV3 = {.name = "deepseek_v3",
                                  .hf_model_type = "deepseek_v3",
                                  .hf_class = "DeepseekV3ForCausalLM",
-                                 .provides = deepseek::provides_v3,
                                  .from_hf = deepseek::from_hf_v3,
                                  .to_hf = deepseek::to_hf_v3,
                                  .units = transformer_units,

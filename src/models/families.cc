@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "models/architecture.h"
 #include "models/hf_config.h"
 
 namespace megalith {
@@ -27,18 +28,92 @@ std::string names_of_families(std::string_view ModelFamily::*word) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+// What a family's class makes of a model.
+struct Translation {
+  std::vector<std::string> differences;  // option by option; empty: the class says the whole of it
+  bool is_refused = false;               // there is no such file; the one text says why
+};
+
+// The model of one configuration, trained as another says: some rules are between the two.
+ModelConfig trained_as(const ModelConfig& other, ModelConfig model) {
+  ModelConfig wanted = other;
+  const OptionSet options(model), wanted_options(wanted);
+  for (const auto& option : options.options()) {
+    if (!option->traits().changes_weights) option->take(*wanted_options.find(option->name()));
+  }
+  return model;
+}
+
+Translation translate(const ModelFamily& family, const ModelConfig& config) {
+  try {
+    const Json json = family.to_hf(config, at::kFloat);
+    ModelConfig given = family.from_hf(json);
+    // A file may hold prediction modules, and a run asks for them: from_hf() leaves them out.
+    given.mtp_num_layers = json_find<int64_t>(json, "num_nextn_predict_layers", kHfConfigFile);
+    if (const std::vector<UserError> errors = check_model_config(trained_as(config, given)); !errors.empty()) {
+      return {{errors.front().message()}, true};
+    }
+    Translation result;
+    for (const ConfigurationDifference& one : compare_configuration(meaning_of(config), meaning_of(given))) {
+      result.differences.push_back(fmt::format("{} {}, not {}", one.name, one.present, one.stored));
+    }
+    return result;
+  } catch (const UserError& error) {
+    return {{error.message()}, true};
+  }
+}
+
+// Files must have a size, whatever it is.
+ModelConfig with_vocabulary(ModelConfig config) {
+  if (config.vocab_size) return config;
+  config.vocab_size = 1;
+  config.bos_token_id.reset();
+  config.eos_token_ids.clear();
+  return config;
+}
+
 }  // namespace
 
 std::span<const ModelFamily* const> model_families() { return kFamilies; }
 
 const ModelFamily& family_for(const ModelConfig& config) {
-  for (const ModelFamily* family : kFamilies) {
-    if (family->provides(config)) return *family;
-  }
   std::vector<UserError> errors = check_model_config(config);
   if (!errors.empty()) throw UserErrors(std::move(errors));
-  throw UserError("no model family here provides this architecture",
-                  fmt::format("families: {}", names_of_families(&ModelFamily::name)));
+  ModelConfig asked = with_vocabulary(config);
+  // Which channels of a head are rotated changes neither names nor shapes of tensors: the family has the model, and
+  // make_hf_config() refuses it.
+  const ModelConfig defaults;
+  asked.rotary_interleaved = defaults.rotary_interleaved;
+  asked.rotary_percent = defaults.rotary_percent;
+  const auto found = std::ranges::find_if(kFamilies, [&](const ModelFamily* family) {
+    return family->to_hf == nullptr || translate(*family, asked).differences.empty();
+  });
+  MEGALITH_CHECK(found != std::ranges::end(kFamilies), "no family takes the rest");
+  return **found;
+}
+
+Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::ScalarType dtype) {
+  const ModelFamily* nearest = nullptr;
+  std::vector<std::string> differences;
+  if (family.to_hf != nullptr) {
+    Json json = family.to_hf(config, dtype);
+    nearest = &family;
+    differences = translate(family, config).differences;
+    if (differences.empty()) return json;
+  } else {
+    for (const ModelFamily* other : kFamilies) {
+      if (other->to_hf == nullptr) continue;
+      Translation theirs = translate(*other, with_vocabulary(config));
+      if (theirs.is_refused || (nearest != nullptr && theirs.differences.size() >= differences.size())) continue;
+      nearest = other;
+      differences = std::move(theirs.differences);
+    }
+    if (nearest == nullptr) throw UserError("no Hugging Face class has this architecture, so it cannot be exported");
+  }
+  throw UserError(fmt::format("no Hugging Face class has this architecture, so it cannot be exported; the nearest, {}, "
+                              "has {}",
+                              nearest->hf_class, fmt::join(differences, "; ")),
+                  "its checkpoints can be loaded here; for an export give these options the values of that class");
 }
 
 std::vector<Unit> model_units(const ModelConfig& config) {

@@ -17,11 +17,12 @@ struct ModelFamily {
   std::string_view name;           // "llama"
   std::string_view hf_model_type;  // config.json's model_type; empty: no Hugging Face class has this architecture
   std::string_view hf_class;       // "LlamaForCausalLM"
-  // Whether this family provides the architecture; the first of kFamilies that does is taken for Megatron's flags.
-  bool (*provides)(const ModelConfig&);
   // The whole architecture from config.json of transformers 4 or 5; UserError names the key that cannot be honoured.
+  // Null without a Hugging Face class.
   ModelConfig (*from_hf)(const nlohmann::json&);
-  // config.json that transformers 4 and 5 load.
+  // config.json that transformers 4 and 5 load; its class may differ from the model where it cannot say it (see
+  // make_hf_config()). Any config that satisfies check_model_config() is taken; UserError for one that it has no form
+  // for. Null without a Hugging Face class.
   nlohmann::json (*to_hf)(const ModelConfig&, at::ScalarType dtype);
   // What its models are lists of. Depends on numbers of layers and on what is tied, and on no other size.
   std::vector<Unit> (*units)(const ModelConfig&);
@@ -35,12 +36,17 @@ struct ModelFamily {
 
 std::span<const ModelFamily* const> model_families();
 
-// UserError lists what is provided when none fits.
+// The first family whose from_hf(to_hf(config)) means the same (models/architecture.h); else the one without a Hugging
+// Face class, which takes any. UserErrors of check_model_config().
 const ModelFamily& family_for(const ModelConfig& config);
 
 // The units of the model that a configuration describes. One that lacks widths, as in `megalith plan`, is taken for one
 // of Megatron-LM's GPT.
 std::vector<Unit> model_units(const ModelConfig& config);
+
+// config.json of an export. UserError when it would not say this model: names the options that the family's class, or
+// the nearest one, has otherwise.
+nlohmann::json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::ScalarType dtype);
 
 // Reads DIR/config.json. UserError when the file is missing, broken, or of no known family.
 struct HfModel {

@@ -14,16 +14,6 @@ namespace megalith {
 namespace gpt2 {
 namespace {
 
-bool provides(const ModelConfig& config) {
-  const bool has_whole_heads =
-      config.num_kv_heads() == config.num_attention_heads &&
-      (!config.kv_channels || *config.kv_channels * config.num_attention_heads == config.hidden_size);
-  return config.position_embedding() == PositionEmbedding::kLearnedAbsolute &&
-         config.normalization == Normalization::kLayerNorm && !config.apply_layernorm_1p &&
-         config.activation() == ops::ActivationKind::kGeluTanh && config.has_linear_bias() && has_whole_heads &&
-         !config.has_experts() && has_plain_attention(config) && config.num_prediction_modules() == 0;
-}
-
 // The names under which transformers has the tanh form.
 void check_activation(const nlohmann::json& json) {
   const auto name = json_get_or<std::string>(json, "activation_function", "gelu_new", kHfConfigFile);
@@ -123,7 +113,6 @@ extern const ModelFamily kGpt2;
 const ModelFamily kGpt2 = {.name = "gpt2",
                            .hf_model_type = "gpt2",
                            .hf_class = "GPT2LMHeadModel",
-                           .provides = gpt2::provides,
                            .from_hf = gpt2::from_hf,
                            .to_hf = gpt2::to_hf,
                            .units = gpt2::units,

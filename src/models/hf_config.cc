@@ -91,14 +91,6 @@ void refuse_unless(const Json& json, std::string_view key, const Json& honoured,
                   std::string(why));
 }
 
-bool has_plain_attention(const ModelConfig& config) { return !config.multi_latent_attention && !config.qk_layernorm; }
-
-bool is_llama_like(const ModelConfig& config) {
-  return config.normalization == Normalization::kRmsNorm && config.position_embedding() == PositionEmbedding::kRope &&
-         config.swiglu && !config.has_linear_bias() && has_plain_attention(config) &&
-         config.num_prediction_modules() == 0;
-}
-
 void read_hf_common(const Json& json, const HfCommonDefaults& defaults, ModelConfig& config) {
   config.vocab_size = json_get<int64_t>(json, "vocab_size", kHfConfigFile);
   config.untie_embeddings_and_output_weights =

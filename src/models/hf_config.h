@@ -26,13 +26,6 @@ ModelConfig read_hf_decoder(const nlohmann::json& json, const HfDefaults& defaul
 // The same keys, in version 4's form, which version 5 reads too. UserError for what such a file cannot say.
 nlohmann::json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype);
 
-// Queries, keys and values are used as they are projected: no latent vectors, no norms of heads.
-bool has_plain_attention(const ModelConfig& config);
-
-// RMSNorm, rotary positions, gated MLP or experts with SiLU, plain attention, no biases but those of add_qkv_bias: what
-// such a file can say.
-bool is_llama_like(const ModelConfig& config);
-
 // Of every family: vocab_size, tie_word_embeddings, initializer_range, special tokens. UserError also for quantised
 // weights.
 struct HfCommonDefaults {

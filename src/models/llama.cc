@@ -11,10 +11,6 @@ namespace megalith {
 namespace llama {
 namespace {
 
-bool provides(const ModelConfig& config) {
-  return is_llama_like(config) && !config.has_experts() && !config.add_qkv_bias;
-}
-
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "attention_bias", false,
                 "biases of q, k and v alone are Qwen2's; Llama's output bias is not provided");
@@ -43,7 +39,6 @@ extern const ModelFamily kLlama;
 const ModelFamily kLlama = {.name = "llama",
                             .hf_model_type = "llama",
                             .hf_class = "LlamaForCausalLM",
-                            .provides = llama::provides,
                             .from_hf = llama::from_hf,
                             .to_hf = llama::to_hf,
                             .units = transformer_units,

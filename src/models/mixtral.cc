@@ -2,6 +2,7 @@
 // Source: Jiang et al. 2024, arXiv:2401.04088.
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "core/json.h"
 #include "models/families.h"
 #include "models/hf_config.h"
@@ -11,21 +12,6 @@ namespace megalith {
 
 namespace mixtral {
 namespace {
-
-bool has_experts_everywhere(const ModelConfig& config) {
-  if (!config.has_experts()) return false;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
-    if (!config.has_experts_at(layer)) return false;
-  }
-  return true;
-}
-
-bool provides(const ModelConfig& config) {
-  return is_llama_like(config) && !config.add_qkv_bias && has_experts_everywhere(config) &&
-         config.expert_ffn_size() == config.ffn_size() && config.shared_expert_size() == 0 &&
-         config.moe_router_score_function == RouterScore::kSoftmax && !config.moe_router_pre_softmax &&
-         config.moe_router_num_groups.value_or(1) == 1 && config.moe_router_topk_scaling_factor.value_or(1) == 1;
-}
 
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "router_jitter_noise", 0.0, "noise on the experts' input is not provided");
@@ -46,10 +32,16 @@ ModelConfig from_hf(const nlohmann::json& json) {
 }
 
 nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
+  // Also of groups that are all open: checkpoints of such models have the tensor names of gpt.
+  if (config.moe_router_num_groups.value_or(1) > 1) {
+    throw UserError(
+        fmt::format("moe_router_num_groups {} has no form in {}", *config.moe_router_num_groups, kHfConfigFile),
+        "leave groups of experts out");
+  }
   nlohmann::json json = write_hf_decoder(config, dtype);
   json["architectures"] = {"MixtralForCausalLM"};
   json["model_type"] = "mixtral";
-  json["num_local_experts"] = *config.num_experts;
+  json["num_local_experts"] = config.num_experts.value_or(0);
   json["num_experts_per_tok"] = config.moe_router_topk;
   json["output_router_logits"] = false;
   json["router_aux_loss_coef"] = config.moe_aux_loss_coeff;
@@ -72,7 +64,6 @@ extern const ModelFamily kMixtral;
 const ModelFamily kMixtral = {.name = "mixtral",
                               .hf_model_type = "mixtral",
                               .hf_class = "MixtralForCausalLM",
-                              .provides = mixtral::provides,
                               .from_hf = mixtral::from_hf,
                               .to_hf = mixtral::to_hf,
                               .units = transformer_units,

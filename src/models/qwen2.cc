@@ -11,10 +11,6 @@ namespace megalith {
 namespace qwen2 {
 namespace {
 
-bool provides(const ModelConfig& config) {
-  return is_llama_like(config) && !config.has_experts() && config.add_qkv_bias;
-}
-
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "use_sliding_window", false, "sliding-window attention of the upper layers is not provided");
   ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768});
@@ -43,7 +39,6 @@ extern const ModelFamily kQwen2;
 const ModelFamily kQwen2 = {.name = "qwen2",
                             .hf_model_type = "qwen2",
                             .hf_class = "Qwen2ForCausalLM",
-                            .provides = qwen2::provides,
                             .from_hf = qwen2::from_hf,
                             .to_hf = qwen2::to_hf,
                             .units = transformer_units,

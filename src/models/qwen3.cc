@@ -14,12 +14,6 @@ namespace {
 
 constexpr int64_t kDefaultHeadDim = 128;  // of the class, whatever hidden_size / num_attention_heads is
 
-bool provides(const ModelConfig& config) {
-  ModelConfig rest = config;
-  rest.qk_layernorm = false;
-  return config.qk_layernorm && is_llama_like(rest) && !config.has_experts() && !config.add_qkv_bias;
-}
-
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "attention_bias", false, "biases in Qwen3's attention are not provided");
   refuse_unless(json, "use_sliding_window", false, "sliding-window attention of the upper layers is not provided");
@@ -54,7 +48,6 @@ extern const ModelFamily kQwen3;
 const ModelFamily kQwen3 = {.name = "qwen3",
                             .hf_model_type = "qwen3",
                             .hf_class = "Qwen3ForCausalLM",
-                            .provides = qwen3::provides,
                             .from_hf = qwen3::from_hf,
                             .to_hf = qwen3::to_hf,
                             .units = transformer_units,

@@ -377,7 +377,7 @@ void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserEr
   // What cannot be exported is said now, not after the last step.
   if (architecture_errors.empty() && config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
     try {
-      family_for(architecture).to_hf(architecture, at::kFloat);
+      make_hf_config(family_for(architecture), architecture, at::kFloat);
     } catch (const UserError& error) {
       errors.emplace_back("save_hf: " + std::string(error.message()), std::string(error.remedy()));
     }

@@ -152,9 +152,7 @@ TEST(Deepseek, WhatIsWrittenReadsBackTheSame) {
   for (const json& original : {deepseek_v2_lite(), deepseek_v2(), deepseek_v3()}) {
     const ModelFamily& family = deepseek_family(original);
     const ModelConfig config = read_deepseek(original);
-    EXPECT_TRUE(family.provides(config));
-    EXPECT_EQ(kDeepseekV2.provides(config), &family == &kDeepseekV2);
-    EXPECT_EQ(kDeepseekV3.provides(config), &family == &kDeepseekV3);
+    EXPECT_EQ(&family_for(config), &family);
     const json written = family.to_hf(config, at::kBFloat16);
     EXPECT_EQ(deepseek_text(read_deepseek(written)), deepseek_text(config));
     EXPECT_FALSE(written.contains("quantization_config"));
@@ -233,7 +231,7 @@ TEST(Deepseek, ADenseModelIsOneWhoseLayersAreAllDense) {
   original["first_k_dense_replace"] = 61;
   const ModelConfig config = read_deepseek(original);
   for (int64_t layer = 0; layer < 61; ++layer) EXPECT_FALSE(config.has_experts_at(layer));
-  EXPECT_TRUE(kDeepseekV3.provides(config));
+  EXPECT_EQ(&family_for(config), &kDeepseekV3);
   const json written = kDeepseekV3.to_hf(config, at::kFloat);
   EXPECT_EQ(written.at("first_k_dense_replace"), 61);
   EXPECT_EQ(deepseek_text(read_deepseek(written)), deepseek_text(config));
@@ -259,7 +257,7 @@ TEST(Deepseek, HeadsNeedNotDivideTheHiddenSize) {
 TEST(Deepseek, PredictionModulesAreWritten) {
   ModelConfig config = read_deepseek(deepseek_v3());
   config.mtp_num_layers = 1;
-  EXPECT_TRUE(kDeepseekV3.provides(config));
+  EXPECT_EQ(&family_for(config), &kDeepseekV3);
   EXPECT_EQ(kDeepseekV3.to_hf(config, at::kFloat).at("num_nextn_predict_layers"), 1);
 }
 

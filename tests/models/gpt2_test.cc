@@ -195,7 +195,8 @@ TEST(Gpt2, WhatItsClassCannotSayIsMegatronsGpt) {
   EXPECT_EQ(family([](ModelConfig& c) { c.add_bias_linear = false, c.openai_gelu = true; }), "gpt");
   EXPECT_EQ(family([](ModelConfig& c) { c.kv_channels = 5; }), "gpt");
   EXPECT_EQ(family([](ModelConfig& c) { c.group_query_attention = true, c.num_query_groups = 2; }), "gpt");
-  EXPECT_EQ(family([](ModelConfig& c) { c.position_embedding_type = PositionEmbedding::kRope; }), "gpt");
+  EXPECT_EQ(family([](ModelConfig& c) { c.position_embedding_type = PositionEmbedding::kRope, c.kv_channels = 4; }),
+            "gpt");
   EXPECT_EQ(family([](ModelConfig& c) { c.position_embedding_type = PositionEmbedding::kNone; }), "gpt");
 }
 
@@ -219,7 +220,7 @@ TEST(Gpt2, MegatronsGptIsBuiltInEveryFormAndNotExported) {
       EXPECT_GT(gradient.abs().max().item<double>(), 0) << name;
       EXPECT_TRUE(name.starts_with("model.") || name == "lm_head.weight") << name;
     }
-    EXPECT_THROW(family_for(config).to_hf(config, at::kFloat), UserError);
+    EXPECT_THROW(make_hf_config(family_for(config), config, at::kFloat), UserError);
   }
 }
 

@@ -1,0 +1,304 @@
+// Which family an architecture belongs to: the one whose class says the whole of it. Beside it stand conditions,
+// written out class by class, that hundreds of architectures are held to.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "models/architecture.h"
+#include "models/tiny_models.h"
+
+namespace megalith {
+namespace {
+
+using namespace test;
+
+bool has_llamas_parts(const ModelConfig& c) {
+  return c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope && c.swiglu &&
+         !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0;
+}
+
+// The number of layers without experts in front, or -1 when the others do not all have them.
+int64_t dense_layers_in_front(const ModelConfig& c) {
+  int64_t dense = 0;
+  while (dense < c.num_layers && !c.has_experts_at(dense)) ++dense;
+  for (int64_t layer = dense; layer < c.num_layers; ++layer) {
+    if (!c.has_experts_at(layer)) return -1;
+  }
+  return dense;
+}
+
+bool chooses_among_groups(const ModelConfig& c) {
+  return c.moe_router_num_groups.value_or(1) > 1 && c.moe_router_group_topk != c.moe_router_num_groups;
+}
+
+bool is_mixtral(const ModelConfig& c) {
+  return has_llamas_parts(c) && !c.qk_layernorm && !c.add_qkv_bias && c.has_experts() &&
+         dense_layers_in_front(c) == 0 && c.expert_ffn_size() == c.ffn_size() && c.shared_expert_size() == 0 &&
+         c.moe_router_score_function == RouterScore::kSoftmax && !c.moe_router_pre_softmax &&
+         c.moe_router_num_groups.value_or(1) == 1 && c.moe_router_topk_scaling_factor.value_or(1) == 1;
+}
+
+// YaRN's scale of the softmax without its tables.
+bool scales_softmax_only(const ModelConfig& c) {
+  return c.rope_type == RopeType::kRope && c.rotary_scaling_factor > 1 && c.mscale_all_dim != 0;
+}
+
+bool has_deepseeks_parts(const ModelConfig& c) {
+  return c.multi_latent_attention && c.qk_layernorm && c.has_experts() && c.normalization == Normalization::kRmsNorm &&
+         c.swiglu && !c.has_linear_bias() && dense_layers_in_front(c) >= 0 &&
+         c.shared_expert_size() % c.expert_ffn_size() == 0 && !scales_softmax_only(c);
+}
+
+bool is_deepseek_v2(const ModelConfig& c) {
+  return has_deepseeks_parts(c) && c.moe_router_score_function == RouterScore::kSoftmax && c.moe_router_pre_softmax &&
+         (!chooses_among_groups(c) || c.moe_router_group_score == GroupScore::kMax) && c.num_prediction_modules() == 0;
+}
+
+bool is_deepseek_v3(const ModelConfig& c) {
+  return has_deepseeks_parts(c) && c.moe_router_score_function == RouterScore::kSigmoid &&
+         c.moe_router_enable_expert_bias && c.moe_router_topk > 1 &&
+         (!chooses_among_groups(c) ||
+          (c.moe_router_group_score == GroupScore::kTopSum && c.moe_router_topk / *c.moe_router_group_topk == 2));
+}
+
+bool is_gpt2(const ModelConfig& c) {
+  return c.position_embedding() == PositionEmbedding::kLearnedAbsolute &&
+         c.normalization == Normalization::kLayerNorm && !c.apply_layernorm_1p &&
+         c.activation() == ops::ActivationKind::kGeluTanh && c.has_linear_bias() &&
+         c.num_kv_heads() == c.num_attention_heads &&
+         (!c.kv_channels || *c.kv_channels * c.num_attention_heads == c.hidden_size) && !c.has_experts() &&
+         !c.multi_latent_attention && !c.qk_layernorm && c.num_prediction_modules() == 0;
+}
+
+std::string expected_family(const ModelConfig& c) {
+  const bool is_dense_llama = has_llamas_parts(c) && !c.has_experts();
+  if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) return "llama";
+  if (is_dense_llama && c.add_qkv_bias && !c.qk_layernorm) return "qwen2";
+  if (is_dense_llama && !c.add_qkv_bias && c.qk_layernorm) return "qwen3";
+  if (is_mixtral(c)) return "mixtral";
+  if (is_deepseek_v2(c)) return "deepseek_v2";
+  if (is_deepseek_v3(c)) return "deepseek_v3";
+  return is_gpt2(c) ? "gpt2" : "gpt";
+}
+
+ModelConfig small_gpt2() {
+  ModelConfig config;
+  config.num_layers = 2;
+  config.hidden_size = 24;
+  config.num_attention_heads = 4;
+  config.vocab_size = 37;
+  config.max_position_embeddings = 16;
+  return config;
+}
+
+ModelConfig small_mixtral() {
+  ModelConfig config = tiny_config();
+  config.num_layers = 3;
+  config.num_experts = 8;
+  return config;
+}
+
+ModelConfig small_deepseek(bool is_v3) {
+  ModelConfig config = small_mixtral();
+  config.group_query_attention = false;
+  config.kv_channels.reset();
+  config.multi_latent_attention = config.qk_layernorm = true;
+  config.moe_ffn_hidden_size = 12;
+  config.moe_shared_expert_intermediate_size = 24;
+  config.moe_layer_freq = "[0,1,1]";
+  config.moe_router_topk = 4;
+  config.moe_router_score_function = is_v3 ? RouterScore::kSigmoid : RouterScore::kSoftmax;
+  (is_v3 ? config.moe_router_enable_expert_bias : config.moe_router_pre_softmax) = true;
+  config.moe_router_group_score = is_v3 ? GroupScore::kTopSum : GroupScore::kMax;
+  config.moe_router_num_groups = 4;
+  config.moe_router_group_topk = 2;
+  return config;
+}
+
+// One option of the model takes another value, or a few that belong together do.
+using Change = std::function<void(ModelConfig&, std::mt19937&)>;
+
+int64_t pick(std::mt19937& random, std::initializer_list<int64_t> values) {
+  return values.begin()[random() % values.size()];
+}
+
+const std::vector<Change>& changes() {
+  static const std::vector<Change> list = {
+      [](ModelConfig& c, std::mt19937&) { c.swiglu = !c.swiglu; },
+      [](ModelConfig& c, std::mt19937&) { c.squared_relu = !c.squared_relu; },
+      [](ModelConfig& c, std::mt19937&) { c.openai_gelu = !c.openai_gelu; },
+      [](ModelConfig& c, std::mt19937&) { c.bias_gelu_fusion = !c.bias_gelu_fusion; },
+      [](ModelConfig& c, std::mt19937&) { c.add_bias_linear = !c.add_bias_linear; },
+      [](ModelConfig& c, std::mt19937&) { c.disable_bias_linear = !c.disable_bias_linear; },
+      [](ModelConfig& c, std::mt19937&) { c.add_qkv_bias = !c.add_qkv_bias; },
+      [](ModelConfig& c, std::mt19937&) { c.qk_layernorm = !c.qk_layernorm; },
+      [](ModelConfig& c, std::mt19937&) { c.apply_layernorm_1p = !c.apply_layernorm_1p; },
+      [](ModelConfig& c, std::mt19937&) { c.untie_embeddings_and_output_weights = false; },
+      [](ModelConfig& c, std::mt19937&) { c.multi_latent_attention = !c.multi_latent_attention; },
+      [](ModelConfig& c, std::mt19937&) { c.group_query_attention = !c.group_query_attention; },
+      [](ModelConfig& c, std::mt19937&) { c.use_rotary_position_embeddings = true; },
+      [](ModelConfig& c, std::mt19937&) { c.use_rope_scaling = true; },
+      [](ModelConfig& c, std::mt19937&) { c.rotary_interleaved = true; },
+      [](ModelConfig& c, std::mt19937&) { c.rotary_percent = 0.5; },
+      [](ModelConfig& c, std::mt19937&) { c.rotary_base = 123456.75; },
+      [](ModelConfig& c, std::mt19937&) { c.attention_dropout = 0.25, c.hidden_dropout = 0.125; },
+      [](ModelConfig& c, std::mt19937&) { c.vocab_size.reset(), c.eos_token_ids = {3}; },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.mtp_num_layers = pick(r, {0, 1});
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.num_query_groups = pick(r, {1, 2, 4, 6});
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.kv_channels = pick(r, {4, 6, 8});
+      },
+      [](ModelConfig& c, std::mt19937&) { c.kv_channels.reset(); },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.ffn_hidden_size = pick(r, {12, 20});
+      },
+      [](ModelConfig& c, std::mt19937& r) { c.normalization = static_cast<Normalization>(r() % 2); },
+      [](ModelConfig& c, std::mt19937& r) { c.position_embedding_type = static_cast<PositionEmbedding>(r() % 3); },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.num_experts = pick(r, {0, 4, 8});
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.moe_ffn_hidden_size = pick(r, {12, 20});
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.moe_router_topk = pick(r, {1, 2, 4});
+      },
+      [](ModelConfig& c, std::mt19937& r) { c.moe_layer_freq = r() % 2 == 0 ? "[1,0,1]" : "2"; },
+      [](ModelConfig& c, std::mt19937&) { c.moe_layer_freq = "1"; },
+      [](ModelConfig& c, std::mt19937&) { c.moe_router_pre_softmax = !c.moe_router_pre_softmax; },
+      [](ModelConfig& c, std::mt19937&) { c.moe_router_enable_expert_bias = !c.moe_router_enable_expert_bias; },
+      [](ModelConfig& c, std::mt19937& r) { c.moe_router_score_function = static_cast<RouterScore>(r() % 2); },
+      [](ModelConfig& c, std::mt19937& r) { c.moe_router_group_score = static_cast<GroupScore>(r() % 2); },
+      [](ModelConfig& c, std::mt19937& r) { c.moe_router_dtype = static_cast<RouterPrecision>(r() % 3); },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.moe_router_num_groups = pick(r, {1, 2, 4});
+        c.moe_router_group_topk = std::min<int64_t>(pick(r, {1, 2, 4}), *c.moe_router_num_groups);
+      },
+      [](ModelConfig& c, std::mt19937&) { c.moe_router_num_groups.reset(), c.moe_router_group_topk.reset(); },
+      [](ModelConfig& c, std::mt19937& r) { c.moe_router_topk_scaling_factor = r() % 2 == 0 ? 1 : 2.5; },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.moe_shared_expert_intermediate_size = pick(r, {0, 12, 18, 24});
+      },
+      [](ModelConfig& c, std::mt19937&) {
+        c.moe_shared_expert_intermediate_size.reset();
+        c.num_shared_experts = 2;
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.moe_router_load_balancing_type = static_cast<RouterBalancing>(r() % 4);
+        c.moe_router_topk = pick(r, {1, 2});
+        c.moe_aux_loss_coeff = 0.01;
+      },
+      [](ModelConfig& c, std::mt19937&) { c.moe_expert_capacity_factor = 1.5, c.moe_z_loss_coeff = 0.001; },
+      [](ModelConfig& c, std::mt19937&) { c.q_lora_rank = 10; },
+      [](ModelConfig& c, std::mt19937&) { c.rope_type = RopeType::kRope; },
+      [](ModelConfig& c, std::mt19937&) { c.rotary_scaling_factor = 40; },
+      [](ModelConfig& c, std::mt19937& r) { c.mscale_all_dim = r() % 2 == 0 ? 0.707 : 0; },
+  };
+  return list;
+}
+
+TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
+  ModelConfig qwen2 = tiny_config(), qwen3 = qwen2;
+  qwen2.add_qkv_bias = true;
+  qwen3.qk_layernorm = true;
+  const std::vector<ModelConfig> starts = {
+      tiny_config(), qwen2, qwen3, small_mixtral(), small_deepseek(false), small_deepseek(true), small_gpt2()};
+  std::mt19937 random(20);
+  std::map<std::string, int> found;
+  for (int round = 0; round < 1000; ++round) {
+    ModelConfig config = starts[static_cast<size_t>(round) % starts.size()];
+    for (int64_t i = pick(random, {0, 1, 1, 2, 3}); i > 0; --i) changes()[random() % changes().size()](config, random);
+    if (!check_model_config(config).empty()) continue;
+    const std::string family(family_for(config).name);
+    ++found[family];
+    std::string text;
+    for (const auto& [name, value] : architecture_of(config)) text += fmt::format("{}: {}\n", name, value);
+    ASSERT_EQ(family, expected_family(config)) << "round " << round << "\n" << text;
+  }
+  // As many as there are starts of one kind at least: no condition was met by accident only.
+  for (const ModelFamily* family : model_families()) EXPECT_GT(found[std::string(family->name)], 40) << family->name;
+}
+
+// Its router needs no softmax of its own where one expert is chosen, and no file says how experts are balanced.
+TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
+  ModelConfig config = small_mixtral();
+  config.moe_router_topk = 1;
+  config.moe_router_load_balancing_type = RouterBalancing::kSinkhorn;
+  ASSERT_TRUE(check_model_config(config).empty());
+  EXPECT_EQ(family_for(config).name, "mixtral");
+}
+
+TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
+  for (const ModelConfig& start : {tiny_config(), small_mixtral(), small_deepseek(true), small_gpt2()}) {
+    const ModelFamily& family = family_for(start);
+    for (const auto& change : changes()) {
+      std::mt19937 random(7);
+      ModelConfig config = start;
+      change(config, random);
+      if (!config.vocab_size || !check_model_config(config).empty()) continue;
+      ModelConfig back;
+      try {
+        back = family.from_hf(make_hf_config(family, config, at::kFloat));
+      } catch (const UserError&) {
+        continue;
+      }
+      back.mtp_num_layers = config.mtp_num_layers;
+      EXPECT_EQ(meaning_of(back), meaning_of(config)) << family.name;
+    }
+  }
+}
+
+std::string export_error(const ModelConfig& config) {
+  try {
+    make_hf_config(family_for(config), config, at::kFloat);
+  } catch (const UserError& error) {
+    return error.message();
+  }
+  return "";
+}
+
+TEST(Families, AnExportThatCannotBeNamesTheOptionsInItsWay) {
+  ModelConfig config = tiny_config();
+  EXPECT_EQ(export_error(config), "");
+  config.norm_epsilon = 2e-5;
+  EXPECT_EQ(export_error(config), "");
+  config.position_embedding_type = PositionEmbedding::kNone;
+  config.rotary_base = 10000;
+  EXPECT_EQ(export_error(config),
+            "no Hugging Face class has this architecture, so it cannot be exported; the nearest, LlamaForCausalLM, has "
+            "position_embedding_type rope, not none");
+  config = tiny_config();
+  config.add_qkv_bias = config.qk_layernorm = true;
+  EXPECT_NE(export_error(config).find("Qwen2ForCausalLM, has qk_layernorm false, not true"), std::string::npos)
+      << export_error(config);
+  config = tiny_config();
+  config.rotary_percent = 0.5;
+  config.kv_channels = 8;
+  EXPECT_EQ(family_for(config).name, "llama");
+  EXPECT_NE(export_error(config).find("rotary_percent 0.5"), std::string::npos) << export_error(config);
+}
+
+TEST(Families, OptionsWithoutEffectMakeNoOtherMeaning) {
+  ModelConfig swiglu = tiny_config();
+  swiglu.bias_gelu_fusion = false;
+  EXPECT_EQ(meaning_of(swiglu), meaning_of(tiny_config()));
+  EXPECT_NE(architecture_of(swiglu), architecture_of(tiny_config()));  // the record in checkpoints stays as it was
+  ModelConfig latent = small_deepseek(true), other = latent;
+  other.kv_channels = 5;
+  other.use_rope_scaling = true;
+  other.rope_type = RopeType::kRope;
+  other.moe_router_pre_softmax = true;
+  other.moe_router_dtype = RouterPrecision::kFp64;
+  EXPECT_EQ(meaning_of(other), meaning_of(latent));
+  other.v_head_dim += 1;
+  EXPECT_NE(meaning_of(other), meaning_of(latent));
+}
+
+}  // namespace
+}  // namespace megalith
