@@ -156,8 +156,8 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
   const double gradients = 4;
   const auto optimizer = static_cast<double>(optimizer_bytes(built.parameters(), config.optimizer));
   const double shards = static_cast<double>(groups.dp_shard_cp->size());
-  const bool is_fsdp = config.data_parallel.use_torch_fsdp2;
-  const bool is_zero = config.data_parallel.use_distributed_optimizer || is_fsdp;
+  const DataParallelOptions& data_parallel = resolved.derived.data_parallel;
+  const bool is_fsdp = data_parallel.use_torch_fsdp2, is_zero = data_parallel.use_distributed_optimizer || is_fsdp;
   const double bytes = (weights + gradients) * parameters / (is_fsdp ? shards : 1) + optimizer / (is_zero ? shards : 1);
   return {static_cast<int64_t>(bytes), activation_estimate(built, groups.pp->rank(), resolved)};
 }

@@ -23,7 +23,8 @@ constexpr const char* kDoctorParallelUsage =
 constexpr int64_t kMostThreadRanks = 32;
 constexpr double kQuiet_s = 2;  // what takes less needs no sign of life
 
-std::string layout_text(const Config& config, int64_t world_size) {
+std::string layout_text(const Resolved& resolved, int64_t world_size) {
+  const Config& config = resolved.config;
   const Mesh mesh = Mesh::from_options(config.parallel, world_size);
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
@@ -36,8 +37,8 @@ std::string layout_text(const Config& config, int64_t world_size) {
   }
   if (config.sequence_parallel && mesh.size(Axis::kTp) > 1) add("sequence_parallel");
   if (mesh.size(Axis::kCp) > 1) add(fmt::format("cp_comm_type {}", fmt::join(config.parallel.cp_comm_type, " ")));
-  if (config.data_parallel.use_torch_fsdp2) add("use_torch_fsdp2");
-  if (config.data_parallel.use_distributed_optimizer) add("use_distributed_optimizer");
+  if (resolved.derived.data_parallel.use_torch_fsdp2) add("use_torch_fsdp2");
+  if (resolved.derived.data_parallel.use_distributed_optimizer) add("use_distributed_optimizer");
   if (config.recompute.is_full()) add("full recomputation");
   if (config.recompute.is_selective()) add("selective recomputation");
   return text.empty() ? "one rank" : text;
@@ -51,7 +52,7 @@ void print_header(const ToyWorld& world, const ToyConfig& toy, bool has_threads)
                            layout.derived.pipeline.schedule(narrow<int>(layout.derived.num_microbatches)).name,
                            layout.derived.pipeline.num_chunks, *layout.config.pipeline.pipeline_model_parallel_layout);
   }
-  fmt::print("layout        {}: {} rank(s) as {}{}\n", layout_text(layout.config, world.world_size), world.world_size,
+  fmt::print("layout        {}: {} rank(s) as {}{}\n", layout_text(layout, world.world_size), world.world_size,
              has_threads ? "threads" : "processes", schedule);
   fmt::print("toy           {}\n", toy.text());
   for (const std::string& cut : world.cuts) fmt::print("cut           {}\n", cut);

@@ -67,7 +67,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {0, 0, 0};
   setup.num_samples[static_cast<size_t>(split)] = num_samples;
-  const DataSets data = make_data_sets(run.config.data, setup, context.log);
+  const DataSets data = make_data_sets(run.derived.data, setup, context.log);
   BatchSource* source = data.of(split);
   if (source == nullptr || num_samples == 0) {
     throw UserError(fmt::format("nothing to evaluate: split {} is empty, or eval_iters is 0", split_name(split)),

@@ -100,7 +100,7 @@ int inspect_gradients(CommandContext& context) {
   const Derived& d = run.derived;
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {d.global_batch_size, 0, 0};
-  const DataSets data = make_data_sets(run.config.data, setup, context.log);
+  const DataSets data = make_data_sets(run.derived.data, setup, context.log);
   if (data.train == nullptr) throw UserError("the training split is empty", "give it a weight in split");
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);

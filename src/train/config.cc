@@ -135,7 +135,7 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
 void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
-  TokenizerOptions named = config.tokenizer;
+  TokenizerOptions named = d.tokenizer;
   named.vocab_size = config.model.vocab_size;
   try {
     if (named.is_named()) {
@@ -174,7 +174,7 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
 // Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights
 // when they are loaded.
 void apply_hf_architecture(Resolved& resolved) {
-  const std::filesystem::path folder = *resolved.config.checkpoint.load_hf;
+  const std::filesystem::path folder = *resolved.derived.checkpoint.load_hf;
   HfModel hf = read_hf_config(folder);
   OptionSet theirs(hf.config);
   std::map<std::string, std::string> values;
@@ -353,44 +353,62 @@ Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
   options = std::make_unique<OptionSet>(of_command, config);
 }
 
-void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors, bool reads_batches) {
-  Config& config = resolved.config;
+namespace {
+
+void append(std::vector<UserError>& errors, const std::vector<UserError>& found) {
+  errors.insert(errors.end(), found.begin(), found.end());
+}
+
+// What can be said before there is a model.
+void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors) {
+  const Config& config = resolved.config;
   Derived& d = resolved.derived;
-  const auto add = [&](std::vector<UserError> found) { errors.insert(errors.end(), found.begin(), found.end()); };
+  d.data = config.data;
+  d.data_parallel = config.data_parallel;
   d.world_size = config.train.dry_run ? std::max(world_size, config.train.dry_run_world_size) : world_size;
   const std::vector<UserError> parallel_errors = check_parallel_sizes(config.parallel, d.world_size);
-  add(parallel_errors);
+  append(errors, parallel_errors);
   const int64_t model_ranks = config.parallel.tensor_model_parallel_size *
                               config.parallel.pipeline_model_parallel_size * config.parallel.context_parallel_size;
   d.data_parallel_size = parallel_errors.empty() ? d.world_size / model_ranks : 1;
   d.micro_batch_size = config.train.micro_batch_size;
-  resolve_vocabulary(resolved, errors);
-  ModelConfig architecture = config.model;
-  architecture.vocab_size = d.vocab_size;
-  const std::vector<UserError> architecture_errors = check_model_config(architecture);
-  add(architecture_errors);
-  const int64_t tp = config.parallel.tensor_model_parallel_size;
-  if (architecture_errors.empty()) {
-    add(check_model_layout(architecture, {tp, config.parallel.expert_model_parallel_size,
-                                          config.parallel.expert_tensor_parallel_size.value_or(tp)}));
-  }
-  // What cannot be exported is said now, not after the last step.
-  if (architecture_errors.empty() && config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
-    try {
-      make_hf_config(family_for(architecture), architecture, at::kFloat);
-    } catch (const UserError& error) {
-      errors.emplace_back("save_hf: " + std::string(error.message()), std::string(error.remedy()));
-    }
-  }
-  add(check_data_options(config.data));
-  add(check_checkpoint_options(config.checkpoint));
-  add(check_profile_options(config.profile));
-  add(check_sample_options(config.samples));
-  add(check_optimizer_options(config.optimizer));
-  add(resolve_fsdp(config.data_parallel, *resolved.options, resolved.notes));
-  add(check_data_parallel_options(config.data_parallel, config.parallel));
+  append(errors, check_data_options(config.data));
+  append(errors, check_checkpoint_options(config.checkpoint));
+  append(errors, check_profile_options(config.profile));
+  append(errors, check_sample_options(config.samples));
+  append(errors, check_optimizer_options(config.optimizer));
+  append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
+  append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
   if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
     errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
+  }
+  check_batch(config, d, errors);
+  check_rampup(config, errors);
+  check_duration(config, d, errors);
+  check_precision(config, d, errors);
+  try {
+    if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
+  } catch (const UserErrors& several) {
+    append(errors, several.errors());
+  }
+}
+
+// The architecture but for its vocabulary, which the tokenizer may say.
+std::vector<UserError> check_architecture(ModelConfig architecture) {
+  architecture.vocab_size.reset();
+  return check_model_config(architecture);
+}
+
+// What depends on the architecture. check_run() comes before.
+void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
+  const Config& config = resolved.config;
+  Derived& d = resolved.derived;
+  const std::vector<UserError> architecture_errors = check_architecture(config.model);
+  append(errors, architecture_errors);
+  const int64_t tp = config.parallel.tensor_model_parallel_size;
+  if (architecture_errors.empty()) {
+    append(errors, check_model_layout(config.model, {tp, config.parallel.expert_model_parallel_size,
+                                                     config.parallel.expert_tensor_parallel_size.value_or(tp)}));
   }
   if (config.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
     errors.emplace_back(
@@ -398,33 +416,80 @@ void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserEr
         "is gathered and freed",
         "use use_distributed_optimizer");
   }
-  add(check_recompute_options(config.recompute, {.num_layers = config.model.num_layers,
-                                                 .has_experts = config.model.has_experts(),
-                                                 .has_shared_experts = config.model.shared_expert_size() > 0,
-                                                 .has_latent_attention = config.model.multi_latent_attention}));
+  append(errors,
+         check_recompute_options(config.recompute, {.num_layers = config.model.num_layers,
+                                                    .has_experts = config.model.has_experts(),
+                                                    .has_shared_experts = config.model.shared_expert_size() > 0,
+                                                    .has_latent_attention = config.model.multi_latent_attention}));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
     resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
   }
   for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
     resolved.notes.push_back(std::move(note));
   }
-  check_batch(config, d, errors);
-  check_rampup(config, errors);
-  check_duration(config, d, errors);
   check_sequence(config, d, errors);
-  add(check_context_parallel_model(config.parallel,
-                                   {.num_layers = config.model.num_layers,
-                                    .num_heads = config.model.num_attention_heads,
-                                    .num_kv_heads = config.model.num_kv_heads(),
-                                    .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
+  append(errors, check_context_parallel_model(
+                     config.parallel, {.num_layers = config.model.num_layers,
+                                       .num_heads = config.model.num_attention_heads,
+                                       .num_kv_heads = config.model.num_kv_heads(),
+                                       .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
   resolve_sequence_parallel(resolved, reads_batches, errors);
-  check_precision(config, d, errors);
   resolve_pipeline(config, d, errors);
-  try {
-    if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
-  } catch (const UserErrors& several) {
-    add(several.errors());
+}
+
+// What depends on the tokenizer. check_model() comes before.
+void check_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
+  resolve_vocabulary(resolved, errors);
+  ModelConfig architecture = resolved.config.model;
+  if (!check_architecture(architecture).empty()) return;  // said already
+  architecture.vocab_size = resolved.derived.vocab_size;
+  const std::vector<UserError> architecture_errors = check_model_config(architecture);
+  append(errors, architecture_errors);
+  // What cannot be exported is said now, not after the last step.
+  if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
+    try {
+      make_hf_config(family_for(architecture), architecture, at::kFloat);
+    } catch (const UserError& error) {
+      errors.emplace_back("save_hf: " + error.message(), error.remedy());
+    }
   }
+}
+
+void continue_automatically(Resolved& resolved) {
+  CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  if (!checkpoint.auto_continue_train || !checkpoint.save || list_checkpoints(*checkpoint.save).empty()) return;
+  checkpoint.load = checkpoint.save;
+  resolved.notes.push_back(fmt::format("auto_continue_train: loading from {}", *checkpoint.save));
+}
+
+// Fills in what nobody set of the architecture. Whether it is known now: not when it would have to be fetched and
+// something is wrong, or when it cannot be read.
+bool read_architecture(Resolved& resolved, HubPaths& hub, std::vector<UserError>& errors) {
+  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  try {
+    if (checkpoint.load_hf) {
+      if (!hub.find_model(resolved, errors.empty())) return false;
+      apply_hf_architecture(resolved);
+    } else if (checkpoint.load) {
+      apply_checkpoint_architecture(*resolved.options, *checkpoint.load);
+    }
+    return true;
+  } catch (const UserErrors& several) {
+    append(errors, several.errors());
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+  return false;
+}
+
+}  // namespace
+
+void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors, bool reads_batches) {
+  resolved.derived.checkpoint = resolved.config.checkpoint;
+  resolved.derived.tokenizer = resolved.config.tokenizer;
+  check_run(resolved, world_size, errors);
+  check_model(resolved, reads_batches, errors);
+  check_vocabulary(resolved, errors);
 }
 
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
@@ -437,36 +502,24 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   resolved->exports = resolution.exports;
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
-  for (UserError& refusal : refuse_urls(*resolved->options)) errors.push_back(std::move(refusal));
+  append(errors, refuse_urls(*resolved->options));
   HubPaths hub(inputs.environment, resolution.exports);
-  Config& config = resolved->config;
-  CheckpointOptions& checkpoint = config.checkpoint;
-  if (checkpoint.auto_continue_train && checkpoint.save && !list_checkpoints(*checkpoint.save).empty()) {
-    apply_values(*resolved->options, {{"load", *checkpoint.save}}, {OptionLayer::kCommandLine, "auto_continue_train"});
-    resolved->notes.push_back(fmt::format("auto_continue_train: loading from {}", *checkpoint.save));
-  }
-  if (config.checkpoint.load_hf || config.checkpoint.load) {
-    try {
-      if (config.checkpoint.load_hf) {
-        if (hub.find_model(config, errors.empty())) apply_hf_architecture(*resolved);
-      } else {
-        apply_checkpoint_architecture(*resolved->options, *config.checkpoint.load);
-      }
-    } catch (const UserErrors& several) {
-      errors.insert(errors.end(), several.errors().begin(), several.errors().end());
-    } catch (const UserError& error) {
-      errors.push_back(error);
-    }
-  }
-  if (errors.empty()) {
-    try {
-      hub.find_tokenizer(config);
-    } catch (const UserError& error) {
-      errors.push_back(error);
-    }
-  }
+  const Config& config = resolved->config;
+  resolved->derived.checkpoint = config.checkpoint;
+  continue_automatically(*resolved);
   // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
-  if (errors.empty()) derive_and_check(*resolved, world_size, errors, reads_batches);
+  const bool is_readable = errors.empty();
+  if (is_readable) check_run(*resolved, world_size, errors);
+  const bool has_architecture = read_architecture(*resolved, hub, errors);
+  resolved->derived.tokenizer = config.tokenizer;
+  if (is_readable && has_architecture) {
+    check_model(*resolved, reads_batches, errors);
+    try {
+      if (hub.find_tokenizer(*resolved, errors.empty())) check_vocabulary(*resolved, errors);
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
+  }
   if (errors.empty() && config.samples.is_on()) {
     try {
       (void)plan_samples(*resolved);
@@ -475,7 +528,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     }
   }
   throw_if_any(errors);
-  hub.fetch_large_files(config);
+  hub.fetch_large_files(*resolved);
   return resolved;
 }
 

@@ -102,6 +102,12 @@ struct Derived {
   int64_t vocab_size = 0;
   int64_t eod_id = 0;
   at::ScalarType dtype = at::kFloat;
+  // Read these instead of the person's. Names of the hub are local paths here; `load` is what auto_continue_train
+  // found; what use_torch_fsdp2 does by itself is off.
+  CheckpointOptions checkpoint;
+  TokenizerOptions tokenizer;
+  DataOptions data;
+  DataParallelOptions data_parallel;
 };
 
 // A resolved run: configuration, what was derived from it, and what the person should be told once.
@@ -121,7 +127,9 @@ struct Resolved {
 };
 
 // Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the
-// checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor.
+// checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor. Of the hub it
+// asks for nothing while something is wrong: first config.json, once all rules hold that need no model; then the
+// tokenizer, once those of the model do; weights and data last.
 //   reads_batches  false: the command reads single tokens, which sequence_parallel, then off, could not split
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra = {},

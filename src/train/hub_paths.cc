@@ -7,6 +7,10 @@
 namespace megalith {
 namespace {
 
+bool is_no_name(const std::string& path) {
+  return std::filesystem::exists(path) || (url_scheme(path).empty() && !parse_hub_name(path, HubRepoType::kModel));
+}
+
 // The option that a path of a split came with, for messages.
 const char* listed_option(const DataOptions& options, const char* of_split) {
   return options.per_split_data_args_path ? "per_split_data_args_path" : of_split;
@@ -19,22 +23,26 @@ HubPaths::HubPaths(const EnvironmentMap& environment, const std::map<std::string
   for (const auto& [name, value] : exports) environment_[name] = value;
 }
 
-bool HubPaths::find_model(Config& config, bool may_fetch) {
-  std::optional<std::string>& load_hf = config.checkpoint.load_hf;
-  if (!load_hf || std::filesystem::exists(*load_hf)) return load_hf.has_value();
-  if (!may_fetch) return url_scheme(*load_hf).empty() && !parse_hub_name(*load_hf, HubRepoType::kModel);
+bool HubPaths::find_model(Resolved& resolved, bool may_fetch) {
+  std::optional<std::string>& load_hf = resolved.derived.checkpoint.load_hf;
+  if (!load_hf) return false;
+  if (!may_fetch) return is_no_name(*load_hf);
   const std::string given = *load_hf;
-  resolve_hub_option("load_hf", load_hf, HubNeed::kModelConfig, environment_, config.hub, log_);
+  resolve_hub_option("load_hf", load_hf, HubNeed::kModelConfig, environment_, resolved.config.hub, log_);
   if (*load_hf != given) model_name_ = given;
   return true;
 }
 
-void HubPaths::find_tokenizer(Config& config) {
-  resolve_hub_option("tokenizer_model", config.tokenizer.tokenizer_model, HubNeed::kTokenizer, environment_, config.hub,
-                     log_);
+bool HubPaths::find_tokenizer(Resolved& resolved, bool may_fetch) {
+  std::optional<std::string>& tokenizer = resolved.derived.tokenizer.tokenizer_model;
+  if (!may_fetch) return !tokenizer || is_no_name(*tokenizer);
+  resolve_hub_option("tokenizer_model", tokenizer, HubNeed::kTokenizer, environment_, resolved.config.hub, log_);
+  return true;
 }
 
-void HubPaths::fetch_large_files(Config& config) {
+void HubPaths::fetch_large_files(Resolved& resolved) {
+  const Config& config = resolved.config;
+  Derived& derived = resolved.derived;
   if (config.train.dry_run) return;
   std::vector<UserError> errors;
   const auto keep_error = [&](const auto& action) {
@@ -47,11 +55,11 @@ void HubPaths::fetch_large_files(Config& config) {
   if (!model_name_.empty()) {
     keep_error([&] {
       // The commit whose config.json was read: the branch may have moved on since.
-      config.checkpoint.load_hf =
-          resolve_hub_weights("load_hf", *config.checkpoint.load_hf, environment_, config.hub, log_).string();
+      derived.checkpoint.load_hf =
+          resolve_hub_weights("load_hf", *derived.checkpoint.load_hf, environment_, config.hub, log_).string();
     });
   }
-  // Names in files of lists count too. Without any, the configuration keeps the files as they were given.
+  // Names in files of lists count too. Without any, the files stay as they were given.
   keep_error([&] {
     DataOptions data = with_listed_paths(config.data);
     bool has_names = false;
@@ -71,7 +79,7 @@ void HubPaths::fetch_large_files(Config& config) {
         });
       }
     }
-    if (has_names) config.data = std::move(data);
+    if (has_names) derived.data = std::move(data);
   });
   throw_if_any(errors);
 }

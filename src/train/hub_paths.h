@@ -1,5 +1,5 @@
-// Names of the Hugging Face hub in a run's configuration, replaced by local paths: small files while the configuration
-// is read, because it depends on them; weights and data when nothing else is wrong with it.
+// Names of the Hugging Face hub in a run's configuration, as local paths in Derived; the configuration keeps the names.
+// Small files come when what depends on them is next to be checked; weights and data when nothing is wrong.
 #pragma once
 
 #include <map>
@@ -20,17 +20,17 @@ class HubPaths {
   HubPaths(const EnvironmentMap& environment, const std::map<std::string, std::string>& exports);
 
   // load_hf: fetches what the architecture and the tokenizer are read from. With `may_fetch` false, nothing is asked of
-  // the hub. Returns whether load_hf is a path now, or no name at all. UserError when there is no such model, HubError
-  // when it cannot be had now; the functions below throw the same.
-  bool find_model(Config& config, bool may_fetch);
+  // the hub. Returns whether derived.checkpoint.load_hf is a path now, or no name at all. UserError when there is no
+  // such model, HubError when it cannot be had now; the functions below throw the same.
+  bool find_model(Resolved& resolved, bool may_fetch);
 
-  // tokenizer_model. UserError when it cannot be had.
-  void find_tokenizer(Config& config);
+  // tokenizer_model, in the same way; also true when there is none.
+  bool find_tokenizer(Resolved& resolved, bool may_fetch);
 
   // The weights of load_hf, and token files of the data paths, also of those that data_args_path and
   // per_split_data_args_path list: where one of these names a data set of the hub, the lists take the files' place in
-  // the configuration. Nothing for a dry run. UserErrors for what cannot be had.
-  void fetch_large_files(Config& config);
+  // derived.data. Nothing for a dry run. UserErrors for what cannot be had.
+  void fetch_large_files(Resolved& resolved);
 
  private:
   EnvironmentMap environment_;

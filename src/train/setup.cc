@@ -53,7 +53,7 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
   context.device = context.buffer_device.emplace(at::kMeta);
   const BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
   auto elements = static_cast<double>(built.num_parameters());
-  if (resolved.config.data_parallel.use_torch_fsdp2) {
+  if (resolved.derived.data_parallel.use_torch_fsdp2) {
     elements /= static_cast<double>(resolved.derived.data_parallel_size);
   }
   if (elements * element_bytes <= memory) return;
@@ -138,7 +138,7 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
 std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
                                                  const Groups& groups, at::Device device) {
   // FSDP alone reads the blocks, and it works without a pipeline only.
-  return make_data_parallel(built.parameters(), groups, resolved.config.data_parallel, built.chunks[0]->blocks(),
+  return make_data_parallel(built.parameters(), groups, resolved.derived.data_parallel, built.chunks[0]->blocks(),
                             device, bucket_cut(resolved.config.optimizer));
 }
 
@@ -157,7 +157,7 @@ BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::
 }
 
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log) {
-  const CheckpointOptions& options = resolved.config.checkpoint;
+  const CheckpointOptions& options = resolved.derived.checkpoint;
   if (options.load) {
     const auto found = find_checkpoint(*options.load, options.ckpt_step, *groups.world, log);
     if (!found) {
@@ -178,7 +178,7 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
 }
 
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved) {
-  const CheckpointOptions& options = resolved.config.checkpoint;
+  const CheckpointOptions& options = resolved.derived.checkpoint;
   if (options.load_hf && std::filesystem::exists(std::filesystem::path(*options.load_hf) / "tokenizer.json")) {
     TokenizerOptions tokenizer;
     tokenizer.tokenizer_type = "HuggingFaceTokenizer";

@@ -46,14 +46,15 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       device_(device),
       log_(log),
       stop_(stop),
-      built_(build_model(resolved, groups, device, !resolved.config.data_parallel.use_torch_fsdp2)),
+      built_(build_model(resolved, groups, device, !resolved.derived.data_parallel.use_torch_fsdp2)),
       numbers_(count_model(built_, resolved)),
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
                 device, log),
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16) {
   const Config& config = resolved_.config;
   // Weights that are about to be replaced need not be drawn.
-  const bool loads_weights = config.checkpoint.load_hf || has_checkpoint(config.checkpoint, groups_);
+  const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
+  const bool loads_weights = checkpoint.load_hf || has_checkpoint(checkpoint, groups_);
   data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
   if (!loads_weights) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
   runners_ = set_block_runners(built_, *data_parallel_, device_);
@@ -112,7 +113,7 @@ CheckpointState Trainer::checkpoint_state() const {
 }
 
 void Trainer::load() {
-  const CheckpointOptions& options = resolved_.config.checkpoint;
+  const CheckpointOptions& options = resolved_.derived.checkpoint;
   CheckpointState state = checkpoint_state();
   if (const auto resumed = resume(options, state, groups_, log_)) {
     data_parallel_->publish();
@@ -150,7 +151,7 @@ void Trainer::load() {
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
-  data_ = make_data_sets(resolved_.config.data, make_data_setup(resolved_), log_);
+  data_ = make_data_sets(resolved_.derived.data, make_data_setup(resolved_), log_);
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
   // A signal that comes here leaves what is not done yet to the run that goes on from the checkpoint.
@@ -419,12 +420,13 @@ void Trainer::save(bool is_last) {
 }
 
 void Trainer::export_hf() {
-  const CheckpointOptions& options = resolved_.config.checkpoint;
+  const CheckpointOptions& options = resolved_.derived.checkpoint;
   if (!options.save_hf) return;
   HfExport settings;
   settings.dtype = resolved_.derived.dtype;
   if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
-  if (resolved_.config.tokenizer.tokenizer_model) settings.tokenizer = *resolved_.config.tokenizer.tokenizer_model;
+  const TokenizerOptions& tokenizer = resolved_.derived.tokenizer;
+  if (tokenizer.tokenizer_model) settings.tokenizer = *tokenizer.tokenizer_model;
   save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, built_.config(), groups_, settings);
   log_.info("exported the model to {}", *options.save_hf);
 }

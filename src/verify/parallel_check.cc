@@ -53,7 +53,7 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
   const Config& config = resolved.config;
   const Derived& d = resolved.derived;
   if (hooks.change_groups) hooks.change_groups(groups);
-  const BuiltModel built = build_model(resolved, groups, device, !config.data_parallel.use_torch_fsdp2);
+  const BuiltModel built = build_model(resolved, groups, device, !resolved.derived.data_parallel.use_torch_fsdp2);
   for (const auto& chunk : built.chunks) {
     if (hooks.change_model) hooks.change_model(*chunk, groups);
   }

@@ -441,7 +441,10 @@ def test_weights_and_data_wait_until_nothing_else_is_wrong(hub, client, models, 
     hub.add("org/tokens", tokens | {"README.md": b""}, list(tokens), repo_type="dataset")
     run = ("train", "--load_hf", NAME, "--data_path", "org/tokens", "--split", "100,0,0", "--seq_length", 32, "--eval_iters", 0)
     run = (*run, "--device", "cpu", "--train_iters", 1)
-    for wrong in (("--micro_batch_size", 3, "--global_batch_size", 4), ("--dry_run",)):
+    # A rule that needs no model is told before the hub is asked for one.
+    client.run(*run, "--micro_batch_size", 3, "--global_batch_size", 4, expected=2)
+    assert not hub.log
+    for wrong in (("--tensor_model_parallel_size", 1, "--seq_length", 1 << 20), ("--dry_run",)):
         client.run(*run, *wrong, expected=0 if wrong == ("--dry_run",) else 2)
         assert "config.json" in contents(snapshot) and not weights(contents(snapshot))
         assert not client.repo("org/tokens", "dataset").exists()
@@ -456,6 +459,9 @@ def test_weights_and_data_wait_until_nothing_else_is_wrong(hub, client, models, 
     assert {Path(name).name for name in found if "cache" not in name} == {"wiki.bin", "wiki.idx"}
     for path in save.rglob("*"):
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes()
+    # The checkpoint records what was asked for, not where it lay.
+    recorded = dict(json.loads(next(save.rglob("checkpoint.json")).read_text())["configuration"])
+    assert recorded["load_hf"] == NAME and recorded["data_path"] == "[org/tokens]"
 
 
 def test_names_in_files_of_lists_are_fetched(hub, client, models, data):

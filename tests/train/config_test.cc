@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/checkpoint_folder.h"
+#include "config/record.h"
 #include "core/error.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
@@ -93,6 +95,34 @@ TEST(Config, SequenceParallelNeedsTensorParallelRanksAndTokensThatDivide) {
   Words even = odd;
   even.emplace_back("--micro_batch_size=2");
   EXPECT_EQ(refusal(even, 4), "");
+}
+
+TEST(Config, ARunThatContinuesByItselfLeavesLoadAsItWasGiven) {
+  const test::TemporaryFolder folder;
+  const std::string save = (folder.path() / "run").string();
+  const Words words = {"--auto_continue_train", "--save", save};
+  EXPECT_EQ(resolve_with(words)->derived.checkpoint.load, std::nullopt);
+  std::filesystem::create_directories(checkpoint_folder(save, 3));
+  const auto resolved = resolve_with(words);
+  EXPECT_EQ(resolved->derived.checkpoint.load, save);
+  EXPECT_EQ(resolved->config.checkpoint.load, std::nullopt);
+  EXPECT_FALSE(resolved->options->find("load")->is_set());
+}
+
+TEST(Config, WhatFsdpDoesByItselfIsOffAndStaysInTheRecord) {
+  Resolved resolved;
+  ConfigInputs inputs;
+  inputs.arguments.assign(std::begin(kTiny), std::end(kTiny));
+  resolve(*resolved.options, inputs);
+  // As a preset would have them: what a person writes beside use_torch_fsdp2 is an error.
+  resolved.config.data_parallel.use_torch_fsdp2 = resolved.config.data_parallel.use_distributed_optimizer = true;
+  const Configuration before = configuration_of(*resolved.options);
+  std::vector<UserError> errors;
+  derive_and_check(resolved, 2, errors);
+  ASSERT_TRUE(errors.empty()) << errors.front().what();
+  EXPECT_TRUE(resolved.derived.data_parallel.use_torch_fsdp2);
+  EXPECT_FALSE(resolved.derived.data_parallel.use_distributed_optimizer);
+  EXPECT_EQ(configuration_of(*resolved.options), before);
 }
 
 TEST(Config, EveryPresetAloneIsAConfiguration) {
