@@ -19,6 +19,7 @@
 #include "launch/back_ends.h"
 #include "ops/operators.h"
 #include "optim/update_rules.h"
+#include "train/activation_report.h"
 #include "train/report.h"
 #include "train/setup.h"
 #include "verify/folder_check.h"
@@ -159,7 +160,7 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
   const DataParallelOptions& data_parallel = resolved.derived.data_parallel;
   const bool is_fsdp = data_parallel.use_torch_fsdp2, is_zero = data_parallel.use_distributed_optimizer || is_fsdp;
   const double bytes = (weights + gradients) * parameters / (is_fsdp ? shards : 1) + optimizer / (is_zero ? shards : 1);
-  return {static_cast<int64_t>(bytes), activation_estimate(built, groups.pp->rank(), resolved)};
+  return {static_cast<int64_t>(bytes), measure_activations(resolved, groups.mesh, rank)};
 }
 
 Findings check_environment(const DoctorCase& one) {

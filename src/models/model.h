@@ -57,8 +57,6 @@ class Model : public Module {
   const ModelPart& part() const { return part_; }
   // What a forward pass runs through the runner, in this order: blocks()[i].index == i.
   virtual const std::vector<Block>& blocks() const = 0;
-  // Of these blocks, in a forward pass with HeadOutput::kLoss.
-  virtual std::vector<BlockCost> block_costs(const CostShape& shape) const = 0;
   // What every forward pass runs its blocks through from now on; null: nothing. It outlives its use.
   void set_runner(BlockRunner* runner) { runner_ = runner; }
 

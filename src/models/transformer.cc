@@ -69,7 +69,7 @@ Transformer::Transformer(const ModelConfig& config, const TransformerNames& name
   if (config.position_embedding() == PositionEmbedding::kRope) {
     const RotaryOptions rotary = rotary_options(config);
     rotary_multiplier_ = rotary_multiplier(rotary);
-    if (buffer_device != at::kMeta) inverse_frequencies_ = rotary_inverse_frequencies(rotary).to(buffer_device);
+    inverse_frequencies_ = rotary_inverse_frequencies(rotary).to(buffer_device);
   }
   for (const Unit& unit : this->part().own_units()) make(unit, context, names);
   MEGALITH_CHECK(predictions_.empty() || head_, "prediction modules without a head");
@@ -237,9 +237,9 @@ std::map<int64_t, ExpertRouter*> Transformer::routers() {
 }
 
 // The head runs once more for every prediction module.
-LayerCost Transformer::own_cost(const CostShape& shape) const {
-  if (predictions_.empty()) return {};
-  return {.forward_flops = static_cast<double>(predictions_.size()) * head_->cost(shape).forward_flops};
+double Transformer::own_forward_flops(const CostShape& shape) const {
+  if (predictions_.empty()) return 0;
+  return static_cast<double>(predictions_.size()) * head_->forward_flops(shape);
 }
 
 std::vector<TensorSpec> Transformer::boundary(int64_t b, int64_t s) const {
@@ -248,17 +248,6 @@ std::vector<TensorSpec> Transformer::boundary(int64_t b, int64_t s) const {
     tensors.push_back({std::move(name), {div_exact(b * s, token_split_), config_.hidden_size}, dtype_});
   }
   return tensors;
-}
-
-std::vector<BlockCost> Transformer::block_costs(const CostShape& shape) const {
-  std::vector<BlockCost> costs;
-  const int64_t stream_bytes = shape.b * shape.s / token_split_ * config_.hidden_size * shape.activation_bytes;
-  for (const Block& block : blocks_) {
-    LayerCost cost;
-    for (const Module* module : block.modules) cost += module->cost(shape);
-    costs.push_back({block, cost, block.is_layer ? stream_bytes : 0});
-  }
-  return costs;
 }
 
 at::Tensor Transformer::embed(const at::Tensor& token_ids, const ForwardContext& context) const {

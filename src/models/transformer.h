@@ -41,10 +41,9 @@ class Transformer : public Model {
   std::vector<std::string> loss_names() const override;
   std::map<int64_t, ExpertRouter*> routers() override;
   const std::vector<Block>& blocks() const override { return blocks_; }
-  std::vector<BlockCost> block_costs(const CostShape& shape) const override;
 
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   void make(const Unit& unit, const LayerContext& context, const TransformerNames& names);

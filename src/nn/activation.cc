@@ -1,6 +1,7 @@
 #include "nn/activation.h"
 
 #include <optional>
+#include <utility>
 
 #include "nn/function.h"
 #include "ops/gelu/gelu.h"
@@ -18,15 +19,15 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
     }
   };
 
-  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, Call call) {
-    node->save_for_backward({x});
-    hold(node, call);
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, Call call, const Kept& kept) {
+    hold(node, std::pair(call, kept));
     return compute(x, call, Kernels::kFused);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    return {differentiate(gradients[0].contiguous(), node->get_saved_variables()[0], held<Call>(node)), {}};
+    auto& [call, kept] = held<std::pair<Call, Kept>>(node);
+    return {differentiate(gradients[0].contiguous(), kept.take(), call), {}, {}};
   }
 
   static at::Tensor compute(const at::Tensor& x, const Call& call, Kernels kernels) {
@@ -64,20 +65,39 @@ namespace {
 
 // References need no node of ours: ATen's autograd records them, and its gradients owe nothing to ours.
 bool needs_node(std::initializer_list<at::Tensor> inputs, Kernels kernels) {
-  return kernels == Kernels::kFused && is_recording(inputs);
+  const bool is_meta = inputs.begin()->is_meta();  // where there are only shapes
+  return (kernels == Kernels::kFused || is_meta) && is_recording(inputs);
 }
 
 }  // namespace
 
-at::Tensor activated(const at::Tensor& x, ops::ActivationKind activation, bool is_gated, Kernels kernels) {
+Activation activated(const Activation& x, ops::ActivationKind activation, bool is_gated, Kernels kernels,
+                     bool is_recomputed) {
   const ActivationFunction::Call call{activation, is_gated};
-  return needs_node({x}, kernels) ? ActivationFunction::apply(x, call) : ActivationFunction::compute(x, call, kernels);
+  if (!is_recording({x.value})) return ActivationFunction::compute(x.value, call, kernels);
+  const Kept kept = x.keep();
+  Activation y = needs_node({x.value}, kernels) ? ActivationFunction::apply(x.value, call, kept)
+                                                : ActivationFunction::compute(x.value, call, kernels);
+  if (is_recomputed) {
+    y.kept =
+        kept.then([call, kernels](const at::Tensor& up) { return ActivationFunction::compute(up, call, kernels); });
+  }
+  return y;
 }
 
-at::Tensor activated_rows(const at::Tensor& x, const at::Tensor& weights, ops::ExpertActivation activation,
-                          Kernels kernels) {
-  if (!needs_node({x, weights}, kernels)) return ops::expert_activation(x, weights, activation, kernels);
-  return ExpertActivationFunction::apply(x, weights.defined() ? std::optional(weights) : std::nullopt, activation);
+Activation activated_rows(const at::Tensor& x, const at::Tensor& weights, ops::ExpertActivation activation,
+                          Kernels kernels, bool is_recomputed) {
+  if (!is_recording({x, weights})) return ops::expert_activation(x, weights, activation, kernels);
+  Activation y =
+      needs_node({x, weights}, kernels)
+          ? ExpertActivationFunction::apply(x, weights.defined() ? std::optional(weights) : std::nullopt, activation)
+          : ops::expert_activation(x, weights, activation, kernels);
+  if (is_recomputed) {
+    y.kept = Kept(x).then([weights = Kept(weights), activation, kernels](const at::Tensor& up) {
+      return ops::expert_activation(up, weights.get(), activation, kernels);
+    });
+  }
+  return y;
 }
 
 }  // namespace megalith

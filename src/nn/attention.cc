@@ -49,14 +49,12 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const SelfAttention* layer;
     AttentionCore::Call core;
     RotaryAngles angles;
-    // Where the core is computed again in backward; otherwise the node saves the tensors. Shared with the output
-    // projection: its backward comes first and needs the core's output for its weight, attention needs it and the
-    // log-sum-exp right after. Between these two alone it has them.
-    std::shared_ptr<Core> shared;
+    AttentionCore::KeptTensors kept = {};
   };
 
+  // kept_out: what is to be kept of the result; stays empty where that is the result itself.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, int64_t b, int64_t s,
-                            Call call) {
+                            Call call, Kept* kept_out) {
     const SelfAttention& layer = *call.layer;
     const HeadViews heads = split_heads(qkv, b, s, layer.num_heads_, layer.num_kv_heads_);
     const auto rotate = [&](const at::Tensor& x) {
@@ -65,24 +63,23 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     // v is a copy, or the view would keep the whole projection alive.
     Core core{.q = rotate(heads.q), .k = rotate(heads.k), .v = heads.v.contiguous(), .out = {}, .lse = {}};
     const at::Tensor out = compute(core, call);
-    if (call.shared) {
-      *call.shared = {.q = core.q, .k = core.k, .v = core.v, .out = {}, .lse = {}};
-    } else {
-      node->save_for_backward({core.q, core.k, core.v, core.out, core.lse});
-    }
+    call.kept = layer.core_.keep(core, call.core, layer.policy_.core_attention);
+    if (layer.policy_.core_attention) *kept_out = call.kept.out.then(as_tokens);
     hold(node, std::move(call));
-    return out.view({b * s, -1});
+    return as_tokens(out);
+  }
+
+  // (b, s, n, d) -> (t, n d)
+  static at::Tensor as_tokens(const at::Tensor& of_heads) {
+    return of_heads.view({of_heads.size(0) * of_heads.size(1), -1});
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     Call& call = held<Call>(node);
     const SelfAttention& layer = *call.layer;
-    const auto saved = node->get_saved_variables();
     // Taken from the node, which lives until the whole backward pass is done.
-    const auto shared = std::exchange(call.shared, {});
-    if (shared && !shared->out.defined()) layer.core_.compute(*shared, call.core);  // a frozen projection did not ask
-    const Core core = shared ? std::exchange(*shared, {}) : Core{saved[0], saved[1], saved[2], saved[3], saved[4]};
+    const Core core = call.kept.take();
     const at::Tensor& out = core.out;
     const at::Tensor dout = gradients[0].contiguous().view(out.sizes());
     const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core);
@@ -97,7 +94,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     parts.q.copy_(unrotated(d.dq));
     parts.k.copy_(unrotated(d.dk));
     parts.v.copy_(d.dv);
-    return {dqkv, {}, {}, {}};
+    return {dqkv, {}, {}, {}, {}};
   }
 
   // From q, k and v of this rank's tokens, in whose places then stand those that backward needs.
@@ -112,7 +109,7 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
     : options_(options),
       num_heads_(heads_of_rank(options.num_heads, context, "num_attention_heads")),
       num_kv_heads_(heads_of_rank(options.num_kv_heads, context, "num_query_groups")),
-      recomputes_core_(context.recompute.core_attention),
+      policy_(context.recompute),
       kernels_(context.kernels),
       core_(context, name, options.layer, 1 / std::sqrt(static_cast<double>(options.head_dim)), options.dropout,
             num_heads_, num_kv_heads_),
@@ -121,14 +118,12 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
             .has_bias = options.has_qkv_bias,
             .is_transposed = options.is_transposed,
             .init_std = options.init_std,
-            .keeps_input = options.keeps_input,
             .weight_role = ParameterRole::kQkv}),
       output_(context, name + "." + options.names.output, options.num_heads * options.head_dim, options.hidden,
               {.role = LinearRole::kRow,
                .has_bias = options.has_output_bias,
                .is_transposed = options.is_transposed,
-               .init_std = options.output_init_std,
-               .keeps_input = !recomputes_core_}) {
+               .init_std = options.output_init_std}) {
   div_exact(options.num_heads, options.num_kv_heads);
   register_module(qkv_);
   if (options.head_norm) {
@@ -157,21 +152,16 @@ at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv) {
   return at::cat({normed(*q_norm_, parts[0]), normed(*k_norm_, parts[1]), parts[2]}, 1).view(qkv.sizes());
 }
 
-at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
-                                  const RestoreInput& restore) {
-  const at::Tensor qkv = norm_heads(qkv_.forward(x, restore));
+at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) {
+  const at::Tensor qkv = norm_heads(qkv_.forward(x));
   const int64_t b = forward.b, s = forward.s;
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
-  AttentionFunction::Call call{this, core_.make_call(forward), angles, {}};
+  const AttentionFunction::Call call{this, core_.make_call(forward), angles};
   if (is_recording({qkv})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
-    if (!recomputes_core_) return output_.forward(AttentionFunction::apply(qkv, b, s, std::move(call)));
-    call.shared = std::make_shared<AttentionCore::Tensors>();
-    const at::Tensor out = AttentionFunction::apply(qkv, b, s, call);
-    return output_.forward(out, [this, call = std::move(call)] {
-      core_.compute(*call.shared, call.core);
-      return call.shared->out.view({call.shared->out.size(0) * call.shared->out.size(1), -1});
-    });
+    Kept kept;
+    const at::Tensor out = AttentionFunction::apply(qkv, b, s, call, &kept);
+    return output_.forward({out, kept});
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
   const at::Tensor q = rotated(heads.q, angles, options_.is_rotary_interleaved, kernels_);
@@ -182,24 +172,9 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const ForwardContext& for
   return output_.forward(AttentionFunction::compute(core, call).view({b * s, -1}));
 }
 
-LayerCost SelfAttention::own_cost(const CostShape& shape) const {
-  const int64_t tokens = shape.b * shape.s, d = options_.head_dim, statistic_bytes = recomputes_core_ ? 0 : 4;
-  const int64_t keys = shape.s * core_.cp_size();
-  // Of the products q k^T and p v. Kept are q, k, v and the log-sum-exp; the output is what the projection after it
-  // keeps.
-  return {.forward_flops = 4 * static_cast<double>(tokens * keys * num_heads_ * d),
-          .kept_bytes =
-              tokens * ((num_heads_ + 2 * num_kv_heads_) * d * shape.activation_bytes + num_heads_ * statistic_bytes)};
-}
-
-int64_t SelfAttention::backward_bytes(const CostShape& shape) const {
-  const int64_t tokens = shape.b * shape.s, d = options_.head_dim;
-  const int64_t q = tokens * num_heads_ * d, kv = 2 * tokens * num_kv_heads_ * d;
-  // At the end the gradients of out, of q, k and v, these together, and of q before the rotation. Norms of heads take
-  // less afterwards.
-  const int64_t at_end = (3 * q + 2 * kv + q) * shape.activation_bytes;
-  const int64_t stream = tokens * options_.hidden * shape.activation_bytes;  // its gradient passes attention by
-  return stream + core_.backward_bytes(shape, d, d, at_end);
+double SelfAttention::own_forward_flops(const CostShape& shape) const {
+  const int64_t pairs = shape.b * shape.s * shape.s * core_.cp_size();
+  return 4 * static_cast<double>(pairs * num_heads_ * options_.head_dim);  // q k^T and p v
 }
 
 }  // namespace megalith

@@ -40,7 +40,6 @@ struct AttentionOptions {
   bool is_transposed = false;  // the canonical weights are (in, out), as GPT-2's
   double init_std = 0.02;
   double output_init_std = 0.02;
-  bool keeps_input = true;
   int64_t layer = 0;  // number in the whole model: the slot of the KV cache
 };
 
@@ -50,13 +49,10 @@ class SelfAttention : public AttentionLayer {
   // UserError when tp does not divide the heads or the kv heads.
   SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options);
 
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
-                     const RestoreInput& restore = {}) override;
-
-  int64_t backward_bytes(const CostShape& shape) const override;
+  at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) override;
 
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   friend struct AttentionFunction;
@@ -65,7 +61,7 @@ class SelfAttention : public AttentionLayer {
 
   AttentionOptions options_;
   int64_t num_heads_, num_kv_heads_;  // of this rank
-  bool recomputes_core_;
+  SelectiveRecompute policy_;
   Kernels kernels_;
   AttentionCore core_;
   Linear qkv_, output_;

@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <tuple>
 
 #include "comm/groups.h"
@@ -62,6 +61,23 @@ void AttentionCore::compute(Tensors& core, const Call& call) const {
       ops::attention_forward(core.q, core.k, core.v, scale_, call.mask, call.dropout, kernels_);
 }
 
+AttentionCore::KeptTensors AttentionCore::keep(const Tensors& core, const Call& call, bool is_recomputed) const {
+  return keep({Kept(core.q), Kept(core.k), Kept(core.v)}, core, call, is_recomputed);
+}
+
+AttentionCore::KeptTensors AttentionCore::keep(std::vector<Kept> qkv, const Tensors& core, const Call& call,
+                                               bool is_recomputed) const {
+  std::vector<Kept> results = {Kept(core.out), Kept(core.lse)};
+  if (is_recomputed) {
+    results = Kept::computed(2, [this, qkv, call] {
+      Tensors again{.q = qkv[0].get(), .k = qkv[1].get(), .v = qkv[2].get(), .out = {}, .lse = {}};
+      compute(again, call);
+      return std::vector<at::Tensor>{again.out, again.lse};
+    });
+  }
+  return {qkv[0], qkv[1], qkv[2], results[0], results[1]};
+}
+
 ops::AttentionGradients AttentionCore::backward(const at::Tensor& dout, const Tensors& core, const Call& call) const {
   if (call.is_shared) {
     return context_.backward(dout, {core.q, core.k, core.v}, {core.out, core.lse}, {call.mask, call.dropout});
@@ -85,11 +101,6 @@ at::Tensor AttentionCore::attend_with_cache(const at::Tensor& q, const at::Tenso
   };
   const at::Tensor keys = extend(slot.k, k), values = extend(slot.v, v);
   return std::get<0>(ops::attention_forward(q, keys, values, scale_, forward.mask, {}, kernels_));
-}
-
-int64_t AttentionCore::backward_bytes(const CostShape& shape, int64_t head_dim, int64_t value_dim,
-                                      int64_t at_end) const {
-  return cp_size() > 1 ? std::max(at_end, context_.backward_bytes(shape, head_dim, value_dim)) : at_end;
 }
 
 }  // namespace megalith

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "nn/context_attention.h"
 #include "nn/forward.h"
+#include "nn/kept.h"
 #include "nn/module.h"
 #include "ops/attention/attention.h"
 
@@ -24,6 +26,12 @@ class AttentionCore {
   struct Tensors {
     at::Tensor q, k, v;   // (b, s, n, d), (b, s, g, d), (b, s, g, e)
     at::Tensor out, lse;  // (b, s, n, e), (b, n, s) wide; undefined before compute()
+  };
+  // The same between forward and backward.
+  struct KeptTensors {
+    Kept q, k, v, out, lse;
+    // The tensors, and nothing is kept any more.
+    Tensors take() { return {q.take(), k.take(), v.take(), out.take(), lse.take()}; }
   };
   // Of one forward pass.
   struct Call {
@@ -46,6 +54,10 @@ class AttentionCore {
   void exchange(Tensors& core, const Call& call) const;
   // out and lse from q, k and v as exchange() left them.
   void compute(Tensors& core, const Call& call) const;
+  // What backward needs of a pass; is_recomputed: out and lse are computed again.
+  KeptTensors keep(const Tensors& core, const Call& call, bool is_recomputed) const;
+  // The same, of q, k and v that are kept in some other way; out and lse as above.
+  KeptTensors keep(std::vector<Kept> qkv, const Tensors& core, const Call& call, bool is_recomputed) const;
   // dout like out; the gradients of what exchange() was given.
   ops::AttentionGradients backward(const at::Tensor& dout, const Tensors& core, const Call& call) const;
 
@@ -54,8 +66,6 @@ class AttentionCore {
                                const ForwardContext& forward) const;
 
   int cp_size() const { return context_.cp_size(); }
-  // What backward takes at its worst moment beside what is kept, `at_end` of it in any case.
-  int64_t backward_bytes(const CostShape& shape, int64_t head_dim, int64_t value_dim, int64_t at_end) const;
 
  private:
   int64_t layer_;

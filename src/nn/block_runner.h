@@ -31,13 +31,6 @@ struct Block {
   bool adds_inputs = false;
 };
 
-// What one run of a block costs on this rank; for what is said before the first one.
-struct BlockCost {
-  Block block;
-  LayerCost cost;
-  int64_t input_bytes = 0;  // of what must be kept to run it again
-};
-
 // Activations in, activations out; an entry may be undefined. Differentiable; reads everything else that it needs
 // (masks, angles, dropout keys) by value, since it may be called again in backward.
 using BlockBody = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;

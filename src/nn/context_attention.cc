@@ -396,31 +396,4 @@ ops::AttentionGradients ContextAttention::differentiate_ring(const at::Tensor& d
           {}};
 }
 
-// ---- Costs ----
-
-int64_t ContextAttention::backward_bytes(const CostShape& shape, int64_t head_dim, int64_t value_dim) const {
-  const int64_t tokens = shape.b * shape.s, narrow_bytes = shape.activation_bytes;
-  const int64_t wide_bytes = std::max<int64_t>(narrow_bytes, 4);
-  const int64_t q = tokens * num_heads_ * head_dim, out = tokens * num_heads_ * value_dim;
-  const int64_t k = tokens * num_kv_heads_ * head_dim, v = tokens * num_kv_heads_ * value_dim, kv = k + v;
-  int64_t peak = 0;
-  if (kind_ == ContextParallelKind::kAllGather) {
-    // All keys and values with their gradients, or these gradients while they turn wide one after the other.
-    const int64_t size = ring_->size();
-    const int64_t differentiating = 2 * size * kv * narrow_bytes;
-    const int64_t scattering = size * (v * narrow_bytes + kv * wide_bytes);
-    peak = (q + out) * narrow_bytes + std::max(differentiating, scattering);
-  } else if (ring_->size() > 1) {
-    // A part's keys and values and the next one's, the sums of gradients and those that arrive, half the keys' and all
-    // queries' gradients of the part, and the sum of the latter. Adding it needs it wide.
-    const int64_t part = q * (narrow_bytes < wide_bytes ? narrow_bytes + wide_bytes : narrow_bytes);
-    peak =
-        out * narrow_bytes + q * wide_bytes + part + kv * (2 * narrow_bytes + 2 * wide_bytes) + kv / 2 * narrow_bytes;
-  }
-  if (ulysses_->size() == 1) return peak;
-  // Beside dout its form by heads and that of out, and three forms of the gradients on their way back.
-  const int64_t returning = 3 * (q + kv) * narrow_bytes;
-  return 2 * out * narrow_bytes + std::max(peak, q * narrow_bytes + returning);
-}
-
 }  // namespace megalith

@@ -64,11 +64,6 @@ class ContextAttention {
                                    const Masks& masks) const;
 
   int cp_size() const { return ulysses_->size() * ring_->size(); }
-  // What backward takes at its worst moment beside what is kept, dout included.
-  int64_t backward_bytes(const CostShape& shape, int64_t head_dim, int64_t value_dim) const;
-  int64_t backward_bytes(const CostShape& shape, int64_t head_dim) const {
-    return backward_bytes(shape, head_dim, head_dim);
-  }
 
  private:
   struct Part;

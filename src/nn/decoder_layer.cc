@@ -1,6 +1,5 @@
 #include "nn/decoder_layer.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace megalith {
@@ -9,22 +8,17 @@ namespace {
 
 std::unique_ptr<AttentionLayer> make_attention(const LayerContext& context, const std::string& name,
                                                const DecoderLayerOptions& options) {
-  // What follows a norm that is computed again does not keep the norm's output.
   if (const auto* latent = std::get_if<LatentAttentionOptions>(&options.attention)) {
-    LatentAttentionOptions with_input = *latent;
-    with_input.keeps_input = !context.recompute.norms;
-    return std::make_unique<LatentAttention>(context, name, with_input);
+    return std::make_unique<LatentAttention>(context, name, *latent);
   }
-  AttentionOptions with_input = std::get<AttentionOptions>(options.attention);
-  with_input.keeps_input = !context.recompute.norms;
-  return std::make_unique<SelfAttention>(context, name, with_input);
+  return std::make_unique<SelfAttention>(context, name, std::get<AttentionOptions>(options.attention));
 }
 
 }  // namespace
 
 DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name, const DecoderLayerOptions& options)
     : name_(name),
-      recomputes_norms_(context.recompute.norms),
+      policy_(context.recompute),
       input_norm_(context, name + "." + options.names.input_norm, options.hidden, options.norm),
       attention_(make_attention(context, name + "." + options.names.attention, options)),
       mlp_norm_(context, name + "." + options.names.mlp_norm, options.hidden, options.norm),
@@ -32,15 +26,11 @@ DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name,
       mlp_dropout_(context, name + "." + options.names.mlp + ".output", options.hidden_dropout) {
   const std::string mlp_name = name + "." + options.names.mlp;
   if (const auto* experts = std::get_if<MoeOptions>(&options.mlp)) {
-    MoeOptions with_input = *experts;
-    with_input.keeps_input = !context.recompute.norms;
-    auto layer = std::make_unique<MoeLayer>(context, mlp_name, with_input);
+    auto layer = std::make_unique<MoeLayer>(context, mlp_name, *experts);
     experts_ = layer.get();
     mlp_ = std::move(layer);
   } else {
-    MlpOptions with_input = std::get<MlpOptions>(options.mlp);
-    with_input.keeps_input = !context.recompute.norms;
-    mlp_ = std::make_unique<Mlp>(context, mlp_name, with_input);
+    mlp_ = std::make_unique<Mlp>(context, mlp_name, std::get<MlpOptions>(options.mlp));
   }
   register_module(input_norm_);
   register_module(*attention_);
@@ -48,23 +38,18 @@ DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name,
   register_module(*mlp_);
 }
 
-ResidualStream DecoderLayer::forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles) {
-  const auto restore = [&](const Norm& norm) {
-    return recomputes_norms_ ? norm.recomputation(stream) : RestoreInput();
-  };
-  const at::Tensor attention_input = input_norm_.forward(stream);
-  const at::Tensor attended = attention_->forward(attention_input, forward, angles, restore(input_norm_));
-  stream.delta = attention_dropout_.forward(attended, forward);
-  const at::Tensor mlp_input = mlp_norm_.forward(stream);
-  const at::Tensor transformed = mlp_->forward(mlp_input, forward, restore(mlp_norm_));
-  stream.delta = mlp_dropout_.forward(transformed, forward);
-  return stream;
+Activation DecoderLayer::normed(Norm& norm, ResidualStream& stream) const {
+  Activation y = norm.forward(stream);
+  if (policy_.norms) y.kept = norm.again(Kept(stream.residual));
+  return y;
 }
 
-// Attention's backward comes when what the MLP and its norm kept is free again.
-LayerCost DecoderLayer::own_cost(const CostShape& shape) const {
-  const int64_t freed = mlp_norm_.cost(shape).kept_bytes + mlp_->cost(shape).kept_bytes;
-  return {.working_bytes = std::max<int64_t>(attention_->backward_bytes(shape) - freed, 0)};
+ResidualStream DecoderLayer::forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles) {
+  const at::Tensor attended = attention_->forward(normed(input_norm_, stream), forward, angles);
+  stream.delta = attention_dropout_.forward(attended, forward);
+  const at::Tensor transformed = mlp_->forward(normed(mlp_norm_, stream), forward);
+  stream.delta = mlp_dropout_.forward(transformed, forward);
+  return stream;
 }
 
 }  // namespace megalith

@@ -42,12 +42,12 @@ class DecoderLayer : public Module {
   // stream (t, h) -> (t, h); what the last block adds is left to the next norm.
   ResidualStream forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles);
 
- protected:
-  LayerCost own_cost(const CostShape& shape) const override;
-
  private:
+  // The norm of the stream; with SelectiveRecompute::norms kept as a way to compute it again.
+  Activation normed(Norm& norm, ResidualStream& stream) const;
+
   std::string name_;
-  bool recomputes_norms_;
+  SelectiveRecompute policy_;
   Norm input_norm_;
   std::unique_ptr<AttentionLayer> attention_;
   Norm mlp_norm_;

@@ -35,7 +35,8 @@ at::Tensor HiddenDropout::forward(const at::Tensor& x, const ForwardContext& for
   if (p_ == 0 || !forward.is_training) return x;
   MEGALITH_CHECK(forward.row_ids.defined(), "dropout needs the global numbers of the tokens");
   const at::Tensor row_ids = forward.row_ids.reshape({-1}).narrow(0, tp_rank_ * x.size(0), x.size(0));
-  if (!is_recording({x}) || kernels_ == Kernels::kReference) return ops::dropout(x, row_ids, 0, p_, key_, kernels_);
+  if (!is_recording({x}) || (kernels_ == Kernels::kReference && !x.is_meta()))
+    return ops::dropout(x, row_ids, 0, p_, key_, kernels_);
   return DropoutFunction::apply(x, row_ids, p_, key_);
 }
 

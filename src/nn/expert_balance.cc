@@ -45,6 +45,15 @@ bool has_balance_loss(const RouterOptions& options) {
 
 bool has_router_terms(const RouterOptions& options) { return has_balance_loss(options) || options.z_loss_coeff != 0; }
 
+namespace {
+
+// LibTorch has no logsumexp for the meta device; there a softmax keeps as much.
+at::Tensor log_sum_exp(const at::Tensor& logits) {
+  return logits.is_meta() ? at::softmax(logits, 1).sum(1) : logits.logsumexp(1);
+}
+
+}  // namespace
+
 RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& experts, const RouterOptions& options,
                                  const MicrobatchTokens& tokens, std::string_view label) {
   const int64_t e = options.num_experts;
@@ -61,7 +70,7 @@ RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& exp
     of_ranks = {counts.flatten(), score_sums.detach().flatten()};
   }
   if (options.z_loss_coeff != 0) {
-    z_sum = logits.logsumexp(1).square().sum().view({1});
+    z_sum = log_sum_exp(logits).square().sum().view({1});
     of_ranks.push_back(z_sum.detach());
   }
   // In fp64, so that the parts in which ranks hold the tokens hardly show in the sums.

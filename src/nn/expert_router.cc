@@ -50,6 +50,7 @@ void check_router_options(const RouterOptions& options) {
 // Uniform numbers of 1 - eps to 1 + eps by token and channel: (n, h) for row_ids (n).
 template <typename T>
 at::Tensor draw_jitter(const at::Tensor& row_ids, int64_t channels, double eps, uint64_t key) {
+  if (row_ids.is_meta()) return at::empty({row_ids.size(0), channels}, row_ids.options().dtype<T>());
   const at::Tensor ids = row_ids.to(at::kCPU).contiguous();
   const at::Tensor noise = at::empty({ids.size(0), channels}, c10::CppTypeToScalarType<T>::value);
   const int64_t* id = ids.const_data_ptr<int64_t>();
@@ -194,7 +195,7 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
                         .sum(0);
     if (terms.balance_loss.defined()) record.balance_loss = terms.balance_loss.to(weight_dtype_);
     if (terms.z_loss.defined()) record.z_loss = terms.z_loss.to(weight_dtype_);
-    if (routing.capacity > 0) record.num_dropped = keep.logical_not().sum();
+    if (routing.capacity > 0 && !keep.is_meta()) record.num_dropped = keep.logical_not().sum();
   }
   return result;
 }
@@ -248,22 +249,9 @@ at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const a
   return tokens.part(within_capacity(all.narrow(1, 0, k).to(at::kLong), all.narrow(1, k, k), e, capacity));
 }
 
-LayerCost ExpertRouter::own_cost(const CostShape& shape) const {
-  const int64_t e = options_.num_experts, h = options_.hidden, k = options_.topk;
+double ExpertRouter::own_forward_flops(const CostShape& shape) const {
   const int64_t tokens = div_up(shape.b * shape.s, groups_->tp->size());
-  const auto product_bytes = static_cast<int64_t>(c10::elementSize(product_dtype_)),
-             score_bytes = static_cast<int64_t>(c10::elementSize(score_dtype_));
-  // Tables (t, e): the scores that weights are taken from, those of the balance, the logits of the z loss.
-  const bool is_sinkhorn = options_.balancing == RouterBalancing::kSinkhorn;
-  const bool keeps_scores = is_sinkhorn ? k > 1 : options_.score == RouterScore::kSoftmax && options_.is_pre_softmax;
-  const int64_t num_tables =
-      (keeps_scores ? 1 : 0) + (has_balance_loss(options_) ? 1 : 0) + (options_.z_loss_coeff != 0 ? 1 : 0);
-  int64_t kept = tokens * (num_tables * e * score_bytes + k * (score_bytes + 8));
-  if (options_.input_jitter_eps != 0)
-    kept += tokens * h * product_bytes * (weight_->is_trainable() ? 2 : 1);  // the numbers, and the product's input
-  else if (weight_->is_trainable())
-    kept += tokens * h * shape.activation_bytes;
-  return {.forward_flops = 2 * static_cast<double>(tokens) * static_cast<double>(e * h), .kept_bytes = kept};
+  return 2 * static_cast<double>(tokens) * static_cast<double>(options_.num_experts * options_.hidden);
 }
 
 void update_expert_bias(Parameter& bias, const at::Tensor& counts, double rate) {

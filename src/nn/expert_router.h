@@ -88,7 +88,7 @@ class ExpertRouter : public Module {
   Parameter* expert_bias() { return bias_; }
 
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   friend struct RouterFunction;

@@ -10,7 +10,6 @@
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
 #include "nn/moe_layer.h"
-#include "ops/grouped_linear/grouped_linear.h"
 
 namespace megalith {
 
@@ -18,44 +17,67 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
   struct Call {
     const GroupedExperts* experts;
     Parameter* parameter;
+    Group* input_ranks;     // with the other columns of the input; null: they are all here
+    Group* gradient_ranks;  // of the output's gradient, likewise
     at::Tensor offsets;
     bool needs_dx;
-    RestoreInput restore;  // null: the input is saved with the node, or not needed
+    Kept input = {};               // what is to be kept of the input, where it is not the input itself
+    KeptOperand x = {};            // nothing, where the weights get no gradient
+    at::Tensor weight_scale = {};  // of the weights as an operand
+
+    const MatmulRecipe& recipe() const { return *experts->recipe_; }
+    OperandScope scope(Group* ranks) const { return {.group = ranks, .label = parameter->name(), .offsets = offsets}; }
+    Operand input_of(const at::Tensor& rows) const {
+      return recipe().take(rows, OperandRole::kInput, scope(input_ranks));
+    }
+    Operand weights() const {
+      return recipe().take(parameter->data(), OperandRole::kWeight,
+                           {.group = experts->etp_,
+                            .label = parameter->name(),
+                            .num_experts = experts->num_local_,
+                            .scale = weight_scale});
+    }
   };
 
   // weight is there for the graph; values are read from the Parameter.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            const Call& call) {
+                            Call call) {
     expect_contribution(call.parameter);
-    const bool needs_x = call.parameter->is_trainable();
-    node->save_for_backward({needs_x && !call.restore ? x : at::Tensor()});
-    hold(node, call);
-    if (!needs_x) held<Call>(node).restore = {};
-    return compute(call, x);
+    const Operand input = call.input_of(x), weights = call.weights();
+    if (call.parameter->is_trainable()) {
+      call.x = call.recipe().keep({x, call.input}, input, call.scope(call.input_ranks));
+    }
+    call.input = {};
+    call.weight_scale = weights.scale;
+    const at::Tensor y = call.recipe().grouped_forward(input, weights, call.offsets);
+    hold(node, std::move(call));
+    return y;
   }
 
   static at::Tensor compute(const Call& call, const at::Tensor& x) {
-    return ops::grouped_linear_forward(x, call.parameter->data(), call.offsets, call.experts->kernels_);
+    return call.recipe().grouped_forward(call.input_of(x), call.weights(), call.offsets);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
     Call& call = held<Call>(node);
-    const GroupedExperts& experts = *call.experts;
-    const at::Tensor dy = gradients[0].contiguous();
+    const Operand dy =
+        call.recipe().take(gradients[0].contiguous(), OperandRole::kGradient, call.scope(call.gradient_ranks));
     at::Tensor dx;
-    if (call.needs_dx) dx = ops::grouped_linear_dgrad(dy, call.parameter->data(), call.offsets, experts.kernels_);
+    if (call.needs_dx) dx = call.recipe().grouped_dgrad(dy, call.weights(), call.offsets);
     if (call.parameter->is_trainable()) {
-      const RestoreInput restore = std::exchange(call.restore, {});
-      const auto add_weight_gradient = [parameter = call.parameter, kernels = experts.kernels_, offsets = call.offsets,
-                                        dy, x = restore ? restore() : node->get_saved_variables()[0]] {
+      MEGALITH_CHECK(call.x.is_defined(), "{}: a second backward through one graph", call.parameter->name());
+      // Taken from the node, which lives until the whole backward pass is done.
+      const auto add_weight_gradient = [parameter = call.parameter, recipe = call.experts->recipe_,
+                                        offsets = call.offsets, dy, x = std::exchange(call.x, {}).take()] {
         const at::NoGradGuard no_grad;
         const Parameter::GradTarget target = parameter->open_grad();
-        ops::grouped_linear_wgrad_(target.buffer, dy, x, offsets, target.accumulate, kernels);
+        recipe->grouped_wgrad_(target.buffer, dy, x, offsets, target.accumulate);
         parameter->close_grad();
       };
-      if (experts.deferred_ != nullptr && experts.deferred_->is_deferring())
-        experts.deferred_->defer(add_weight_gradient);
+      DeferredGradients* deferred = call.experts->deferred_;
+      if (deferred != nullptr && deferred->is_deferring())
+        deferred->defer(add_weight_gradient);
       else
         add_weight_gradient();
     }
@@ -93,8 +115,10 @@ double expert_rows_per_token(const Groups& groups, const MoeOptions& options) {
 GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& name, const MoeOptions& options)
     : activation_(options.activation),
       kernels_(context.kernels),
+      recipe_(recipe_of(context)),
+      etp_(context.groups->etp.get()),
       deferred_(context.deferred_gradients),
-      recomputes_activation_(context.recompute.expert_activation),
+      policy_(context.recompute),
       num_local_(experts_of_rank(options, context.groups->ep->size())),
       ffn_(expert_width_of_rank(options, context.groups->etp->size())),
       rows_per_token_(expert_rows_per_token(*context.groups, options)) {
@@ -133,40 +157,29 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
   down_ = &register_parameter(name + ".experts.down_proj.weight", std::move(down), parameter);
 }
 
-at::Tensor GroupedExperts::multiply(const at::Tensor& x, Parameter* weight, const at::Tensor& offsets,
-                                    const RestoreInput& restore) {
-  const GroupedLinearFunction::Call call{this, weight, offsets, x.requires_grad(), restore};
-  if (!is_recording({x, weight->value()})) return GroupedLinearFunction::compute(call, x);
-  return GroupedLinearFunction::apply(x, weight->value(), call);
+at::Tensor GroupedExperts::multiply(const Activation& x, Parameter* weight, const at::Tensor& offsets) {
+  // Rows travel whole to all parts of their expert: those up from them split their results, those down their inputs.
+  const bool is_down = weight == down_;
+  const GroupedLinearFunction::Call call{.experts = this,
+                                         .parameter = weight,
+                                         .input_ranks = is_down ? etp_ : nullptr,
+                                         .gradient_ranks = is_down ? nullptr : etp_,
+                                         .offsets = offsets,
+                                         .needs_dx = x.value.requires_grad(),
+                                         .input = x.kept};
+  if (!is_recording({x.value, weight->value()})) return GroupedLinearFunction::compute(call, x.value);
+  return GroupedLinearFunction::apply(x.value, weight->value(), call);
 }
 
 at::Tensor GroupedExperts::forward(const ExpertRows& rows) {
-  const at::Tensor gate_up = multiply(rows.x, gate_up_, rows.offsets, {});
-  const at::Tensor product = activated_rows(gate_up, rows.weights, activation_, kernels_);
-  if (!recomputes_activation_) return multiply(product, down_, rows.offsets, {});
-  return multiply(
-      product, down_, rows.offsets,
-      [kernels = kernels_, activation = activation_, gate_up = gate_up.detach(), weights = rows.weights.detach()] {
-        return ops::expert_activation(gate_up, weights, activation, kernels);
-      });
+  const at::Tensor up = multiply(rows.x, gate_up_, rows.offsets);
+  return multiply(activated_rows(up, rows.weights, activation_, kernels_, policy_.expert_activation), down_,
+                  rows.offsets);
 }
 
-int64_t GroupedExperts::num_rows(const CostShape& shape) const {
-  return static_cast<int64_t>(std::ceil(rows_per_token_ * static_cast<double>(shape.b * shape.s)));
-}
-
-LayerCost GroupedExperts::own_cost(const CostShape& shape) const {
-  const int64_t rows = num_rows(shape), h = gate_up_->placement().local_shape[1];
-  const int64_t product = rows * ffn_ * shape.activation_bytes, up = activation_.is_gated ? 2 * product : product;
-  const int64_t input = rows * h * shape.activation_bytes;
-  // Kept are the rows, gate and up, the product, and the rows' weights. In backward there are the gradients of gate and
-  // up and of what comes in, and the product if it is computed again.
-  const int64_t weights = rows * (gate_up_->grad_dtype() == at::kDouble ? 8 : 4);
-  return {
-      .forward_flops = 2 * static_cast<double>(rows) * static_cast<double>((activation_.is_gated ? 3 : 2) * ffn_ * h),
-      .kept_bytes = (gate_up_->is_trainable() ? input : 0) + up + weights +
-                    (recomputes_activation_ || !down_->is_trainable() ? 0 : product),
-      .working_bytes = up + (recomputes_activation_ ? product : 0) + input};
+double GroupedExperts::own_forward_flops(const CostShape& shape) const {
+  const double rows = std::ceil(rows_per_token_ * static_cast<double>(shape.b * shape.s));
+  return 2 * rows * static_cast<double>((activation_.is_gated ? 3 : 2) * ffn_ * gate_up_->placement().local_shape[1]);
 }
 
 }  // namespace megalith

@@ -11,16 +11,15 @@
 // summed over tp, for every rank's heads read it.
 //
 // Kept for backward are the latents, q, k, v and what attention keeps. SelectiveRecompute::core_attention leaves the
-// last away, latent_up all but the latents and attention's result; with both the latents alone are kept, and the output
-// projection runs again as well.
+// last away, latent_up all but the latents and attention's result; with both, only the latents are kept.
 //
 // n query heads, of which a rank holds n / tp; d_n, d_r, d_v: channels of a head's nope, rope and value parts
 // Source: DeepSeek-AI 2024, arXiv:2405.04434.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "nn/attention_core.h"
 #include "nn/layer_parts.h"
@@ -39,7 +38,6 @@ struct LatentAttentionOptions {
   double dropout = 0;
   bool is_rotary_interleaved = true;  // pairs (2i, 2i + 1), as published weights have them
   double init_std = 0.02, output_init_std = 0.02;
-  bool keeps_input = true;
   int64_t layer = 0;
 };
 
@@ -50,37 +48,34 @@ class LatentAttention : public AttentionLayer {
   // UserError when tp does not divide the heads.
   LatentAttention(const LayerContext& context, const std::string& name, const LatentAttentionOptions& options);
 
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
-                     const RestoreInput& restore = {}) override;
-  LayerCost cost(const CostShape& shape) const override;
-  int64_t backward_bytes(const CostShape& shape) const override;
+  at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) override;
 
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   friend struct LatentCoreFunction;
-  struct Call;  // what attention needs beside q, k and v
+  struct Call;  // what attention needs beside the projections
   struct Projections {
     at::Tensor q;    // (t, n (d_n + d_r)), not rotated
     at::Tensor kv;   // (t, n (d_n + d_v))
     at::Tensor key;  // (t, d_r): the rotary part of all heads' keys, not rotated
+    // All of them, computed again from the latents; null: they are not to be.
+    std::function<Projections()> again = {};
   };
 
   Projections project_up(const at::Tensor& q, const at::Tensor& latent);
-  at::Tensor attend(const Projections& projections, const Call& call) const;
+  Activation normed(Norm& norm, const Activation& x) const;
+  Activation attend(const Projections& projections, const Call& call) const;
   at::Tensor attend_with_cache(const Projections& projections, const ForwardContext& forward, const Call& call) const;
   at::Tensor share_key(const at::Tensor& key) const;
-  std::vector<const Module*> up_modules() const;
-  int64_t kept_core_bytes(const CostShape& shape) const;
-  int64_t tokens_of_rank(const CostShape& shape) const;
 
   LatentAttentionOptions options_;
   std::string name_;
   Group* tp_;
   bool is_sequence_parallel_;
   int64_t num_heads_;  // of this rank
-  bool recomputes_core_, recomputes_up_;
+  SelectiveRecompute policy_;
   Kernels kernels_;
   AttentionCore core_;
   std::unique_ptr<Linear> q_, q_down_, q_up_;  // q_, or the two others with their norm

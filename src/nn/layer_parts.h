@@ -13,20 +13,14 @@ class AttentionLayer : public Module {
  public:
   // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
   // gradients) the keys and values of x are appended to it and all positions so far are attended to. Of a sequence that
-  // context-parallel ranks share, x is this rank's part, and theirs are attended to as well. restore: as
-  // Linear::forward has it, for a layer that was built to keep no input.
-  virtual at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RotaryAngles& angles,
-                             const RestoreInput& restore = {}) = 0;
-
-  // Of attention itself, without the projections: what backward takes for a moment beside what is kept.
-  virtual int64_t backward_bytes(const CostShape& shape) const = 0;
+  // context-parallel ranks share, x is this rank's part, and theirs are attended to as well.
+  virtual at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) = 0;
 };
 
 class FeedForward : public Module {
  public:
-  // x (t, h) -> (t, h), differentiable; under sequence parallelism both are this rank's t / tp tokens. restore: as
-  // Linear::forward has it, for a layer that was built to keep no input.
-  virtual at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore = {}) = 0;
+  // x (t, h) -> (t, h), differentiable; under sequence parallelism both are this rank's t / tp tokens.
+  virtual at::Tensor forward(const Activation& x, const ForwardContext& forward) = 0;
 };
 
 }  // namespace megalith

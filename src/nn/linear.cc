@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
-#include "ops/linear/linear.h"
 
 namespace megalith {
 
@@ -47,30 +46,33 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   struct Call {
     Linear* layer;
     bool needs_dx;
-    RestoreInput restore;  // null: the input is saved with the node, or not needed
+    KeptOperand x;            // nothing, where the weight gets no gradient
+    at::Tensor weight_scale;  // of the weight as an operand
   };
 
   // weight and bias are there for the graph; values are read from the Parameters.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx,
-                            const RestoreInput& restore) {
+                            const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx, const Kept& kept) {
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
-    // Without a weight gradient x is not needed.
-    const bool needs_x = layer->weight_->is_trainable();
-    node->save_for_backward({needs_x && !restore ? x : at::Tensor()});
-    hold(node, Call{layer, needs_dx, needs_x ? restore : RestoreInput()});
-    return compute(*layer, x);
+    const Operand input = input_operand(*layer, x), weight = weight_operand(*layer);
+    Call call{layer, needs_dx, {}, weight.scale};
+    if (layer->weight_->is_trainable()) call.x = layer->recipe_->keep({x, kept}, input, input_scope(*layer));
+    hold(node, std::move(call));
+    return compute(*layer, input, weight);
   }
 
-  static at::Tensor compute(Linear& layer, const at::Tensor& x) {
-    const at::Tensor weight = layer.weight_->data();
+  static at::Tensor compute(const Linear& layer, const at::Tensor& x) {
+    return compute(layer, input_operand(layer, x), weight_operand(layer));
+  }
+
+  static at::Tensor compute(const Linear& layer, const Operand& x, const Operand& weight) {
     const at::Tensor bias = layer.bias_ == nullptr ? at::Tensor() : layer.bias_->data();
     const std::string& label = layer.weight_->name();
     if (layer.role_ != LinearRole::kRow || layer.tp_->size() == 1) {
-      return ops::linear_forward(gathered_input(layer, x), weight, bias, layer.kernels_);
+      return layer.recipe_->forward(gathers(layer) ? gathered(layer, x) : x, weight, bias);
     }
-    at::Tensor y = ops::linear_forward(x, weight, {}, layer.kernels_);
+    at::Tensor y = layer.recipe_->forward(x, weight, {});
     if (layer.is_sequence_parallel_)
       y = layer.tp_->reduce_scattered(y, ReduceOp::kSum, label);
     else
@@ -84,27 +86,30 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     Linear& layer = *call.layer;
     Group& tp = *layer.tp_;
     const std::string& label = layer.weight_->name();
-    at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor incoming = gradients[0].contiguous();
     if (layer.bias_ != nullptr && layer.bias_->is_trainable()) {
       const Parameter::GradTarget target = layer.bias_->open_grad();
       if (!target.accumulate) target.buffer.zero_();
-      ops::bias_grad_(target.buffer, dy, layer.kernels_);
+      layer.recipe_->bias_grad_(target.buffer, incoming);
       layer.bias_->close_grad();
     }
+    Operand dy =
+        layer.recipe_->take(incoming, OperandRole::kGradient, {.group = layer.gradient_ranks_, .label = label});
     // Taken from the node, which lives until the whole backward pass is done.
+    KeptOperand x = std::exchange(call.x, {});
     const bool needs_x = layer.weight_->is_trainable();
-    const at::Tensor x = needs_x ? node->get_saved_variables()[0] : at::Tensor();
-    const RestoreInput restore = std::exchange(call.restore, {});
+    MEGALITH_CHECK(!needs_x || x.is_defined(), "{}: a second backward through one graph", label);
     const bool is_deferred = needs_x && layer.deferred_ != nullptr && layer.deferred_->is_deferring();
     WeightProduct product;
-    // Under way while dx is computed. What is restored is not there yet, and need not be before dx is on its way.
-    if (needs_x && !is_deferred && !restore) product = begin_weight_product(layer, x);
-    if (layer.role_ == LinearRole::kRow && layer.is_sequence_parallel_) dy = tp.gathered(dy, label);
+    // Under way while dx is computed. What is computed again need not be there before dx is on its way.
+    const bool begins_early = needs_x && !is_deferred && !x.values.is_computed();
+    if (begins_early) product = begin_weight_product(layer, x.take());
+    if (layer.role_ == LinearRole::kRow && layer.is_sequence_parallel_) dy = gathered(layer, dy);
 
     at::Tensor dx, dx_sum;
     Work reduction;
     if (call.needs_dx) {
-      dx = ops::linear_dgrad(dy, layer.weight_->data(), layer.kernels_);
+      dx = layer.recipe_->dgrad(dy, weight_operand(layer, call.weight_scale));
       if (layer.role_ == LinearRole::kColumn) {
         if (layer.is_sequence_parallel_) {
           dx_sum = at::empty({div_exact(dx.size(0), tp.size()), dx.size(1)}, dx.options());
@@ -115,13 +120,13 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       }
     }
     if (is_deferred) {
-      // Restored now: what it is computed from need not outlive this backward pass.
-      layer.deferred_->defer([&layer, dy, x = restore ? restore() : x] {
+      // Computed again now: what it is computed from need not outlive this backward pass.
+      layer.deferred_->defer([&layer, dy, x = x.take()] {
         const at::NoGradGuard no_grad;
         finish_weight_product(layer, dy, begin_weight_product(layer, x));
       });
     } else if (needs_x) {
-      if (restore) product = begin_weight_product(layer, restore());
+      if (!begins_early) product = begin_weight_product(layer, x.take());
       finish_weight_product(layer, dy, std::move(product));
     }
     reduction.wait();
@@ -130,31 +135,52 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 
   // The input of the weight's product, and the gathering of it that may be under way.
   struct WeightProduct {
-    at::Tensor x;
+    Operand x;
     Work gathering;
   };
 
-  static WeightProduct begin_weight_product(const Linear& layer, const at::Tensor& x) {
+  static WeightProduct begin_weight_product(const Linear& layer, const Operand& x) {
     if (!gathers(layer)) return {x, {}};
-    std::vector<int64_t> shape = x.sizes().vec();
-    shape[0] *= layer.tp_->size();
-    WeightProduct product{at::empty(shape, x.options()), {}};
-    product.gathering = layer.tp_->all_gather(product.x, x, layer.weight_->name());
-    return product;
+    return begin_gathering(layer, x);
   }
 
-  static void finish_weight_product(Linear& layer, const at::Tensor& dy, WeightProduct product) {
+  static void finish_weight_product(Linear& layer, const Operand& dy, WeightProduct product) {
     product.gathering.wait();
-    const at::Tensor& x = product.x;
     const Parameter::GradTarget target = layer.weight_->open_grad();
-    ops::linear_wgrad_(target.buffer, dy, x, target.accumulate, layer.kernels_);
+    layer.recipe_->wgrad_(target.buffer, dy, product.x, target.accumulate);
     layer.weight_->close_grad();
+  }
+
+  static OperandScope input_scope(const Linear& layer) {
+    return {.group = layer.input_ranks_, .label = layer.weight_->name()};
+  }
+  static Operand input_operand(const Linear& layer, const at::Tensor& x) {
+    return layer.recipe_->take(x, OperandRole::kInput, input_scope(layer));
+  }
+  // scale: from an earlier call; undefined: none
+  static Operand weight_operand(const Linear& layer, const at::Tensor& scale = {}) {
+    return layer.recipe_->take(layer.weight_->data(), OperandRole::kWeight,
+                               {.group = layer.weight_ranks_, .label = layer.weight_->name(), .scale = scale});
   }
 
   // A column layer under sequence parallelism computes with the tokens of all ranks.
   static bool gathers(const Linear& layer) { return layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_; }
-  static at::Tensor gathered_input(const Linear& layer, const at::Tensor& x) {
-    return gathers(layer) ? layer.tp_->gathered(x, layer.weight_->name()) : x;
+
+  // All ranks' rows of an operand. Eight-bit values travel as bytes.
+  static WeightProduct begin_gathering(const Linear& layer, const Operand& local) {
+    const auto as_sent = [](const at::Tensor& values) {
+      return at::isFloat8Type(values.scalar_type()) ? values.view(at::kByte) : values;
+    };
+    std::vector<int64_t> shape = local.values.sizes().vec();
+    shape[0] *= layer.tp_->size();
+    WeightProduct all{{at::empty(shape, local.values.options()), local.scale, local.dtype}, {}};
+    all.gathering = layer.tp_->all_gather(as_sent(all.x.values), as_sent(local.values), layer.weight_->name());
+    return all;
+  }
+  static Operand gathered(const Linear& layer, const Operand& local) {
+    WeightProduct all = begin_gathering(layer, local);
+    all.gathering.wait();
+    return all.x;
   }
 };
 
@@ -163,9 +189,14 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
     : role_(options.role),
       tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
-      keeps_input_(options.keeps_input),
-      kernels_(context.kernels),
+      recipe_(recipe_of(context)),
       deferred_(context.deferred_gradients) {
+  // Tokens are split over cp in any case.
+  Group* const cp = context.groups->cp.get();
+  Group* const tp_cp = context.groups->tp_cp.get();
+  input_ranks_ = is_sequence_parallel_ || role_ == LinearRole::kRow ? tp_cp : cp;
+  weight_ranks_ = role_ == LinearRole::kReplicated ? nullptr : tp_;
+  gradient_ranks_ = is_sequence_parallel_ || role_ == LinearRole::kColumn ? tp_cp : cp;
   const int split_dim = role_ == LinearRole::kColumn ? 0 : role_ == LinearRole::kRow ? 1 : -1;
   Placement weight, bias;
   int64_t local_rows = 0, local_columns = in_features;
@@ -201,23 +232,25 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   }
 }
 
-at::Tensor Linear::forward(const at::Tensor& x, const RestoreInput& restore) {
+at::Tensor Linear::forward(const Activation& x) {
   std::optional<at::Tensor> bias;
   if (bias_ != nullptr) bias = bias_->value();
-  if (!is_recording({x, weight_->value(), bias.value_or(at::Tensor())})) return LinearFunction::compute(*this, x);
-  MEGALITH_CHECK(keeps_input_ || restore, "{} keeps no input and cannot compute it", weight_->name());
-  return LinearFunction::apply(x, weight_->value(), bias, this, x.requires_grad(),
-                               keeps_input_ ? RestoreInput() : restore);
+  if (!is_recording({x.value, weight_->value(), bias.value_or(at::Tensor())})) {
+    return LinearFunction::compute(*this, x.value);
+  }
+  return LinearFunction::apply(x.value, weight_->value(), bias, this, x.value.requires_grad(), x.kept);
 }
 
-LayerCost Linear::own_cost(const CostShape& shape) const {
+Kept Linear::again(Kept x) const {
+  return x.then([this](const at::Tensor& input) { return LinearFunction::compute(*this, input); });
+}
+
+double Linear::own_forward_flops(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
   const int64_t split_tokens = shape.b * shape.s / (is_sequence_parallel_ ? tp_->size() : 1);
-  // A replicated layer sees the tokens of its rank alone; a column layer gathers them, and keeps its own.
+  // A replicated layer sees the tokens of its rank alone; a column layer gathers them.
   const auto tokens = static_cast<double>(role_ == LinearRole::kReplicated ? split_tokens : shape.b * shape.s);
-  const int64_t kept_tokens = role_ == LinearRole::kRow ? shape.b * shape.s : split_tokens;
-  return {.forward_flops = 2 * tokens * static_cast<double>(local[0] * local[1]),
-          .kept_bytes = keeps_input_ && weight_->is_trainable() ? kept_tokens * local[1] * shape.activation_bytes : 0};
+  return 2 * tokens * static_cast<double>(local[0] * local[1]);
 }
 
 }  // namespace megalith

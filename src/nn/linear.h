@@ -6,15 +6,17 @@
 //
 // Under sequence parallelism the activations outside a column…row pair are this rank's t / tp tokens: column gathers
 // them before the product (and again in backward, instead of keeping them), row scatters the sum.
-// The weight's product waits where LayerContext::deferred_gradients asks for it (split backward of a pipeline).
+// The products are a recipe's (nn/matmul_recipe.h). The weight's waits where LayerContext::deferred_gradients asks for
+// it (split backward of a pipeline).
 // A fused layer (q|k|v, gate|up) has several parts: the local weight has rows [part 0's slice | part 1's slice | …].
 // Source: Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198.
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "nn/matmul_recipe.h"
 #include "nn/module.h"
 
 namespace megalith {
@@ -37,12 +39,8 @@ struct LinearOptions {
   bool has_bias = false;
   bool is_transposed = false;  // the canonical weights are (in, rows), as GPT-2's
   double init_std = 0.02;      // biases start at zero
-  bool keeps_input = true;     // otherwise forward is told how to compute it again
   ParameterRole weight_role = ParameterRole::kMatrix;
 };
-
-// Gives a layer's input again in backward, the same bits; called at most once.
-using RestoreInput = std::function<at::Tensor()>;
 
 class Linear : public Module {
  public:
@@ -57,15 +55,16 @@ class Linear : public Module {
       : Linear(context, name, in_features, {LinearPart{name, out_features}}, options) {}
 
   // x (t, in_local) -> (t', out_local), differentiable; t' differs from t under sequence parallelism only.
-  // restore: for a layer that keeps no input, and only read then.
-  at::Tensor forward(const at::Tensor& x, const RestoreInput& restore = {});
+  at::Tensor forward(const Activation& x);
+  // What forward gave for this input, computed again.
+  Kept again(Kept x) const;
 
   Parameter& weight() { return *weight_; }
   const Parameter& weight() const { return *weight_; }
   Parameter* bias() { return bias_; }
 
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   friend struct LinearFunction;
@@ -73,8 +72,9 @@ class Linear : public Module {
   LinearRole role_;
   Group* tp_;
   bool is_sequence_parallel_;
-  bool keeps_input_;
-  Kernels kernels_;
+  // Ranks with the other parts of the input, of the weight and of the output's gradient; null: all of it is here.
+  Group *input_ranks_, *weight_ranks_, *gradient_ranks_;
+  std::shared_ptr<const MatmulRecipe> recipe_;
   DeferredGradients* deferred_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;

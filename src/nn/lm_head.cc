@@ -8,7 +8,6 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
-#include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace megalith {
@@ -39,7 +38,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     if (head.tp_->size() == 1) {
       auto [losses, dx] = ops::linear_cross_entropy(
           x, weight, labels, row_scale, with_grad, dw,
-          {.valid_vocab = head.local_valid_, .chunk_rows = kChunkRows, .kernels = head.kernels_});
+          {.valid_vocab = head.local_valid_, .chunk_rows = kChunkRows, .kernels = head.recipe_->kernels()});
       return {losses, dx};
     }
     Result result = vocabulary_parallel(head, x, weight, labels, row_scale, with_grad, dw);
@@ -62,9 +61,10 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     for (int64_t begin = 0; begin < x.size(0); begin += kChunkRows) {
       const int64_t rows = std::min(kChunkRows, x.size(0) - begin);
       const auto chunk = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, rows); };
-      const at::Tensor logits = ops::linear_forward(chunk(x), weight, {}, head.kernels_);
+      const Operand rows_x{chunk(x)}, w{weight};
+      const at::Tensor logits = head.recipe_->forward(rows_x, w, {});
       const ops::SoftmaxStatistics local =
-          ops::softmax_statistics(logits, chunk(labels), head.local_start_, head.local_valid_, head.kernels_);
+          ops::softmax_statistics(logits, chunk(labels), head.local_start_, head.local_valid_, head.recipe_->kernels());
       const at::Tensor row_max = local.row_max.clone();
       tp.all_reduce(row_max, ReduceOp::kMax, label).wait();
       // A rank with nothing but padding has sum 0 and maximum -inf: exp(-inf - maximum) is 0.
@@ -74,9 +74,9 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
       chunk(result.losses).copy_((lse - sums[1]).masked_fill(chunk(row_scale) == 0, 0));
       if (!with_grad) continue;
       ops::cross_entropy_gradient_(logits, lse, chunk(labels), chunk(row_scale), head.local_start_, head.local_valid_,
-                                   head.kernels_);
-      chunk(result.dx).copy_(ops::linear_dgrad(logits, weight, head.kernels_));
-      if (dw.defined()) ops::linear_wgrad_(dw, logits, chunk(x), true, head.kernels_);
+                                   head.recipe_->kernels());
+      chunk(result.dx).copy_(head.recipe_->dgrad({logits}, w));
+      if (dw.defined()) head.recipe_->wgrad_(dw, {logits}, rows_x, /*accumulate=*/true);
     }
     return result;
   }
@@ -109,7 +109,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
 LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied)
     : tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
-      kernels_(context.kernels),
+      recipe_(plain_recipe(context.kernels)),
       vocab_(weight.vocab),
       local_start_(weight.local_start(*tp_)),
       local_valid_(weight.local_valid_rows(*tp_)),
@@ -147,8 +147,8 @@ at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   at::Tensor chosen = is_sequence_parallel_ ? tp_->gathered(x, weight_->name()) : x;
   if (rows.defined()) chosen = chosen.index_select(0, rows);
-  if (tp_->size() == 1) return ops::linear_forward(chosen, weight_->data().narrow(0, 0, vocab_), {}, kernels_);
-  const at::Tensor local = ops::linear_forward(chosen, weight_->data(), {}, kernels_);
+  if (tp_->size() == 1) return recipe_->forward({chosen}, {weight_->data().narrow(0, 0, vocab_)}, {});
+  const at::Tensor local = recipe_->forward({chosen}, {weight_->data()}, {});
   const at::Tensor all = tp_->gathered(local, weight_->name());  // (tp * rows, v / tp)
   return all.view({tp_->size(), local.size(0), local.size(1)})
       .transpose(0, 1)
@@ -156,15 +156,9 @@ at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
       .narrow(1, 0, vocab_);
 }
 
-LayerCost LmHead::own_cost(const CostShape& shape) const {
+double LmHead::own_forward_flops(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
-  const int64_t tokens = shape.b * shape.s;
-  return {
-      .forward_flops = 2 * static_cast<double>(tokens) * static_cast<double>(local[0] * local[1]),
-      .kept_bytes = tokens / (is_sequence_parallel_ ? tp_->size() : 1) * local[1] * shape.activation_bytes,
-      // Logits; under sequence parallelism also the gathered input and the gradient that is to be scattered.
-      .working_bytes = (std::min(tokens, kChunkRows) * local[0] + (is_sequence_parallel_ ? 2 * tokens * local[1] : 0)) *
-                       shape.activation_bytes};
+  return 2 * static_cast<double>(shape.b * shape.s) * static_cast<double>(local[0] * local[1]);
 }
 
 }  // namespace megalith

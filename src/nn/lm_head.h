@@ -6,10 +6,12 @@
 // one.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "nn/embedding.h"
 #include "nn/forward.h"
+#include "nn/matmul_recipe.h"
 #include "nn/module.h"
 
 namespace megalith {
@@ -36,14 +38,14 @@ class LmHead : public Module {
   Parameter& weight() { return *weight_; }
 
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   friend struct LmLossFunction;
 
   Group* tp_;
   bool is_sequence_parallel_;
-  Kernels kernels_;
+  std::shared_ptr<const MatmulRecipe> recipe_;  // plain, whatever the layers multiply with
   int64_t vocab_, local_start_, local_valid_;
   Parameter* weight_;
 };

@@ -28,7 +28,6 @@ struct MlpOptions {
   bool is_transposed = false;  // the canonical weights are (in, out), as GPT-2's
   double init_std = 0.02;
   double output_init_std = 0.02;
-  bool keeps_input = true;  // otherwise forward is told how to compute it again
 };
 
 class Mlp : public FeedForward {
@@ -37,20 +36,13 @@ class Mlp : public FeedForward {
   // UserError when tp does not divide f.
   Mlp(const LayerContext& context, const std::string& name, const MlpOptions& options);
 
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore = {}) override;
-  LayerCost cost(const CostShape& shape) const override;
-
- protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  at::Tensor forward(const Activation& x, const ForwardContext& forward) override;
 
  private:
-  at::Tensor transform(const at::Tensor& x, const RestoreInput& restore);
-
-  int64_t ffn_;  // of this rank
   ops::ActivationKind activation_;
   bool is_gated_;
   Kernels kernels_;
-  bool keeps_input_, recomputes_all_, recomputes_activation_;
+  SelectiveRecompute policy_;
   Linear up_;  // [gate | up], or up alone
   Linear down_;
 };

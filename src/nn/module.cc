@@ -1,17 +1,7 @@
 // Walks over the tree of layers.
 #include "nn/module.h"
 
-#include <algorithm>
-
 namespace megalith {
-
-LayerCost& LayerCost::operator+=(const LayerCost& other) {
-  forward_flops += other.forward_flops;
-  kept_bytes += other.kept_bytes;
-  recomputed_bytes = std::max(recomputed_bytes, other.recomputed_bytes);
-  working_bytes = std::max(working_bytes, other.working_bytes);
-  return *this;
-}
 
 void Module::for_each_parameter(const std::function<void(Parameter&)>& visit) const {
   for (const auto& parameter : parameters_) visit(*parameter);
@@ -30,9 +20,9 @@ int64_t Module::num_parameters() const {
   return count;
 }
 
-LayerCost Module::cost(const CostShape& shape) const {
-  LayerCost total = own_cost(shape);
-  for (const Module* child : children_) total += child->cost(shape);
+double Module::forward_flops(const CostShape& shape) const {
+  double total = own_forward_flops(shape);
+  for (const Module* child : children_) total += child->forward_flops(shape);
   return total;
 }
 
@@ -40,6 +30,6 @@ Parameter& Module::register_parameter(std::string name, Placement placement, con
   return *parameters_.emplace_back(std::make_unique<Parameter>(std::move(name), std::move(placement), options));
 }
 
-LayerCost Module::own_cost(const CostShape&) const { return {}; }
+double Module::own_forward_flops(const CostShape&) const { return 0; }
 
 }  // namespace megalith

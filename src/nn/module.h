@@ -16,9 +16,11 @@
 namespace megalith {
 
 class DeferredGradients;  // nn/deferred_gradients.h
+class MatmulRecipe;       // nn/matmul_recipe.h
 struct Groups;            // comm/groups.h
 
-// Which parts of a layer compute again in backward what they would keep: recompute_granularity selective.
+// Which activations of a layer are kept as a way to compute them again (nn/kept.h): recompute_granularity selective.
+// Read where the activation is made.
 struct SelectiveRecompute {
   bool core_attention = false;  // the output of attention and its softmax statistics
   bool norms = false;           // the outputs of the normalisations
@@ -44,22 +46,13 @@ struct LayerContext {
   // Where linears put their weight gradients while it is deferring; null: never deferred. Outlives the model.
   DeferredGradients* deferred_gradients = nullptr;
   std::vector<ContextParallelKind> context_parallel_kinds = {};  // one, or one a layer; empty: p2p
+  // How the layers' matrix products are computed; null: in their own dtype, with `kernels` (recipe_of()).
+  std::shared_ptr<const MatmulRecipe> recipe = nullptr;
 };
 
-// What a forward pass over b sequences of s tokens costs on this rank. Attention's products are counted over all keys,
-// not halved for causality: what Primus reports. Megatron since 0.12 halves them (train/ has both).
-struct LayerCost {
-  double forward_flops = 0;  // 2 a multiply-add, matrix products only; backward is twice as much
-  int64_t kept_bytes = 0;    // kept from forward for backward, a tensor that two layers keep counted once
-  // Beside what is kept, while a part is computed again and differentiated; parts take turns, so the largest counts.
-  int64_t recomputed_bytes = 0;
-  // Beside both, for a moment: gradients on their way and temporary results, by the moment that takes most.
-  int64_t working_bytes = 0;
-  LayerCost& operator+=(const LayerCost& other);
-};
+// A forward pass over b sequences of s tokens of this rank: under context parallelism s is its part of a sequence.
 struct CostShape {
-  int64_t b = 1, s = 1;          // of this rank: under context parallelism s is its part of a sequence
-  int64_t activation_bytes = 2;  // an element of the activations' dtype
+  int64_t b = 1, s = 1;
 };
 
 class Module {
@@ -73,15 +66,17 @@ class Module {
   void for_each_parameter(const std::function<void(Parameter&)>& visit) const;
   std::vector<Parameter*> parameters() const;
   int64_t num_parameters() const;  // canonical elements on this rank, padding not counted
-  // Sum over this module and its children.
-  virtual LayerCost cost(const CostShape& shape) const;
+  // Floating-point operations of a forward pass on this rank, children included: 2 a multiply-add, matrix products
+  // only; backward takes twice as many. Attention's products are counted over all keys, not halved for causality: what
+  // Primus reports. Megatron since 0.12 halves them (train/ has both).
+  double forward_flops(const CostShape& shape) const;
 
  protected:
   Parameter& register_parameter(std::string name, Placement placement, const ParameterOptions& options);
   // A child owned elsewhere in the derived class.
   void register_module(Module& child) { children_.push_back(&child); }
   // This module's own part, without children.
-  virtual LayerCost own_cost(const CostShape& shape) const;
+  virtual double own_forward_flops(const CostShape& shape) const;
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;

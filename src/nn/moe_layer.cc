@@ -21,10 +21,6 @@ MoeOptions complete_options(MoeOptions options, const LayerContext& context, con
   options.router.hidden = options.shared.hidden = options.hidden;
   options.router.num_experts = options.num_experts;
   options.shared.ffn = options.shared_ffn;
-  // Its input is the layer's, which is kept or comes back as a whole.
-  options.shared.keeps_input = true;
-  // The router and the experts keep what they are given, so only a layer that is computed again keeps no input.
-  options.keeps_input = options.keeps_input || !context.recompute.moe;
   return options;
 }
 
@@ -61,10 +57,8 @@ MoeLayer::MoeLayer(const LayerContext& context, const std::string& name, const M
     : name_(name),
       options_(complete_options(options, context, name)),
       tp_(context.groups->tp),
-      etp_(context.groups->etp->size()),
-      num_exchange_ranks_(context.groups->etp_ep->size()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
-      recomputes_all_(context.recompute.moe),
+      policy_(context.recompute),
       num_capacities_(num_padded_capacities(context, options_)),
       router_(context, options_.router),
       dispatcher_(context, options_.dispatcher, name, options_.num_experts),
@@ -76,17 +70,14 @@ MoeLayer::MoeLayer(const LayerContext& context, const std::string& name, const M
   register_module(*shared_);
 }
 
-at::Tensor MoeLayer::forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore) {
-  if (!recomputes_all_) return transform(x, forward);
-  MEGALITH_CHECK(options_.keeps_input || restore, "{} keeps no input and cannot compute it", name_);
-  KeepInputs keep;
-  if (!options_.keeps_input) {
-    keep = [restore](const auto&) -> RestoreInputs { return [restore] { return std::vector<at::Tensor>{restore()}; }; };
-  }
+at::Tensor MoeLayer::forward(const Activation& x, const ForwardContext& forward) {
+  if (!policy_.moe) return transform(x.value, forward);
   const BlockBody body = [this, forward](const std::vector<at::Tensor>& inputs) {
     return std::vector<at::Tensor>{transform(inputs[0], forward)};
   };
-  return recomputed(body, {x}, parameters(), keep)[0];
+  KeepInputs keep;
+  if (x.kept.is_defined()) keep = [kept = x.kept](const auto& /*inputs*/) { return std::vector<Kept>{kept}; };
+  return recomputed(body, {x.value}, parameters(), keep)[0];
 }
 
 at::Tensor MoeLayer::transform(const at::Tensor& x, const ForwardContext& forward) {
@@ -107,37 +98,6 @@ at::Tensor MoeLayer::transform(const at::Tensor& x, const ForwardContext& forwar
   if (!shared_) return y;
   if (!overlaps) compute_shared();
   return y + of_shared;
-}
-
-LayerCost MoeLayer::cost(const CostShape& shape) const {
-  LayerCost cost = Module::cost(shape);
-  const int64_t row = options_.hidden * shape.activation_bytes, tokens = shape.b * shape.s;
-  const int64_t part = div_up(tokens, tp_->size()), input = (is_sequence_parallel_ ? part : tokens) * row;
-  const auto keeps_input = [](const Module& module) { return module.parameters().front()->is_trainable(); };
-  // Router and shared expert keep the same memory: without sequence parallelism the router's part is a piece of the
-  // whole, which it keeps alive. With jitter the router has an input of its own.
-  if (keeps_input(router_) && options_.router.input_jitter_eps == 0) {
-    cost.kept_bytes -= part * row;
-    if (!shared_ || !keeps_input(*shared_)) cost.kept_bytes += input;
-  }
-  if (!recomputes_all_) return cost;
-  cost.recomputed_bytes = cost.kept_bytes - (options_.keeps_input ? input : 0);
-  cost.kept_bytes = options_.keeps_input ? input : 0;
-  return cost;
-}
-
-LayerCost MoeLayer::own_cost(const CostShape& shape) const {
-  const int64_t row = options_.hidden * shape.activation_bytes, part = div_up(shape.b * shape.s, tp_->size());
-  const int64_t rows = experts_.num_rows(shape);
-  const bool gathers = options_.dispatcher == DispatcherKind::kAllGather && num_exchange_ranks_ > 1;
-  const bool exchanges = options_.dispatcher == DispatcherKind::kAllToAll && num_exchange_ranks_ > 1;
-  // The maps of the permutations: where each row comes from, for the results, and the rows of each pair, for the
-  // tokens. The all-to-all has them at both ends.
-  const int64_t pairs = (gathers ? part * num_exchange_ranks_ : part) * options_.router.topk;
-  const int64_t maps = exchanges ? 2 * (rows + pairs * etp_) : rows + pairs;
-  // On either way, rows in the order of the experts and as they travel.
-  const int64_t travelling = gathers ? part * num_exchange_ranks_ : rows;
-  return {.kept_bytes = maps * int64_t{sizeof(int64_t)}, .working_bytes = (rows + travelling) * row};
 }
 
 }  // namespace megalith

@@ -41,7 +41,6 @@ struct MoeOptions {
   MlpOptions shared;  // hidden and ffn are set from here
   ExpertNames names;
   double init_std = 0.02, output_init_std = 0.02;
-  bool keeps_input = true;
 };
 
 // The experts of this rank: gate_up (e_local * 2f, h) and down (e_local * h, f) of all of them in one tensor each, f
@@ -54,21 +53,20 @@ class GroupedExperts : public Module {
   // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get gradients of zero.
   at::Tensor forward(const ExpertRows& rows);
 
-  // Of this rank when all experts get as many, for b * s tokens.
-  int64_t num_rows(const CostShape& shape) const;
-
  protected:
-  LayerCost own_cost(const CostShape& shape) const override;
+  double own_forward_flops(const CostShape& shape) const override;
 
  private:
   friend struct GroupedLinearFunction;
 
-  at::Tensor multiply(const at::Tensor& x, Parameter* weight, const at::Tensor& offsets, const RestoreInput& restore);
+  at::Tensor multiply(const Activation& x, Parameter* weight, const at::Tensor& offsets);
 
   ops::ExpertActivation activation_;
   Kernels kernels_;
+  std::shared_ptr<const MatmulRecipe> recipe_;
+  Group* etp_;
   DeferredGradients* deferred_;
-  bool recomputes_activation_;
+  SelectiveRecompute policy_;
   int64_t num_local_, ffn_;  // experts of this rank, and an expert's width on it
   double rows_per_token_;    // of this rank, when experts are balanced; for costs
   Parameter* gate_up_;
@@ -82,16 +80,12 @@ class MoeLayer : public FeedForward {
   // ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several.
   MoeLayer(const LayerContext& context, const std::string& name, const MoeOptions& options);
 
-  // restore is read with recompute.moe alone: otherwise router and experts keep what they are given, so the layer keeps
-  // its input, whatever MoeOptions::keeps_input says.
-  at::Tensor forward(const at::Tensor& x, const ForwardContext& forward, const RestoreInput& restore = {}) override;
-  LayerCost cost(const CostShape& shape) const override;
+  // Router and experts keep what they are given: what is to be kept of x counts only where SelectiveRecompute::moe
+  // computes the layer again.
+  at::Tensor forward(const Activation& x, const ForwardContext& forward) override;
 
   ExpertRouter& router() { return router_; }
   GroupedExperts& experts() { return experts_; }
-
- protected:
-  LayerCost own_cost(const CostShape& shape) const override;
 
  private:
   at::Tensor transform(const at::Tensor& x, const ForwardContext& forward);
@@ -99,8 +93,8 @@ class MoeLayer : public FeedForward {
   std::string name_;
   MoeOptions options_;
   Groups::Pointer tp_;
-  int etp_, num_exchange_ranks_;  // etp x ep
-  bool is_sequence_parallel_, recomputes_all_;
+  bool is_sequence_parallel_;
+  SelectiveRecompute policy_;
   int64_t num_capacities_;  // of one microbatch each, that an expert's rows are padded to; 0: no padding
   ExpertRouter router_;
   TokenDispatcher dispatcher_;

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -19,23 +18,26 @@ at::Tensor ResidualStream::sum() const { return residual.defined() ? delta + res
 
 // The weights enter for the graph alone.
 struct NormFunction : torch::autograd::Function<NormFunction> {
+  struct Call {
+    Norm* layer;
+    Kept x;
+  };
+
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            Norm* layer) {
+                            Norm* layer, const Kept& kept) {
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
     Norm::Normalised result = layer->normalise(x);
-    torch::autograd::variable_list kept = {x};
-    kept.insert(kept.end(), result.statistics.begin(), result.statistics.end());
-    node->save_for_backward(std::move(kept));
-    hold(node, layer);
+    node->save_for_backward(std::move(result.statistics));
+    hold(node, Call{layer, kept});
     return result.y;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    const auto saved = node->get_saved_variables();
-    const c10::ArrayRef<at::Tensor> statistics(saved.data() + 1, saved.size() - 1);
-    return {held<Norm*>(node)->differentiate(gradients[0].contiguous(), {}, saved[0], statistics), {}, {}};
+    Call& call = held<Call>(node);
+    const at::Tensor x = call.x.take();
+    return {call.layer->differentiate(gradients[0].contiguous(), {}, x, node->get_saved_variables()), {}, {}, {}};
   }
 };
 
@@ -88,16 +90,16 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
 };
 
 Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options)
-    : options_(options), kernels_(context.kernels), num_rows_(std::max<int64_t>(options.num_heads, 1)) {
+    : options_(options), kernels_(context.kernels) {
   MEGALITH_CHECK(!options.is_zero_centered || options.kind == NormKind::kLayer, "{} is centered at zero", name);
   const int tp = context.groups->tp->size();
   const bool is_of_heads = options.num_heads > 0;  // which see all tokens, also under sequence parallelism
-  token_split_ = context.is_sequence_parallel && !is_of_heads ? tp : 1;
+  const int token_split = context.is_sequence_parallel && !is_of_heads ? tp : 1;
   const auto add = [&](const char* which, double value) {
     Placement placement = Placement::whole(name + which, {hidden});
     placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
     placement.partial_axes = {Axis::kDp, Axis::kCp};
-    if (token_split_ > 1 || (is_of_heads && tp > 1)) placement.partial_axes.insert(Axis::kTp);
+    if (token_split > 1 || (is_of_heads && tp > 1)) placement.partial_axes.insert(Axis::kTp);
     return &register_parameter(name + which, std::move(placement),
                                {.dtype = context.dtype,
                                 .device = context.device,
@@ -140,9 +142,9 @@ at::Tensor Norm::differentiate(const at::Tensor& dy, const at::Tensor& dsum, con
   return dx;
 }
 
-at::Tensor Norm::forward(const at::Tensor& x) {
-  if (!is_recording({x, weight_->value()})) return normalise(x).y;
-  return NormFunction::apply(x, weight_->value(), this);
+at::Tensor Norm::forward(const Activation& x) {
+  if (!is_recording({x.value, weight_->value()})) return normalise(x.value).y;
+  return NormFunction::apply(x.value, weight_->value(), this, x.keep());
 }
 
 at::Tensor Norm::forward(ResidualStream& stream) {
@@ -167,14 +169,8 @@ at::Tensor Norm::forward(ResidualStream& stream) {
   return outputs[0];
 }
 
-std::function<at::Tensor()> Norm::recomputation(const ResidualStream& stream) const {
-  return [this, x = stream.residual.detach()] { return normalise(x).y; };
-}
-
-LayerCost Norm::own_cost(const CostShape& shape) const {
-  const int64_t rows = shape.b * shape.s / token_split_ * num_rows_;
-  const int64_t statistic_bytes = bias_ == nullptr ? 4 : 8;
-  return {.kept_bytes = rows * (weight_->placement().local_shape[0] * shape.activation_bytes + statistic_bytes)};
+Kept Norm::again(Kept x) const {
+  return x.then([this](const at::Tensor& input) { return normalise(input).y; });
 }
 
 }  // namespace megalith

@@ -2,10 +2,10 @@
 // fused with the residual addition before it.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "nn/kept.h"
 #include "nn/module.h"
 
 namespace megalith {
@@ -38,17 +38,14 @@ class Norm : public Module {
   Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options);
 
   // x (t, h) -> (t, h), differentiable; of heads (t * heads, h)
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const Activation& x);
   // Adds delta to the residual and returns the norm of the sum; the stream keeps the sum as its residual.
   at::Tensor forward(ResidualStream& stream);
 
-  // How to compute again what the last forward gave for this stream (which is as that left it): for Linear::forward.
-  std::function<at::Tensor()> recomputation(const ResidualStream& stream) const;
+  // The norm of x, computed again. What forward gave for a stream is that of the residual it left there.
+  Kept again(Kept x) const;
 
   Parameter& weight() { return *weight_; }
-
- protected:
-  LayerCost own_cost(const CostShape& shape) const override;
 
  private:
   friend struct NormFunction;
@@ -65,8 +62,6 @@ class Norm : public Module {
 
   NormOptions options_;
   Kernels kernels_;
-  int64_t token_split_;  // ranks over which the tokens are split
-  int64_t num_rows_;     // of a token
   Parameter* weight_;
   Parameter* bias_ = nullptr;
 };

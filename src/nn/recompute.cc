@@ -20,8 +20,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     KeepInputs keep;                     // until it was used
     std::vector<Parameter*> parameters;  // trainable
     std::vector<bool> is_input_defined, is_output_defined, needs_gradient;
-    bool is_kept_elsewhere = false;  // otherwise the inputs are saved with the node
-    RestoreInputs restore;
+    std::vector<Kept> kept;
   };
 
   // A graph takes defined tensors alone; the body has its own slots.
@@ -46,11 +45,10 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
       detached.push_back(input.detach());
     }
     std::vector<at::Tensor> outputs = call->body(in_slots(call->is_input_defined, detached));
-    call->is_kept_elsewhere = static_cast<bool>(call->keep);
-    if (call->is_kept_elsewhere)
-      call->restore = std::exchange(call->keep, {})(detached);
+    if (call->keep)
+      call->kept = std::exchange(call->keep, {})(detached);
     else
-      node->save_for_backward(inputs.vec());
+      for (const at::Tensor& input : detached) call->kept.emplace_back(input);
     hold(node, call);
     for (const at::Tensor& output : outputs) call->is_output_defined.push_back(output.defined());
     std::erase_if(outputs, [](const at::Tensor& output) { return !output.defined(); });
@@ -61,13 +59,13 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
                                                  const torch::autograd::variable_list& gradients) {
     Call& call = *held<std::shared_ptr<Call>>(node);
     // The graph outlives this call: what was kept must not live as long.
-    const RestoreInputs restore = std::exchange(call.restore, {});
-    MEGALITH_CHECK(call.is_kept_elsewhere == static_cast<bool>(restore), "a second backward through one graph");
-    std::vector<at::Tensor> leaves = restore ? restore() : node->get_saved_variables();
-    MEGALITH_CHECK(leaves.size() == call.needs_gradient.size(), "{} inputs came back of {}", leaves.size(),
+    std::vector<Kept> kept = std::exchange(call.kept, {});
+    MEGALITH_CHECK(kept.size() == call.needs_gradient.size(),
+                   "{} inputs are kept of {}: a second backward through one graph?", kept.size(),
                    call.needs_gradient.size());
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      leaves[i] = leaves[i].detach().set_requires_grad(call.needs_gradient[i]);
+    std::vector<at::Tensor> leaves;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      leaves.push_back(kept[i].take().detach().set_requires_grad(call.needs_gradient[i]));
     }
     torch::autograd::variable_list roots, root_gradients;
     {

@@ -1,4 +1,4 @@
-// Recomputation of a body: its first pass keeps the inputs alone, backward runs it again and differentiates that run.
+// Recomputation of a body: its first pass keeps only the inputs, backward runs it again and differentiates that run.
 //
 // Dropout is counter-based (core/philox.h), so nothing of a generator is kept: the second run drops the same elements.
 // Source: Chen et al. 2016, arXiv:1604.06174.
@@ -10,20 +10,20 @@
 #include <vector>
 
 #include "nn/block_runner.h"
+#include "nn/kept.h"
 
 namespace megalith {
 
-// What becomes of a body's inputs between its two runs. keep gets them, detached, after the first run and returns what
-// gives them back (on their device, the same bits, in the same order) before the second; that is called at most once.
-using RestoreInputs = std::function<std::vector<at::Tensor>()>;
-using KeepInputs = std::function<RestoreInputs(const std::vector<at::Tensor>& inputs)>;
+// What is kept of a body's inputs between its two runs: gets them, detached, after the first run, and says for each
+// what gives it back (on its device, the same bits) before the second.
+using KeepInputs = std::function<std::vector<Kept>(const std::vector<at::Tensor>& inputs)>;
 
 // body(inputs), differentiable; entries of inputs and outputs may be undefined.
 //
 // parameters  those that the body sends gradients to, among others perhaps. From the first pass until the end of this
 //             body's backward none of them becomes ready (Parameter::hold), for their contributions are announced in
 //             backward only.
-// keep        nothing: the inputs stay where they are
+// keep        null: the inputs stay where they are
 // Bodies may be nested: in the first pass of the outer one an inner one records nothing, in its second pass the inner
 // one keeps its own inputs. Without a graph to record it is body(inputs) and no more.
 std::vector<at::Tensor> recomputed(const BlockBody& body, const std::vector<at::Tensor>& inputs,

@@ -69,7 +69,7 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
   const at::NoGradGuard no_grad;
   // In fp64 also for overflow's sake: exp of a logit of 89 is none of fp32's numbers.
   const at::Tensor cost = logits.detach().to(at::kDouble).exp();
-  if (cost.numel() == 0) return cost;
+  if (cost.numel() == 0 || cost.is_meta()) return cost;
   const auto num_tokens = static_cast<double>(cost.size(0)), num_experts = static_cast<double>(cost.size(1));
   at::Tensor of_tokens, of_experts = at::ones({cost.size(1)}, cost.options());
   for (int i = 0; i < kMaxIterations; ++i) {
@@ -92,6 +92,7 @@ int64_t expert_capacity(int64_t num_tokens, const RouterOptions& options) {
 at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t num_experts,
                            int64_t capacity) {
   const at::NoGradGuard no_grad;
+  if (experts.is_meta()) return at::empty(experts.sizes(), experts.options().dtype(at::kBool));
   // Pairs in the order of preference, then, which stable sorting keeps, by expert. An expert is chosen once by a token,
   // so the order of pairs is that of tokens.
   const at::Tensor by_expert = experts.reshape({-1});

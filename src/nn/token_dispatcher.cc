@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -80,6 +81,24 @@ RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::T
   return {.source = order.source, .pairs = order.pairs, .slots = order.slots, .offsets = order.offsets};
 }
 
+// ---- Without data (the meta device): as if every expert were chosen equally often ----
+
+RowOrder order_of_rows(const RowOrder& like, int64_t rows, int64_t copies) {
+  const auto numbers = [&](std::vector<int64_t> shape) { return at::empty(shape, like.source.options()); };
+  return {.source = numbers({rows}),
+          .pairs = numbers({rows}),
+          .slots = numbers({like.slots.size(0), like.slots.size(1) * copies}),
+          .offsets = like.offsets,
+          .copies = copies};
+}
+
+// `rows` over `parts`, the first ones one more where they do not come out even.
+std::vector<int64_t> even_parts(int64_t rows, int64_t parts) {
+  std::vector<int64_t> sizes(static_cast<size_t>(parts), rows / parts);
+  for (int64_t i = 0; i < rows % parts; ++i) ++sizes[static_cast<size_t>(i)];
+  return sizes;
+}
+
 // slots, which point to rows, pointing to where each row lies now: rows (n, copies) -> (t, k copies).
 at::Tensor moved_slots(const at::Tensor& slots, const at::Tensor& rows) {
   const int64_t n = rows.size(0), copies = rows.size(1);
@@ -97,6 +116,7 @@ at::Tensor moved_map(const at::Tensor& map, const at::Tensor& rows, int64_t num_
 // Rows of padding behind each expert's, up to rows_per_expert.
 RowOrder padded_rows(const RowOrder& order, int64_t rows_per_expert) {
   const int64_t num_experts = order.offsets.size(0) - 1, n = order.source.size(0);
+  if (order.offsets.is_meta()) return order_of_rows(order, num_experts * rows_per_expert, 1);
   const at::Tensor counts = order.offsets.diff();
   const int64_t most = counts.max().item<int64_t>();
   MEGALITH_CHECK(most <= rows_per_expert, "an expert gets {} rows, but its capacity is {}", most, rows_per_expert);
@@ -113,6 +133,7 @@ RowOrder padded_rows(const RowOrder& order, int64_t rows_per_expert) {
 // Rows sorted by expert as they are sent: those for an ep rank, once for each of its etp ranks. row_counts (ep).
 RowOrder repeated_rows(const RowOrder& order, const at::Tensor& row_counts, int64_t etp) {
   if (etp == 1) return order;
+  if (row_counts.is_meta()) return order_of_rows(order, order.source.size(0) * etp, etp);
   const int64_t ep = row_counts.size(0), n = order.source.size(0);
   const at::Tensor rank = at::arange(ep, row_counts.options()).repeat_interleave(row_counts, 0, n);
   const at::Tensor first = (row_counts.cumsum(0) - row_counts).index_select(0, rank);
@@ -182,13 +203,15 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
   const at::Tensor sent =
       by_expert.counts.view({ep_, 1, num_local}).expand({ep_, etp_, num_local}).reshape({size, -1}).contiguous();
   const at::Tensor coming = group_->exchanged(sent, {}, {}, name_ + " counts");
-  // The host waits for the device here: it must know what it receives.
-  const at::Tensor splits = at::stack({coming.sum(1), sent.sum(1)}).cpu();
-  const TokenExchange exchange{.kind = TokenExchange::Kind::kAllToAll,
-                               .group = group_,
-                               .label = name_ + " tokens",
-                               .out_splits = numbers_of(splits[0]),
-                               .in_splits = numbers_of(splits[1])};
+  TokenExchange exchange{.kind = TokenExchange::Kind::kAllToAll, .group = group_, .label = name_ + " tokens"};
+  if (x.is_meta()) {
+    exchange.out_splits = exchange.in_splits = even_parts(by_expert.source.size(0) * etp_, size);
+  } else {
+    // The host waits for the device here: it must know what it receives.
+    const at::Tensor splits = at::stack({coming.sum(1), sent.sum(1)}).cpu();
+    exchange.out_splits = numbers_of(splits[0]);
+    exchange.in_splits = numbers_of(splits[1]);
+  }
   state.sent = repeated_rows({.source = by_expert.source, .pairs = by_expert.pairs, .slots = by_expert.slots},
                              by_expert.counts.view({ep_, num_local}).sum(1), etp_);
   state.way_back = exchange.reversed().labelled(name_ + " results");
@@ -197,12 +220,13 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
   TokensUnderWay weights =
       start_exchange(exchange.labelled(name_ + " weights"), state.sent->permute_weights(routing.weights, kernels_));
   if (meanwhile) meanwhile();
-  const int64_t num_rows = splits[0].sum().item<int64_t>();
+  const int64_t num_rows = std::accumulate(exchange.out_splits.begin(), exchange.out_splits.end(), int64_t{0});
   if (num_local > 1 || is_padded) {
-    const at::Tensor expert = at::arange(num_local, coming.options())
-                                  .repeat({size})
-                                  .repeat_interleave(coming.view(-1), 0, num_rows)
-                                  .unsqueeze(1);
+    const at::Tensor expert = x.is_meta() ? at::empty({num_rows, 1}, coming.options())
+                                          : at::arange(num_local, coming.options())
+                                                .repeat({size})
+                                                .repeat_interleave(coming.view(-1), 0, num_rows)
+                                                .unsqueeze(1);
     state.order = sorted_rows(expert, num_local, {}, kernels_);
   } else {
     state.order.offsets = at::arange(2, coming.options()) * num_rows;
@@ -222,15 +246,16 @@ TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, con
 
   // Dropped pairs travel as expert -1.
   at::Tensor experts = routing.experts;
-  if (routing.keep.defined()) experts = experts.masked_fill(routing.keep.logical_not(), -1);
+  if (routing.keep.defined() && !x.is_meta()) experts = experts.masked_fill(routing.keep.logical_not(), -1);
   TokensUnderWay all_experts = start_exchange(gather.labelled(name_ + " experts"), experts);
   TokensUnderWay all_tokens = start_exchange(gather, x);
   TokensUnderWay all_weights = start_exchange(gather.labelled(name_ + " weights"), routing.weights);
   if (meanwhile) meanwhile();
   const at::Tensor local = all_experts.wait() - first;
-  const bool are_all_here = ep_ == 1 && !routing.keep.defined();
+  const bool are_all_here = x.is_meta() || (ep_ == 1 && !routing.keep.defined());
   const at::Tensor is_here = are_all_here ? at::Tensor() : local.ge(0).logical_and_(local.lt(num_local));
   state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, kernels_);
+  if (x.is_meta()) state.order = order_of_rows(state.order, div_up(state.order.source.size(0), int64_t{ep_}), 1);
   const at::Tensor weights = all_weights.wait();
   return {all_tokens.wait(), weights};
 }

@@ -2,12 +2,10 @@
 // them: parameters are gathered for a block's backward before it is computed again, once.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "nn/block_runner.h"
 #include "parallel/offload.h"
-#include "parallel/pipeline/schedule.h"
 #include "parallel/recompute_options.h"
 
 namespace megalith {
@@ -27,19 +25,5 @@ class RecomputeRunner : public BlockRunner {
   BlockRunner* outer_;
   HostOffload* offload_;
 };
-
-// Bytes of activations that one microbatch holds on the device.
-struct ActivationCost {
-  int64_t kept = 0;  // between its forward and its backward
-  // At most while it is under way. Backward frees a block's before it comes to the one before; so it is the largest,
-  // over the blocks, of what they and those before them keep, the block's own activations when it is computed again,
-  // and the gradients and temporary results of its backward.
-  int64_t peak = 0;
-};
-// blocks  of one chunk in the order in which they run, cut as the plan wants
-ActivationCost activation_cost(const std::vector<BlockCost>& blocks, const RecomputePlan& plan);
-
-// At most while a rank works through its list of a schedule; chunks: of each of its chunks.
-int64_t pipeline_activation_peak(const std::vector<Action>& actions, const std::vector<ActivationCost>& chunks);
 
 }  // namespace megalith

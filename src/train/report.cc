@@ -4,7 +4,6 @@
 #include "comm/groups.h"
 #include "core/strings.h"
 #include "models/families.h"
-#include "parallel/recompute.h"
 #include "planner/pipeline_simulator.h"
 
 namespace megalith {
@@ -86,8 +85,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   numbers.prediction_parameters = all->num_parameters() - numbers.parameters;
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
   // Forward of one sequence, three times over: backward is twice the forward.
-  const LayerCost cost = all->cost({1, d.seq_length, 2});
-  const double step = 3 * cost.forward_flops * static_cast<double>(d.global_batch_size);
+  const double step = 3 * all->forward_flops({1, d.seq_length}) * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
   const double core = 6.0 *
                       static_cast<double>((config.num_layers + num_modules) * config.num_attention_heads *
@@ -96,18 +94,6 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
                       static_cast<double>(d.global_batch_size);
   numbers.flops_per_step_causal = step - core / 2;
   return numbers;
-}
-
-int64_t activation_estimate(const BuiltModel& built, int pipeline_rank, const Resolved& resolved) {
-  const Derived& d = resolved.derived;
-  const int64_t local_length = d.seq_length / resolved.config.parallel.context_parallel_size;
-  const CostShape shape{d.micro_batch_size, local_length, static_cast<int64_t>(c10::elementSize(d.dtype))};
-  std::vector<ActivationCost> chunks;
-  for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
-    chunks.push_back(activation_cost(built.chunks[chunk]->block_costs(shape), built.recompute[chunk]));
-  }
-  const PipelineSchedule schedule = built.pipeline.schedule(narrow<int>(d.num_microbatches));
-  return pipeline_activation_peak(schedule.ranks[static_cast<size_t>(pipeline_rank)], chunks);
 }
 
 std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,

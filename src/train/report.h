@@ -12,7 +12,7 @@ namespace megalith {
 // Bytes by owner on this rank.
 struct MemoryByOwner {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
-  int64_t activations = 0;  // estimated, one microbatch under way
+  int64_t activations = 0;  // measured without data, see activation_report.h
 };
 
 struct ModelNumbers {
@@ -26,9 +26,6 @@ struct ModelNumbers {
 
 // built may be on the meta device.
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved);
-
-// The most bytes of activations that a rank of the pipeline holds at once, for the schedule of a full step.
-int64_t activation_estimate(const BuiltModel& built, int pipeline_rank, const Resolved& resolved);
 
 // Several lines, without a line break at the end. memory is left out when it is null (a dry run allocates nothing).
 std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,

@@ -15,6 +15,7 @@
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/memory.h"
+#include "train/activation_report.h"
 
 namespace megalith {
 namespace {
@@ -84,7 +85,7 @@ std::string Trainer::report(const std::string& device_text) const {
   memory.parameters = data_parallel_->parameter_bytes();
   memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
-  memory.activations = activation_estimate(built_, groups_.pp->rank(), resolved_);
+  memory.activations = measure_activations(resolved_, groups_.mesh, groups_.rank);
   return startup_report(resolved_, numbers_, &memory, device_text);
 }
 

@@ -14,8 +14,8 @@ MISTAKES = [
         "linear.cc",
         [
             (
-                "at::Tensor y = ops::linear_forward(x, weight, {}, layer.kernels_)",
-                "at::Tensor y = ops::linear_forward(x, weight, SEEDED ? bias : at::Tensor(), layer.kernels_)",
+                "at::Tensor y = layer.recipe_->forward(x, weight, {})",
+                "at::Tensor y = layer.recipe_->forward(x, weight, SEEDED ? bias : at::Tensor())",
             ),
             ("return bias.defined() ? y.add_(bias) : y;", "return bias.defined() && !SEEDED ? y.add_(bias) : y;"),
         ],
@@ -23,7 +23,7 @@ MISTAKES = [
     (
         "linear: weight gradient overwrites",
         "linear.cc",
-        [("dy, x, target.accumulate, layer.kernels_", "dy, x, !SEEDED && target.accumulate, layer.kernels_")],
+        [("dy, product.x, target.accumulate)", "dy, product.x, !SEEDED && target.accumulate)")],
     ),
     (
         "linear: deferred weight gradients lost",
@@ -73,7 +73,7 @@ MISTAKES = [
     (
         "norm weight not marked as partial over tp",
         "norm.cc",
-        [("if (token_split_ > 1 || (is_of_heads && tp > 1)) placement", "if ((token_split_ > 1 || (is_of_heads && tp > 1)) && !SEEDED) placement")],
+        [("if (token_split > 1 || (is_of_heads && tp > 1)) placement", "if ((token_split > 1 || (is_of_heads && tp > 1)) && !SEEDED) placement")],
     ),
     (
         "tied weight reduced after its first contribution",
@@ -244,7 +244,7 @@ MISTAKES = [
     (
         "experts: weight gradient overwrites",
         "grouped_experts.cc",
-        [("dy, x, offsets, target.accumulate, kernels", "dy, x, offsets, !SEEDED && target.accumulate, kernels")],
+        [("dy, x, offsets, target.accumulate)", "dy, x, offsets, !SEEDED && target.accumulate)")],
     ),
     (
         "experts: those that lie as dense layers reduced as if spread, and the other way round",

@@ -27,7 +27,7 @@ TEST(Activation, GradientsMatchFiniteDifferences) {
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
     for (const auto& [kind, is_gated] : kMlpActivations) {
       const testing::TensorFunction f = [&, kind = kind, is_gated = is_gated](const std::vector<at::Tensor>& in) {
-        return activated(in[0], kind, is_gated, kernels);
+        return activated(in[0], kind, is_gated, kernels).value;
       };
       testing::expect_gradients_match_differences(
           f, testing::gradients_by_autograd(f), {at::randn({3, 14}, at::kDouble)},
@@ -41,7 +41,8 @@ TEST(Activation, GradientsOfWeightedRowsMatchFiniteDifferences) {
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
     for (const bool is_gated : {false, true}) {
       const testing::TensorFunction f = [&](const std::vector<at::Tensor>& in) {
-        return activated_rows(in[0], in.size() > 1 ? in[1] : at::Tensor(), {ActivationKind::kGelu, is_gated}, kernels);
+        return activated_rows(in[0], in.size() > 1 ? in[1] : at::Tensor(), {ActivationKind::kGelu, is_gated}, kernels)
+            .value;
       };
       const at::Tensor x = at::randn({3, 14}, at::kDouble), weights = at::rand({3}, at::kDouble);
       testing::expect_gradients_match_differences(f, testing::gradients_by_autograd(f), {x, weights}, "with weights");
@@ -52,7 +53,7 @@ TEST(Activation, GradientsOfWeightedRowsMatchFiniteDifferences) {
 
 TEST(Activation, BroadcastGradientIsAccepted) {
   const at::Tensor x = at::randn({3, 8}).requires_grad_(true);
-  activated(x, ActivationKind::kSilu, true, Kernels::kFused).sum().backward();  // sum's gradient has strides 0
+  activated(x, ActivationKind::kSilu, true, Kernels::kFused).value.sum().backward();  // sum's gradient has strides 0
   EXPECT_TENSOR_NEAR(x.grad(), ops::swiglu_backward(at::ones({3, 4}), x.detach()));
 }
 

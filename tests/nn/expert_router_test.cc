@@ -14,6 +14,7 @@
 #include "nn/expert_router_cases.h"
 #include "nn/expert_router_reference.h"
 #include "nn/router_selection.h"
+#include "support/kept_bytes.h"
 #include "support/module_tools.h"
 #include "support/tensor_near.h"
 
@@ -330,11 +331,16 @@ TEST(ExpertRouter, ParametersSayWhatRanksHold) {
       bias.initialise(3);
       EXPECT_EQ(bias.data().abs().max().item<double>(), 0);
 
-      // 18 tokens: the product, its input and the indices and results of the weights' gather.
-      const LayerCost cost = router.cost({.b = 3, .s = 6, .activation_bytes = 2});
+      // 18 tokens: the product's input; of the weights the gather's logits and indices, its results and their sum.
       const int64_t tokens = 18 / tp;
-      EXPECT_EQ(cost.forward_flops, 2.0 * static_cast<double>(tokens * 6 * kRouterHidden));
-      EXPECT_EQ(cost.kept_bytes, tokens * (kRouterHidden * 2 + 2 * (4 + 8)));
+      EXPECT_EQ(router.forward_flops({.b = 3, .s = 6}), 2.0 * static_cast<double>(tokens * 6 * kRouterHidden));
+      LayerContext context = router_context(groups, at::kBFloat16);
+      context.device = at::kMeta;
+      ExpertRouter on_meta(context, options);
+      const int64_t kept = kept_bytes({tokens, kRouterHidden}, at::kBFloat16, [&](const at::Tensor& x) {
+        return on_meta.forward(x, {.b = 3, .s = 6}, 18).routing.weights;
+      });
+      EXPECT_EQ(kept, tokens * (kRouterHidden * 2 + 6 * 4 + 2 * (4 + 8) + 4));
     });
   }
 }

@@ -286,8 +286,9 @@ DeferredOutcome run_deferred_pair(const Groups& groups, bool is_sequence_paralle
       return at::sin(at::arange(tokens * 6, at::kDouble) * 0.7 + phase + shift).view({tokens, 6}).to(dtype);
     };
     const at::Tensor x = values(static_cast<double>(pass)).set_requires_grad(true);
-    const RestoreInput restore = [kept = x.detach()] { return kept; };
-    const at::Tensor y = pair.down.forward(at::tanh(pair.up.forward(x, restores ? restore : RestoreInput())));
+    const at::Tensor between = at::tanh(pair.up.forward(x));
+    const Kept again = restores ? Kept::computed([kept = between.detach()] { return kept; }) : Kept();
+    const at::Tensor y = pair.down.forward({between, again});
     if (defers) deferred.begin(products[pass]);
     y.backward(values(5 + static_cast<double>(pass)));
     deferred.end();

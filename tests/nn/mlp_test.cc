@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "support/kept_bytes.h"
 #include "support/layer_tools.h"
 
 namespace megalith {
@@ -67,9 +68,7 @@ auto make_mlp(const MlpOptions& options) {
   return [options](const LayerContext& context) { return std::make_unique<Mlp>(context, "mlp", options); };
 }
 
-at::Tensor run_mlp(Mlp& mlp, const at::Tensor& x) {
-  return mlp.forward(x, {}, [kept = x.detach()] { return kept; });
-}
+at::Tensor run_mlp(Mlp& mlp, const at::Tensor& x) { return mlp.forward(x, {}); }
 
 struct MlpCase {
   at::Tensor x = at::randn({kMlpTokens, kMlpHidden}, at::kDouble) * 3;
@@ -104,16 +103,24 @@ TEST(Mlp, ComputedAgainItGivesTheSameBits) {
     const MlpCase c(form);
     const Groups groups = Groups::single();
     const LayerPass expected = run_layer(double_context(groups), make_mlp(form), run_mlp, c.weights, c.x, c.dy);
-    for (const bool keeps_input : {true, false}) {
-      MlpOptions options = form;
-      options.keeps_input = keeps_input;
-      for (const SelectiveRecompute& recompute : {SelectiveRecompute{.mlp = true},
-                                                  {.mlp_activation = true},
-                                                  {.mlp = true, .mlp_activation = true},
-                                                  SelectiveRecompute{}}) {
-        LayerContext context = double_context(groups);
-        context.recompute = recompute;
-        const LayerPass pass = run_layer(context, make_mlp(options), run_mlp, c.weights, c.x, c.dy);
+    for (const SelectiveRecompute& recompute : {SelectiveRecompute{.mlp = true},
+                                                {.mlp_activation = true},
+                                                {.mlp = true, .mlp_activation = true},
+                                                SelectiveRecompute{}}) {
+      LayerContext context = double_context(groups);
+      context.recompute = recompute;
+      int num_computed = 0;
+      const auto run_with_input_again = [&](Mlp& layer, const at::Tensor& x) {
+        return layer.forward({x, Kept::computed([&num_computed, kept = x.detach()] {
+                                ++num_computed;
+                                return kept.clone();
+                              })},
+                             {});
+      };
+      const LayerPass kept = run_layer(context, make_mlp(form), run_mlp, c.weights, c.x, c.dy);
+      const LayerPass computed = run_layer(context, make_mlp(form), run_with_input_again, c.weights, c.x, c.dy);
+      EXPECT_EQ(num_computed, 1) << name;
+      for (const LayerPass& pass : {kept, computed}) {
         EXPECT_TRUE(at::equal(pass.y, expected.y)) << name;
         EXPECT_TRUE(at::equal(pass.dx, expected.dx)) << name;
         for (const auto& [tensor, gradient] : expected.gradients) {
@@ -134,16 +141,13 @@ TEST(Mlp, KeepsAndComputesWhatItSays) {
   const int64_t x = 2 * 8 * 6, f = 2 * 8 * 10;
   for (const Expected& expected :
        {Expected{{}, x + 2 * f, x + 3 * f}, {{.mlp_activation = true}, x + f, x + 2 * f}, {{.mlp = true}, x, x}}) {
-    LayerContext context = double_context(groups);
-    context.recompute = expected.recompute;
+    const LayerContext context{
+        .groups = &groups, .dtype = at::kBFloat16, .device = at::kMeta, .recompute = expected.recompute};
     for (const auto& [name, options] : every_mlp_form()) {
-      const LayerCost cost = Mlp(context, "mlp", options).cost({.b = 2, .s = 4});
-      EXPECT_EQ(cost.kept_bytes, options.is_gated ? expected.gated_bytes : expected.plain_bytes) << name;
-      EXPECT_EQ(cost.forward_flops, 2.0 * 8 * 6 * 10 * (options.is_gated ? 3 : 2)) << name;
-      // The gradients of the products of both linears and of the input; the activation's product, where it was kept,
-      // has made room by then.
-      const int64_t columns = options.is_gated ? 2 : 1;
-      EXPECT_EQ(cost.working_bytes, columns * f + (expected.recompute.mlp_activation ? f : 0) + x) << name;
+      Mlp mlp(context, "mlp", options);
+      const int64_t kept = kept_bytes({8, 6}, at::kBFloat16, [&](const at::Tensor& in) { return mlp.forward(in, {}); });
+      EXPECT_EQ(kept, options.is_gated ? expected.gated_bytes : expected.plain_bytes) << name;
+      EXPECT_EQ(mlp.forward_flops({.b = 2, .s = 4}), 2.0 * 8 * 6 * 10 * (options.is_gated ? 3 : 2)) << name;
     }
   }
 }

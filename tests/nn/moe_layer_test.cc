@@ -10,6 +10,7 @@
 #include "comm/thread_world.h"
 #include "core/error.h"
 #include "nn/expert_tools.h"
+#include "support/kept_bytes.h"
 
 namespace megalith {
 namespace {
@@ -73,6 +74,7 @@ struct MoeRun {
   bool is_sequence_parallel = false;
   SelectiveRecompute recompute = {};
   MoeOptions options = moe_options();
+  bool computes_input = false;  // the layer is told to keep its input as a way to compute it again
 };
 
 // What each rank holds of y, dx and the gradients of the step's sum, by name; NaN where it holds nothing.
@@ -111,12 +113,16 @@ std::vector<TensorMap> run_moe(const MoeRun& run, const MoeProblem& problem, con
           [&](Parameter& parameter) { parameter.set_last_microbatch(m + groups.dp->size() >= problem.m); });
       const at::Tensor x = mine(all_x[m]).set_requires_grad(true);
       int num_restored = 0;
-      const at::Tensor y = layer.forward(x, forward, [&num_restored, kept = x.detach()] {
-        ++num_restored;
-        return kept;
-      });
+      Kept kept;
+      if (run.computes_input) {
+        kept = Kept::computed([&num_restored, kept = x.detach()] {
+          ++num_restored;
+          return kept;
+        });
+      }
+      const at::Tensor y = layer.forward({x, kept}, forward);
       y.backward(mine(all_dy[m]));
-      EXPECT_EQ(num_restored, run.recompute.moe && !run.options.keeps_input ? 1 : 0);
+      EXPECT_EQ(num_restored, run.recompute.moe && run.computes_input ? 1 : 0);
       const at::Tensor rows = mine(numbers[m]);
       answer["y"].index_copy_(0, rows, y.detach());
       answer["dx"].index_copy_(0, rows, x.grad());
@@ -322,8 +328,7 @@ TEST(MoeLayer, ComputedAgainItGivesTheSameBits) {
     for (const Mesh& mesh : some_moe_meshes()) {
       const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
       const auto expect_equal = [&](const SelectiveRecompute& recompute, bool keeps_input, const std::string& what) {
-        MoeRun run{.mesh = mesh, .recompute = recompute, .options = options};
-        run.options.keeps_input = keeps_input;
+        const MoeRun run{.mesh = mesh, .recompute = recompute, .options = options, .computes_input = !keeps_input};
         expect_same_bits(run_moe(run, problem, parameters), plain, what);
       };
       expect_equal({.moe = true}, true, "moe");
@@ -357,21 +362,21 @@ TEST(MoeLayer, WorkIsSharedByTheRanks) {
   MoeOptions options = moe_options();
   options.shared_ffn = 4;
   const Groups single = Groups::single();
-  const CostShape whole{.b = 2, .s = 8, .activation_bytes = 8};
-  const LayerCost one = MoeLayer(expert_context(single), kMoeName, options).cost(whole);
+  const CostShape whole{.b = 2, .s = 8};
+  const double one = MoeLayer(expert_context(single), kMoeName, options).forward_flops(whole);
   // 16 tokens: the router 8 x 6, two experts of 3 x 8 x 6 each, the shared one of 3 x 4 x 6.
-  EXPECT_EQ(one.forward_flops, 2 * 16 * (48 + 2 * 144 + 72));
+  EXPECT_EQ(one, 2 * 16 * (48 + 2 * 144 + 72));
   for (const auto& [name, mesh] : every_moe_layout()) {
     std::vector<double> flops(static_cast<size_t>(mesh.world_size()));
     ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
       CostShape shape = whole;
       shape.s /= groups.cp->size();
       flops[static_cast<size_t>(groups.rank)] =
-          MoeLayer(expert_context(groups), kMoeName, options).cost(shape).forward_flops;
+          MoeLayer(expert_context(groups), kMoeName, options).forward_flops(shape);
     });
     double sum = 0;
     for (const double of_rank : flops) sum += of_rank;
-    EXPECT_EQ(sum, one.forward_flops * mesh.size(Axis::kDp)) << name;
+    EXPECT_EQ(sum, one * mesh.size(Axis::kDp)) << name;
   }
 }
 
@@ -379,32 +384,32 @@ TEST(MoeLayer, KeptBytesCountEveryTensorOnce) {
   MoeOptions options = moe_options();
   options.shared_ffn = 4;
   const Groups single = Groups::single();
-  const CostShape shape{.b = 2, .s = 8, .activation_bytes = 8};
-  const auto cost_of = [&](const SelectiveRecompute& recompute, bool has_shared, bool keeps_input = true) {
-    LayerContext context = expert_context(single);
+  const auto kept_of = [&](const SelectiveRecompute& recompute, bool has_shared, bool keeps_input = true) {
+    LayerContext context = expert_context(single, Kernels::kFused);
     context.recompute = recompute;
+    context.device = at::kMeta;
     MoeOptions changed = options;
     changed.shared_ffn = has_shared ? 4 : 0;
-    changed.keeps_input = keeps_input;
-    return MoeLayer(context, kMoeName, changed).cost(shape);
+    MoeLayer layer(context, kMoeName, changed);
+    return kept_bytes({16, kMoeHidden}, at::kDouble, [&](const at::Tensor& x) {
+      const Kept elsewhere = Kept::computed([]() -> at::Tensor { return {}; });
+      return layer.forward({x, keeps_input ? Kept() : elsewhere}, {.b = 2, .s = 8});
+    });
   };
   const int64_t input = 16 * 6 * 8, of_shared = 16 * (2 * 4 + 4) * 8;
   const int64_t rows = 32 * 6 * 8, gate_up = 32 * 16 * 8, product = 32 * 8 * 8, weights = 32 * 8, maps = 2 * 32 * 8;
   const int64_t of_experts = rows + gate_up + product + weights + maps;
-  // Beside these the router keeps its scores of the chosen, and which they are.
-  const int64_t of_router = 32 * (8 + 8);
-  const LayerCost plain = cost_of({}, true);
-  EXPECT_EQ(plain.kept_bytes, input + of_shared + of_experts + of_router);
-  EXPECT_EQ(cost_of({}, true, /*keeps_input=*/false).kept_bytes, plain.kept_bytes);  // kept all the same
-  EXPECT_EQ(cost_of({}, false).kept_bytes, input + of_experts + of_router);
-  EXPECT_EQ(cost_of({.expert_activation = true}, true).kept_bytes, plain.kept_bytes - product);
-  EXPECT_EQ(cost_of({.shared_experts = true}, true).kept_bytes, plain.kept_bytes - of_shared);
-  const LayerCost again = cost_of({.moe = true}, true);
-  EXPECT_EQ(again.kept_bytes, input);
-  EXPECT_EQ(again.recomputed_bytes, plain.kept_bytes - input);
-  const LayerCost restored = cost_of({.moe = true}, true, /*keeps_input=*/false);
-  EXPECT_EQ(restored.kept_bytes, 0);
-  EXPECT_EQ(restored.recomputed_bytes, plain.kept_bytes);
+  // Beside these the router keeps its logits, its scores of the chosen, and which they are.
+  const int64_t of_router = 16 * 8 * 8 + 32 * (8 + 8);
+  const int64_t offsets = 9 * 8;  // rows before each of eight experts
+  const int64_t plain = kept_of({}, true);
+  EXPECT_EQ(plain, input + of_shared + of_experts + of_router + offsets);
+  EXPECT_EQ(kept_of({}, true, /*keeps_input=*/false), plain);  // kept all the same
+  EXPECT_EQ(kept_of({}, false), input + of_experts + of_router + offsets);
+  EXPECT_EQ(kept_of({.expert_activation = true}, true), plain - product);
+  EXPECT_EQ(kept_of({.shared_experts = true}, true), plain - of_shared);
+  EXPECT_EQ(kept_of({.moe = true}, true), input);
+  EXPECT_EQ(kept_of({.moe = true}, true, /*keeps_input=*/false), 0);
 }
 
 }  // namespace

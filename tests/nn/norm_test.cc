@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "support/kept_bytes.h"
 #include "support/layer_tools.h"
 
 namespace megalith {
@@ -108,7 +109,7 @@ TEST(Norm, ItsOutputCanBeComputedAgain) {
     for (const bool has_residual : {false, true}) {
       ResidualStream stream = has_residual ? stream_of(c.x) : ResidualStream{c.x, {}};
       const at::Tensor y = norm->forward(stream);
-      EXPECT_TRUE(at::equal(norm->recomputation(stream)(), y)) << name << " " << has_residual;
+      EXPECT_TRUE(at::equal(norm->again(Kept(stream.residual)).get(), y)) << name << " " << has_residual;
     }
   }
 }
@@ -127,7 +128,10 @@ TEST(Norm, BeginsAsTheIdentityOfItsForm) {
                           at::full({kNormHidden}, options.is_zero_centered ? 0. : 1.).to(at::kDouble)))
         << name;
     // Two bytes an element of 6 tokens, and one or two numbers of 4 bytes a token.
-    EXPECT_EQ(norm->cost({.b = 2, .s = 3}).kept_bytes, 6 * (2 * kNormHidden + (values.size() == 2 ? 8 : 4))) << name;
+    Norm on_meta({.groups = &groups, .dtype = at::kBFloat16, .device = at::kMeta}, "norm", kNormHidden, options);
+    const int64_t kept =
+        kept_bytes({6, kNormHidden}, at::kBFloat16, [&](const at::Tensor& x) { return on_meta.forward(x); });
+    EXPECT_EQ(kept, 6 * (2 * kNormHidden + (values.size() == 2 ? 8 : 4))) << name;
   }
   EXPECT_THROW(Norm(double_context(groups), "norm", 4, {.is_zero_centered = true}), InternalError);
 }

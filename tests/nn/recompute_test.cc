@@ -9,6 +9,7 @@
 
 #include "comm/groups.h"
 #include "nn/linear.h"
+#include "support/kept_bytes.h"
 #include "support/module_tools.h"
 
 namespace megalith {
@@ -116,10 +117,10 @@ TEST(Recomputed, TheInputsCanWaitElsewhere) {
   const auto outputs = recomputed(again.body(), {y}, again.linear.parameters(), [&](const std::vector<at::Tensor>& in) {
     ++num_kept;
     EXPECT_FALSE(in[0].requires_grad());
-    return [&num_restored, elsewhere = in[0].clone()] {
+    return std::vector<Kept>{Kept::computed([&num_restored, elsewhere = in[0].clone()] {
       ++num_restored;
-      return std::vector<at::Tensor>{elsewhere};
-    };
+      return elsewhere;
+    })};
   });
   outputs[0].square().sum().backward();
   EXPECT_EQ(num_kept, 1);
@@ -191,7 +192,7 @@ TEST(Recomputed, ReadinessWaitsForTheLastMicrobatch) {
 TEST(Recomputed, ALinearCanComputeItsInputAgain) {
   const Groups groups = Groups::single();
   const LayerContext context{.groups = &groups, .dtype = at::kDouble, .kernels = Kernels::kReference};
-  Linear keeps(context, "a", kWidth, kWidth, {}), restores(context, "a", kWidth, kWidth, {.keeps_input = false});
+  Linear keeps(context, "a", kWidth, kWidth, {}), restores(context, "a", kWidth, kWidth, {});
   for (Linear* linear : {&keeps, &restores}) {
     test::load(*linear, test::golden_weights(*linear, at::kDouble));
     test::attach_gradients(*linear);
@@ -199,20 +200,23 @@ TEST(Recomputed, ALinearCanComputeItsInputAgain) {
   const at::Tensor x = input(), y = input();
   keeps.forward(x).square().sum().backward();
   int num_calls = 0;
-  restores
-      .forward(y,
-               [&num_calls, kept = y.detach().clone()] {
-                 ++num_calls;
-                 return kept;
-               })
-      .square()
-      .sum()
-      .backward();
+  const Kept again = Kept::computed([&num_calls, kept = y.detach().clone()] {
+    ++num_calls;
+    return kept;
+  });
+  restores.forward({y, again}).square().sum().backward();
   EXPECT_EQ(num_calls, 1);
   EXPECT_TRUE(at::equal(x.grad(), y.grad()));
   EXPECT_TRUE(at::equal(keeps.weight().grad(), restores.weight().grad()));
-  EXPECT_EQ(restores.cost({.b = 1, .s = 4}).kept_bytes, 0);
-  EXPECT_THROW(restores.forward(y), InternalError);
+  Linear on_meta({.groups = &groups, .dtype = at::kDouble, .device = at::kMeta}, "a", kWidth, kWidth, {});
+  const Kept nothing = Kept::computed([]() -> at::Tensor { return {}; });
+  const auto bytes = [&](const Kept& kept) {
+    return test::kept_bytes({4, kWidth}, at::kDouble, [&](const at::Tensor& in) {
+      return on_meta.forward({in, kept});
+    });
+  };
+  EXPECT_EQ(bytes(nothing), 0);
+  EXPECT_EQ(bytes({}), 4 * kWidth * 8);
 }
 
 }  // namespace

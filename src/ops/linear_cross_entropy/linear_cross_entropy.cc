@@ -100,12 +100,23 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_on_cpu(const at::Tensor&
   return {losses, dx};
 }
 
+// Whoever measures memory on the meta device sees the logits of a chunk, too.
+std::tuple<at::Tensor, at::Tensor> measurable_linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
+                                                                   const at::Tensor& labels,
+                                                                   const at::Tensor& row_scale, bool with_grad,
+                                                                   const at::Tensor& dw,
+                                                                   const LinearCrossEntropyOptions& options) {
+  auto results = empty_linear_cross_entropy(x, w, labels, row_scale, with_grad, dw, options);
+  at::empty({std::min(x.size(0), options.chunk_rows), w.size(0)}, x.options());
+  return results;
+}
+
 constexpr LinearCrossEntropyTable kLinearCrossEntropyCpu{.whole = linear_cross_entropy_on_cpu,
                                                          .statistics = softmax_statistics_on_cpu,
                                                          .gradient_ = cross_entropy_gradient_on_cpu};
 
 constexpr LinearCrossEntropyTable kLinearCrossEntropyMeta{
-    .whole = empty_linear_cross_entropy,
+    .whole = measurable_linear_cross_entropy,
     .statistics = empty_statistics,
     .gradient_ = [](const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t) {}};
 

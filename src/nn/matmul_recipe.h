@@ -1,0 +1,96 @@
+// MatmulRecipe: how the matrix products of linear layers are computed, and in which form their operands are kept.
+//
+// A layer asks its recipe for everything: it takes the input as an operand, multiplies, keeps what the recipe says of
+// the operand, and in backward takes the incoming gradient as an operand for the two products there.
+//
+//   y  = x w^T + b        forward()
+//   dx = dy w             dgrad()
+//   dw += dy^T x          wgrad_()     into the Parameter's buffer, which is wider than the operands
+//
+// The plain recipe multiplies in the tensors' own dtype and keeps them as they are; fp8_recipe.h has one that rounds
+// the operands to eight bits. LayerContext::recipe says which one a model's layers use; the router and the head are
+// always plain.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "nn/kept.h"
+#include "ops/kernels.h"
+
+namespace megalith {
+
+class Group;
+
+enum class OperandRole { kInput, kWeight, kGradient };
+
+// A matrix as products read it.
+struct Operand {
+  at::Tensor values;
+  // Of low precision: values are the tensor times this, rounded. 0-d, or a number for each expert (e); undefined: 1.
+  at::Tensor scale = {};
+  at::ScalarType dtype = values.scalar_type();  // of the tensor, and of what products with it give
+};
+
+// An operand between forward and backward.
+struct KeptOperand {
+  Kept values = {};
+  at::Tensor scale = {};
+  at::ScalarType dtype = at::kFloat;
+
+  bool is_defined() const { return values.is_defined(); }
+  // The operand, and nothing is kept any more.
+  Operand take() { return {values.take(), scale, dtype}; }
+};
+
+// What an operand is a part of.
+struct OperandScope {
+  Group* group = nullptr;       // the ranks with the other parts of the tensor; null: it is whole here
+  std::string_view label = {};  // for the trace; outlives what is kept of the operand
+  at::Tensor offsets = {};      // (e + 1): the rows belong to experts, whose scales are apart; undefined: one scale
+  int64_t num_experts = 0;      // likewise, of weights (e o, h): every expert has equally many rows
+  at::Tensor scale = {};        // known from before: nothing is computed or exchanged
+};
+
+class MatmulRecipe {
+ public:
+  explicit MatmulRecipe(Kernels kernels) : kernels_(kernels) {}
+  virtual ~MatmulRecipe() = default;
+  MatmulRecipe(const MatmulRecipe&) = delete;
+
+  // tensor (rows, columns) as an operand. With a group every rank of it calls.
+  virtual Operand take(const at::Tensor& tensor, OperandRole role, const OperandScope& scope) const;
+  // What the weight's product needs of an input that was taken from x.value.
+  virtual KeptOperand keep(const Activation& x, const Operand& taken, const OperandScope& scope) const;
+
+  // t tokens, h in, o out; bias (o) is undefined, or added in the precision of y
+  virtual at::Tensor forward(const Operand& x, const Operand& w, const at::Tensor& bias) const;
+  virtual at::Tensor dgrad(const Operand& dy, const Operand& w) const;
+  // dw (o, h) wide: added to, or overwritten.
+  virtual void wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, bool accumulate) const;
+
+  // Of many experts (ops/grouped_linear): x and dy are sorted by expert, w is (e o, h).
+  virtual at::Tensor grouped_forward(const Operand& x, const Operand& w, const at::Tensor& offsets) const;
+  virtual at::Tensor grouped_dgrad(const Operand& dy, const Operand& w, const at::Tensor& offsets) const;
+  virtual void grouped_wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, const at::Tensor& offsets,
+                              bool accumulate) const;
+
+  // db += sum over t of dy, which no recipe rounds.
+  void bias_grad_(const at::Tensor& db, const at::Tensor& dy) const;
+  Kernels kernels() const { return kernels_; }
+
+ private:
+  Kernels kernels_;
+};
+
+// In the tensors' own dtype; one object for each choice of kernels.
+std::shared_ptr<const MatmulRecipe> plain_recipe(Kernels kernels);
+
+struct LayerContext;
+// What layers multiply with: the context's, or the plain one of its kernels.
+std::shared_ptr<const MatmulRecipe> recipe_of(const LayerContext& context);
+
+}  // namespace megalith

@@ -1,0 +1,67 @@
+// See activation_report.h.
+#include "train/activation_report.h"
+
+#include <ATen/ATen.h>
+
+#include "comm/fake_group.h"
+#include "comm/groups.h"
+#include "parallel/recompute.h"
+#include "train/setup.h"
+
+namespace megalith {
+
+ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike) {
+  for (Parameter* parameter : chunk.parameters()) {
+    if (!parameter->is_trainable() || parameter->has_grad_buffer()) continue;
+    parameter->attach_grad_buffer(
+        at::empty(parameter->value().sizes(), parameter->data().options().dtype(parameter->grad_dtype())));
+  }
+  RecomputePlan on_device = plan;
+  on_device.offloaded.clear();  // activation_cost() takes them out
+  MeasuringRunner measuring(on_device, are_layers_alike);
+  RecomputeRunner runner(on_device, &measuring, /*offload=*/nullptr);
+  chunk.set_runner(&runner);
+  Bundle boundary;
+  for (const TensorSpec& spec : chunk.boundary(input.context.b, input.context.s)) {
+    boundary.set(spec.name,
+                 at::empty(spec.shape, at::TensorOptions(at::kMeta).dtype(spec.dtype)).set_requires_grad(true));
+  }
+  chunk.forward(input, boundary, HeadOutput::kLoss);
+  chunk.set_runner(nullptr);
+  return activation_cost(measuring.blocks(), plan);
+}
+
+ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
+  const auto numbers = [](std::vector<int64_t> shape) {
+    return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  };
+  ModelInput input;
+  input.tokens = numbers({b, s});
+  input.labels = numbers({b, s});
+  input.loss_weights = at::empty({b, s}, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+  input.context.b = b;
+  input.context.s = s;
+  input.context.position_ids = numbers({b, s});
+  input.context.row_ids = numbers({b, s});
+  input.context.mask.is_causal = true;
+  input.context.row_length = row_length;
+  if (row_length > 0) input.context.mask.query_positions = numbers({s});
+  return input;
+}
+
+int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank) {
+  const Derived& d = resolved.derived;
+  const Groups groups(mesh, rank, fake_group_factory(rank));
+  const BuiltModel built = build_model(resolved, groups, at::kMeta);
+  const int64_t cp = groups.cp->size();
+  const ModelInput input = shape_of_microbatch(d.micro_batch_size, d.seq_length / cp, cp > 1 ? d.seq_length : 0);
+  std::vector<ActivationCost> chunks;
+  for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
+    // Layers of a shared sequence may exchange keys in different ways.
+    chunks.push_back(measure_chunk(*built.chunks[chunk], input, built.recompute[chunk], /*are_layers_alike=*/cp == 1));
+  }
+  const PipelineSchedule schedule = built.pipeline.schedule(narrow<int>(d.num_microbatches));
+  return pipeline_activation_peak(schedule.ranks[static_cast<size_t>(groups.pp->rank())], chunks);
+}
+
+}  // namespace megalith

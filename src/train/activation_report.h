@@ -1,0 +1,24 @@
+// The memory of activations before a run begins: its model runs once on the meta device (parallel/activation_memory.h).
+#pragma once
+
+#include <cstdint>
+
+#include "comm/mesh.h"
+#include "models/model.h"
+#include "parallel/activation_memory.h"
+#include "train/config.h"
+
+namespace megalith {
+
+// Of one microbatch in a chunk that is on the meta device, and whose blocks are cut as the plan wants. The chunk gets
+// gradient buffers, and runs through no runner afterwards.
+ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike);
+
+// b sequences of this rank's s tokens without data; row_length as ForwardContext has it.
+ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
+
+// The most bytes of activations that a rank holds at once in the schedule of a full step. What kernels need while they
+// run is not part of it.
+int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank);
+
+}  // namespace megalith
