@@ -340,6 +340,7 @@ void Config::visit(OptionVisitor& v) {
           "all hold them whole: less memory, the same traffic. micro_batch_size times seq_length must divide evenly.");
   data_parallel.visit(v);
   recompute.visit(v);
+  fp8.visit(v);
   runtime.visit(v);
 }
 
@@ -421,6 +422,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_experts = config.model.has_experts(),
                                                     .has_shared_experts = config.model.shared_expert_size() > 0,
                                                     .has_latent_attention = config.model.multi_latent_attention}));
+  append(errors, check_fp8_options(config.fp8));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
     resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
   }

@@ -20,6 +20,7 @@
 #include "hub/options.h"
 #include "metrics/log_options.h"
 #include "models/model_config.h"
+#include "nn/fp8_recipe.h"
 #include "ops/kernels.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -73,6 +74,7 @@ struct Config {
   PipelineOptions pipeline;
   DataParallelOptions data_parallel;
   RecomputeOptions recompute;
+  Fp8Options fp8;
   bool sequence_parallel = false;  // read Derived::is_sequence_parallel
   TrainOptions train;
   ScheduleOptions schedule;

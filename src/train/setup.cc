@@ -103,6 +103,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.device = allocates_weights ? device : at::kMeta;
   context.buffer_device = device;
   context.kernels = resolved.config.runtime.kernels;
+  context.recipe = make_recipe(resolved.config.fp8, context.kernels);
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
   context.recompute = resolved.config.recompute.selective();

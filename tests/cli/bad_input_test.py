@@ -111,6 +111,11 @@ CONFIGURATION = [
         ("train", *MOCK, "--use_torch_fsdp2", "--use_distributed_optimizer"),
         ["use_torch_fsdp2 (command line) and use_distributed_optimizer (command line)", "leave use_distributed_optimizer out"],
     ),
+    (
+        "an FP8 recipe that is not there",
+        ("train", *MOCK, "--fp8", "hybrid"),
+        ["fp8_format hybrid with fp8_recipe delayed", "set fp8_recipe to tensorwise"],
+    ),
     ("FSDP in fp16", ("train", *MOCK, "--use_torch_fsdp2", "--fp16"), ["use_torch_fsdp2 does not work with fp16"]),
     (
         "FSDP beside sequence parallelism of one",

@@ -69,7 +69,7 @@ def test_every_command_is_walked(program, options):
 
 def test_no_known_name_is_an_option(options):
     known = known_names()
-    assert {"use_flash_attn", "fp8", "NVTE_*", "batch_size"} <= known
+    assert {"use_flash_attn", "fp4", "NVTE_*", "batch_size"} <= known
     every = set().union(*options.values())
     wrong = sorted(
         f"{name} (row {row})"

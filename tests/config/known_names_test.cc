@@ -62,9 +62,9 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
   const auto neutral = [](const char* name, const char* value) {
     return is_neutral(*find_known_name(name), WrittenValue::of(value));
   };
-  EXPECT_TRUE(neutral("fp8", "null"));
-  EXPECT_TRUE(neutral("fp8", "None"));
-  EXPECT_FALSE(neutral("fp8", "hybrid"));
+  EXPECT_TRUE(neutral("fp4", "null"));
+  EXPECT_TRUE(neutral("fp4", "None"));
+  EXPECT_FALSE(neutral("fp4", "mxfp4"));
   EXPECT_TRUE(neutral("router_logit_softcapping", "0"));
   EXPECT_FALSE(neutral("router_logit_softcapping", "8"));
   EXPECT_TRUE(neutral("fp16_lm_cross_entropy", "off"));

@@ -119,6 +119,9 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   config.moe_token_dispatcher_type = layout.dispatcher;
   config.moe_shared_expert_overlap = layout.overlaps_shared_expert;
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
+  if (!layout.task.fp8_format.empty()) {
+    context.recipe = make_recipe({.fp8_format = layout.task.fp8_format, .fp8_recipe = "tensorwise"}, precision.kernels);
+  }
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds({.cp_comm_type = layout.cp_comm_type});
@@ -192,6 +195,7 @@ std::string Task::text() const {
   if (has_capacity)
     text += drop_policy == DropPolicy::kPosition ? ", with a capacity by position" : ", with a capacity";
   if (optimizer != "adam") text += ", " + optimizer;
+  if (!fp8_format.empty()) text += ", fp8 " + fp8_format;
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }
@@ -242,7 +246,8 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps) {
   static std::map<std::tuple<Task, int64_t, at::ScalarType, Kernels, int>, RankOutcome> known;
   const Task& task = layout.task;
-  const int64_t micro_batch = task.has_experts() ? layout.micro_batch : task.global_batch;
+  const bool is_of_microbatches = task.has_experts() || !task.fp8_format.empty();
+  const int64_t micro_batch = is_of_microbatches ? layout.micro_batch : task.global_batch;
   const auto key = std::make_tuple(task, micro_batch, precision.dtype, precision.kernels, num_steps);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;

@@ -41,6 +41,7 @@ struct Task {
   DropPolicy drop_policy = DropPolicy::kProbability;
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
   std::string optimizer = "adam";        // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
+  std::string fp8_format = {};     // "hybrid", "e4m3": products of eight bits
 
   bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
@@ -92,7 +93,7 @@ OptimizerOptions optimizer_of(const Task& task);
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,
                                     const Mistake* mistake = nullptr);
 // The same task on one rank, kept for the next layout that asks: in one microbatch, or in those of `layout` where the
-// task's objective is defined per microbatch (balance of experts).
+// task's numbers are defined per microbatch (balance of experts, scales of eight-bit products).
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps);
 
 // The comparison of train/layout_check.h; a failure begins with the layout.
