@@ -67,7 +67,8 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {0, 0, 0};
   setup.num_samples[static_cast<size_t>(split)] = num_samples;
-  const DataSets data = make_data_sets(run.derived.data, setup, context.log);
+  const std::unique_ptr<Task> task = make_task(run);
+  const DataSets data = task->open_data(run.derived.data, setup, context.log);
   BatchSource* source = data.of(split);
   if (source == nullptr || num_samples == 0) {
     throw UserError(fmt::format("nothing to evaluate: split {} is empty, or eval_iters is 0", split_name(split)),
@@ -88,10 +89,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
                                       .dp_rank = groups.dp->rank(),
                                       .dp_size = groups.dp->size()});
     std::vector<at::Tensor> losses;
-    const EvaluationSums part =
-        evaluate_batches(model, {batch}, groups, session.device, options.losses_file ? &losses : nullptr);
-    sums.loss_sum += part.loss_sum;
-    sums.tokens += part.tokens;
+    sums.add(evaluate_batches(model, *task, {batch}, groups, session.device, options.losses_file ? &losses : nullptr));
     if (options.losses_file) {
       // In the order of the ranks, which is that of the samples.
       const at::Tensor all = groups.dp->gathered(losses[0].contiguous().to(groups.dp->device()), "token losses");
@@ -103,10 +101,12 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   sums = sum_over_data(sums, groups);
   if (!is_speaker) return kExitSuccess;
   if (options.losses_file) write_file_atomic(*options.losses_file, lines);
-  const double loss = sums.loss();
-  fmt::print(
-      "{}\n",
-      dump_json(Json{{"loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", static_cast<int64_t>(sums.tokens)}}));
+  // The main loss; what else the task measures goes by its name.
+  const LossSum& main = sums.losses.at(0);
+  Json result{
+      {"loss", main.mean()}, {"perplexity", std::exp(main.mean())}, {"tokens", static_cast<int64_t>(main.weight)}};
+  for (size_t i = 1; i < sums.losses.size(); ++i) result[sums.losses[i].name] = sums.losses[i].mean();
+  fmt::print("{}\n", dump_json(result));
   std::fflush(stdout);
   return kExitSuccess;
 }

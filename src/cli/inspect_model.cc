@@ -100,14 +100,15 @@ int inspect_gradients(CommandContext& context) {
   const Derived& d = run.derived;
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {d.global_batch_size, 0, 0};
-  const DataSets data = make_data_sets(run.derived.data, setup, context.log);
+  const std::unique_ptr<Task> task = make_task(run);
+  const DataSets data = task->open_data(run.derived.data, setup, context.log);
   if (data.train == nullptr) throw UserError("the training split is empty", "give it a weight in split");
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
   GradBuffer gradients(built.parameters(), session.groups, {});
   Optimizer optimizer(gradients, session.groups, run.config.optimizer, run.config.runtime.kernels);
   PipelinedModel model(built.view(), session.groups, session.device);
-  TrainStep step(model, gradients, optimizer, session.groups, session.device);
+  TrainStep step(model, *task, gradients, optimizer, session.groups, session.device);
   std::vector<Batch> batches;
   for (int64_t m = 0; m < d.num_microbatches; ++m) {
     batches.push_back(

@@ -48,7 +48,7 @@ void fill_batch_row(const Batch& batch, int64_t row, std::span<const int64_t> sa
   }
 }
 
-BatchSource::BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options)
+TokenBatchSource::TokenBatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options)
     : samples_(std::move(samples)), sampler_(std::move(sampler)), options_(options) {
   if ((options_.reset_position_ids || options_.reset_attention_mask || options_.eod_mask_loss) && !options_.eod) {
     throw UserError("reset_position_ids, reset_attention_mask and eod_mask_loss need the end-of-document id",
@@ -56,7 +56,7 @@ BatchSource::BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler,
   }
 }
 
-Batch BatchSource::read(const DataPosition& position) {
+Batch TokenBatchSource::read(const DataPosition& position) {
   std::vector<SampleRow> rows;
   {
     const std::lock_guard lock(sampler_mutex_);

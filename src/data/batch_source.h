@@ -28,16 +28,23 @@ Batch make_batch(int64_t batch_size, const BatchOptions& options);
 
 class BatchSource {
  public:
-  BatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options);
-
-  // This rank's rows of the microbatch at `position`, on the CPU. Depends on the position alone: calls may come in any
+  virtual ~BatchSource() = default;
+  // This rank's rows of the microbatch at `position`, on the CPU. Depends only on the position: calls may come in any
   // order, and from several threads.
-  Batch read(const DataPosition& position);
+  virtual Batch read(const DataPosition& position) = 0;
+  virtual int64_t num_samples() const = 0;
+  virtual std::string name() const = 0;
+};
 
-  int64_t num_samples() const { return samples_->num_samples(); }
-  int64_t sequence_length() const { return options_.sequence_length; }
-  const SampleSource& samples() const { return *samples_; }
-  std::string name() const { return samples_->name(); }
+// Rows of tokens, whose labels are the next tokens.
+class TokenBatchSource : public BatchSource {
+ public:
+  // UserError for options that need an end of document where there is none.
+  TokenBatchSource(std::unique_ptr<SampleSource> samples, Sampler sampler, BatchOptions options);
+
+  Batch read(const DataPosition& position) override;
+  int64_t num_samples() const override { return samples_->num_samples(); }
+  std::string name() const override { return samples_->name(); }
 
  private:
   std::unique_ptr<SampleSource> samples_;

@@ -211,7 +211,7 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, Logger
     batch.eod_mask_loss = options.eod_mask_loss;
     const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
     Sampler sampler(options.dataloader_type, samples->num_samples(), !options.no_data_sharding, name);
-    auto source = std::make_unique<BatchSource>(std::move(samples), std::move(sampler), batch);
+    auto source = std::make_unique<TokenBatchSource>(std::move(samples), std::move(sampler), batch);
     (split == Split::kTrain ? sets.train : split == Split::kValid ? sets.valid : sets.test) = std::move(source);
   }
   return sets;

@@ -10,6 +10,9 @@
 namespace megalith {
 namespace {
 
+// What models call them (models/observation.h), the dropped ones behind the choices of their layer.
+constexpr std::string_view kTokensName = "expert_tokens", kDroppedName = "experts_dropped";
+
 double mean_of(const std::vector<int64_t>& tokens) {
   if (tokens.empty()) return 0;
   return static_cast<double>(std::accumulate(tokens.begin(), tokens.end(), int64_t{0})) /
@@ -42,6 +45,19 @@ double ExpertLoad::max_over_mean() const {
 double ExpertLoad::min_over_mean() const {
   const double mean = mean_of(tokens);
   return mean > 0 ? static_cast<double>(*std::min_element(tokens.begin(), tokens.end())) / mean : 0;
+}
+
+std::vector<ExpertLoad> expert_loads_of(const std::vector<ObservedValues>& observations) {
+  std::vector<ExpertLoad> loads;
+  for (const ObservedValues& one : observations) {
+    if (one.name == kTokensName) {
+      ExpertLoad& load = loads.emplace_back(ExpertLoad{one.layer, {}, {}});
+      for (const double tokens : one.values) load.tokens.push_back(std::llround(tokens));
+    } else if (one.name == kDroppedName && !loads.empty() && loads.back().layer == one.layer && !one.values.empty()) {
+      loads.back().num_dropped = std::llround(one.values[0]);
+    }
+  }
+  return loads;
 }
 
 double max_over_mean(const std::vector<ExpertLoad>& loads) {

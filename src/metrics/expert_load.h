@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "metrics/observed_values.h"
+
 namespace megalith {
 
 // One layer's, of one step's global batch: choices of each expert, before any were dropped.
@@ -20,6 +22,9 @@ struct ExpertLoad {
   double max_over_mean() const;
   double min_over_mean() const;
 };
+
+// The loads among what a model told of a step, by layer as they come.
+std::vector<ExpertLoad> expert_loads_of(const std::vector<ObservedValues>& observations);
 
 // The most over all layers; 0 without any.
 double max_over_mean(const std::vector<ExpertLoad>& loads);

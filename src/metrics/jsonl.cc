@@ -14,6 +14,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/system_call.h"
+#include "metrics/expert_load.h"
 
 namespace megalith {
 namespace {
@@ -69,12 +70,12 @@ std::string json_line(const StepRecord& record) {
   line["memory_peak_bytes"] = record.memory_peak_bytes;
   if (record.params_norm) line["params_norm"] = *record.params_norm;
   if (record.num_zeros) line["num_zeros"] = *record.num_zeros;
-  if (!record.expert_loads.empty()) {
-    line["expert_load_max_over_mean"] = max_over_mean(record.expert_loads);
-    if (const auto share = dropped_share(record.expert_loads)) line["expert_dropped_share"] = *share;
+  if (const std::vector<ExpertLoad> loads = expert_loads_of(record.observations); !loads.empty()) {
+    line["expert_load_max_over_mean"] = max_over_mean(loads);
+    if (const auto share = dropped_share(loads)) line["expert_dropped_share"] = *share;
     size_t num_numbers = 0;
-    for (const ExpertLoad& load : record.expert_loads) num_numbers += load.tokens.size();
-    for (const ExpertLoad& load : record.expert_loads) {
+    for (const ExpertLoad& load : loads) num_numbers += load.tokens.size();
+    for (const ExpertLoad& load : loads) {
       if (num_numbers > kMostExpertNumbers) break;
       line["expert_tokens"][std::to_string(load.layer)] = load.tokens;
     }

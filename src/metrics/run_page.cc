@@ -101,11 +101,11 @@ void RunPageSink::on_step(const StepRecord& record) {
   if (record.memory_peak_bytes > 0) {
     add_point(memory_peak_, record.iteration, static_cast<double>(record.memory_peak_bytes) / kGiB);
   }
-  if (!record.expert_loads.empty()) {
-    expert_loads_.add(record.expert_loads);
+  if (const std::vector<ExpertLoad> loads = expert_loads_of(record.observations); !loads.empty()) {
+    expert_loads_.add(loads);
     double least = std::numeric_limits<double>::infinity();
-    for (const ExpertLoad& load : record.expert_loads) least = std::min(least, load.min_over_mean());
-    add_point(expert_max_, record.iteration, max_over_mean(record.expert_loads));
+    for (const ExpertLoad& load : loads) least = std::min(least, load.min_over_mean());
+    add_point(expert_max_, record.iteration, max_over_mean(loads));
     add_point(expert_min_, record.iteration, least);
   }
   last_ = record;

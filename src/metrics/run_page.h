@@ -17,6 +17,7 @@
 #include "core/time.h"
 #include "metrics/averages.h"
 #include "metrics/drawn_file.h"
+#include "metrics/expert_load.h"
 #include "metrics/long_series.h"
 #include "metrics/step_record.h"
 #include "metrics/svg_plot.h"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "metrics/expert_load.h"
+#include "metrics/observed_values.h"
 
 namespace megalith {
 
@@ -19,12 +19,12 @@ struct StepRecord {
   int64_t skipped_samples = 0;
   int64_t global_batch_size = 0;
 
-  // Name and value in the order they were defined, "lm loss" first; means over the global batch.
+  // Name and value in the order they were defined, the task's main loss first; means over the global batch.
   std::vector<std::pair<std::string, double>> losses;
   std::optional<double> grad_norm;           // before clipping
   std::optional<double> params_norm;         // when it was asked for
   std::optional<int64_t> num_zeros;          // zeros in the gradient, when it was asked for
-  std::vector<ExpertLoad> expert_loads;      // of the layers with experts
+  std::vector<ObservedValues> observations;  // what the model told of itself, over the global batch
   double learning_rate = 0;                  // used in this step
   std::optional<double> next_learning_rate;  // what the schedule has for the next one
   double loss_scale = 1;

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "metrics/expert_load.h"
 #include "metrics/tfrecord.h"
 
 namespace megalith {
@@ -59,9 +60,9 @@ void TensorboardSink::on_step(const StepRecord& record) {
   if (record.params_norm) both.emplace_back("params-norm", *record.params_norm);
 
   Scalars over_iterations;
-  if (!record.expert_loads.empty()) {
-    over_iterations.emplace_back("expert-load-max-over-mean", max_over_mean(record.expert_loads));
-    if (const auto share = dropped_share(record.expert_loads)) {
+  if (const std::vector<ExpertLoad> loads = expert_loads_of(record.observations); !loads.empty()) {
+    over_iterations.emplace_back("expert-load-max-over-mean", max_over_mean(loads));
+    if (const auto share = dropped_share(loads)) {
       over_iterations.emplace_back("expert-dropped-share", *share);
     }
   }

@@ -8,19 +8,30 @@
 
 #include "models/model_config.h"
 #include "models/model_part.h"
+#include "models/observation.h"
 #include "nn/block_runner.h"
 #include "nn/forward.h"
 #include "nn/module.h"
 
 namespace megalith {
 
+// A term of the objective that the head computes: its name, and the factor by which its sum enters.
+struct TermScale {
+  std::string name = "loss";
+  double per_weight = 1;  // loss scale / weight of the global batch
+};
+
 // One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
 struct ModelInput {
   at::Tensor tokens;        // (b, s) int64; first stage
   at::Tensor labels;        // (b, s) int64; last stage in training and evaluation
-  at::Tensor loss_weights;  // (b, s) fp32; last stage; undefined: all one, for kTokenLosses alone
+  at::Tensor loss_weights;  // (b, s) fp32; last stage; undefined: all one, only for kTokenLosses
   ForwardContext context;
-  ObjectiveScales scales;
+  Bundle more = {};                     // what else a task gives its models, by name: images, another sequence
+  std::vector<TermScale> terms = {{}};  // of the head; the main one first
+  double per_microbatch = 1;            // of terms defined per microbatch: loss scale / the global batch's microbatches
+
+  ObjectiveScales scales(size_t term) const { return {terms.at(term).per_weight, per_microbatch}; }
 };
 
 // What the last stage computes.
@@ -32,11 +43,12 @@ enum class HeadOutput {
 };
 
 struct ModelOutput {
-  Bundle boundary;                         // what the next stage gets; empty on the last
-  std::vector<LossTerm> terms;             // kLoss
-  at::Tensor token_losses;                 // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses
-  at::Tensor logits;                       // (b, s, v) or (b, 1, v), detached; padding columns removed
-  std::shared_ptr<ExpertRecords> experts;  // of this chunk's layers with experts; null without any
+  Bundle boundary;                        // what the next stage gets; empty on the last
+  std::vector<LossTerm> terms;            // kLoss
+  std::vector<Observation> observations;  // of this chunk, each with a place in Model::observations()
+  // Predictions.
+  at::Tensor token_losses;  // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses
+  at::Tensor logits;        // (b, s, v) or (b, 1, v), detached; padding columns removed
 };
 
 class ExpertRouter;  // nn/expert_router.h
@@ -50,8 +62,13 @@ class Model : public Module {
   // What a chunk that is not the first gets from the one before, for a microbatch of this rank's b sequences of s
   // tokens.
   virtual std::vector<TensorSpec> boundary(int64_t b, int64_t s) const = 0;
-  // Terms of the objective that some chunk of the whole model gives, in one order on all ranks.
-  virtual std::vector<std::string> loss_names() const { return {"lm loss"}; }
+  // Terms of the objective that some chunk of the whole model adds to its task's, in one order on all ranks.
+  virtual std::vector<std::string> added_losses() const { return {}; }
+  // What some chunk of the whole model observes, in one order on all ranks.
+  virtual std::vector<ObservationSpec> observations() const { return {}; }
+  // After the optimizer's update: moves what the model itself moves by what was observed in the step. All of
+  // observations(), in their order.
+  virtual void after_step(const std::vector<ObservedTensor>& /*observed*/) {}
   // Of the layers with experts in this chunk, by layer number in the whole model.
   virtual std::map<int64_t, ExpertRouter*> routers() { return {}; }
   const ModelPart& part() const { return part_; }

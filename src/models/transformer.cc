@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/groups.h"
+#include "nn/expert_router.h"
 
 namespace megalith {
 
@@ -146,7 +147,7 @@ void Transformer::add_block(Block block) {
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   ForwardContext context = input.context;
   if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
-  context.objective_scale = head == HeadOutput::kLoss ? input.scales.per_microbatch : 0;
+  context.objective_scale = head == HeadOutput::kLoss ? input.per_microbatch : 0;
   if (context.b * context.s % token_split_ != 0) {
     throw UserError(fmt::format("sequence_parallel splits {} tokens ({} sequences of {}) over {} ranks",
                                 context.b * context.s, context.b, context.s, token_split_),
@@ -190,8 +191,10 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
     given.set("hidden", stream.sum());
     output.boundary = outgoing_bundle(part().units, part().range, given, boundary);
   }
-  output.experts = context.expert_records;
-  if (output.experts && head == HeadOutput::kLoss) add_expert_terms(*output.experts, output);
+  if (context.expert_records) {
+    observe_experts(*context.expert_records, output);
+    if (head == HeadOutput::kLoss) add_expert_terms(*context.expert_records, output);
+  }
   return output;
 }
 
@@ -211,8 +214,8 @@ void Transformer::add_expert_terms(const ExpertRecords& records, ModelOutput& ou
   }
 }
 
-std::vector<std::string> Transformer::loss_names() const {
-  std::vector<std::string> names = {"lm loss"};
+std::vector<std::string> Transformer::added_losses() const {
+  std::vector<std::string> names;
   if (config_.has_experts()) {
     const RouterBalancing balancing = config_.moe_router_load_balancing_type;
     const bool has_loss = balancing == RouterBalancing::kAuxLoss || balancing == RouterBalancing::kSeqAuxLoss;
@@ -223,6 +226,39 @@ std::vector<std::string> Transformer::loss_names() const {
     names.push_back(fmt::format("mtp_{} loss", depth));
   }
   return names;
+}
+
+void Transformer::observe_experts(const ExpertRecords& records, ModelOutput& output) const {
+  for (const auto& [layer, record] : records) {
+    output.observations.push_back({std::string(kExpertTokens), layer, record.counts});
+    if (!record.num_dropped.defined()) continue;
+    output.observations.push_back({std::string(kExpertsDropped), layer, record.num_dropped.reshape({1})});
+  }
+}
+
+// Every rank routes tokens of its own, also along tp.
+std::vector<ObservationSpec> Transformer::observations() const {
+  std::vector<ObservationSpec> specs;
+  if (!config_.has_experts()) return specs;
+  const AxisSet axes = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
+  for (int64_t layer = 0; layer < config_.num_layers + config_.num_prediction_modules(); ++layer) {
+    if (!config_.has_experts_at(layer)) continue;
+    specs.push_back({.name = std::string(kExpertTokens), .layer = layer, .size = *config_.num_experts, .axes = axes});
+    if (config_.has_capacity()) {
+      specs.push_back({.name = std::string(kExpertsDropped), .layer = layer, .axes = axes});
+    }
+  }
+  return specs;
+}
+
+void Transformer::after_step(const std::vector<ObservedTensor>& observed) {
+  if (!config_.moe_router_enable_expert_bias) return;
+  const std::map<int64_t, ExpertRouter*> here = routers();
+  for (const ObservedTensor& one : observed) {
+    const auto router = here.find(one.spec->layer);
+    if (one.spec->name != kExpertTokens || router == here.end()) continue;
+    update_expert_bias(*router->second->expert_bias(), one.values, config_.moe_router_bias_update_rate);
+  }
 }
 
 std::map<int64_t, ExpertRouter*> Transformer::routers() {
@@ -280,7 +316,7 @@ RotaryAngles Transformer::rotary_angles(const ForwardContext& forward) const {
 // Labels are the next tokens, so those of the module of depth 1 begin with the labels themselves.
 void Transformer::predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
                                   at::Tensor hidden, ModelOutput& output) const {
-  ObjectiveScales scales = input.scales;
+  ObjectiveScales scales = input.scales(0);
   scales.per_weight *= config_.mtp_loss_scaling_factor / static_cast<double>(config_.num_prediction_modules());
   if (scales.per_weight == 0) return;
   at::Tensor labels = input.labels, weights = input.loss_weights;
@@ -304,7 +340,8 @@ ModelOutput Transformer::head_output(const ModelInput& input, const ForwardConte
   switch (head) {
     case HeadOutput::kLoss: {
       LmHead::Loss loss =
-          head_->loss(hidden, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales);
+          head_->loss(hidden, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales(0));
+      loss.term.name = input.terms.at(0).name;
       output.token_losses = loss.token_losses.view({b, s});
       output.terms.push_back(std::move(loss.term));
       predict_further(input, context, angles, hidden, output);

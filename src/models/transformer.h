@@ -38,7 +38,9 @@ class Transformer : public Model {
   const ModelConfig& config() const override { return config_; }
   at::ScalarType dtype() const override { return dtype_; }
   std::vector<TensorSpec> boundary(int64_t b, int64_t s) const override;
-  std::vector<std::string> loss_names() const override;
+  std::vector<std::string> added_losses() const override;
+  std::vector<ObservationSpec> observations() const override;
+  void after_step(const std::vector<ObservedTensor>& observed) override;
   std::map<int64_t, ExpertRouter*> routers() override;
   const std::vector<Block>& blocks() const override { return blocks_; }
 
@@ -59,6 +61,7 @@ class Transformer : public Model {
                           ResidualStream stream, HeadOutput head) const;
   void predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
                        at::Tensor hidden, ModelOutput& output) const;
+  void observe_experts(const ExpertRecords& records, ModelOutput& output) const;
   void add_expert_terms(const ExpertRecords& records, ModelOutput& output) const;
 
   ModelConfig config_;

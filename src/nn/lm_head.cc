@@ -138,7 +138,6 @@ LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const a
     result.term.sum = (result.token_losses * weights).sum();
     result.term.objective = result.term.sum * scales.per_weight;
   }
-  result.term.name = "lm loss";
   result.term.weight = weights.sum();
   return result;
 }

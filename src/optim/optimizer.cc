@@ -70,33 +70,40 @@ void Optimizer::reset_masters() {
   }
 }
 
-OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale) {
-  OptimizerStep result;
+std::vector<at::Tensor> Optimizer::counted_gradients() const {
   std::vector<at::Tensor> counted;
   for (const OwnedPart& part : data_.parts()) {
     if (counts_here(part, groups_)) counted.push_back(part.grad);
   }
-  const double local_square = ops::squared_norm(counted, kernels_).item<double>();
-  const double square = groups_.world->reduced(local_square, ReduceOp::kSum, "gradient norm");
+  return counted;
+}
+
+at::Tensor Optimizer::local_numbers() const {
+  const std::vector<at::Tensor> counted = counted_gradients();
+  const at::Tensor square = ops::squared_norm(counted, kernels_).to(at::kDouble);
+  at::Tensor zeros = at::zeros_like(square);
+  if (options_.log_num_zeros_in_grad) {
+    for (const at::Tensor& grad : counted) zeros = zeros + (grad.numel() - at::count_nonzero(grad));
+  }
+  return at::stack({square, zeros});
+}
+
+OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale) {
+  const at::Tensor numbers = local_numbers().to(groups_.world->device());
+  groups_.world->all_reduce(numbers, ReduceOp::kSum, "gradient norm").wait();
+  return step(lr, weight_decay, loss_scale, numbers.to(at::kCPU));
+}
+
+OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers) {
+  OptimizerStep result;
+  const double square = numbers[0].item<double>();
   result.grad_norm = std::sqrt(square) / loss_scale;
   if (!std::isfinite(square)) {
-    const int64_t world_size = groups_.world->size();
-    const bool is_bad = !std::isfinite(local_square);
-    const double first =
-        groups_.world->reduced(is_bad ? static_cast<double>(groups_.rank) : static_cast<double>(world_size),
-                               ReduceOp::kMin, "first rank with a bad gradient");
-    result.first_bad_rank = static_cast<int>(first);
-    if (is_bad) result.bad_parameter = find_bad_parameter();
+    find_bad_gradient(result);
     result.was_skipped = true;
     return result;
   }
-  if (options_.log_num_zeros_in_grad) {
-    double zeros = 0;
-    for (const at::Tensor& grad : counted) {
-      zeros += static_cast<double>(grad.numel()) - static_cast<double>(at::count_nonzero(grad).item<int64_t>());
-    }
-    result.num_zeros = groups_.world->reduced(zeros, ReduceOp::kSum, "zeros in the gradient");
-  }
+  if (options_.log_num_zeros_in_grad) result.num_zeros = numbers[1].item<double>();
   double scale = 1.0 / loss_scale;
   if (options_.clip_grad > 0) scale *= std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
 
@@ -116,11 +123,18 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   return result;
 }
 
-std::string Optimizer::find_bad_parameter() const {
+// Asked only when something was bad: the ranks meet once more.
+void Optimizer::find_bad_gradient(OptimizerStep& result) const {
+  const bool is_bad = !std::isfinite(ops::squared_norm(counted_gradients(), kernels_).item<double>());
+  const auto own = static_cast<double>(is_bad ? groups_.rank : groups_.world->size());
+  result.first_bad_rank =
+      static_cast<int>(groups_.world->reduced(own, ReduceOp::kMin, "first rank with a bad gradient"));
+  if (!is_bad) return;
   for (const OwnedPart& part : data_.parts()) {
-    if (!at::isfinite(part.grad).all().item<bool>()) return part.parameter->name();
+    if (at::isfinite(part.grad).all().item<bool>()) continue;
+    result.bad_parameter = part.parameter->name();
+    return;
   }
-  return "";
 }
 
 int64_t Optimizer::num_bytes() const {

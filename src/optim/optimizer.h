@@ -41,7 +41,13 @@ class Optimizer {
   // Updates the parts of data; it and groups outlive the optimizer.
   Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
 
-  // Gradients must be complete (DataParallel::finish_step). loss_scale divides them. Publishes what it changed.
+  // What this rank adds to a step's numbers: (2) float64 on the device of the gradients, their squared norm and, with
+  // log_num_zeros_in_grad, how many of their elements are zero. Gradients must be complete (DataParallel::finish_step).
+  at::Tensor local_numbers() const;
+  // numbers: local_numbers() of all ranks summed, on the host; the same on all ranks. loss_scale divides the gradients.
+  // Publishes what it changed.
+  OptimizerStep step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers);
+  // The same with an exchange of its own.
   OptimizerStep step(double lr, double weight_decay, double loss_scale = 1.0);
 
   // Master weights from the parts of the model, after those were loaded without optimizer state.
@@ -56,7 +62,8 @@ class Optimizer {
 
  private:
   UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule);
-  std::string find_bad_parameter() const;
+  std::vector<at::Tensor> counted_gradients() const;
+  void find_bad_gradient(OptimizerStep& result) const;
 
   DataParallel& data_;
   const Groups& groups_;

@@ -237,7 +237,32 @@ void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& 
   errors.insert(errors.end(), found.begin(), found.end());
 }
 
+// What the task needs and the run does not have.
+void check_task(const Resolved& resolved, std::vector<UserError>& errors) {
+  const Config& config = resolved.config;
+  try {
+    const std::unique_ptr<Task> task = make_task(config.task, make_task_setup(resolved));
+    const std::vector<UserError> found = task->check(config.model, config.data);
+    errors.insert(errors.end(), found.begin(), found.end());
+    if (config.samples.is_on() && task->sample_kind() != SampleKind::kText) {
+      errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task->name()),
+                          "leave sample_interval out");
+    }
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+}
+
 }  // namespace
+
+TaskSetup make_task_setup(const Resolved& resolved) {
+  TaskSetup setup;
+  setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
+  setup.vocab_size = resolved.derived.vocab_size;
+  if (resolved.tokenizer != nullptr) setup.special_ids = resolved.tokenizer->special_ids();
+  if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);
+  return setup;
+}
 
 void TrainOptions::visit(OptionVisitor& v) {
   v.group("Batch and duration");
@@ -322,6 +347,7 @@ void RuntimeOptions::visit(OptionVisitor& v) {
 
 void Config::visit(OptionVisitor& v) {
   model.visit(v);
+  task.visit(v);
   train.visit(v);
   schedule.visit(v);
   optimizer.visit(v);
@@ -440,8 +466,9 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
 }
 
 // What depends on the tokenizer. check_model() comes before.
-void check_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
+void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
   resolve_vocabulary(resolved, errors);
+  if (reads_batches) check_task(resolved, errors);
   ModelConfig architecture = resolved.config.model;
   if (!check_architecture(architecture).empty()) return;  // said already
   architecture.vocab_size = resolved.derived.vocab_size;
@@ -491,7 +518,7 @@ void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserEr
   resolved.derived.tokenizer = resolved.config.tokenizer;
   check_run(resolved, world_size, errors);
   check_model(resolved, reads_batches, errors);
-  check_vocabulary(resolved, errors);
+  check_vocabulary(resolved, reads_batches, errors);
 }
 
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
@@ -517,7 +544,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (is_readable && has_architecture) {
     check_model(*resolved, reads_batches, errors);
     try {
-      if (hub.find_tokenizer(*resolved, errors.empty())) check_vocabulary(*resolved, errors);
+      if (hub.find_tokenizer(*resolved, errors.empty())) check_vocabulary(*resolved, reads_batches, errors);
     } catch (const UserError& error) {
       errors.push_back(error);
     }

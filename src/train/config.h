@@ -28,6 +28,7 @@
 #include "parallel/data_parallel_options.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
+#include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
 #include "train/profile.h"
@@ -70,6 +71,7 @@ struct RuntimeOptions {
 
 struct Config {
   ModelConfig model;
+  TaskOptions task;
   ParallelOptions parallel;
   PipelineOptions pipeline;
   DataParallelOptions data_parallel;
@@ -136,6 +138,9 @@ struct Resolved {
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra = {},
                                          bool reads_batches = true);
+
+// What the run's task depends on; `derived` is filled.
+TaskSetup make_task_setup(const Resolved& resolved);
 
 // The part of resolve_config() that follows reading: fills `derived` from `config` and adds what cannot work to errors.
 // For configurations that come from no file, such as one made of another (train/toy_config.h).

@@ -38,16 +38,23 @@ class PipelinedModel::Stage : public PipelineStage {
     HeadOutput head = HeadOutput::kLoss;
     std::function<void(int, ModelOutput)> on_output;
   };
-  void begin(Run run) { run_ = std::move(run); }
+  void begin(Run run) {
+    run_ = std::move(run);
+    made_.clear();
+  }
 
   std::vector<TensorSpec> inputs(int microbatch) const override {
     if (is_first_) return {};
-    const ForwardContext context = run_.make_input(microbatch).context;
+    // What is made for its shapes is kept for the forward pass that follows.
+    auto made = made_.find(microbatch);
+    if (made == made_.end()) made = made_.emplace(microbatch, make(microbatch)).first;
+    const ForwardContext& context = made->second.context;
     return model_.boundary(context.b, context.s);
   }
 
   StageResult forward(int microbatch, const Bundle& inputs) override {
-    ModelOutput output = model_.forward(run_.make_input(microbatch), inputs, run_.head);
+    const auto made = made_.extract(microbatch);
+    ModelOutput output = model_.forward(made ? made.mapped() : make(microbatch), inputs, run_.head);
     StageResult result{.outputs = std::move(output.boundary), .objective = {}};
     for (const LossTerm& term : output.terms) {
       if (!term.objective.defined()) continue;
@@ -58,9 +65,12 @@ class PipelinedModel::Stage : public PipelineStage {
   }
 
  private:
+  ModelInput make(int microbatch) const { return run_.make_input(microbatch, model_.stage()); }
+
   Model& model_;
   const bool is_first_;
   Run run_;
+  mutable std::map<int, ModelInput> made_;  // by microbatch: inputs of forward passes to come
 };
 
 PipelinedModel::PipelinedModel(ModelChunks chunks, const Groups& groups, at::Device device)
@@ -83,10 +93,8 @@ PipelinedModel::~PipelinedModel() = default;
 
 const ModelConfig& PipelinedModel::config() const { return chunks_.models[0]->config(); }
 
-std::map<int64_t, ExpertRouter*> PipelinedModel::routers() const {
-  std::map<int64_t, ExpertRouter*> all;
-  for (Model* model : chunks_.models) all.merge(model->routers());
-  return all;
+void PipelinedModel::after_step(const std::vector<ObservedTensor>& observed) {
+  for (Model* model : chunks_.models) model->after_step(observed);
 }
 
 bool PipelinedModel::has_last_stage() const {
@@ -179,7 +187,7 @@ at::Tensor PipelinedModel::broadcast_from_head(const at::Tensor& mine, at::IntAr
 ModelOutput PipelinedModel::forward(const ModelInput& input, HeadOutput head) {
   ModelOutput output;
   evaluate(
-      1, [&](int) { return input; }, head, [&](int, ModelOutput own) { output = std::move(own); });
+      1, [&](int, const StageRange&) { return input; }, head, [&](int, ModelOutput own) { output = std::move(own); });
   const int64_t b = input.context.b, s = input.context.s;
   const at::ScalarType wide = chunks_.models[0]->dtype() == at::kDouble ? at::kDouble : at::kFloat;
   if (head == HeadOutput::kTokenLosses) {

@@ -32,14 +32,15 @@ class PipelinedModel {
   ~PipelinedModel();
 
   const ModelConfig& config() const;
-  std::vector<std::string> loss_names() const { return chunks_.models[0]->loss_names(); }
-  // Of all chunks of this rank.
-  std::map<int64_t, ExpertRouter*> routers() const;
+  // See Model; the same on all ranks.
+  std::vector<std::string> added_losses() const { return chunks_.models[0]->added_losses(); }
+  std::vector<ObservationSpec> observations() const { return chunks_.models[0]->observations(); }
+  void after_step(const std::vector<ObservedTensor>& observed);
   const PipelinePlan& plan() const { return chunks_.plan; }
   bool has_last_stage() const;
 
-  // A microbatch as the chunks take it, when it is about to run.
-  using MakeInput = std::function<ModelInput(int microbatch)>;
+  // A microbatch as a chunk takes it; called once for each microbatch and chunk, when it is about to run.
+  using MakeInput = std::function<ModelInput(int microbatch, const StageRange& stage)>;
 
   // Forward and backward of every microbatch. Gradients are in the Parameters' buffers afterwards.
   //   before_forward  called before each forward of this rank, with whether it is the rank's last

@@ -197,6 +197,10 @@ std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* to
   return ids;
 }
 
+std::unique_ptr<Task> make_task(const Resolved& resolved) {
+  return make_task(resolved.config.task, make_task_setup(resolved));
+}
+
 DataSetup make_data_setup(const Resolved& resolved) {
   const Derived& d = resolved.derived;
   const TrainOptions& train = resolved.config.train;

@@ -10,6 +10,7 @@
 #include "models/families.h"
 #include "parallel/data_parallel.h"
 #include "parallel/recompute.h"
+#include "tasks/task.h"
 #include "train/config.h"
 #include "train/pipelined_model.h"
 
@@ -59,6 +60,9 @@ std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved);
 // The ids at which a text of this model ends: its configuration's, and the tokenizer's end of document. The tokenizer
 // may be null.
 std::vector<int64_t> find_stop_ids(const Resolved& resolved, const Tokenizer* tokenizer);
+
+// The run's task. UserError for options that it cannot work with.
+std::unique_ptr<Task> make_task(const Resolved& resolved);
 
 // What evaluations read in a run of this length, as Megatron-LM counts it.
 DataSetup make_data_setup(const Resolved& resolved);

@@ -47,6 +47,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       device_(device),
       log_(log),
       stop_(stop),
+      task_(make_task(resolved)),
       built_(build_model(resolved, groups, device, !resolved.derived.data_parallel.use_torch_fsdp2)),
       numbers_(count_model(built_, resolved)),
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
@@ -69,7 +70,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.schedule_samples, 1),
                                          resolved_.derived.global_batch_size);
   model_ = std::make_unique<PipelinedModel>(built_.view(), groups_, device_);
-  train_step_ = std::make_unique<TrainStep>(*model_, *data_parallel_, *optimizer_, groups_, device_);
+  train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
 }
@@ -152,7 +153,7 @@ void Trainer::load() {
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
-  data_ = make_data_sets(resolved_.derived.data, make_data_setup(resolved_), log_);
+  data_ = task_->open_data(resolved_.derived.data, make_data_setup(resolved_), log_);
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
   // A signal that comes here leaves what is not done yet to the run that goes on from the checkpoint.
@@ -189,16 +190,23 @@ StopReason Trainer::train_loop() {
     if (size != num_microbatches) save(/*is_last=*/false);
     num_microbatches = size;
     profiler_.begin_iteration(iteration_ + 1);
-    train_iteration(*prefetcher);
+    reason = train_iteration(*prefetcher);
     profiler_.end_iteration(iteration_);
-    if (config.train.check_sync && iteration_ % *config.train.check_sync == 0) check_replicas();
-    if (iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters) {
-      evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
-    }
-    if (config.samples.is_due(iteration_)) sample();
+    const bool is_checked = config.train.check_sync && iteration_ % *config.train.check_sync == 0;
+    if (is_checked) check_replicas();
+    const bool is_evaluated = iteration_ % config.train.eval_interval == 0 && iteration_ < d.train_iters;
+    if (is_evaluated) evaluate(Split::kValid, fmt::format("iteration {}", iteration_));
+    const bool is_sampled = config.samples.is_due(iteration_);
+    if (is_sampled) sample();
     if (saver_) saver_->poll();
-    if (config.checkpoint.is_save_due(iteration_)) save(/*is_last=*/false);
-    reason = stop_after_iteration();
+    const bool is_saved = config.checkpoint.is_save_due(iteration_);
+    if (is_saved) save(/*is_last=*/false);
+    // The ranks voted within the step. What takes long behind it is reason to ask again.
+    if (is_checked || is_evaluated || is_sampled || is_saved) reason = agreed_stop(own_stop(iteration_));
+    if (reason == StopReason::kExitDuration) {
+      log_.info("stopping after iteration {}: exit_duration_in_mins {} is over", iteration_,
+                *config.train.exit_duration_in_mins);
+    }
     if (reason != StopReason::kFinished) break;
     if (config.train.exit_interval && iteration_ % *config.train.exit_interval == 0) {
       reason = iteration_ < d.train_iters ? StopReason::kExitInterval : StopReason::kFinished;
@@ -230,17 +238,14 @@ StopReason Trainer::agreed_stop(StopReason own) {
   return static_cast<StopReason>(static_cast<int>(agreed));
 }
 
-// The same, and whether the run has taken long enough.
-StopReason Trainer::stop_after_iteration() {
+// This rank's wish once so many iterations are done: whether there was a signal, and whether the run has taken long
+// enough.
+StopReason Trainer::own_stop(int64_t done) const {
+  if (stop_.load() != 0) return StopReason::kSignal;
   const std::optional<double>& minutes = resolved_.config.train.exit_duration_in_mins;
-  StopReason own = StopReason::kFinished;
-  const bool is_over = iteration_ >= resolved_.derived.train_iters;
-  if (minutes && !is_over && since_start_.elapsed_s() >= *minutes * 60) own = StopReason::kExitDuration;
-  const StopReason reason = agreed_stop(own);
-  if (reason == StopReason::kExitDuration) {
-    log_.info("stopping after iteration {}: exit_duration_in_mins {} is over", iteration_, *minutes);
-  }
-  return reason;
+  const bool is_over = done >= resolved_.derived.train_iters;
+  const bool has_taken_long = minutes && !is_over && since_start_.elapsed_s() >= *minutes * 60;
+  return has_taken_long ? StopReason::kExitDuration : StopReason::kFinished;
 }
 
 // This rank's microbatches of the step that begins so far into the data.
@@ -257,7 +262,7 @@ std::vector<DataPosition> Trainer::positions_from(int64_t consumed_samples) cons
   return positions;
 }
 
-void Trainer::train_iteration(BatchPrefetcher& prefetcher) {
+StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   const Config& config = resolved_.config;
   const Stopwatch watch;
   const std::vector<DataPosition> positions = positions_from(consumed_samples_);
@@ -272,7 +277,8 @@ void Trainer::train_iteration(BatchPrefetcher& prefetcher) {
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
   const StepResult result =
-      train_step_->run(batches, lr, schedule_->weight_decay(schedule_samples_), loss_scaler_.scale());
+      train_step_->run(batches, lr, schedule_->weight_decay(schedule_samples_), loss_scaler_.scale(),
+                       [&] { return static_cast<int>(own_stop(iteration_ + 1)); });
   if (dumps_pipeline) dump_pipeline();
   // Under a dynamic loss scale a gradient that is not finite is how the scale is found.
   if (config.optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() &&
@@ -281,6 +287,7 @@ void Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   }
   finish_iteration(result, num_samples);
   report_iteration(result, num_samples, lr, watch.elapsed_ms());
+  return static_cast<StopReason>(result.vote);
 }
 
 // The first pipeline's.
@@ -327,7 +334,7 @@ void Trainer::report_iteration(const StepResult& result, int64_t num_samples, do
   record.skipped_samples = skipped_samples_;
   record.global_batch_size = num_samples;
   for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, loss.value);
-  record.expert_loads = result.expert_loads;
+  record.observations = result.observations;
   record.learning_rate = lr;
   record.next_learning_rate = schedule_->learning_rate(schedule_samples_);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it
@@ -389,9 +396,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
                                       .dp_rank = groups_.dp->rank(),
                                       .dp_size = groups_.dp->size()}));
     }
-    const EvaluationSums part = evaluate_batches(*model_, batches, groups_, device_);
-    sums.loss_sum += part.loss_sum;
-    sums.tokens += part.tokens;
+    sums.add(evaluate_batches(*model_, *task_, batches, groups_, device_));
   }
   sums = sum_over_data(sums, groups_);
   ValidationRecord record;
@@ -399,7 +404,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
   record.consumed_samples = consumed_samples_;
   record.set = split == Split::kTest ? "test" : "validation";
   record.when = when;
-  record.losses.emplace_back("lm loss", sums.loss());
+  for (const LossSum& loss : sums.losses) record.losses.emplace_back(loss.name, loss.mean());
   for (const auto& sink : sinks_) sink->on_validation(record);
 }
 

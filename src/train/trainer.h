@@ -55,9 +55,10 @@ class Trainer {
   StopReason train_loop();
   void check_replicas();
   StopReason agreed_stop(StopReason own = StopReason::kFinished);
-  StopReason stop_after_iteration();
+  StopReason own_stop(int64_t done) const;
   std::vector<DataPosition> positions_from(int64_t consumed_samples) const;
-  void train_iteration(BatchPrefetcher& prefetcher);
+  // Returns the ranks' agreement on whether to stop, as far as they could vote while the step ran.
+  StopReason train_iteration(BatchPrefetcher& prefetcher);
   void dump_pipeline();
   void finish_iteration(const StepResult& result, int64_t num_samples);
   void report_iteration(const StepResult& result, int64_t num_samples, double lr, double elapsed_ms);
@@ -74,6 +75,7 @@ class Trainer {
   const StopRequest& stop_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
 
+  std::unique_ptr<Task> task_;
   BuiltModel built_;
   ModelNumbers numbers_;
   std::unique_ptr<DataParallel> data_parallel_;

@@ -26,11 +26,13 @@ std::string index_text(const at::Tensor& tensor, int64_t flat) {
   return "[" + text + "]";
 }
 
-std::map<int64_t, at::Tensor> expert_biases(const PipelinedModel& model) {
+std::map<int64_t, at::Tensor> expert_biases(const BuiltModel& built) {
   std::map<int64_t, at::Tensor> biases;
-  for (const auto& [layer, router] : model.routers()) {
-    if (router->expert_bias() == nullptr) continue;
-    biases[layer] = router->expert_bias()->data().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+  for (const auto& chunk : built.chunks) {
+    for (const auto& [layer, router] : chunk->routers()) {
+      if (router->expert_bias() == nullptr) continue;
+      biases[layer] = router->expert_bias()->data().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+    }
   }
   return biases;
 }
@@ -148,7 +150,7 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
   const BlockRunners runners = set_block_runners(built, data, device);
   Optimizer optimizer(data, groups, run.optimizer, run.kernels);
   PipelinedModel model(built.view(), groups, device);
-  TrainStep step(model, data, optimizer, groups, device);
+  TrainStep step(model, *run.task, data, optimizer, groups, device);
   RankOutcome outcome;
   for (int i = 0; i < run.num_steps; ++i) {
     // What TrainStep::run() does, with a look at the gradients in between.
@@ -158,10 +160,10 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
     }
     for (const NamedLoss& loss : result.losses) outcome.losses.push_back(loss.value);
     outcome.grad_norms.push_back(optimizer.step(run.lr, run.weight_decay).grad_norm);
-    const std::map<int64_t, at::Tensor> before = expert_biases(model);
-    step.update_expert_biases(result.expert_loads);
-    const std::map<int64_t, at::Tensor> after = expert_biases(model);
-    for (const ExpertLoad& load : result.expert_loads) {
+    const std::map<int64_t, at::Tensor> before = expert_biases(built);
+    step.after_update();
+    const std::map<int64_t, at::Tensor> after = expert_biases(built);
+    for (const ExpertLoad& load : expert_loads_of(result.observations)) {
       if (after.contains(load.layer)) {
         outcome.bias_moves.push_back({i, load, after.at(load.layer) - before.at(load.layer)});
       }

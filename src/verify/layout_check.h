@@ -48,7 +48,9 @@ struct RankOutcome {
 
 struct CheckRun {
   int num_steps = 2;  // a wrong norm shows in the parameters of the first, a lost update in the second
-  std::function<std::vector<Batch>(int step)> microbatches;  // this rank's, in order; whole rows
+  const Task* task = nullptr;
+  // This rank's, in order; whole rows, with what the task draws for them.
+  std::function<std::vector<Batch>(int step)> microbatches;
   OptimizerOptions optimizer;
   Kernels kernels = Kernels::kReference;
   double lr = 1e-2, weight_decay = 0.1;

@@ -69,8 +69,10 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
                               .has_documents = config.data.reset_attention_mask,
                               .restarts_positions = config.data.reset_position_ids,
                               .silent = silent};
+  const std::unique_ptr<Task> task = make_task(resolved);
   const auto microbatches = [&](int step) {
-    const Batch whole = make_check_batch(shape, step);
+    Batch whole = make_check_batch(shape, step);
+    task->draw(whole);
     const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
     std::vector<Batch> batches;
     for (int64_t m = 0; m < d.num_microbatches; ++m) {
@@ -81,6 +83,7 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
   };
   return run_steps(built, *data, groups, device,
                    {.num_steps = narrow<int>(d.train_iters),
+                    .task = task.get(),
                     .microbatches = microbatches,
                     .optimizer = config.optimizer,
                     .kernels = config.runtime.kernels});

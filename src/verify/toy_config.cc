@@ -107,6 +107,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.parallel = world.parallel;
   config.sequence_parallel = user.derived.is_sequence_parallel && world.parallel.tensor_model_parallel_size > 1;
   shrink_model(user, world, layers.sources, config.model);
+  config.task = asked.task;
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
   config.train.fp32 = true;
   config.train.train_iters = num_steps;

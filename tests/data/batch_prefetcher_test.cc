@@ -35,8 +35,9 @@ class CountingSamples : public SampleSource {
 class Prefetch : public testing::TestWithParam<int64_t> {
  protected:
   std::unique_ptr<BatchSource> source(DataloaderType type, int64_t bad = -1, int wait_ms = 0) {
-    return std::make_unique<BatchSource>(std::make_unique<CountingSamples>(bad, num_read_, wait_ms),
-                                         Sampler(type, 1000, false, "counting"), BatchOptions{.sequence_length = 4});
+    return std::make_unique<TokenBatchSource>(std::make_unique<CountingSamples>(bad, num_read_, wait_ms),
+                                              Sampler(type, 1000, false, "counting"),
+                                              BatchOptions{.sequence_length = 4});
   }
   static std::vector<DataPosition> step(int64_t consumed, int64_t num_microbatches = 3) {
     std::vector<DataPosition> positions;
@@ -98,8 +99,9 @@ TEST_P(Prefetch, WhatNobodyTakesIsDropped) {
 
 TEST(PrefetchAhead, ReadsWhileNobodyWaits) {
   std::atomic<int> num_read{0};
-  BatchSource source(std::make_unique<CountingSamples>(-1, num_read, 0),
-                     Sampler(DataloaderType::kSingle, 1000, false, "counting"), BatchOptions{.sequence_length = 4});
+  TokenBatchSource source(std::make_unique<CountingSamples>(-1, num_read, 0),
+                          Sampler(DataloaderType::kSingle, 1000, false, "counting"),
+                          BatchOptions{.sequence_length = 4});
   BatchPrefetcher prefetcher(source, 2);
   prefetcher.prefetch({{.consumed_samples = 0, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 1},
                        {.consumed_samples = 2, .micro_batch_size = 2, .dp_rank = 0, .dp_size = 1}});

@@ -37,7 +37,7 @@ std::map<std::string, double> gradient_differences(const std::vector<RankOutcome
 // ---- Squared-ReLU GPT over pipelines ----
 
 std::vector<Layout> gpt_pipelines(bool is_tied) {
-  const Task task{.is_tied = is_tied, .num_layers = 4, .family = "gpt"};
+  const TinyRun task{.is_tied = is_tied, .num_layers = 4, .family = "gpt"};
   std::vector<Layout> layouts = {
       {.pp = 2, .micro_batch = 2},
       {.pp = 4, .micro_batch = 2},
@@ -72,7 +72,7 @@ TEST(Bf16, APipelineChangesNoBitOfAGradient) {
 // the root of the other, so that rounding moves the bias by up to lr. Two runs in bf16 that do not agree to the bit
 // differ in it as in a random number: it is to be compared at the size of other gradients (CheckTolerance::floor).
 TEST(Bf16, TheGradientOfAKeyBiasIsOnlyRounding) {
-  const Task task{.num_layers = 4, .family = "gpt"};
+  const TinyRun task{.num_layers = 4, .family = "gpt"};
   const RankOutcome exact = run_layout({.micro_batch = 2, .task = task}, {}, 1)[0];
   const RankOutcome rounded = run_layout({.micro_batch = 2, .task = task}, kFusedBf16, 1)[0];
   // Tensor parallelism rounds the parts of sums.
@@ -107,7 +107,7 @@ DataParallelKind reduced(bool in_bf16, bool is_sharded) {
 // how often a gradient is rounded depends on the layout: not at all where the only copy of an expert is.
 TEST(Bf16, ReductionInBf16RoundsExpertsAsOftenAsTheyHaveCopies) {
   const Precision fp32{at::kFloat, Kernels::kReference};
-  const Task mixtral{.family = "mixtral"}, deepseek{.family = "deepseek"};
+  const TinyRun mixtral{.family = "mixtral"}, deepseek{.family = "deepseek"};
   const Layout layouts[] = {
       {.dp = 2, .task = mixtral, .ep = 2},
       {.dp = 4, .task = deepseek, .ep = 4},

@@ -9,9 +9,9 @@ namespace {
 
 using namespace test;
 
-std::vector<Task> documents_of_families() {
-  const Task base{.has_documents = true, .global_batch = 4, .sequence = 16};
-  std::vector<Task> tasks(6, base);
+std::vector<TinyRun> documents_of_families() {
+  const TinyRun base{.has_documents = true, .global_batch = 4, .sequence = 16};
+  std::vector<TinyRun> tasks(6, base);
   tasks[0].has_dropout = true;
   tasks[1].has_qkv_bias = true;    // qwen2
   tasks[2].has_head_norms = true;  // qwen3
@@ -21,7 +21,7 @@ std::vector<Task> documents_of_families() {
   return tasks;
 }
 
-std::vector<Layout> ways_to_cut(const Task& task) {
+std::vector<Layout> ways_to_cut(const TinyRun& task) {
   std::vector<Layout> layouts = {
       {.micro_batch = 4},
       {.tp = 2, .is_sequence_parallel = true, .micro_batch = 2},
@@ -49,13 +49,13 @@ void expect_apart(const Layout& layout, const Precision& precision) {
 }
 
 TEST(Documents, DoNotTouchInFloat64) {
-  for (const Task& task : documents_of_families()) {
+  for (const TinyRun& task : documents_of_families()) {
     for (const Layout& layout : ways_to_cut(task)) expect_apart(layout, {});
   }
 }
 
 TEST(Documents, DoNotTouchInFloat32OnTheFusedOperators) {
-  for (const Task& task : documents_of_families()) {
+  for (const TinyRun& task : documents_of_families()) {
     for (const Layout& layout : ways_to_cut(task)) expect_apart(layout, {at::kFloat, Kernels::kFused});
   }
 }

@@ -18,19 +18,19 @@ RecomputeOptions selective(std::vector<std::string> modules) {
 
 std::vector<Layout> expert_layouts() {
   std::vector<Layout> list;
-  const auto add = [&](Layout layout, Task task) {
+  const auto add = [&](Layout layout, TinyRun task) {
     if (layout.cp > 1) task.sequence = 8;
     layout.task = task;
     list.push_back(std::move(layout));
   };
-  const Task mixtral{.family = "mixtral"};
-  const Task mixtral_all{.is_tied = true, .has_dropout = true, .has_documents = true, .family = "mixtral"};
-  const Task deepseek{.family = "deepseek"};
-  const Task deepseek_tied{.is_tied = true, .has_documents = true, .family = "deepseek"};
-  Task deep = deepseek, dropping = mixtral, dropping_deepseek = deepseek_tied;
+  const TinyRun mixtral{.family = "mixtral"};
+  const TinyRun mixtral_all{.is_tied = true, .has_dropout = true, .has_documents = true, .family = "mixtral"};
+  const TinyRun deepseek{.family = "deepseek"};
+  const TinyRun deepseek_tied{.is_tied = true, .has_documents = true, .family = "deepseek"};
+  TinyRun deep = deepseek, dropping = mixtral, dropping_deepseek = deepseek_tied;
   deep.num_layers = 4;
   dropping.has_capacity = dropping_deepseek.has_capacity = true;
-  Task dropping_ends = dropping;
+  TinyRun dropping_ends = dropping;
   dropping_ends.drop_policy = DropPolicy::kPosition;
 
   // Experts alone over ranks that share the data.

@@ -11,14 +11,14 @@ using namespace test;
 
 std::vector<Layout> fp8_layouts() {
   std::vector<Layout> list;
-  const auto add = [&](Layout layout, Task task, const std::string& format = "hybrid") {
+  const auto add = [&](Layout layout, TinyRun task, const std::string& format = "hybrid") {
     if (layout.cp > 1) task.sequence = 8;
     task.fp8_format = format;
     layout.task = task;
     list.push_back(std::move(layout));
   };
-  const Task plain{}, biases{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
-  const Task deepseek{.family = "deepseek"}, mixtral{.family = "mixtral"};
+  const TinyRun plain{}, biases{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
+  const TinyRun deepseek{.family = "deepseek"}, mixtral{.family = "mixtral"};
   const RecomputeOptions selective{.recompute_granularity = "selective",
                                    .recompute_modules = {"core_attn", "layernorm", "mlp", "mlp_act"}};
   const RecomputeOptions full{

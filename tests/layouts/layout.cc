@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 
 // Eight experts; the weights of few tokens decide, so that a wrong sum shows.
-void add_experts(const Task& task, ModelConfig& config) {
+void add_experts(const TinyRun& task, ModelConfig& config) {
   config.num_experts = 8;
   config.moe_ffn_hidden_size = 16;
   config.moe_router_topk = 2;
@@ -62,7 +62,7 @@ void make_gpt(ModelConfig& config) {
   config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
 }
 
-ModelConfig config_of(const Task& task) {
+ModelConfig config_of(const TinyRun& task) {
   ModelConfig config = tiny_config();
   config.num_layers = task.num_layers;
   config.hidden_size = 20;
@@ -92,16 +92,21 @@ TensorMap weights_of(const Module& model, at::ScalarType dtype) {
   return weights;
 }
 
+std::unique_ptr<Task> objective_of(const ModelConfig& config) {
+  return make_task({}, {.seed = 5, .vocab_size = *config.vocab_size, .special_ids = {.eod = 3}});
+}
+
 std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, const ModelConfig& config, int step,
-                                const CheckHooks& hooks) {
-  const Task& task = layout.task;
-  const Batch whole = make_check_batch({.num_samples = task.global_batch,
-                                        .sequence = task.sequence,
-                                        .vocab_size = *config.vocab_size,
-                                        .has_documents = task.has_documents,
-                                        .restarts_positions = task.has_documents,
-                                        .silent = task.silent},
-                                       step);
+                                const Task& objective, const CheckHooks& hooks) {
+  const TinyRun& task = layout.task;
+  Batch whole = make_check_batch({.num_samples = task.global_batch,
+                                  .sequence = task.sequence,
+                                  .vocab_size = *config.vocab_size,
+                                  .has_documents = task.has_documents,
+                                  .restarts_positions = task.has_documents,
+                                  .silent = task.silent},
+                                 step);
+  objective.draw(whole);
   const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
   std::vector<Batch> batches;
   for (int64_t m = 0; m < layout.num_microbatches(); ++m) {
@@ -143,11 +148,14 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
     data = std::make_unique<GradBuffer>(built.parameters(), groups, options);
   }
   if (hooks.change_data_parallel) data = hooks.change_data_parallel(std::move(data), built, groups);
-  return run_steps(built, *data, groups, at::kCPU,
-                   {.num_steps = num_steps,
-                    .microbatches = [&](int step) { return microbatches(layout, groups, config, step, hooks); },
-                    .optimizer = optimizer_of(layout.task),
-                    .kernels = precision.kernels});
+  const std::unique_ptr<Task> objective = objective_of(config);
+  return run_steps(
+      built, *data, groups, at::kCPU,
+      {.num_steps = num_steps,
+       .task = objective.get(),
+       .microbatches = [&](int step) { return microbatches(layout, groups, config, step, *objective, hooks); },
+       .optimizer = optimizer_of(layout.task),
+       .kernels = precision.kernels});
 }
 
 DataParallelKind zero1_with(std::string name, const BucketCutFunction& cut) {
@@ -171,7 +179,7 @@ DataParallelKind fsdp() {
           }};
 }
 
-OptimizerOptions optimizer_of(const Task& task) {
+OptimizerOptions optimizer_of(const TinyRun& task) {
   OptimizerOptions options{.clip_grad = kClipGrad};
   if (task.optimizer == "sgd") options.optimizer = OptimizerKind::kSgd;
   if (!task.is_of_muon()) return options;
@@ -183,7 +191,7 @@ OptimizerOptions optimizer_of(const Task& task) {
   return options;
 }
 
-std::string Task::text() const {
+std::string TinyRun::text() const {
   std::string text = fmt::format("batch {}×{}", global_batch, sequence);
   if (is_tied) text += ", tied";
   if (has_dropout) text += ", dropout";
@@ -244,8 +252,8 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
 }
 
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps) {
-  static std::map<std::tuple<Task, int64_t, at::ScalarType, Kernels, int>, RankOutcome> known;
-  const Task& task = layout.task;
+  static std::map<std::tuple<TinyRun, int64_t, at::ScalarType, Kernels, int>, RankOutcome> known;
+  const TinyRun& task = layout.task;
   const bool is_of_microbatches = task.has_experts() || !task.fp8_format.empty();
   const int64_t micro_batch = is_of_microbatches ? layout.micro_batch : task.global_batch;
   const auto key = std::make_tuple(task, micro_batch, precision.dtype, precision.kernels, num_steps);

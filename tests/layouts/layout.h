@@ -30,8 +30,9 @@ struct DataParallelKind {
 DataParallelKind zero1();                   // the distributed optimizer
 DataParallelKind zero1_between_matrices();  // the same with the buckets that Muon asks for
 DataParallelKind fsdp();
+
 // The run that a layout must reproduce: all that may change its numbers.
-struct Task {
+struct TinyRun {
   bool is_tied = false, has_dropout = false, has_documents = false, has_qkv_bias = false, has_head_norms = false;
   int64_t num_layers = 2;
   int64_t num_kv_heads = 4;  // of 8 heads
@@ -46,7 +47,7 @@ struct Task {
   bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;
-  auto operator<=>(const Task&) const = default;
+  auto operator<=>(const TinyRun&) const = default;
 };
 
 struct Layout {
@@ -54,7 +55,7 @@ struct Layout {
   int dp_replicate = 1;  // copies of the shards: dp_shard x dp_replicate = dp
   bool is_sequence_parallel = false;
   int64_t micro_batch = 1;  // samples of a rank's microbatch; their number follows from the global batch
-  Task task;
+  TinyRun task;
   DataParallelKind data_parallel;
   RecomputeOptions recompute;
   std::vector<std::string> cp_comm_type = {"p2p"};  // one, or one a layer
@@ -87,7 +88,7 @@ struct Mistake {
 inline constexpr double kClipGrad = 0.05;
 
 // What the optimizer of a task is told: Muon in a way that every one of its options changes the numbers.
-OptimizerOptions optimizer_of(const Task& task);
+OptimizerOptions optimizer_of(const TinyRun& task);
 
 // One outcome a rank. Learning rate and the rest are fixed.
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,

@@ -12,15 +12,15 @@ using namespace test;
 
 // Sequences shared by ranks in every way, alone and with the others.
 void add_context_parallel(std::vector<Layout>& list) {
-  const auto add = [&](Layout layout, Task task, int64_t sequence = 8) {
+  const auto add = [&](Layout layout, TinyRun task, int64_t sequence = 8) {
     task.sequence = sequence;
     layout.task = task;
     list.push_back(std::move(layout));
   };
-  const Task plain, tied{.is_tied = true}, dropout{.has_dropout = true};
-  const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
-  const Task qwen{.has_documents = true, .has_qkv_bias = true};
-  const Task qwen3{.has_documents = true, .has_head_norms = true};
+  const TinyRun plain, tied{.is_tied = true}, dropout{.has_dropout = true};
+  const TinyRun all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
+  const TinyRun qwen{.has_documents = true, .has_qkv_bias = true};
+  const TinyRun qwen3{.has_documents = true, .has_head_norms = true};
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions selective{.recompute_granularity = "selective",
@@ -38,7 +38,7 @@ void add_context_parallel(std::vector<Layout>& list) {
   add({.cp = 8, .micro_batch = 2, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 4}, all, 16);
   // A kind for each layer.
   add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"a2a", "p2p"}}, all);
-  Task four = all;
+  TinyRun four = all;
   four.num_layers = 4;
   add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a+p2p", "all_gather", "p2p", "a2a"}, .cp_ulysses = 2}, four);
   // With tensor, sequence and data parallelism.
@@ -78,15 +78,15 @@ void add_context_parallel(std::vector<Layout>& list) {
 // Each dimension alone, pairs and triples; ranks 2 to 8.
 std::vector<Layout> layouts() {
   std::vector<Layout> list;
-  const auto add = [&](Layout layout, const Task& task) {
+  const auto add = [&](Layout layout, const TinyRun& task) {
     layout.task = task;
     list.push_back(std::move(layout));
   };
-  const Task plain, tied{.is_tied = true}, dropout{.has_dropout = true};
-  const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
-  const Task qwen{.has_documents = true, .has_qkv_bias = true};
-  const Task twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
-  const Task many_heads{.has_dropout = true, .has_qkv_bias = true, .num_kv_heads = 8};
+  const TinyRun plain, tied{.is_tied = true}, dropout{.has_dropout = true};
+  const TinyRun all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
+  const TinyRun qwen{.has_documents = true, .has_qkv_bias = true};
+  const TinyRun twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
+  const TinyRun many_heads{.has_dropout = true, .has_qkv_bias = true, .num_kv_heads = 8};
 
   // One rank: accumulation alone.
   add({.micro_batch = 1}, plain);
@@ -159,7 +159,7 @@ std::vector<Layout> layouts() {
   offloaded.cpu_offloading_num_layers = 1;
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = offloaded}, all);
   // Norms of heads: each rank sums over heads of its own.
-  const Task qwen3{.is_tied = true, .has_documents = true, .has_head_norms = true};
+  const TinyRun qwen3{.is_tied = true, .has_documents = true, .has_head_norms = true};
   add({.tp = 2, .micro_batch = 8}, qwen3);
   add({.tp = 4, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2}, qwen3);
   add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = zero1()}, qwen3);

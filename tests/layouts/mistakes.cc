@@ -126,7 +126,7 @@ void add_collectives(std::vector<Mistake>& list) {
   add("FSDP: parameters gathered in the wrong order", {Kind::kAllGather, "model.layers.0", How::kReverse, flat});
   add("FSDP: gradients not summed", {Kind::kReduceScatter, "model.layers.0", How::kSkip, flat});
   add("loss divided by this rank's tokens", {Kind::kAllReduce, "valid tokens"});
-  add("reported loss not summed over dp", {Kind::kAllReduce, "losses"});
+  add("reported loss not summed over dp", {Kind::kAllReduce, "statistics of the step"});
   add("clipping by the local norm", {Kind::kAllReduce, "gradient norm"});
   add("ring: keys and values never arrive", {Kind::kSendReceive, "self_attn k v"});
   add("ring: keys and values go the other way", {Kind::kSendReceive, "self_attn k v", How::kReverse});
@@ -277,7 +277,7 @@ void add_experts(std::vector<Mistake>& list) {
   add("balance of experts: statistics of this rank's tokens alone", {Kind::kAllReduce, " balance"});
   add("balance of experts: statistics averaged over the ranks", {Kind::kAllReduce, " balance", How::kAverage});
   add("capacity: own choices in place of the others'", {Kind::kAllGather, " choices"});
-  add("expert bias: moved by this rank's counts alone", {Kind::kAllReduce, "loads of experts"});
+  add("expert bias: moved by this rank's counts alone", {Kind::kAllReduce, "statistics of the step"});
   add("latent attention: gradient of the shared key not summed over tp", {Kind::kAllReduce, ".k_rope"});
   add("latent attention, sequence parallel: gradient of the shared key not summed", {Kind::kReduceScatter, ".k_rope"});
   add("latent attention, sequence parallel: shared key in the wrong order",
@@ -333,14 +333,14 @@ std::vector<Mistake> seeded_mistakes() {
 }
 
 std::vector<Layout> layouts_for_mistakes() {
-  const Task one_layer{.num_layers = 1}, bias{.has_documents = true, .has_qkv_bias = true};
-  const Task tied{.is_tied = true, .has_dropout = true};
-  const Task shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
-  const Task mixtral{.family = "mixtral"}, deepseek{.has_dropout = true, .family = "deepseek"};
-  const Task muon{.num_layers = 1, .optimizer = "muon"};
-  const Task muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
-  const Task muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
-  const Task dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
+  const TinyRun one_layer{.num_layers = 1}, bias{.has_documents = true, .has_qkv_bias = true};
+  const TinyRun tied{.is_tied = true, .has_dropout = true};
+  const TinyRun shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
+  const TinyRun mixtral{.family = "mixtral"}, deepseek{.has_dropout = true, .family = "deepseek"};
+  const TinyRun muon{.num_layers = 1, .optimizer = "muon"};
+  const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
+  const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
+  const TinyRun dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
   return {
       {.tp = 2, .micro_batch = 4, .task = bias},
       {.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = tied},

@@ -15,14 +15,14 @@ using namespace test;
 
 std::vector<Layout> muon_layouts() {
   std::vector<Layout> list;
-  const auto add = [&](Layout layout, Task task, std::string optimizer = "muon") {
+  const auto add = [&](Layout layout, TinyRun task, std::string optimizer = "muon") {
     if (layout.cp > 1) task.sequence = 8;
     task.optimizer = std::move(optimizer);
     layout.task = task;
     list.push_back(std::move(layout));
   };
-  const Task plain{}, tied{.is_tied = true, .has_qkv_bias = true}, twelve{.global_batch = 12};
-  const Task mixtral{.family = "mixtral"}, deepseek{.has_documents = true, .family = "deepseek"};
+  const TinyRun plain{}, tied{.is_tied = true, .has_qkv_bias = true}, twelve{.global_batch = 12};
+  const TinyRun mixtral{.family = "mixtral"}, deepseek{.has_documents = true, .family = "deepseek"};
   const std::string joined = "muon, joined";
   // Slices of every matrix; as one matrix, q, k and v are slices of three kinds.
   add({.tp = 2, .micro_batch = 8}, plain);
@@ -106,7 +106,7 @@ const Mistake kDrawnGradients{
 TEST(MuonMatrix, UpdatesAgreeInFloat32GivenTheSameGradients) {
   constexpr int kSteps = 3;
   const Precision single{at::kFloat, Kernels::kFused};
-  std::map<Task, RankOutcome> one_rank;
+  std::map<TinyRun, RankOutcome> one_rank;
   for (const Layout& layout : muon_layouts()) {
     RankOutcome& expected = one_rank[layout.task];
     if (expected.losses.empty()) {
@@ -130,7 +130,7 @@ TEST(MuonMatrix, UpdatesAgreeInFloat32GivenTheSameGradients) {
 }
 
 TEST(SgdMatrix, LayoutsTrainAsOneRankInFloat64) {
-  const Task sgd{.is_tied = true, .optimizer = "sgd"}, of_experts{.family = "mixtral", .optimizer = "sgd"};
+  const TinyRun sgd{.is_tied = true, .optimizer = "sgd"}, of_experts{.family = "mixtral", .optimizer = "sgd"};
   expect_as_one_rank_in_float64({{.tp = 2, .dp = 2, .micro_batch = 2, .task = sgd, .data_parallel = zero1()},
                                  {.dp = 2, .micro_batch = 4, .task = sgd, .data_parallel = fsdp()},
                                  {.dp = 2, .pp = 2, .micro_batch = 2, .task = of_experts, .ep = 2}});

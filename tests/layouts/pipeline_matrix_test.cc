@@ -16,19 +16,19 @@ PipelineOptions virtual_stages(int64_t count, std::optional<int64_t> group = {})
 
 std::vector<Layout> pipelines() {
   std::vector<Layout> list;
-  const auto add = [&](Layout layout, const Task& task) {
+  const auto add = [&](Layout layout, const TinyRun& task) {
     layout.task = task;
     list.push_back(std::move(layout));
   };
-  const auto deep = [](Task task, int64_t layers) {
+  const auto deep = [](TinyRun task, int64_t layers) {
     task.num_layers = layers;
     return task;
   };
-  const Task plain, tied{.is_tied = true};
-  const Task all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
-  const Task qwen{.has_documents = true, .has_qkv_bias = true};
-  const Task qwen3{.is_tied = true, .has_documents = true, .has_head_norms = true};
-  const Task twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
+  const TinyRun plain, tied{.is_tied = true};
+  const TinyRun all{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
+  const TinyRun qwen{.has_documents = true, .has_qkv_bias = true};
+  const TinyRun qwen3{.is_tied = true, .has_documents = true, .has_head_norms = true};
+  const TinyRun twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions selective{.recompute_granularity = "selective",
@@ -72,7 +72,7 @@ std::vector<Layout> pipelines() {
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .recompute = full, .pipeline = algorithm("zero-bubble")}, all);
   add({.dp = 2, .pp = 2, .recompute = selective, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
   // With shared sequences.
-  const auto longer = [](Task task) {
+  const auto longer = [](TinyRun task) {
     task.sequence = 8;
     return task;
   };

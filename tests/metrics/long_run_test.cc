@@ -84,7 +84,7 @@ class LongRun : public testing::Test {
     record.elapsed_ms = 100;
     record.tokens = 1024;
     record.memory_peak_bytes = 1 << 20;
-    record.expert_loads = {{0, {iteration, 2, 3, 4}, {}}};
+    record.observations = {{"expert_tokens", 0, {static_cast<double>(iteration), 2, 3, 4}}};
     return record;
   }
   static ValidationRecord evaluation(int64_t iteration) {

@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/tiny_models.h"
 
 namespace megalith {
@@ -133,13 +135,15 @@ TEST(GoldenModels, NoticeEveryTensor) {
       return model->forward(input, {}, HeadOutput::kLogits).logits;
     };
     const at::Tensor original = logits_with(weights);
-    const auto records = model->forward(input, {}, HeadOutput::kLogits).experts;
+    const std::vector<Observation> observed = model->forward(input, {}, HeadOutput::kLogits).observations;
     // Experts that none of the few tokens chose.
     const auto is_idle = [&](const std::string& name) {
       const size_t at = name.find(".experts.");
       if (at == std::string::npos) return false;
       const int64_t layer = std::stoll(name.substr(std::string("model.layers.").size()));
-      return records->at(layer).counts[std::stoll(name.substr(at + 9))].item<int64_t>() == 0;
+      const auto tokens = std::ranges::find_if(
+          observed, [&](const Observation& one) { return one.name == kExpertTokens && one.layer == layer; });
+      return tokens->values[std::stoll(name.substr(at + 9))].item<int64_t>() == 0;
     };
     for (const auto& [name, tensor] : weights) {
       if (is_idle(name)) continue;

@@ -97,7 +97,7 @@ Measured measure(Model& model, const TensorMap& weights, const NaiveInput& batch
     at::Tensor objective = term.objective;
     measured.prediction_sums.resize(output.terms.size() - 1);
     for (size_t i = 1; i < output.terms.size(); ++i) {
-      EXPECT_EQ(output.terms[i].name, model.loss_names().at(i));
+      EXPECT_EQ(output.terms[i].name, model.added_losses().at(i - 1));
       objective = objective + output.terms[i].objective;
       measured.prediction_sums[i - 1] += output.terms[i].sum.item<double>();
     }

@@ -59,7 +59,7 @@ Course take_course(const Mesh& mesh, const ModelConfig& config, const DataParall
     model->set_runner(data->runner());
     Optimizer optimizer(*data, groups, {}, precision.kernels);
     PipelinedModel pipeline(*model, groups, at::kCPU);
-    TrainStep step(pipeline, *data, optimizer, groups, at::kCPU);
+    TrainStep step(pipeline, test::tiny_task(), *data, optimizer, groups, at::kCPU);
     const int64_t share = kSamples / groups.dp->size(), micro = std::max<int64_t>(share / 2, 1);
     for (int k = 0; k < kSteps; ++k) {
       test::NaiveInput whole = test::tiny_batch(config, kSamples, 7, false);

@@ -119,7 +119,7 @@ FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, cons
   chunk.run_through(data->runner());
   Optimizer optimizer(*data, groups, {}, setting.kernels);
   PipelinedModel pipeline(*chunk.model, groups, at::kCPU);
-  TrainStep step(pipeline, *data, optimizer, groups, at::kCPU);
+  TrainStep step(pipeline, test::tiny_task(), *data, optimizer, groups, at::kCPU);
   const test::NaiveInput whole = test::tiny_batch(config, 4 * groups.dp->size(), 6, false);
   FiveSteps outcome;
   for (int i = 0; i < 5; ++i) {

@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+
 #include "comm/thread_world.h"
 #include "models/tiny_models.h"
 #include "parallel/grad_buffer.h"
@@ -39,7 +42,7 @@ Outcome run_step(const Groups& groups, int64_t micro) {
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
+  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
   const test::NaiveInput whole = test::tiny_batch(config, 6, 7, false);
   std::vector<Batch> batches;
   const int64_t chunk = micro * groups.dp->size();
@@ -79,6 +82,71 @@ TEST(TrainStep, DataParallelRanksEqualOne) {
   }
 }
 
+// What the ranks exchange in a step, apart from gradients: the weights of the losses, which must be known before the
+// forward pass, and everything else at once.
+TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
+  for (const bool is_bad : {false, true}) {
+    ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+      const ModelConfig config = test::tiny_config();
+      const auto model = test::build_model(config, test::tiny_context(groups));
+      test::load(*model, test::golden_weights(*model, at::kDouble));
+      GradBuffer buffer(model->parameters(), groups, {});
+      Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
+      PipelinedModel pipeline(*model, groups, at::kCPU);
+      TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
+      const test::NaiveInput whole = test::tiny_batch(config, 8, 7, false);
+      std::vector<Batch> batches;
+      for (int64_t m = 0; m < 2; ++m) {
+        const int64_t first = 4 * groups.dp->rank() + 2 * m;
+        batches.push_back(rows(whole, first, first + 2));
+      }
+      std::vector<std::string> exchanged;
+      for (const Groups::Pointer& group : groups.all()) {
+        if (group->size() == 1) continue;
+        group->set_trace_hook([&](TracePhase phase, const CollectiveRecord& record) {
+          const bool is_of_gradients = record.label.starts_with("grad bucket");
+          if (phase == TracePhase::kStart && !is_of_gradients) exchanged.push_back(record.label);
+        });
+      }
+      if (is_bad && groups.rank == 1) batches[0].at(field::kLossWeights).fill_(std::nanf(""));
+      const StepResult result = step.run(batches, 1e-3, 0, 1.0, [&] { return groups.rank; });
+      for (const Groups::Pointer& group : groups.all()) group->set_trace_hook({});
+      std::vector<std::string> expected = {"valid tokens", "statistics of the step"};
+      // Whose gradient it was is asked only then.
+      if (is_bad) expected.emplace_back("first rank with a bad gradient");
+      EXPECT_EQ(exchanged, expected);
+      EXPECT_EQ(result.optimizer.was_skipped, is_bad);
+      EXPECT_EQ(result.vote, 1);
+      EXPECT_EQ(std::isfinite(result.optimizer.grad_norm), !is_bad);
+    });
+  }
+}
+
+// A later stage asks for the shapes of its inputs before they come, and once more when they are handed on.
+TEST(TrainStep, EveryChunkMakesTheInputOfAMicrobatchOnce) {
+  ThreadWorld(2).run(Mesh({.pp = 2}), [&](Groups& groups) {
+    const ModelConfig config = test::tiny_config();
+    const bool is_first = groups.pp->is_first();
+    const StageRange stage{
+        .first_layer = is_first ? 0 : 1, .num_layers = 1, .has_embedding = is_first, .has_head = !is_first};
+    const auto model = family_for(config).build(config, test::tiny_context(groups), stage);
+    for (Parameter* parameter : model->parameters()) parameter->data().fill_(0.1);
+    GradBuffer buffer(model->parameters(), groups, {});
+    PipelinedModel pipeline({{model.get()}, make_pipeline_plan({}, 2, 2, 0), nullptr}, groups, at::kCPU);
+    const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
+    std::map<int, int> made;
+    const auto make_input = [&](int microbatch, const StageRange& range) {
+      ++made[microbatch];
+      return test::tiny_task().make_input(batch, at::kCPU, range);
+    };
+    buffer.begin_step();
+    pipeline.train(
+        4, make_input, [&](bool is_last) { buffer.begin_microbatch(is_last); }, [](const ModelOutput&) {});
+    buffer.finish_step();
+    EXPECT_EQ(made, (std::map<int, int>{{0, 1}, {1, 1}, {2, 1}, {3, 1}}));
+  });
+}
+
 TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
   const Groups groups = Groups::single();
   const ModelConfig config = test::tiny_config();
@@ -87,7 +155,7 @@ TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
+  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
   const std::vector<Batch> batches = {rows(test::tiny_batch(config, 6, 7, false), 0, 6)};
   const double loss = step.compute_gradients(batches).losses.at(0).value;
   TensorMap plain = test::gradients_of(*model);
@@ -106,7 +174,7 @@ TEST(TrainStep, ABatchWithoutAValidTokenHasNoLossAndNoGradient) {
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
+  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
   const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
   batch.at(field::kLossWeights).zero_();
   const StepResult result = step.compute_gradients({batch});
@@ -123,11 +191,11 @@ TEST(TrainStep, EvaluationGivesTheLossOfTrainingWithoutDropout) {
   GradBuffer buffer(model->parameters(), groups, {});
   Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
   PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, buffer, optimizer, groups, at::kCPU);
+  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
   const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 6);
   const double training = step.compute_gradients({batch}).losses.at(0).value;
   std::vector<at::Tensor> losses;
-  const EvaluationSums sums = evaluate_batches(pipeline, {batch}, groups, at::kCPU, &losses);
+  const EvaluationSums sums = evaluate_batches(pipeline, test::tiny_task(), {batch}, groups, at::kCPU, &losses);
   EXPECT_NEAR(sums.loss(), training, 1e-12 * training);
   EXPECT_EQ(losses.at(0).sizes(), batch.at(field::kTokens).sizes());
 }

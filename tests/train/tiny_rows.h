@@ -5,6 +5,7 @@
 
 #include "data/batch.h"
 #include "models/tiny_models.h"
+#include "tasks/task.h"
 
 namespace megalith::test {
 
@@ -18,6 +19,11 @@ inline Batch tiny_rows(const NaiveInput& whole, int64_t begin, int64_t count, in
   batch.set(BatchField::of_tokens(field::kPositionIds, cut(whole.position_ids)));
   batch.set(BatchField::of_rows(field::kSampleIndex, at::arange(sample_index, sample_index + count, at::kLong)));
   return batch;
+}
+
+inline const Task& tiny_task() {
+  static const std::unique_ptr<Task> task = make_task(TaskOptions{}, TaskSetup{});
+  return *task;
 }
 
 }  // namespace megalith::test

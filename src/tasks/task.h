@@ -1,0 +1,82 @@
+// What a run trains a model to do: which data it reads, what is drawn at random for each row, which losses there are
+// and by what they are divided, how a batch becomes a model's input, and what an evaluation measures.
+//
+// The trainer knows no more of a task than this interface.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "data/data_sets.h"
+#include "models/model.h"
+#include "tasks/task_options.h"
+#include "tokenizer/special_ids.h"
+
+namespace megalith {
+
+// What a task depends on beyond its own options.
+struct TaskSetup {
+  uint64_t seed = 1234;  // of everything that the task draws
+  int64_t vocab_size = 0;
+  SpecialIds special_ids;  // of the tokenizer, and what the model's configuration says of it
+};
+
+// The sum of weight * loss, and of the weights, of one loss.
+struct LossSum {
+  std::string name;
+  double sum = 0, weight = 0;
+  // Without any weight there is no loss: 0.
+  double mean() const { return sum / (weight > 0 ? weight : 1.0); }
+};
+
+// What a model of the task shows of itself during training.
+enum class SampleKind {
+  kNone,
+  kText,  // it continues a prompt (train/samples.h)
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  virtual std::string_view name() const = 0;  // the word of --task
+
+  // What cannot be trained together; empty when all can.
+  virtual std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const = 0;
+
+  // The data sets that the options name. Their batches have what draw() adds.
+  virtual DataSets open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const = 0;
+
+  // Adds to whole rows, or changes in them, what is random: masks, noise, timesteps. A function of the seed and of each
+  // row's sample_index only (core/philox.h), so every layout draws the same, and a resumed run what it would have
+  // drawn. Called on the CPU, from several threads.
+  virtual void draw(Batch& rows) const = 0;
+
+  // The terms of the objective that the model's head computes, as they are logged, the main one first. The model may
+  // add terms of its own (Model::added_losses).
+  virtual std::vector<std::string> loss_names() const = 0;
+  // By what each of them is divided, in that order: what this batch, or this part of one, adds to the sum over the
+  // global batch. Known before the forward pass, because fused losses compute gradients there.
+  virtual std::vector<double> count_weights(const Batch& part) const = 0;
+
+  // A batch, or under context parallelism this rank's part of it, as a chunk of the model takes it: only what the chunk
+  // reads is copied to its device.
+  virtual ModelInput make_input(const Batch& part, at::Device device, const StageRange& stage) const = 0;
+
+  // What the last stage computes in an evaluation, and what is measured of it, with numbers of this rank's part only:
+  // (losses, 2) float64, a row of sum and weight for each of evaluated_names().
+  virtual HeadOutput evaluated_output() const = 0;
+  virtual std::vector<std::string> evaluated_names() const = 0;
+  virtual at::Tensor evaluate(const Batch& part, const ModelOutput& output) const = 0;
+
+  virtual SampleKind sample_kind() const { return SampleKind::kNone; }
+};
+
+// UserError for options that the task cannot work with.
+std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& setup);
+
+}  // namespace megalith

@@ -1,0 +1,86 @@
+// See text_task.h.
+#include "tasks/text_task.h"
+
+#include <ATen/ATen.h>
+
+namespace megalith {
+namespace {
+
+// Batches with what the task draws for them.
+class DrawnSource : public BatchSource {
+ public:
+  // The task outlives the source.
+  DrawnSource(std::unique_ptr<BatchSource> rows, const Task& task) : rows_(std::move(rows)), task_(task) {}
+
+  Batch read(const DataPosition& position) override {
+    Batch batch = rows_->read(position);
+    task_.draw(batch);
+    return batch;
+  }
+  int64_t num_samples() const override { return rows_->num_samples(); }
+  std::string name() const override { return rows_->name(); }
+
+ private:
+  std::unique_ptr<BatchSource> rows_;
+  const Task& task_;
+};
+
+}  // namespace
+
+DataSets TextTask::open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const {
+  DataSets sets = make_data_sets(options, setup, log);
+  if (!draws()) return sets;
+  for (std::unique_ptr<BatchSource>* source : {&sets.train, &sets.valid, &sets.test}) {
+    if (*source) *source = std::make_unique<DrawnSource>(std::move(*source), *this);
+  }
+  return sets;
+}
+
+std::vector<std::string> TextTask::loss_names() const { return {"lm loss"}; }
+
+std::vector<double> TextTask::count_weights(const Batch& part) const {
+  return {part.at(field::kLossWeights).sum(at::kDouble).item<double>()};
+}
+
+ModelInput TextTask::make_input(const Batch& part, at::Device device, const StageRange& stage) const {
+  std::vector<std::string_view> read = {field::kPositionIds, field::kDocumentIds, field::kKeyLengths};
+  if (stage.has_embedding) read.push_back(field::kTokens);
+  if (stage.has_head) {
+    read.push_back(field::kLabels);
+    read.push_back(field::kLossWeights);
+  }
+  const Batch here = part.to(device, read);
+  ModelInput input;
+  input.tokens = here.find(field::kTokens);
+  input.labels = here.find(field::kLabels);
+  input.loss_weights = here.find(field::kLossWeights);
+  ForwardContext& context = input.context;
+  context.b = part.num_rows();
+  context.s = part.length(field::kTokens);
+  const at::Tensor row_index = part.row_index(field::kTokens);
+  const int64_t row_length = part.row_length(field::kTokens);
+  context.row_ids = (part.at(field::kSampleIndex).unsqueeze(1) * row_length + row_index.unsqueeze(0)).to(device);
+  if (part.is_part()) {
+    context.row_length = row_length;
+    context.mask.query_positions = row_index.to(device);
+  }
+  context.position_ids = here.find(field::kPositionIds);
+  if (part.is_part() && !context.position_ids.defined()) {
+    // Counted over the whole row, where the model would count from 0.
+    context.position_ids = context.mask.query_positions.expand({context.b, -1});
+  }
+  if (part.has(field::kDocumentIds)) {
+    context.mask.query_documents = here.at(field::kDocumentIds);
+    context.mask.key_documents = here.whole(field::kDocumentIds);
+  }
+  context.mask.key_lengths = here.find(field::kKeyLengths);
+  return input;
+}
+
+at::Tensor TextTask::evaluate(const Batch& part, const ModelOutput& output) const {
+  const at::Tensor& losses = output.token_losses;
+  const at::Tensor weights = part.at(field::kLossWeights).to(losses.device(), at::kDouble);
+  return at::stack({(losses.to(at::kDouble) * weights).sum(), weights.sum()}).unsqueeze(0);
+}
+
+}  // namespace megalith

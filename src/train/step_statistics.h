@@ -1,0 +1,68 @@
+// What all ranks learn of a step once its gradients are complete, in one vector and one exchange: sums and weights of
+// the losses, what the model observed, the squared norm of the gradient, votes to stop. The vector is made on the
+// model's device, and the host reads it once.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/groups.h"
+#include "metrics/observed_values.h"
+#include "models/model.h"
+#include "tasks/task.h"
+
+namespace megalith {
+
+class StepStatistics {
+ public:
+  // A vote to stop, from 1; the highest that any rank gives counts.
+  static constexpr int kMostVote = 3;
+
+  // losses, observations  the same on all ranks, in one order
+  // groups                outlives it
+  StepStatistics(std::vector<std::string> losses, std::vector<ObservationSpec> observations, const Groups& groups,
+                 at::Device device);
+
+  // ---- What this rank has.
+  void add(const ModelOutput& output);                                       // of one forward pass of a chunk
+  void set_gradient(at::Tensor numbers) { gradient_ = std::move(numbers); }  // Optimizer::local_numbers()
+  void vote(int reason) { vote_ = reason; }                                  // 0: to go on
+
+  // One all-reduce over the world, and one more where the model observes maxima. Every rank calls it, once.
+  void exchange();
+
+  // ---- Of all ranks, afterwards.
+  const std::vector<LossSum>& losses() const { return reduced_losses_; }
+  std::vector<ObservedTensor> observed() const;         // on the device
+  std::vector<ObservedValues> observed_values() const;  // the same, on the host
+  at::Tensor gradient() const { return gradient_; }     // (2) float64 on the host
+  int agreed_vote() const { return vote_; }
+
+ private:
+  struct Slot {
+    ObservationSpec spec;
+    int64_t begin = 0;    // in the vector of sums, or of maxima
+    bool is_own = false;  // this rank's numbers count
+    at::Tensor values;    // over this rank's forward passes
+    int64_t num_passes = 0;
+    at::Tensor reduced, host;
+  };
+  Slot& slot_of(const Observation& observation);
+  at::Tensor sums() const;
+  at::Tensor maxima() const;
+  void read(const at::Tensor& sums, const at::Tensor& maxima);
+
+  std::vector<std::string> losses_;
+  const Groups& groups_;
+  at::Device device_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> loss_sums_;  // of each: its sum and its weight
+  std::vector<Slot> slots_;
+  int64_t num_sums_ = 0, num_maxima_ = 0;
+  at::Tensor gradient_;
+  int vote_ = 0;
+  std::vector<LossSum> reduced_losses_;
+};
+
+}  // namespace megalith
