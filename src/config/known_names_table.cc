@@ -142,7 +142,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
     {Kind::kUnsupported, kValue, "encoder-decoder models", "decoder_num_layers=null"},
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
-     "bert_binary_head encoder_seq_length decoder_seq_length mask_prob short_seq_prob mask_type mask_factor "
+     "bert_binary_head encoder_seq_length decoder_seq_length short_seq_prob mask_type mask_factor "
      "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "
      "evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings bert_embedder_type"},
     {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},

@@ -95,6 +95,9 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field("qk_layernorm", qk_layernorm,
           "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention: the latent "
           "vectors, before they are projected up.");
+  v.field("is_causal", is_causal,
+          "A token attends only to itself and those before it. false: to all of its sequence, as in BERT; for task "
+          "masked_lm.");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head weights of its own.");
   v.field("attention_dropout", attention_dropout, "Probability of dropping an attention weight in training.")
@@ -357,6 +360,10 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
     errors.emplace_back("mtp_num_layers needs positions without a table",
                         "set position_embedding_type to rope or none, or mtp_num_layers to 0");
+  }
+  if (config.num_prediction_modules() > 0 && !config.is_causal) {
+    errors.emplace_back("mtp_num_layers with is_causal false: every token would see those that it is to predict",
+                        "set mtp_num_layers to 0, or is_causal to true");
   }
   return errors;
 }

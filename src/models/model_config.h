@@ -49,6 +49,7 @@ struct ModelConfig : ExpertOptions, LatentOptions {
   bool disable_bias_linear = false;
   bool add_qkv_bias = false;
   bool qk_layernorm = false;  // of heads; of latent vectors with multi_latent_attention
+  bool is_causal = true;      // a token sees only itself and those before it
   bool untie_embeddings_and_output_weights = false;
   double attention_dropout = 0.1;
   double hidden_dropout = 0.1;

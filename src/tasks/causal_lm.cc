@@ -3,8 +3,10 @@
 
 namespace megalith {
 
-std::vector<UserError> CausalLm::check(const ModelConfig& /*model*/, const DataOptions& /*data*/) const {
-  return {};
+std::vector<UserError> CausalLm::check(const ModelConfig& model, const DataOptions& /*data*/) const {
+  if (model.is_causal) return {};
+  return {UserError("task causal_lm with is_causal false: every token would see the one that it is to predict",
+                    "set is_causal to true, or task to masked_lm")};
 }
 
 }  // namespace megalith

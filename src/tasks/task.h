@@ -1,7 +1,7 @@
 // What a run trains a model to do: which data it reads, what is drawn at random for each row, which losses there are
 // and by what they are divided, how a batch becomes a model's input, and what an evaluation measures.
 //
-// The trainer knows no more of a task than this interface.
+// The trainer knows no more of a task than this interface. docs/add_task.md says how one is added.
 #pragma once
 
 #include <memory>

@@ -1,14 +1,19 @@
 // Which task a run trains, and the options of the tasks.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "config/option.h"
 
 namespace megalith {
 
-enum class TaskKind { kCausalLm };
+enum class TaskKind { kCausalLm, kMaskedLm };
 
 struct TaskOptions {
   TaskKind task = TaskKind::kCausalLm;
+  double mask_prob = 0.15;
+  std::optional<int64_t> mask_token_id;  // default: the tokenizer's
 
   void visit(OptionVisitor& v);
 };

@@ -12,6 +12,10 @@ namespace megalith {
 
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option) {
   const int64_t prompt_length = static_cast<int64_t>(request.prompt_ids.size());
+  if (!config.is_causal) {
+    throw UserError("a model with is_causal false attends to both sides: it cannot write a text from left to right",
+                    "generate with a model that was trained with is_causal true");
+  }
   if (prompt_length == 0) throw UserError("the prompt is empty", "give at least one token to start from");
   for (const int64_t id : request.prompt_ids) {
     if (id < 0 || id >= *config.vocab_size) {

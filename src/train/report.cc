@@ -92,7 +92,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
                                           (config.query_head_dim() + config.value_head_dim())) *
                       static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length) *
                       static_cast<double>(d.global_batch_size);
-  numbers.flops_per_step_causal = step - core / 2;
+  numbers.flops_per_step_causal = config.is_causal ? step - core / 2 : step;
   return numbers;
 }
 

@@ -108,6 +108,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.sequence_parallel = user.derived.is_sequence_parallel && world.parallel.tensor_model_parallel_size > 1;
   shrink_model(user, world, layers.sources, config.model);
   config.task = asked.task;
+  config.task.mask_token_id = *config.model.vocab_size - 1;  // the person's may lie beyond the toy's vocabulary
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
   config.train.fp32 = true;
   config.train.train_iters = num_steps;

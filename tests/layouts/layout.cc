@@ -70,6 +70,7 @@ ModelConfig config_of(const TinyRun& task) {
   config.num_attention_heads = 8;
   config.kv_channels = 4;
   config.num_query_groups = task.num_kv_heads;
+  config.is_causal = !task.is_masked;
   config.vocab_size = 37;  // padded to 40, 48 and 64 rows for 2, 4 and 8 ranks: some have little else
   config.make_vocab_size_divisible_by = 4;
   config.untie_embeddings_and_output_weights = !task.is_tied;
@@ -92,8 +93,11 @@ TensorMap weights_of(const Module& model, at::ScalarType dtype) {
   return weights;
 }
 
-std::unique_ptr<Task> objective_of(const ModelConfig& config) {
-  return make_task({}, {.seed = 5, .vocab_size = *config.vocab_size, .special_ids = {.eod = 3}});
+std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& config) {
+  TaskOptions options{.mask_prob = 0.4};  // of few tokens
+  if (task.is_masked) options.task = TaskKind::kMaskedLm;
+  options.mask_token_id = *config.vocab_size - 1;
+  return make_task(options, {.seed = 5, .vocab_size = *config.vocab_size, .special_ids = {.eod = 3}});
 }
 
 std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, const ModelConfig& config, int step,
@@ -148,7 +152,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
     data = std::make_unique<GradBuffer>(built.parameters(), groups, options);
   }
   if (hooks.change_data_parallel) data = hooks.change_data_parallel(std::move(data), built, groups);
-  const std::unique_ptr<Task> objective = objective_of(config);
+  const std::unique_ptr<Task> objective = objective_of(layout.task, config);
   return run_steps(
       built, *data, groups, at::kCPU,
       {.num_steps = num_steps,
@@ -202,6 +206,7 @@ std::string TinyRun::text() const {
   if (family != "llama") text += ", " + family;
   if (has_capacity)
     text += drop_policy == DropPolicy::kPosition ? ", with a capacity by position" : ", with a capacity";
+  if (is_masked) text += ", masked";
   if (optimizer != "adam") text += ", " + optimizer;
   if (!fp8_format.empty()) text += ", fp8 " + fp8_format;
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
