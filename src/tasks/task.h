@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,9 +64,9 @@ class Task {
   // global batch. Known before the forward pass, because fused losses compute gradients there.
   virtual std::vector<double> count_weights(const Batch& part) const = 0;
 
-  // A batch, or under context parallelism this rank's part of it, as a chunk of the model takes it: only what the chunk
-  // reads is copied to its device.
-  virtual ModelInput make_input(const Batch& part, at::Device device, const StageRange& stage) const = 0;
+  // A batch, or under context parallelism this rank's part of it, as a chunk of the model takes it, which has these
+  // units: only what they read is copied to its device.
+  virtual ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const = 0;
 
   // What the last stage computes in an evaluation, and what is measured of it, with numbers of this rank's part only:
   // (losses, 2) float64, a row of sum and weight for each of evaluated_names().

@@ -42,10 +42,10 @@ std::vector<double> TextTask::count_weights(const Batch& part) const {
   return {part.at(field::kLossWeights).sum(at::kDouble).item<double>()};
 }
 
-ModelInput TextTask::make_input(const Batch& part, at::Device device, const StageRange& stage) const {
+ModelInput TextTask::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
   std::vector<std::string_view> read = {field::kPositionIds, field::kDocumentIds, field::kKeyLengths};
-  if (stage.has_embedding) read.push_back(field::kTokens);
-  if (stage.has_head) {
+  if (count_units(units, UnitLetter::kEmbedding) > 0) read.push_back(field::kTokens);
+  if (count_units(units, UnitLetter::kHead) > 0) {
     read.push_back(field::kLabels);
     read.push_back(field::kLossWeights);
   }

@@ -20,7 +20,7 @@ class TextTask : public Task {
   std::vector<std::string> loss_names() const override;
   // The labels' weights.
   std::vector<double> count_weights(const Batch& part) const override;
-  ModelInput make_input(const Batch& part, at::Device device, const StageRange& stage) const override;
+  ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
   // The losses of the tokens.
   HeadOutput evaluated_output() const override { return HeadOutput::kTokenLosses; }
   std::vector<std::string> evaluated_names() const override { return loss_names(); }

@@ -65,7 +65,7 @@ class PipelinedModel::Stage : public PipelineStage {
   }
 
  private:
-  ModelInput make(int microbatch) const { return run_.make_input(microbatch, model_.stage()); }
+  ModelInput make(int microbatch) const { return run_.make_input(microbatch, model_.part().own_units()); }
 
   Model& model_;
   const bool is_first_;
@@ -187,7 +187,8 @@ at::Tensor PipelinedModel::broadcast_from_head(const at::Tensor& mine, at::IntAr
 ModelOutput PipelinedModel::forward(const ModelInput& input, HeadOutput head) {
   ModelOutput output;
   evaluate(
-      1, [&](int, const StageRange&) { return input; }, head, [&](int, ModelOutput own) { output = std::move(own); });
+      1, [&](int, std::span<const Unit>) { return input; }, head,
+      [&](int, ModelOutput own) { output = std::move(own); });
   const int64_t b = input.context.b, s = input.context.s;
   const at::ScalarType wide = chunks_.models[0]->dtype() == at::kDouble ? at::kDouble : at::kFloat;
   if (head == HeadOutput::kTokenLosses) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/groups.h"
@@ -39,8 +40,9 @@ class PipelinedModel {
   const PipelinePlan& plan() const { return chunks_.plan; }
   bool has_last_stage() const;
 
-  // A microbatch as a chunk takes it; called once for each microbatch and chunk, when it is about to run.
-  using MakeInput = std::function<ModelInput(int microbatch, const StageRange& stage)>;
+  // A microbatch as a chunk of these units takes it; called once for each microbatch and chunk, when it is about to
+  // run.
+  using MakeInput = std::function<ModelInput(int microbatch, std::span<const Unit> units)>;
 
   // Forward and backward of every microbatch. Gradients are in the Parameters' buffers afterwards.
   //   before_forward  called before each forward of this rank, with whether it is the rank's last

@@ -59,8 +59,8 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
 
   for (std::string& added : model_.added_losses()) names.push_back(std::move(added));
   statistics_ = std::make_unique<StepStatistics>(std::move(names), model_.observations(), groups_, device_);
-  const auto make_input = [&](int microbatch, const StageRange& stage) {
-    ModelInput input = task_.make_input(batches[static_cast<size_t>(microbatch)], device_, stage);
+  const auto make_input = [&](int microbatch, std::span<const Unit> units) {
+    ModelInput input = task_.make_input(batches[static_cast<size_t>(microbatch)], device_, units);
     input.terms = terms;
     input.per_microbatch = per_microbatch;
     return input;
@@ -120,8 +120,8 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const s
                                 const Groups& groups, at::Device device, std::vector<at::Tensor>* token_losses) {
   const at::NoGradGuard no_grad;
   const std::vector<Batch> batches = parts_of(whole_batches, *groups.cp);
-  const auto make_input = [&](int microbatch, const StageRange& stage) {
-    ModelInput input = task.make_input(batches[static_cast<size_t>(microbatch)], device, stage);
+  const auto make_input = [&](int microbatch, std::span<const Unit> units) {
+    ModelInput input = task.make_input(batches[static_cast<size_t>(microbatch)], device, units);
     input.context.is_training = false;
     return input;
   };
@@ -135,7 +135,7 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const s
     MEGALITH_CHECK(head == HeadOutput::kTokenLosses, "the task {} has no losses of tokens", task.name());
     // One at a time, because every rank is to have them.
     for (int m = 0; m < std::ssize(batches); ++m) {
-      const ModelOutput output = model.forward(make_input(m, StageRange{}), head);
+      const ModelOutput output = model.forward(make_input(m, model.plan().units), head);
       add(m, output);
       token_losses->push_back(joined_tokens(output.token_losses, *groups.cp).to(at::kCPU));
     }

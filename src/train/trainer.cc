@@ -31,9 +31,9 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::s
   return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
 }
 
-// Whether a difference from the checkpoint changes what is computed. What was taken from the checkpoint itself is
-// expected to differ.
-bool is_worth_saying(const OptionSet& options, const std::string& name) {
+// Whether a difference from the checkpoint is worth a note. What was taken from the checkpoint itself is expected to
+// differ.
+bool changes_what_is_computed(const OptionSet& options, const std::string& name) {
   const Option* option = options.find(name);
   return option != nullptr && option->source().layer != OptionLayer::kModel && option->traits().changes_numbers;
 }
@@ -136,7 +136,7 @@ void Trainer::load() {
     loss_scaler_.load(state.train.numbers);
     if (resumed->has_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
     for (const ConfigurationDifference& difference : resumed->differences) {
-      if (!is_worth_saying(*resolved_.options, difference.name)) continue;
+      if (!changes_what_is_computed(*resolved_.options, difference.name)) continue;
       log_.note("{} was {} in the checkpoint and is {} now", difference.name,
                 difference.stored.empty() ? "absent" : difference.stored,
                 difference.present.empty() ? "absent" : difference.present);

@@ -40,10 +40,10 @@ struct TinyRun {
   std::string family = "llama";  // "gpt": squared ReLU, biases, learned positions; "mixtral", "deepseek": with experts
   bool has_capacity = false;     // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
-  bool is_masked = false;          // masked_lm, without causality
+  bool is_masked = false;                // masked_lm, without causality
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
   std::string optimizer = "adam";        // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
-  std::string fp8_format = {};     // "hybrid", "e4m3": products of eight bits
+  std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
 
   bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }

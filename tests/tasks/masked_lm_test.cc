@@ -35,6 +35,14 @@ Batch token_rows(int64_t b, int64_t s, int64_t first_sample) {
   return batch;
 }
 
+// Of a chunk with a layer, and with the ends of the model or not.
+std::vector<Unit> units_of(bool has_embedding, bool has_head) {
+  std::vector<Unit> units = {{.kind = "layer", .name = "model.layers.0", .letter = UnitLetter::kLayer}};
+  if (has_embedding) units.insert(units.begin(), {.kind = "embedding", .letter = UnitLetter::kEmbedding});
+  if (has_head) units.push_back({.kind = "head", .letter = UnitLetter::kHead});
+  return units;
+}
+
 double share(const at::Tensor& part, const at::Tensor& whole) {
   return part.sum().item<double>() / whole.sum().item<double>();
 }
@@ -95,7 +103,7 @@ TEST(MaskedLm, PaddingIsNeitherChosenNorSeen) {
   EXPECT_EQ(rows.at(field::kLossWeights)[1].narrow(0, 7, 3).sum().item<double>(), 0);
   const MaskedLm task = masked_lm();
   EXPECT_EQ(task.count_weights(rows), std::vector<double>{17});
-  const ModelInput input = task.make_input(rows, at::kCPU, StageRange{});
+  const ModelInput input = task.make_input(rows, at::kCPU, units_of(true, true));
   EXPECT_TRUE(at::equal(input.context.mask.key_lengths, rows.at(field::kKeyLengths)));
 }
 
@@ -103,7 +111,7 @@ TEST(TextTask, AStageGetsWhatItReads) {
   const CausalLm task;
   const Batch rows = token_rows(2, 8, 5);
   const auto reads = [&](bool is_first, bool is_last) {
-    const ModelInput input = task.make_input(rows, at::kCPU, {.has_embedding = is_first, .has_head = is_last});
+    const ModelInput input = task.make_input(rows, at::kCPU, units_of(is_first, is_last));
     EXPECT_EQ(input.context.b, 2);
     EXPECT_EQ(input.context.s, 8);
     EXPECT_EQ(input.context.row_ids[1][3].item<int64_t>(), 6 * 8 + 3);
@@ -118,7 +126,7 @@ TEST(TextTask, AStageGetsWhatItReads) {
 
 TEST(TextTask, PositionsOfAPartAreCountedOverTheRow) {
   const Batch part = token_rows(2, 8, 0).part(2, 0);
-  const ModelInput input = CausalLm().make_input(part, at::kCPU, StageRange{});
+  const ModelInput input = CausalLm().make_input(part, at::kCPU, units_of(true, true));
   EXPECT_TRUE(at::equal(input.context.position_ids[1], at::tensor({0, 1, 6, 7}, at::kLong)));
   EXPECT_TRUE(at::equal(input.context.mask.query_positions, at::tensor({0, 1, 6, 7}, at::kLong)));
   EXPECT_TRUE(at::equal(input.context.row_ids[1], at::tensor({8, 9, 14, 15}, at::kLong)));

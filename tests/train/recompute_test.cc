@@ -255,8 +255,9 @@ MeasuredMemory measure_memory(const RecomputeOptions& options, at::ScalarType dt
   LayerContext context = test::tiny_context(groups, dtype, Kernels::kFused);
   context.device = context.buffer_device.emplace(at::kMeta);
   context.recompute = options.selective();
-  const auto model = family_for(config).build(
-      config, context, {.num_layers = config.num_layers, .layers_per_block = chunk.plan.layers_per_block});
+  ModelPart part = ModelPart::whole(model_units(config));
+  part.layers_per_block = chunk.plan.layers_per_block;
+  const auto model = family_for(config).build(config, context, part);
   memory.on_meta = measure_chunk(*model, shape_of_microbatch(b, s, 0), chunk.plan, /*are_layers_alike=*/true);
   return memory;
 }

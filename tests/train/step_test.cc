@@ -127,17 +127,18 @@ TEST(TrainStep, EveryChunkMakesTheInputOfAMicrobatchOnce) {
   ThreadWorld(2).run(Mesh({.pp = 2}), [&](Groups& groups) {
     const ModelConfig config = test::tiny_config();
     const bool is_first = groups.pp->is_first();
-    const StageRange stage{
-        .first_layer = is_first ? 0 : 1, .num_layers = 1, .has_embedding = is_first, .has_head = !is_first};
-    const auto model = family_for(config).build(config, test::tiny_context(groups), stage);
+    const PipelinePlan plan = make_pipeline_plan({}, 2, model_units(config));
+    ModelPart part = ModelPart::whole(plan.units);
+    part.range = plan.stages[is_first ? 0 : 1];
+    const auto model = family_for(config).build(config, test::tiny_context(groups), part);
     for (Parameter* parameter : model->parameters()) parameter->data().fill_(0.1);
     GradBuffer buffer(model->parameters(), groups, {});
-    PipelinedModel pipeline({{model.get()}, make_pipeline_plan({}, 2, 2, 0), nullptr}, groups, at::kCPU);
+    PipelinedModel pipeline({{model.get()}, plan, nullptr}, groups, at::kCPU);
     const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
     std::map<int, int> made;
-    const auto make_input = [&](int microbatch, const StageRange& range) {
+    const auto make_input = [&](int microbatch, std::span<const Unit> units) {
       ++made[microbatch];
-      return test::tiny_task().make_input(batch, at::kCPU, range);
+      return test::tiny_task().make_input(batch, at::kCPU, units);
     };
     buffer.begin_step();
     pipeline.train(
