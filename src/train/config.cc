@@ -217,7 +217,7 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
 void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const int64_t size = config.parallel.pipeline_model_parallel_size;
   ModelConfig model = config.model;
-  model.vocab_size = d.vocab_size;
+  model.vocab_size.reset();  // which may not be known yet, and says nothing of the units
   const std::vector<Unit> units = model_units(model);
   std::vector<UserError> found = check_pipeline(config.pipeline, size, units);
   if (found.empty()) {

@@ -54,6 +54,16 @@ TEST(Config, DefaultsFollowFromTheModelAndTheBatch) {
   EXPECT_EQ(resolved->tokenizer, nullptr);
 }
 
+// A parameter's first value follows from its name, and its name from its unit's.
+TEST(Config, UnitsHaveTheNamesOfTheFamily) {
+  ConfigInputs inputs;
+  inputs.arguments = {"--num_layers=2", "--hidden_size=64", "--num_attention_heads=2",      "--openai_gelu",
+                      "--mock_data",    "--train_iters=1",  "--max_position_embeddings=64", "--vocab_size=100"};
+  inputs.config_root = test::source_dir() / "configs";
+  EXPECT_EQ(resolve_config(inputs, 1)->derived.pipeline.units.at(1).name, "transformer.h.0");
+  EXPECT_EQ(resolve_with({})->derived.pipeline.units.at(1).name, "model.layers.0");
+}
+
 TEST(Config, TrainSamplesGiveWholeGlobalBatches) {
   const auto resolved = resolve_with({"--train_samples=29", "--global_batch_size=4", "--micro_batch_size=2"});
   EXPECT_EQ(resolved->derived.train_iters, 7);
