@@ -312,6 +312,11 @@ void C10dWorld::Shared::meet() {
   QuietC10d quiet;
   survive_closed_connections();
   const StorePointer root = reach_store(network);
+  const std::string server = launch.has_agent_store ? "the launcher" : "rank 0";
+  const auto gone = [&](const std::string& why) {
+    return CommunicationError(fmt::format("{} is gone: it ended while the {} ranks were meeting at {}{}", server,
+                                          launch.world_size, place(), why));
+  };
   std::optional<Met> met;
   try {
     met = within(timeout + kVerdictPatience + kReplyPatience,
@@ -319,15 +324,16 @@ void C10dWorld::Shared::meet() {
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
-    throw CommunicationError(fmt::format("{} is gone: it ended while the {} ranks were meeting at {}{}",
-                                         launch.has_agent_store ? "the launcher" : "rank 0", launch.world_size, place(),
-                                         fault_of(error).text()));
+    throw gone(fault_of(error).text());
   }
   if (!met) {
+    // A process that is only stopped still has its port.
+    if (!accepts_connections(network.meeting_address, launch.master_port, kVerdictPatience))
+      throw gone("\n  cause: nobody takes connections there any more");
     throw not_met(
         fmt::format("{}, which serves the ranks' store, does not answer any more (stopped, or its host is "
                     "gone?)",
-                    launch.has_agent_store ? "the launcher" : "rank 0"));
+                    server));
   }
   if (met->store == nullptr) throw not_met(met->missing);
   quiet.restore();

@@ -5,7 +5,8 @@ import time
 
 import pytest
 from hosts import Hosts, HostsUnavailable
-from launch_test import LAUNCHER_VARIABLES, alone, assert_same_curve, curve, train_words  # noqa: F401
+from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
+from ranks import LAUNCHER_VARIABLES
 from slurm import Slurm, SlurmUnavailable
 
 
