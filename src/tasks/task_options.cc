@@ -6,7 +6,7 @@
 namespace megalith {
 
 void TaskOptions::visit(OptionVisitor& v) {
-  v.group("Task");
+  v.group("Task", {.in_toy = InToy::kMade});
   v.choice("task", task, {"causal_lm", "masked_lm"},
            "What the model learns. causal_lm: the next token of a text. masked_lm: the tokens that were masked, from "
            "both sides, as BERT and RoBERTa do; needs is_causal false.");

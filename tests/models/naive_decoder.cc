@@ -171,10 +171,15 @@ at::Tensor cross_entropies(const at::Tensor& logits, const at::Tensor& labels) {
   return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1);
 }
 
-// The tensor one token further on; the last of each sequence is `fill`.
-at::Tensor shifted(const at::Tensor& x, double fill) {
-  const at::Tensor y = at::full_like(x, fill);
-  for (int64_t i = 0; i + 1 < x.size(1); ++i) y.select(1, i).copy_(x.select(1, i + 1));
+// The tensor one token further on; the last of each sequence, and of each document in it, is 0.
+at::Tensor shifted(const at::Tensor& x, const at::Tensor& documents) {
+  const at::Tensor y = at::zeros_like(x);
+  for (int64_t row = 0; row < x.size(0); ++row) {
+    for (int64_t i = 0; i + 1 < x.size(1); ++i) {
+      const bool ends = documents.defined() && !at::equal(documents[row][i], documents[row][i + 1]);
+      if (!ends) y[row][i].copy_(x[row][i + 1]);
+    }
+  }
   return y;
 }
 
@@ -201,8 +206,8 @@ std::vector<at::Tensor> naive_prediction_losses(const ModelConfig& config, const
         {decoder.norm_of(decoder.embed(labels), name + ".enorm"), decoder.norm_of(hidden, name + ".hnorm")}, -1);
     hidden =
         decoder.norm_of(decoder.layer(decoder.linear(joined, name + ".eh_proj"), number), name + ".shared_head.norm");
-    labels = shifted(labels, 0);
-    loss_weights = shifted(loss_weights, 0);
+    labels = shifted(labels, input.documents);
+    loss_weights = shifted(loss_weights, input.documents);
     sums.push_back((cross_entropies(decoder.logits(hidden), labels) * loss_weights).sum());
   }
   return sums;
