@@ -24,20 +24,22 @@ Batch make_check_batch(const CheckBatchShape& shape, int step) {
     for (int64_t i = 0; i < s; ++i) {
       const bool is_silent = shape.silent && (i < cut) == (shape.silent->index == 0);
       const auto draw = [&](const std::string& what) {
-        const std::string key = is_silent ? fmt::format("{} {}", what, shape.silent->draw) : what;
-        return uniform_at(make_philox_key(static_cast<uint64_t>(step), key), static_cast<uint64_t>(row * s + i));
+        return uniform_at(make_philox_key(static_cast<uint64_t>(step), what), static_cast<uint64_t>(row * s + i));
       };
-      tokens[row][i] = static_cast<int64_t>(draw("tokens") * static_cast<double>(shape.vocab_size));
-      labels[row][i] = static_cast<int64_t>(draw("labels") * static_cast<double>(shape.vocab_size));
+      const auto draw_id = [&](const std::string& what) {
+        const double share = draw(is_silent ? fmt::format("{} {}", what, shape.silent->draw) : what);
+        return static_cast<int64_t>(share * static_cast<double>(shape.vocab_size));
+      };
+      tokens[row][i] = draw_id("tokens");
+      labels[row][i] = draw_id("labels");
       const double share = 0.2 + 0.8 * static_cast<double>(row) / static_cast<double>(b);  // of valid tokens
-      const bool is_valid = draw("validity") < share && (row != 1 || b < 4) && !is_silent;
+      const bool is_valid = draw("validity") < share && (row != 1 || b < 4);
       weights[row][i] = is_valid ? 0.25F * static_cast<float>(std::floor(4 * draw("weights")) + 1) : 0.0F;
     }
     documents[row].narrow(0, cut, s - cut).fill_(1);
     if (shape.restarts_positions) positions[row].narrow(0, cut, s - cut).sub_(cut);
   }
-  const bool is_last_silent = shape.silent && shape.silent->index == 1;
-  weights[0][is_last_silent ? 0 : s - 1] = 0.75F;  // however few tokens there are
+  weights[0][s - 1] = 0.75F;  // however few tokens there are
   Batch batch;
   batch.set(BatchField::of_tokens(field::kTokens, all_tokens));
   batch.set(BatchField::of_tokens(field::kLabels, all_labels));
@@ -50,6 +52,10 @@ Batch make_check_batch(const CheckBatchShape& shape, int step) {
     batch.set(std::move(field));
   }
   return batch;
+}
+
+void silence(Batch& rows, const SilentDocument& document) {
+  rows.at(field::kLossWeights).masked_fill_(rows.at(field::kDocumentIds) == document.index, 0);
 }
 
 }  // namespace megalith

@@ -9,7 +9,8 @@
 
 namespace megalith {
 
-// A document of every row, counted from 0, that carries no loss and whose tokens and labels are drawn by themselves.
+// A document of every row, counted from 0, whose tokens and labels are drawn by themselves, and which silence() makes
+// carry no loss.
 struct SilentDocument {
   int index = 0, draw = 0;
   auto operator<=>(const SilentDocument&) const = default;
@@ -26,5 +27,8 @@ struct CheckBatchShape {
 // The global batch of a step, counted from 0; a function of its arguments. Loss weights are 0, 1/4, … 1: samples differ
 // in their numbers of valid tokens, and of four or more one has none.
 Batch make_check_batch(const CheckBatchShape& shape, int step);
+
+// No token of the document has a loss. For whole rows in which the task has drawn.
+void silence(Batch& rows, const SilentDocument& document);
 
 }  // namespace megalith

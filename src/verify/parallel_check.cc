@@ -73,6 +73,7 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
   const auto microbatches = [&](int step) {
     Batch whole = make_check_batch(shape, step);
     task->draw(whole);
+    if (silent) silence(whole, *silent);
     const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
     std::vector<Batch> batches;
     for (int64_t m = 0; m < d.num_microbatches; ++m) {
@@ -87,6 +88,16 @@ RankOutcome run_rank(const Resolved& resolved, Groups& groups, at::Device device
                     .microbatches = microbatches,
                     .optimizer = config.optimizer,
                     .kernels = config.runtime.kernels});
+}
+
+std::vector<RankOutcome> run_threads(const Resolved& layout, const CheckHooks& hooks,
+                                     std::optional<SilentDocument> silent = {}) {
+  const int world_size = narrow<int>(layout.derived.world_size);
+  std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
+  ThreadWorld(world_size).run(Mesh::from_options(layout.config.parallel, world_size), [&](Groups& groups) {
+    ranks[static_cast<size_t>(groups.rank)] = run_rank(layout, groups, at::kCPU, hooks, silent);
+  });
+  return ranks;
 }
 
 // What some rank of the world holds: sums of the ranks' masks.
@@ -125,17 +136,12 @@ ParallelCheck::ParallelCheck(const Resolved& user, const ToyWorld& world, std::f
 std::string ParallelCheck::find_touching(const ToyConfig& toy, const CheckHooks& hooks, Groups* groups,
                                          at::Device device) const {
   const Resolved& layout = *toy.layout;
-  const int world_size = narrow<int>(layout.derived.world_size);
   const auto run = [&](const SilentDocument& silent) {
-    if (groups != nullptr) return std::vector<RankOutcome>{run_rank(layout, *groups, device, hooks, silent)};
-    std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
-    ThreadWorld(world_size).run(Mesh::from_options(layout.config.parallel, world_size), [&](Groups& own) {
-      ranks[static_cast<size_t>(own.rank)] = run_rank(layout, own, device, hooks, silent);
-    });
-    return ranks;
+    if (groups == nullptr) return run_threads(layout, hooks, silent);
+    return std::vector<RankOutcome>{run_rank(layout, *groups, device, hooks, silent)};
   };
   if (say_) say_(fmt::format("documents in {}", c10::toString(layout.derived.dtype)));
-  const double tolerance = document_tolerance(layout.config.model, layout.derived.dtype);
+  const double tolerance = document_tolerance(layout.config.model.has_experts(), layout.derived.dtype);
   const std::string failure = find_touching_documents(run, groups != nullptr ? groups->rank : 0, tolerance);
   return failure.empty() ? "" : fmt::format("{}: {}", c10::toString(layout.derived.dtype), failure);
 }
@@ -168,20 +174,15 @@ std::string ParallelCheck::judge(const Pass& pass, const Comparison& found, cons
 
 ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
   ParallelReport report;
+  const CheckHooks own_hooks = hooks == nullptr ? CheckHooks{} : *hooks;
   for (Pass& pass : passes_) {
     const RankOutcome& expected = one_rank(pass, at::kCPU);
     const Resolved& layout = *pass.toy.layout;
-    const int world_size = narrow<int>(layout.derived.world_size);
-    if (say_) say_(fmt::format("{}: {} ranks", pass.name, world_size));
-    std::vector<RankOutcome> ranks(static_cast<size_t>(world_size));
+    if (say_) say_(fmt::format("{}: {} ranks", pass.name, layout.derived.world_size));
     std::string why = find_wrong_bias_move(expected, layout.config.model.moe_router_bias_update_rate);
     Comparison found;
     try {
-      ThreadWorld(world_size).run(Mesh::from_options(layout.config.parallel, world_size), [&](Groups& groups) {
-        ranks[static_cast<size_t>(groups.rank)] =
-            run_rank(layout, groups, at::kCPU, hooks == nullptr ? CheckHooks{} : *hooks);
-      });
-      found = compare_with_one_rank(ranks, 0, expected, pass.tolerance);
+      found = compare_with_one_rank(run_threads(layout, own_hooks), 0, expected, pass.tolerance);
     } catch (const std::exception& error) {
       why = error.what();  // collectives that do not match, a deadlock, an invariant
     }
@@ -195,7 +196,11 @@ ParallelReport ParallelCheck::run_as_threads(const CheckHooks* hooks) {
   }
   for (const ToyConfig& toy : documents_) {
     report.has_documents = true;
-    report.failure = find_touching(toy, hooks == nullptr ? CheckHooks{} : *hooks, nullptr, at::kCPU);
+    try {
+      report.failure = find_touching(toy, own_hooks, nullptr, at::kCPU);
+    } catch (const std::exception& error) {
+      report.failure = fmt::format("documents: {}", error.what());
+    }
     if (!report.is_ok()) return report;
   }
   return report;

@@ -11,13 +11,14 @@ using namespace test;
 
 std::vector<TinyRun> documents_of_families() {
   const TinyRun base{.has_documents = true, .global_batch = 4, .sequence = 16};
-  std::vector<TinyRun> tasks(6, base);
+  std::vector<TinyRun> tasks(7, base);
   tasks[0].has_dropout = true;
   tasks[1].has_qkv_bias = true;    // qwen2
   tasks[2].has_head_norms = true;  // qwen3
   tasks[3].family = "gpt";
   tasks[4].family = "mixtral";
   tasks[5].family = "deepseek";  // with a prediction module
+  tasks[6].is_masked = true;
   return tasks;
 }
 
@@ -44,7 +45,7 @@ void expect_apart(const Layout& layout, const Precision& precision) {
     return run_layout(one, precision, /*num_steps=*/1);
   };
   // To the bit without experts.
-  const double tolerance = !layout.task.has_experts() ? 0 : precision.dtype == at::kDouble ? 1e-12 : 1e-5;
+  const double tolerance = document_tolerance(layout.task.has_experts(), precision.dtype);
   EXPECT_EQ(find_touching_documents(run, 0, tolerance), "") << layout.text();
 }
 

@@ -111,6 +111,7 @@ std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, cons
                                   .silent = task.silent},
                                  step);
   objective.draw(whole);
+  if (task.silent) silence(whole, *task.silent);
   const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
   std::vector<Batch> batches;
   for (int64_t m = 0; m < layout.num_microbatches(); ++m) {
