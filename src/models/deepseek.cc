@@ -203,10 +203,6 @@ Json to_hf_v3(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
-}
-
 }  // namespace
 }  // namespace deepseek
 
@@ -217,13 +213,13 @@ const ModelFamily kDeepseekV2 = {.name = "deepseek_v2",
                                  .from_hf = deepseek::from_hf_v2,
                                  .to_hf = deepseek::to_hf_v2,
                                  .units = transformer_units,
-                                 .build = deepseek::build};
+                                 .build = build_transformer};
 const ModelFamily kDeepseekV3 = {.name = "deepseek_v3",
                                  .hf_model_type = "deepseek_v3",
                                  .hf_class = "DeepseekV3ForCausalLM",
                                  .from_hf = deepseek::from_hf_v3,
                                  .to_hf = deepseek::to_hf_v3,
                                  .units = transformer_units,
-                                 .build = deepseek::build};
+                                 .build = build_transformer};
 
 }  // namespace megalith

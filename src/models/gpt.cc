@@ -6,16 +6,6 @@
 
 namespace megalith {
 
-namespace gpt {
-namespace {
-
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
-}
-
-}  // namespace
-}  // namespace gpt
-
 extern const ModelFamily kGpt;
 const ModelFamily kGpt = {.name = "gpt",
                           .hf_model_type = "",
@@ -23,6 +13,6 @@ const ModelFamily kGpt = {.name = "gpt",
                           .from_hf = nullptr,
                           .to_hf = nullptr,
                           .units = transformer_units,
-                          .build = gpt::build};
+                          .build = build_transformer};
 
 }  // namespace megalith

@@ -28,10 +28,6 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
-}
-
 }  // namespace
 }  // namespace llama
 
@@ -42,6 +38,6 @@ const ModelFamily kLlama = {.name = "llama",
                             .from_hf = llama::from_hf,
                             .to_hf = llama::to_hf,
                             .units = transformer_units,
-                            .build = llama::build};
+                            .build = build_transformer};
 
 }  // namespace megalith

@@ -28,10 +28,6 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
-}
-
 }  // namespace
 }  // namespace qwen2
 
@@ -42,6 +38,6 @@ const ModelFamily kQwen2 = {.name = "qwen2",
                             .from_hf = qwen2::from_hf,
                             .to_hf = qwen2::to_hf,
                             .units = transformer_units,
-                            .build = qwen2::build};
+                            .build = build_transformer};
 
 }  // namespace megalith

@@ -37,10 +37,6 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   return json;
 }
 
-std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
-  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
-}
-
 }  // namespace
 }  // namespace qwen3
 
@@ -51,6 +47,6 @@ const ModelFamily kQwen3 = {.name = "qwen3",
                             .from_hf = qwen3::from_hf,
                             .to_hf = qwen3::to_hf,
                             .units = transformer_units,
-                            .build = qwen3::build};
+                            .build = build_transformer};
 
 }  // namespace megalith

@@ -367,4 +367,9 @@ ModelOutput Transformer::head_output(const ModelInput& input, const ForwardConte
   return output;
 }
 
+std::unique_ptr<Model> build_transformer(const ModelConfig& config, const LayerContext& context,
+                                         const ModelPart& part) {
+  return std::make_unique<Transformer>(config, TransformerNames{}, context, part);
+}
+
 }  // namespace megalith

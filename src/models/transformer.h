@@ -84,4 +84,7 @@ class Transformer : public Model {
   std::vector<Block> blocks_;
 };
 
+// With Llama's names: how a family builds whose class has them.
+std::unique_ptr<Model> build_transformer(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
+
 }  // namespace megalith
