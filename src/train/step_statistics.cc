@@ -117,7 +117,7 @@ void StepStatistics::exchange() {
 }
 
 void StepStatistics::read(const at::Tensor& sums, const at::Tensor& maxima) {
-  // The only place of a step where the host waits for the device.
+  // The one place where the host waits for the device once a step's forward passes have begun.
   const at::Tensor host = (num_maxima_ > 0 ? at::cat({sums, maxima}) : sums).to(at::kCPU);
   const double* numbers = host.const_data_ptr<double>();
   for (size_t i = 0; i < losses_.size(); ++i) {

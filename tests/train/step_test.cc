@@ -34,15 +34,32 @@ struct Outcome {
   TensorMap gradients;
 };
 
+// A whole model on each rank, and all that trains it.
+struct Training {
+  Training(const ModelConfig& config, const Groups& groups)
+      : model(filled_model(config, groups)),
+        buffer(model->parameters(), groups, {}),
+        optimizer(buffer, groups, {}, Kernels::kReference),
+        pipeline(*model, groups, at::kCPU),
+        step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU) {}
+
+  static std::unique_ptr<Model> filled_model(const ModelConfig& config, const Groups& groups) {
+    auto filled = test::build_model(config, test::tiny_context(groups));
+    test::load(*filled, test::golden_weights(*filled, at::kDouble));
+    return filled;
+  }
+
+  std::unique_ptr<Model> model;
+  GradBuffer buffer;
+  Optimizer optimizer;
+  PipelinedModel pipeline;
+  TrainStep step;
+};
+
 // Six samples in microbatches of `micro`, on the ranks of groups.dp.
 Outcome run_step(const Groups& groups, int64_t micro) {
   const ModelConfig config = config_with_dropout();
-  const auto model = test::build_model(config, test::tiny_context(groups));
-  test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups, {});
-  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
+  Training training(config, groups);
   const test::NaiveInput whole = test::tiny_batch(config, 6, 7, false);
   std::vector<Batch> batches;
   const int64_t chunk = micro * groups.dp->size();
@@ -50,10 +67,10 @@ Outcome run_step(const Groups& groups, int64_t micro) {
     const int64_t first = begin + groups.dp->rank() * micro;
     batches.push_back(rows(whole, first, first + micro));
   }
-  const StepResult result = step.compute_gradients(batches);
-  Outcome run{result.losses.at(0).value, 0, test::gradients_of(*model)};
+  const StepResult result = training.step.compute_gradients(batches);
+  Outcome run{result.losses.at(0).value, 0, test::gradients_of(*training.model)};
   for (auto& [name, gradient] : run.gradients) gradient = gradient.clone();
-  run.grad_norm = optimizer.step(0, 0).grad_norm;
+  run.grad_norm = training.optimizer.step(0, 0).grad_norm;
   return run;
 }
 
@@ -88,12 +105,7 @@ TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
   for (const bool is_bad : {false, true}) {
     ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
       const ModelConfig config = test::tiny_config();
-      const auto model = test::build_model(config, test::tiny_context(groups));
-      test::load(*model, test::golden_weights(*model, at::kDouble));
-      GradBuffer buffer(model->parameters(), groups, {});
-      Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-      PipelinedModel pipeline(*model, groups, at::kCPU);
-      TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
+      Training training(config, groups);
       const test::NaiveInput whole = test::tiny_batch(config, 8, 7, false);
       std::vector<Batch> batches;
       for (int64_t m = 0; m < 2; ++m) {
@@ -109,7 +121,7 @@ TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
         });
       }
       if (is_bad && groups.rank == 1) batches[0].at(field::kLossWeights).fill_(std::nanf(""));
-      const StepResult result = step.run(batches, 1e-3, 0, 1.0, [&] { return groups.rank; });
+      const StepResult result = training.step.run(batches, 1e-3, 0, 1.0, [&] { return groups.rank; });
       for (const Groups::Pointer& group : groups.all()) group->set_trace_hook({});
       std::vector<std::string> expected = {"valid tokens", "statistics of the step"};
       // Whose gradient it was is asked only then.
@@ -151,18 +163,13 @@ TEST(TrainStep, EveryChunkMakesTheInputOfAMicrobatchOnce) {
 TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
   const Groups groups = Groups::single();
   const ModelConfig config = test::tiny_config();
-  const auto model = test::build_model(config, test::tiny_context(groups));
-  test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups, {});
-  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
+  Training training(config, groups);
   const std::vector<Batch> batches = {rows(test::tiny_batch(config, 6, 7, false), 0, 6)};
-  const double loss = step.compute_gradients(batches).losses.at(0).value;
-  TensorMap plain = test::gradients_of(*model);
+  const double loss = training.step.compute_gradients(batches).losses.at(0).value;
+  TensorMap plain = test::gradients_of(*training.model);
   for (auto& [name, gradient] : plain) gradient = gradient.clone();
-  EXPECT_EQ(step.compute_gradients(batches, 4096).losses.at(0).value, loss);
-  for (const auto& [name, gradient] : test::gradients_of(*model)) {
+  EXPECT_EQ(training.step.compute_gradients(batches, 4096).losses.at(0).value, loss);
+  for (const auto& [name, gradient] : test::gradients_of(*training.model)) {
     EXPECT_LE(test::relative_difference(gradient, plain.at(name) * 4096), 1e-12) << name;
   }
 }
@@ -170,34 +177,25 @@ TEST(TrainStep, TheLossScaleMultipliesGradientsAndNotTheReportedLoss) {
 TEST(TrainStep, ABatchWithoutAValidTokenHasNoLossAndNoGradient) {
   const Groups groups = Groups::single();
   const ModelConfig config = test::tiny_config();
-  const auto model = test::build_model(config, test::tiny_context(groups));
-  test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups, {});
-  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
+  Training training(config, groups);
   const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 2);
   batch.at(field::kLossWeights).zero_();
-  const StepResult result = step.compute_gradients({batch});
+  const StepResult result = training.step.compute_gradients({batch});
   EXPECT_EQ(result.losses.at(0).value, 0);
   EXPECT_TRUE(result.is_loss_finite);
-  EXPECT_EQ(optimizer.step(0, 0).grad_norm, 0);
+  EXPECT_EQ(training.optimizer.step(0, 0).grad_norm, 0);
 }
 
 TEST(TrainStep, EvaluationGivesTheLossOfTrainingWithoutDropout) {
   const Groups groups = Groups::single();
   const ModelConfig config = test::tiny_config();
-  const auto model = test::build_model(config, test::tiny_context(groups));
-  test::load(*model, test::golden_weights(*model, at::kDouble));
-  GradBuffer buffer(model->parameters(), groups, {});
-  Optimizer optimizer(buffer, groups, {}, Kernels::kReference);
-  PipelinedModel pipeline(*model, groups, at::kCPU);
-  TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kCPU);
+  Training training(config, groups);
   const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 0, 6);
-  const double training = step.compute_gradients({batch}).losses.at(0).value;
+  const double loss = training.step.compute_gradients({batch}).losses.at(0).value;
   std::vector<at::Tensor> losses;
-  const EvaluationSums sums = evaluate_batches(pipeline, test::tiny_task(), {batch}, groups, at::kCPU, &losses);
-  EXPECT_NEAR(sums.loss(), training, 1e-12 * training);
+  const EvaluationSums sums =
+      evaluate_batches(training.pipeline, test::tiny_task(), {batch}, groups, at::kCPU, &losses);
+  EXPECT_NEAR(sums.loss(), loss, 1e-12 * loss);
   EXPECT_EQ(losses.at(0).sizes(), batch.at(field::kTokens).sizes());
 }
 
