@@ -34,7 +34,7 @@ endif()
 # one by one.
 if(MEGALITH_UNITY)
   set(CMAKE_UNITY_BUILD ON)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 14)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # A class of a .cc file that holds a type of its unnamed namespace: right, but no longer in the main file.
     target_compile_options(megalith_warnings INTERFACE -Wno-subobject-linkage)

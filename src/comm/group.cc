@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "comm/collective_log.h"
+#include "comm/tensor_text.h"
 #include "core/error.h"
 #include "core/strings.h"
 
@@ -17,10 +18,6 @@ namespace megalith {
 namespace {
 
 int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
-
-std::string text_of(const at::Tensor& tensor) {
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ", "));
-}
 
 void check_tensor(const at::Tensor& tensor, CollectiveKind kind, std::string_view label) {
   MEGALITH_CHECK(tensor.defined(), "{} '{}': the tensor is undefined", name_of(kind), label);

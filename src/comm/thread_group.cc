@@ -12,15 +12,11 @@
 #include <numeric>
 
 #include "comm/thread_hub.h"
+#include "comm/tensor_text.h"
 #include "core/error.h"
 
 namespace megalith {
 namespace {
-
-std::string text_of(at::ScalarType dtype, at::IntArrayRef shape) {
-  return fmt::format("{} [{}]", c10::toString(dtype), fmt::join(shape, ", "));
-}
-std::string text_of(const at::Tensor& tensor) { return text_of(tensor.scalar_type(), tensor.sizes()); }
 
 at::Tensor copy_of(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;

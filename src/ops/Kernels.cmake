@@ -6,6 +6,7 @@ file(GLOB kernel_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/cp
 function(megalith_cpu_kernels capability)
   string(TOLOWER "megalith_ops_kernels_${capability}" target)
   add_library(${target} OBJECT ${kernel_sources})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 5)  # they take long: small enough for all cores
   target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/src")
   target_link_libraries(${target} PRIVATE megalith::torch megalith_warnings)
   # -fopenmp comes with megalith::torch: without it at::parallel_for is serial.
