@@ -1,22 +1,66 @@
-// Sums over a block of threads, through shared memory. Only .cu files include it.
+// Sums and maxima over the lanes of a wave and the threads of a block, in one fixed order: they repeat to the bit. Only
+// gpu.cu files include it.
+//
+// Lanes exchange values without memory; of each wave's result one row of shared memory is written and read, between two
+// barriers.
 #pragma once
 
-#include "ops/gpu/vendor.h"
+#include "ops/gpu/compiler.h"
 
 namespace megalith::ops::gpu {
 
-// The sum of `value` over a block of kThreads (a power of two), in one fixed order, known to all its threads.
-template <int kThreads, typename W>
-__device__ W sum_over_block(W value) {
-  __shared__ W sums[kThreads];
-  __syncthreads();  // a former sum may still be read
-  sums[threadIdx.x] = value;
-  __syncthreads();
-  for (int width = kThreads / 2; width > 0; width /= 2) {
-    if (static_cast<int>(threadIdx.x) < width) sums[threadIdx.x] += sums[threadIdx.x + width];
-    __syncthreads();
+struct Sum {
+  template <typename W>
+  __device__ W operator()(W a, W b) const {
+    return a + b;
   }
-  return sums[0];
+};
+struct Max {
+  template <typename W>
+  __device__ W operator()(W a, W b) const {
+    return a < b || b != b ? b : a;  // a NaN stays
+  }
+};
+
+// Over `lanes` neighbouring lanes, a power of two; all of them know the result. All lanes of the wave call it.
+template <typename Combine, typename W>
+__device__ W combine_lanes(Combine combine, W value, int lanes) {
+  for (int mask = lanes / 2; mask > 0; mask /= 2) value = combine(value, shuffle_xor(value, mask));
+  return value;
+}
+
+// Over the block, each of kCount values by itself; all threads call it and know the results.
+template <typename Combine, int kCount, typename W>
+__device__ void combine_block(Combine combine, W (&values)[kCount]) {
+  MEGALITH_SHARED(W, of_waves, kCount * kMostWaves);
+  MEGALITH_UNROLL
+  for (int i = 0; i < kCount; ++i) values[i] = combine_lanes(combine, values[i], wave_size());
+  const int waves = static_cast<int>(blockDim.x) / wave_size();
+  if (waves == 1) return;
+  __syncthreads();  // results of the last call may still be read
+  if (lane() == 0) {
+    MEGALITH_UNROLL
+    for (int i = 0; i < kCount; ++i) of_waves[i * kMostWaves + wave()] = values[i];
+  }
+  __syncthreads();
+  MEGALITH_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = of_waves[i * kMostWaves];
+    for (int w = 1; w < waves; ++w) values[i] = combine(values[i], of_waves[i * kMostWaves + w]);
+  }
+}
+
+template <typename W>
+__device__ W sum_over_block(W value) {
+  W values[] = {value};
+  combine_block(Sum{}, values);
+  return values[0];
+}
+template <typename W>
+__device__ W max_over_block(W value) {
+  W values[] = {value};
+  combine_block(Max{}, values);
+  return values[0];
 }
 
 }  // namespace megalith::ops::gpu

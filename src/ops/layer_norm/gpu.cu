@@ -1,7 +1,7 @@
 // Layer normalisation on a GPU: a block of threads for each row; the gradients of weight and bias by columns, over
 // blocks of rows that are added in order, so that they repeat to the bit.
 #include "ops/gpu/block_sum.h"
-#include "ops/gpu/vendor.h"
+#include "ops/gpu/element.h"
 #include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops::gpu {
@@ -26,7 +26,7 @@ __global__ void layer_norm_rows(int64_t columns, const T* x, const T* residual, 
     }
     total += value;
   }
-  const W near_mean = sum_over_block<kLayerNormThreads>(total) / count;
+  const W near_mean = sum_over_block(total) / count;
   // The deviations from it are small: their sum is what the mean lacks, their squares lose nothing to a large mean.
   const T* normed = residual != nullptr ? sum : x;
   W deviations = 0, squares = 0;
@@ -35,8 +35,8 @@ __global__ void layer_norm_rows(int64_t columns, const T* x, const T* residual, 
     deviations += deviation;
     squares += deviation * deviation;
   }
-  const W correction = sum_over_block<kLayerNormThreads>(deviations) / count;
-  const W variance = sum_over_block<kLayerNormThreads>(squares) / count - correction * correction;
+  const W correction = sum_over_block(deviations) / count;
+  const W variance = sum_over_block(squares) / count - correction * correction;
   const W center = near_mean + correction;
   const W scale = W(1) / sqrt((variance < W(0) ? W(0) : variance) + static_cast<W>(eps));
   if (threadIdx.x == 0) {
@@ -63,8 +63,8 @@ __global__ void layer_norm_input_grad(int64_t columns, const T* dy, const T* dsu
     total += g;
     dot += g * (widen(x[start + i]) - center);
   }
-  const W mean_g = sum_over_block<kLayerNormThreads>(total) / count;
-  const W mean_gn = sum_over_block<kLayerNormThreads>(dot) * scale / count;
+  const W mean_g = sum_over_block(total) / count;
+  const W mean_gn = sum_over_block(dot) * scale / count;
   for (int64_t i = threadIdx.x; i < columns; i += kLayerNormThreads) {
     const W g = widen(dy[start + i]) * (widen(weight[i]) + offset);
     const W n = (widen(x[start + i]) - center) * scale;
@@ -113,12 +113,11 @@ void layer_norm_forward(const LayerNormForward& a, void* stream) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     using W = Wide<T>;
-    layer_norm_rows<T><<<static_cast<unsigned>(a.rows), kLayerNormThreads, 0, static_cast<Stream>(stream)>>>(
-        a.columns, static_cast<const T*>(a.x), static_cast<const T*>(a.residual), static_cast<const T*>(a.weight),
-        a.weight_offset, static_cast<const T*>(a.bias), a.eps, static_cast<T*>(a.y), static_cast<T*>(a.sum),
-        static_cast<W*>(a.mean), static_cast<W*>(a.inv_std));
+    launch("layer_norm_forward", layer_norm_rows<T>, static_cast<unsigned>(a.rows), kLayerNormThreads, 0,
+           static_cast<Stream>(stream), a.columns, static_cast<const T*>(a.x), static_cast<const T*>(a.residual),
+           static_cast<const T*>(a.weight), a.weight_offset, static_cast<const T*>(a.bias), a.eps, static_cast<T*>(a.y),
+           static_cast<T*>(a.sum), static_cast<W*>(a.mean), static_cast<W*>(a.inv_std));
   });
-  check_launch("layer_norm_forward");
 }
 
 void layer_norm_backward(const LayerNormBackward& a, void* stream) {
@@ -134,16 +133,16 @@ void layer_norm_backward(const LayerNormBackward& a, void* stream) {
     auto* scratch = static_cast<W*>(a.scratch);
     const auto queue = static_cast<Stream>(stream);
     if (a.rows > 0) {
-      layer_norm_input_grad<T><<<static_cast<unsigned>(a.rows), kLayerNormThreads, 0, queue>>>(
-          a.columns, dy, static_cast<const T*>(a.dsum), x, static_cast<const T*>(a.weight), a.weight_offset, mean,
-          inv_std, static_cast<T*>(a.dx));
-      layer_norm_column_grads<T><<<dim3(column_blocks, static_cast<unsigned>(a.blocks)), kLayerNormThreads, 0, queue>>>(
-          a.rows, a.columns, dy, x, mean, inv_std, scratch);
+      launch("layer_norm_backward, dx", layer_norm_input_grad<T>, static_cast<unsigned>(a.rows), kLayerNormThreads, 0,
+             queue, a.columns, dy, static_cast<const T*>(a.dsum), x, static_cast<const T*>(a.weight), a.weight_offset,
+             mean, inv_std, static_cast<T*>(a.dx));
+      launch("layer_norm_backward, dweight and dbias", layer_norm_column_grads<T>,
+             dim3(column_blocks, static_cast<unsigned>(a.blocks)), kLayerNormThreads, 0, queue, a.rows, a.columns, dy,
+             x, mean, inv_std, scratch);
     }
-    layer_norm_add_blocks<W><<<column_blocks, kLayerNormThreads, 0, queue>>>(
-        a.blocks, a.columns, scratch, static_cast<W*>(a.dweight), static_cast<W*>(a.dbias));
+    launch("layer_norm_backward, sums of dweight and dbias", layer_norm_add_blocks<W>, column_blocks, kLayerNormThreads,
+           0, queue, a.blocks, a.columns, scratch, static_cast<W*>(a.dweight), static_cast<W*>(a.dbias));
   });
-  check_launch("layer_norm_backward");
 }
 
 }  // namespace megalith::ops::gpu

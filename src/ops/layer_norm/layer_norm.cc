@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "ops/arguments.h"
-#include "ops/gpu/launch.h"
+#include "ops/gpu/on_stream_of.h"
 #include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops {
@@ -105,8 +105,8 @@ constexpr LayerNormTable kLayerNormCpu{.forward = layer_norm_by<run_layer_norm>,
 constexpr LayerNormTable kLayerNormMeta{.forward = empty_layer_norm, .backward = empty_layer_norm_gradients};
 #ifdef MEGALITH_GPU_KERNELS
 constexpr LayerNormTable kLayerNormGpu{
-    .forward = layer_norm_by<gpu::launch<&gpu::layer_norm_forward, LayerNormForward>>,
-    .backward = layer_norm_backward_by<gpu::launch<&gpu::layer_norm_backward, LayerNormBackward>>};
+    .forward = layer_norm_by<gpu::on_stream_of<&gpu::layer_norm_forward, LayerNormForward>>,
+    .backward = layer_norm_backward_by<gpu::on_stream_of<&gpu::layer_norm_backward, LayerNormBackward>>};
 #endif
 
 }  // namespace

@@ -1,7 +1,7 @@
 // RMS normalisation on a GPU: a block of threads for each row; the weight's gradient by columns, over blocks of rows
 // that are added in order, so that it repeats to the bit.
 #include "ops/gpu/block_sum.h"
-#include "ops/gpu/vendor.h"
+#include "ops/gpu/element.h"
 #include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops::gpu {
@@ -25,7 +25,7 @@ __global__ void forward(int64_t columns, const T* x, const T* residual, const T*
     }
     squares += value * value;
   }
-  const W scale = W(1) / sqrt(sum_over_block<kThreads>(squares) / static_cast<W>(columns) + static_cast<W>(eps));
+  const W scale = W(1) / sqrt(sum_over_block(squares) / static_cast<W>(columns) + static_cast<W>(eps));
   if (threadIdx.x == 0) inv_rms[row] = scale;
   const T* normed = residual != nullptr ? sum : x;
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
@@ -44,7 +44,7 @@ __global__ void backward_input(int64_t columns, const T* dy, const T* dsum, cons
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     dot += widen(dy[start + i]) * widen(weight[i]) * widen(x[start + i]);
   }
-  const W mean = sum_over_block<kThreads>(dot) * scale / static_cast<W>(columns);
+  const W mean = sum_over_block(dot) * scale / static_cast<W>(columns);
   for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
     W result = (widen(dy[start + i]) * widen(weight[i]) - widen(x[start + i]) * scale * mean) * scale;
     if (dsum != nullptr) result += widen(dsum[start + i]);
@@ -83,11 +83,10 @@ void rms_norm_forward(const RmsNormForward& a, void* stream) {
   if (a.rows == 0) return;  // a launch of no blocks is refused
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    forward<T><<<static_cast<unsigned>(a.rows), kThreads, 0, static_cast<Stream>(stream)>>>(
-        a.columns, static_cast<const T*>(a.x), static_cast<const T*>(a.residual), static_cast<const T*>(a.weight),
-        a.eps, static_cast<T*>(a.y), static_cast<T*>(a.sum), static_cast<Wide<T>*>(a.inv_rms));
+    launch("rms_norm_forward", forward<T>, static_cast<unsigned>(a.rows), kThreads, 0, static_cast<Stream>(stream),
+           a.columns, static_cast<const T*>(a.x), static_cast<const T*>(a.residual), static_cast<const T*>(a.weight),
+           a.eps, static_cast<T*>(a.y), static_cast<T*>(a.sum), static_cast<Wide<T>*>(a.inv_rms));
   });
-  check_launch("rms_norm_forward");
 }
 
 void rms_norm_backward(const RmsNormBackward& a, void* stream) {
@@ -101,16 +100,14 @@ void rms_norm_backward(const RmsNormBackward& a, void* stream) {
     const auto* inv_rms = static_cast<const W*>(a.inv_rms);
     const auto queue = static_cast<Stream>(stream);
     if (a.rows > 0) {
-      backward_input<T><<<static_cast<unsigned>(a.rows), kThreads, 0, queue>>>(
-          a.columns, dy, static_cast<const T*>(a.dsum), x, static_cast<const T*>(a.weight), inv_rms,
-          static_cast<T*>(a.dx));
-      backward_weight<T><<<dim3(column_blocks, static_cast<unsigned>(a.blocks)), kThreads, 0, queue>>>(
-          a.rows, a.columns, dy, x, inv_rms, static_cast<W*>(a.scratch));
+      launch("rms_norm_backward, dx", backward_input<T>, static_cast<unsigned>(a.rows), kThreads, 0, queue, a.columns,
+             dy, static_cast<const T*>(a.dsum), x, static_cast<const T*>(a.weight), inv_rms, static_cast<T*>(a.dx));
+      launch("rms_norm_backward, dweight", backward_weight<T>, dim3(column_blocks, static_cast<unsigned>(a.blocks)),
+             kThreads, 0, queue, a.rows, a.columns, dy, x, inv_rms, static_cast<W*>(a.scratch));
     }
-    add_blocks<W><<<column_blocks, kThreads, 0, queue>>>(a.blocks, a.columns, static_cast<const W*>(a.scratch),
-                                                         static_cast<W*>(a.dweight));
+    launch("rms_norm_backward, sum of dweight", add_blocks<W>, column_blocks, kThreads, 0, queue, a.blocks, a.columns,
+           static_cast<const W*>(a.scratch), static_cast<W*>(a.dweight));
   });
-  check_launch("rms_norm_backward");
 }
 
 }  // namespace megalith::ops::gpu

@@ -24,6 +24,9 @@ struct RmsNormForward {
 // in order: the result does not depend on how many threads there are. Block i begins with row i * rows / blocks.
 inline constexpr int64_t kRmsNormBlocks = 64;
 
+// On a GPU a block of rows is a block of threads: enough for every processor of a chip, each with some rows to work on.
+inline constexpr int64_t rms_norm_gpu_blocks(int64_t rows) { return rows < kRmsNormBlocks ? rows : kRmsNormBlocks; }
+
 struct RmsNormBackward {
   Dtype dtype;
   int64_t rows, columns;

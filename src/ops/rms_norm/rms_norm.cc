@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "ops/arguments.h"
-#include "ops/gpu/launch.h"
+#include "ops/gpu/on_stream_of.h"
 #include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops {
@@ -85,8 +85,8 @@ constexpr RmsNormTable kRmsNormCpu{.forward = rms_norm_by<run_rms_norm>,
 constexpr RmsNormTable kRmsNormMeta{.forward = empty_rms_norm, .backward = empty_rms_norm_gradients};
 #ifdef MEGALITH_GPU_KERNELS
 constexpr RmsNormTable kRmsNormGpu{
-    .forward = rms_norm_by<gpu::launch<&gpu::rms_norm_forward, RmsNormForward>>,
-    .backward = rms_norm_backward_by<gpu::launch<&gpu::rms_norm_backward, RmsNormBackward>>};
+    .forward = rms_norm_by<gpu::on_stream_of<&gpu::rms_norm_forward, RmsNormForward>>,
+    .backward = rms_norm_backward_by<gpu::on_stream_of<&gpu::rms_norm_backward, RmsNormBackward>>};
 #endif
 
 }  // namespace

@@ -1,46 +1,13 @@
-// The few names in which nvcc and hipcc differ. Only .cu files include it.
-//
-// Kernels keep to what both have: no warp intrinsics with a fixed width (32 lanes here, 64 there), sums over a block
-// through shared memory.
+// What kernels do with one element: every dtype is computed in float, or double where it is double. Only gpu.cu files
+// include it.
 #pragma once
 
-#if defined(__HIPCC__)
-#include <hip/hip_fp16.h>
-#include <hip/hip_runtime.h>
-#else
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-#endif
-
-#include <cstdint>
-#include <cstring>
-#include <stdexcept>
-#include <string>
-
 #include "ops/dtype.h"
+#include "ops/gpu/compiler.h"
 
 namespace megalith::ops::gpu {
 
-#if defined(__HIPCC__)
-using Stream = hipStream_t;
-inline const char* last_error() {
-  const hipError_t error = hipGetLastError();
-  return error == hipSuccess ? nullptr : hipGetErrorString(error);
-}
-#else
-using Stream = cudaStream_t;
-inline const char* last_error() {
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
-}
-#endif
-
-// After a launch: throws when it was refused (errors inside the kernel come later, from torch).
-inline void check_launch(const char* kernel) {
-  if (const char* error = last_error()) throw std::runtime_error(std::string(kernel) + ": " + error);
-}
-
-// bfloat16 as its bits, the same under both compilers and every version of their headers.
+// bfloat16 as its bits, the same under every compiler and every version of their headers.
 struct BFloat16 {
   uint16_t bits;
 };

@@ -7,9 +7,9 @@
 
 namespace megalith::ops::gpu {
 
-// Launches on the current stream of the device of x.
+// Calls the launcher for the current stream of the device of x.
 template <auto* kLauncher, typename Arguments>
-void launch(const Arguments& arguments, const at::Tensor& x) {
+void on_stream_of(const Arguments& arguments, const at::Tensor& x) {
   const c10::DeviceGuard on_device(x.device());
   kLauncher(arguments, at::accelerator::getCurrentStream(x.device().index()).native_handle());
 }
