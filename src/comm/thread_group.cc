@@ -11,8 +11,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "comm/thread_hub.h"
 #include "comm/tensor_text.h"
+#include "comm/thread_hub.h"
 #include "core/error.h"
 
 namespace megalith {
