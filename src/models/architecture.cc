@@ -1,6 +1,8 @@
 // See architecture.h.
 #include "models/architecture.h"
 
+#include "models/layer_pattern.h"
+
 namespace megalith {
 namespace {
 
@@ -30,7 +32,7 @@ ModelConfig filled_in(const ModelConfig& config) {
   full.position_embedding_type = config.position_embedding();
   full.add_bias_linear = config.has_linear_bias();
   // Weights do not depend on the numbers of a feature that is off.
-  if (!config.multi_latent_attention) reset<LatentOptions>(full);
+  if (!config.multi_latent_attention) reset<LatentAttentionOptions>(full);
   if (config.has_experts()) {
     full.moe_ffn_hidden_size = config.expert_ffn_size();
     full.moe_shared_expert_intermediate_size = config.shared_expert_size();
@@ -50,7 +52,7 @@ ModelConfig filled_in(const ModelConfig& config) {
 }
 
 void simplify_latent_attention(ModelConfig& config) {
-  const LatentOptions defaults;
+  const LatentAttentionOptions defaults;
   config.kv_channels.reset();  // its heads have widths of their own
   config.use_rope_scaling = false;
   reset_rope_scaling(config);

@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "models/families.h"
 #include "models/hf_config.h"
+#include "models/layer_pattern.h"
 #include "models/transformer.h"
 
 namespace megalith {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "models/layer_pattern.h"
+
 namespace megalith {
 namespace {
 

@@ -10,17 +10,13 @@
 
 #include "core/error.h"
 #include "models/model_config.h"
+#include "nn/option_rules.h"
 
 namespace megalith {
 
 inline constexpr int64_t kMostLayers = 4096;            // GPT-3 has 96, DeepNet 1000
 inline constexpr int64_t kMostPredictionModules = 128;  // DeepSeek-V3 has 1
-inline constexpr int64_t kMostWidth = 1 << 20;          // of the residual stream, a head or a latent vector; 25600
-inline constexpr int64_t kMostFfnWidth = 1 << 22;       // 4 * kMostWidth; Megatron-LM's 1T model has 102400
-inline constexpr int64_t kMostHeads = 4096;             // Megatron-LM's 1T model has 160
 inline constexpr int64_t kMostVocabulary = 1 << 28;     // the largest published ones have some 10^6
-inline constexpr int64_t kMostPositions = 1 << 30;      // Llama 4 Scout has 10^7
-inline constexpr int64_t kMostExperts = 65536;          // Switch Transformer has 2048
 inline constexpr int64_t kMostLayerParts = 1 << 18;     // layers times heads, layers times experts; 23424 (Kimi K2)
 inline constexpr int64_t kMostParameters = int64_t{1'000'000'000'000'000};  // 10^15; published are up to 2 * 10^14
 

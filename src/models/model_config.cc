@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "models/families.h"
+#include "models/layer_pattern.h"
 #include "models/model_bounds.h"
 
 namespace megalith {
@@ -15,29 +15,8 @@ void ModelConfig::visit(OptionVisitor& v) {
       .at_most(kMostLayers)
       .alias("encoder_num_layers")
       .in_toy(InToy::kMade);
-  v.field("hidden_size", hidden_size, "Width of the residual stream.")
-      .at_least(0)
-      .at_most(kMostWidth)
-      .in_toy(InToy::kMade);
-  v.field("ffn_hidden_size", ffn_hidden_size,
-          "Width inside the MLP. Default: 4 * hidden_size; with swiglu, 8/3 * hidden_size rounded down to a multiple "
-          "of 64.")
-      .at_least(1)
-      .at_most(kMostFfnWidth)
-      .in_toy(InToy::kMade);
-  v.field("num_attention_heads", num_attention_heads, "Query heads.")
-      .at_least(0)
-      .at_most(kMostHeads)
-      .in_toy(InToy::kMade);
-  v.field("kv_channels", kv_channels, "Channels of a head. Default: hidden_size / num_attention_heads.")
-      .at_least(1)
-      .at_most(kMostWidth)
-      .in_toy(InToy::kMade);
-  v.field("group_query_attention", group_query_attention, "Let groups of query heads share a key and a value head.");
-  v.field("num_query_groups", num_query_groups, "Key and value heads; read only with group_query_attention.")
-      .at_least(1)
-      .at_most(kMostHeads)
-      .in_toy(InToy::kMade);
+  visit_widths(v);
+  visit_heads(v);
   v.field("vocab_size", vocab_size, "Tokens of the vocabulary. Default: the tokenizer's.")
       .at_least(1)
       .at_most(kMostVocabulary)
@@ -61,58 +40,17 @@ void ModelConfig::visit(OptionVisitor& v) {
            "How positions enter.");
   v.field("use_rotary_position_embeddings", use_rotary_position_embeddings,
           "Megatron's old spelling of position_embedding_type rope.");
-  v.field("rotary_base", rotary_base, "Base of the rotary wavelengths (rope_theta).").above(0);
-  v.field("rotary_percent", rotary_percent, "Share of a head's channels that are rotated.").above(0).at_most(1);
-  v.field("rotary_interleaved", rotary_interleaved,
-          "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.");
-  v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by Llama 3.1's rule.");
-  v.field("rope_scaling_factor", rope_scaling_factor, "How far they are stretched.").above(0);
-  v.field("rope_scaling_low_freq_factor", rope_scaling_low_freq_factor,
-          "Wavelengths above the original length over this are stretched by the whole factor.")
-      .above(0);
-  v.field("rope_scaling_high_freq_factor", rope_scaling_high_freq_factor,
-          "Wavelengths below the original length over this are kept.")
-      .above(0);
-  v.field("rope_scaling_original_max_position_embeddings", rope_scaling_original_max_position_embeddings,
-          "The length before stretching.")
-      .unit("tokens")
-      .at_least(1)
-      .at_most(kMostPositions);
-
-  v.field("swiglu", swiglu, "Gated MLP with SiLU instead of GELU.");
-  v.field("squared_relu", squared_relu, "Squared ReLU instead of GELU.");
-  v.field("openai_gelu", openai_gelu, "GELU by a tanh, whatever bias_gelu_fusion says.");
-  v.field(
-      "bias_gelu_fusion", bias_gelu_fusion,
-      "Operators are always fused; but as in Megatron-LM, GELU is computed by a tanh with it (GPT-2's form), and by "
-      "the error function without it or without biases.");
-  v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Normalisation before each block.");
-  v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square.").above(0).alias("layernorm_epsilon");
-  v.field("apply_layernorm_1p", apply_layernorm_1p, "LayerNorm keeps its weight less 1.");
-  v.field("add_bias_linear", add_bias_linear, "Biases in all linear layers.");
-  v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: add_bias_linear false.");
-  v.field("add_qkv_bias", add_qkv_bias, "Biases in the query, key and value projections alone (Qwen).");
-  v.field("qk_layernorm", qk_layernorm,
-          "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention: the latent "
-          "vectors, before they are projected up.");
+  visit_rotary(v);
+  visit_mlp(v);
+  visit_norm(v);
+  visit_biases(v);
+  visit_head_norm(v);
   v.field("is_causal", is_causal,
           "A token attends only to itself and those before it. false: to all of its sequence, as in BERT; for task "
           "masked_lm.");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head weights of its own.");
-  v.field("attention_dropout", attention_dropout, "Probability of dropping an attention weight in training.")
-      .at_least(0)
-      .below(1)
-      .changes_weights(false);
-  v.field("hidden_dropout", hidden_dropout, "Probability of dropping an activation that joins the residual stream.")
-      .at_least(0)
-      .below(1)
-      .changes_weights(false);
-  v.field("init_method_std", init_method_std,
-          "Standard deviation of initial weights; the output projections' is divided by sqrt(2 * num_layers).")
-      .at_least(0)
-      .changes_weights(false)
-      .in_toy(InToy::kMade);
+  visit_random(v);
   v.field("embedding_init_method_std", embedding_init_method_std,
           "Standard deviation of the embedding's initial weights. Default: init_method_std.")
       .at_least(0)
@@ -147,33 +85,6 @@ PositionEmbedding ModelConfig::position_embedding() const {
   return use_rotary_position_embeddings ? PositionEmbedding::kRope : position_embedding_type;
 }
 
-int64_t ModelConfig::head_dim() const {
-  if (kv_channels) return *kv_channels;
-  // The heads of latent attention need not divide the stream.
-  return multi_latent_attention ? query_head_dim() : div_exact(hidden_size, num_attention_heads);
-}
-
-int64_t ModelConfig::num_kv_heads() const { return group_query_attention ? num_query_groups : num_attention_heads; }
-
-int64_t ModelConfig::ffn_size() const {
-  if (ffn_hidden_size) return *ffn_hidden_size;
-  // Megatron's: three matrices of 8h/3 hold what two of 4h do.
-  return swiglu ? 8 * hidden_size / 3 / 64 * 64 : 4 * hidden_size;
-}
-
-ops::ActivationKind ModelConfig::activation() const {
-  if (swiglu) return ops::ActivationKind::kSilu;
-  if (squared_relu) return ops::ActivationKind::kSquaredRelu;
-  const bool is_tanh = openai_gelu || (bias_gelu_fusion && has_linear_bias());
-  return is_tanh ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu;
-}
-
-int64_t ModelConfig::shared_expert_size() const {
-  if (!has_experts()) return 0;
-  if (moe_shared_expert_intermediate_size) return *moe_shared_expert_intermediate_size;
-  return num_shared_experts.value_or(0) * expert_ffn_size();
-}
-
 bool ModelConfig::has_experts_at(int64_t layer) const {
   if (!has_experts()) return false;
   const std::vector<int64_t> layers = parse_moe_layer_freq(moe_layer_freq, num_layers);
@@ -188,17 +99,6 @@ int64_t ModelConfig::padded_vocab_size(int64_t tp) const {
 
 namespace {
 
-void check_activation(const ModelConfig& config, std::vector<UserError>& errors) {
-  const int chosen = (config.swiglu ? 1 : 0) + (config.squared_relu ? 1 : 0) + (config.openai_gelu ? 1 : 0);
-  if (chosen > 1) {
-    errors.emplace_back("more than one of swiglu, squared_relu and openai_gelu is on", "keep one of them");
-  }
-  if (config.apply_layernorm_1p && config.normalization != Normalization::kLayerNorm) {
-    errors.emplace_back("apply_layernorm_1p is for normalization LayerNorm, which is RMSNorm",
-                        "set apply_layernorm_1p to false");
-  }
-}
-
 void check_latent_attention(const ModelConfig& config, std::vector<UserError>& errors) {
   if (!config.multi_latent_attention) return;
   if (config.group_query_attention) {
@@ -209,60 +109,10 @@ void check_latent_attention(const ModelConfig& config, std::vector<UserError>& e
     errors.emplace_back("multi_latent_attention rotates a part of each head, but position_embedding_type is not rope",
                         "set position_embedding_type to rope");
   }
-  if (config.qk_pos_emb_head_dim % 2 != 0) {
-    errors.emplace_back(
-        fmt::format("qk_pos_emb_head_dim {} is odd: pairs of channels are rotated", config.qk_pos_emb_head_dim),
-        "set it to an even number");
-  }
+  check_latent(config, errors);
   if (config.has_linear_bias() || config.add_qkv_bias) {
     errors.emplace_back("multi_latent_attention has no biases, and add_bias_linear or add_qkv_bias is true",
                         "set both to false");
-  }
-}
-
-void check_router(const ModelConfig& config, int64_t num_experts, std::vector<UserError>& errors) {
-  const int64_t topk = config.moe_router_topk;
-  if (topk > num_experts) {
-    errors.emplace_back(fmt::format("moe_router_topk {} is more than num_experts {}", topk, num_experts),
-                        fmt::format("set moe_router_topk to {} or less", num_experts));
-  }
-  const bool is_sinkhorn = config.moe_router_load_balancing_type == RouterBalancing::kSinkhorn;
-  if (topk == 1 && config.moe_router_score_function == RouterScore::kSoftmax && !config.moe_router_pre_softmax &&
-      !is_sinkhorn) {
-    errors.emplace_back("moe_router_topk 1 with a softmax over the chosen expert alone gives it the weight 1 always",
-                        "set moe_router_pre_softmax to true");
-  }
-  if (config.moe_router_enable_expert_bias && config.moe_router_score_function != RouterScore::kSigmoid) {
-    errors.emplace_back("moe_router_enable_expert_bias is for sigmoid scores, and moe_router_score_function is softmax",
-                        "set moe_router_score_function to sigmoid, or leave the bias away");
-  }
-  if (is_sinkhorn && (config.moe_router_num_groups || config.moe_router_enable_expert_bias)) {
-    errors.emplace_back("moe_router_load_balancing_type sinkhorn does not go with groups of experts or an expert bias",
-                        "leave them away");
-  }
-  if (is_sinkhorn && config.has_capacity()) {
-    errors.emplace_back("moe_expert_capacity_factor does not go with moe_router_load_balancing_type sinkhorn",
-                        "leave one of them away");
-  }
-  if (config.moe_router_num_groups.has_value() != config.moe_router_group_topk.has_value()) {
-    errors.emplace_back("moe_router_num_groups and moe_router_group_topk are given together or not at all",
-                        "give both, or neither");
-  } else if (config.moe_router_num_groups) {
-    const int64_t groups = *config.moe_router_num_groups, open = *config.moe_router_group_topk;
-    if (num_experts % groups != 0) {
-      errors.emplace_back(fmt::format("moe_router_num_groups {} does not divide num_experts {}", groups, num_experts),
-                          "change one of them");
-    } else if (open > groups) {
-      errors.emplace_back(fmt::format("moe_router_group_topk {} is more than moe_router_num_groups {}", open, groups),
-                          fmt::format("set it to {} or less", groups));
-    } else if (topk > open * (num_experts / groups)) {
-      errors.emplace_back(fmt::format("moe_router_topk {} is more than the {} experts of {} groups", topk,
-                                      open * (num_experts / groups), open),
-                          "lower moe_router_topk, or raise moe_router_group_topk");
-    } else if (config.moe_router_group_score == GroupScore::kTopSum && topk < open) {
-      errors.emplace_back(fmt::format("a group is judged by its {} / {} best scores, which is none", topk, open),
-                          "lower moe_router_group_topk, or set moe_router_group_score to max");
-    }
   }
 }
 
@@ -275,18 +125,18 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
       errors.push_back(error);
     }
   }
-  check_router(config, *config.num_experts, errors);
+  check_router(config, errors);
+  // The layer can do it, but would learn no routing.
+  if (config.moe_router_topk == 1 && config.moe_router_score_function == RouterScore::kSoftmax &&
+      !config.moe_router_pre_softmax && config.moe_router_load_balancing_type != RouterBalancing::kSinkhorn) {
+    errors.emplace_back("moe_router_topk 1 with a softmax over the chosen expert alone gives it the weight 1 always",
+                        "set moe_router_pre_softmax to true");
+  }
   if (config.has_linear_bias()) {
     errors.emplace_back("experts have no biases, and add_bias_linear is true",
                         "set add_bias_linear to false (--disable_bias_linear)");
   }
-  if (config.moe_pad_expert_input_to_capacity && !config.has_capacity()) {
-    errors.emplace_back("moe_pad_expert_input_to_capacity without a capacity", "set moe_expert_capacity_factor");
-  }
-  if (config.moe_input_jitter_eps.value_or(0) >= 1) {
-    errors.emplace_back(fmt::format("moe_input_jitter_eps is {}, expected below 1", *config.moe_input_jitter_eps),
-                        "Switch Transformers used 0.01");
-  }
+  check_capacity(config, errors);
   if (config.moe_shared_expert_intermediate_size && config.num_shared_experts &&
       *config.moe_shared_expert_intermediate_size != *config.num_shared_experts * config.expert_ffn_size()) {
     errors.emplace_back(
@@ -325,28 +175,19 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
                                     config.hidden_size),
                         "change one of them, or set kv_channels to the channels of a head");
   } else if (has_hidden && has_heads && config.position_embedding() == PositionEmbedding::kRope) {
-    const double rotated = static_cast<double>(config.head_dim()) * config.rotary_percent;
-    if (static_cast<int64_t>(rotated) % 2 != 0 || rotated < 2) {
+    if (const int64_t rotated = config.rotated_channels(config.head_dim()); rotated % 2 != 0 || rotated < 2) {
       errors.emplace_back(
           fmt::format("rotary embedding rotates pairs of channels, but a head has {} of them{}", config.head_dim(),
                       config.rotary_percent == 1 ? "" : fmt::format(" times rotary_percent {}", config.rotary_percent)),
           "set kv_channels to an even number");
     }
   }
-  if (has_heads && config.num_attention_heads % config.num_kv_heads() != 0) {
-    errors.emplace_back(fmt::format("num_query_groups {} does not divide num_attention_heads {}",
-                                    config.num_query_groups, config.num_attention_heads),
-                        fmt::format("set num_query_groups to a divisor of {}", config.num_attention_heads));
-  }
+  if (has_heads) check_heads(config, errors);
   if (has_hidden && config.ffn_size() < 1) {
     errors.emplace_back(fmt::format("hidden_size {} is too small for the default ffn_hidden_size", config.hidden_size),
                         "set ffn_hidden_size");
   }
-  if (config.use_rope_scaling && config.rope_scaling_high_freq_factor <= config.rope_scaling_low_freq_factor) {
-    errors.emplace_back(fmt::format("rope_scaling_high_freq_factor {} is not above rope_scaling_low_freq_factor {}",
-                                    config.rope_scaling_high_freq_factor, config.rope_scaling_low_freq_factor),
-                        "Llama 3.1 uses 4 and 1");
-  }
+  check_rotary(config, errors);
   for (const int64_t token : config.eos_token_ids) {
     if (config.vocab_size && token >= *config.vocab_size) {
       errors.emplace_back(fmt::format("eos_token_ids has {}, but vocab_size is {}", token, *config.vocab_size),
@@ -354,7 +195,8 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
     }
   }
 
-  check_activation(config, errors);
+  check_mlp(config, errors);
+  check_norm(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {

@@ -18,13 +18,12 @@ PredictionModule::PredictionModule(const LayerContext& context, const ModelConfi
                                    const TransformerNames& names, int64_t depth)
     : layer_(config.num_layers + depth - 1),
       loss_name_(fmt::format("mtp_{} loss", depth)),
-      embedding_norm_(context, module_name(config, names, depth) + ".enorm", config.hidden_size, norm_options(config)),
-      hidden_norm_(context, module_name(config, names, depth) + ".hnorm", config.hidden_size, norm_options(config)),
+      embedding_norm_(context, module_name(config, names, depth) + ".enorm", config.hidden_size, config),
+      hidden_norm_(context, module_name(config, names, depth) + ".hnorm", config.hidden_size, config),
       projection_(context, module_name(config, names, depth) + ".eh_proj", 2 * config.hidden_size, config.hidden_size,
                   {.role = LinearRole::kReplicated, .init_std = config.init_method_std}),
-      block_(context, module_name(config, names, depth), decoder_layer_options(config, names, layer_)),
-      final_norm_(context, module_name(config, names, depth) + ".shared_head.norm", config.hidden_size,
-                  norm_options(config)) {
+      block_(context, module_name(config, names, depth), config, decoder_site(config, names, layer_)),
+      final_norm_(context, module_name(config, names, depth) + ".shared_head.norm", config.hidden_size, config) {
   register_module(embedding_norm_);
   register_module(hidden_norm_);
   register_module(projection_);

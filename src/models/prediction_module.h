@@ -12,7 +12,7 @@
 
 #include <string>
 
-#include "models/decoder_options.h"
+#include "models/transformer_names.h"
 
 namespace megalith {
 

@@ -22,6 +22,13 @@ const ModelConfig& checked(const ModelConfig& config) {
   return config;
 }
 
+at::Tensor inverse_frequencies(const ModelConfig& config) {
+  if (config.multi_latent_attention) {
+    return rotary_inverse_frequencies(config.qk_pos_emb_head_dim, config.rotary_base, config);
+  }
+  return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), config);
+}
+
 const char* balance_loss_name(const ModelConfig& config) {
   return config.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss ? "seq_load_balancing_loss"
                                                                                : "load_balancing_loss";
@@ -68,9 +75,8 @@ Transformer::Transformer(const ModelConfig& config, const TransformerNames& name
   if (!layout_errors.empty()) throw UserErrors(std::move(layout_errors));
   const at::Device buffer_device = context.buffer_device.value_or(context.device);
   if (config.position_embedding() == PositionEmbedding::kRope) {
-    const RotaryOptions rotary = rotary_options(config);
-    rotary_multiplier_ = rotary_multiplier(rotary);
-    inverse_frequencies_ = rotary_inverse_frequencies(rotary).to(buffer_device);
+    inverse_frequencies_ = inverse_frequencies(config).to(buffer_device);
+    if (config.multi_latent_attention) rotary_multiplier_ = rotary_multiplier(config);
   }
   for (const Unit& unit : this->part().own_units()) make(unit, context, names);
   MEGALITH_CHECK(predictions_.empty() || head_, "prediction modules without a head");
@@ -107,7 +113,7 @@ void Transformer::make_layer(const Unit& unit, const LayerContext& context, cons
     add_block({.name = unit.name, .layer = unit.number, .adds_inputs = !layers_.empty()});
   }
   layers_.push_back(
-      std::make_unique<DecoderLayer>(context, unit.name, decoder_layer_options(config_, names, unit.number)));
+      std::make_unique<DecoderLayer>(context, unit.name, config_, decoder_site(config_, names, unit.number)));
   layer_numbers_.push_back(unit.number);
   register_module(*layers_.back());
   blocks_.back().modules.push_back(layers_.back().get());
@@ -116,7 +122,7 @@ void Transformer::make_layer(const Unit& unit, const LayerContext& context, cons
 // The units of prediction modules came before, and their parameters lie between the norm's and the head's.
 void Transformer::make_head(const LayerContext& context, const TransformerNames& names) {
   const VocabularyWeights weights = vocabulary_weights(config_, names, part(), context.groups->tp->size());
-  final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, norm_options(config_));
+  final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, config_);
   register_module(*final_norm_);
   // The embedding's table, where this rank has it.
   Parameter* table = embedding_ ? &embedding_->weight() : part().find(weights.table.name);

@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "models/decoder_options.h"
 #include "models/model.h"
 #include "models/prediction_module.h"
+#include "models/transformer_names.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/lm_head.h"

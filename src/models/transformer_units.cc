@@ -1,5 +1,7 @@
-// The units of a decoder; see transformer.h.
+// The units of a decoder, and what its layers are told; see transformer.h.
 #include <fmt/format.h>
+
+#include <cmath>
 
 #include "models/transformer.h"
 
@@ -36,5 +38,18 @@ std::vector<Unit> transformer_units(const ModelConfig& config, const Transformer
 }
 
 std::vector<Unit> transformer_units(const ModelConfig& config) { return transformer_units(config, {}); }
+
+DecoderSite decoder_site(const ModelConfig& config, const TransformerNames& names, int64_t layer) {
+  // Output projections start smaller, so that the stream's variance does not grow with depth (Radford et al. 2019).
+  const double output_init_std = config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));
+  return {.names = names.layer,
+          .attention = names.attention,
+          .mlp = names.mlp,
+          .experts = names.experts,
+          .has_experts = config.has_experts_at(layer),
+          .is_transposed = names.is_transposed,
+          .output_init_std = output_init_std,
+          .layer = layer};
+}
 
 }  // namespace megalith

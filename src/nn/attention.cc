@@ -12,15 +12,16 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
+#include "nn/option_rules.h"
 #include "ops/rotary/rotary.h"
 
 namespace megalith {
 
 namespace {
 
-std::vector<LinearPart> qkv_parts(const std::string& name, const AttentionOptions& options) {
-  const AttentionNames& names = options.names;
-  const int64_t q = options.num_heads * options.head_dim, kv = options.num_kv_heads * options.head_dim;
+std::vector<LinearPart> qkv_parts(const std::string& name, const LayerOptions& options, const AttentionNames& names) {
+  require_options(name, options, check_heads);
+  const int64_t d = options.head_dim(), q = options.num_attention_heads * d, kv = options.num_kv_heads() * d;
   if (names.fused.empty()) {
     return {{name + "." + names.q, q}, {name + "." + names.k, kv}, {name + "." + names.v, kv}};
   }
@@ -58,7 +59,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const SelfAttention& layer = *call.layer;
     const HeadViews heads = split_heads(qkv, b, s, layer.num_heads_, layer.num_kv_heads_);
     const auto rotate = [&](const at::Tensor& x) {
-      return rotated(x, call.angles, layer.options_.is_rotary_interleaved, layer.kernels_);
+      return rotated(x, call.angles, layer.is_rotary_interleaved_, layer.kernels_);
     };
     // v is a copy, or the view would keep the whole projection alive.
     Core core{.q = rotate(heads.q), .k = rotate(heads.k), .v = heads.v.contiguous(), .out = {}, .lse = {}};
@@ -88,8 +89,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const HeadViews parts = split_heads(dqkv, b, s, n, g);
     const auto unrotated = [&](const at::Tensor& dy) {
       if (!call.angles.cos.defined()) return dy;
-      return ops::rotary_backward(dy, call.angles.cos, call.angles.sin, layer.options_.is_rotary_interleaved,
-                                  layer.kernels_);
+      return ops::rotary_backward(dy, call.angles.cos, call.angles.sin, layer.is_rotary_interleaved_, layer.kernels_);
     };
     parts.q.copy_(unrotated(d.dq));
     parts.k.copy_(unrotated(d.dk));
@@ -105,35 +105,34 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   }
 };
 
-SelfAttention::SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options)
-    : options_(options),
-      num_heads_(heads_of_rank(options.num_heads, context, "num_attention_heads")),
-      num_kv_heads_(heads_of_rank(options.num_kv_heads, context, "num_query_groups")),
+SelfAttention::SelfAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                             const AttentionSite& site)
+    : head_dim_(options.head_dim()),
+      is_rotary_interleaved_(options.rotary_interleaved),
+      num_heads_(heads_of_rank(options.num_attention_heads, context, "num_attention_heads")),
+      num_kv_heads_(heads_of_rank(options.num_kv_heads(), context, "num_query_groups")),
       policy_(context.recompute),
       kernels_(context.kernels),
-      core_(context, name, options.layer, 1 / std::sqrt(static_cast<double>(options.head_dim)), options.dropout,
+      core_(context, name, site.layer, 1 / std::sqrt(static_cast<double>(head_dim_)), options.attention_dropout,
             num_heads_, num_kv_heads_),
-      qkv_(context, name + ".qkv_proj", options.hidden, qkv_parts(name, options),
+      qkv_(context, name + ".qkv_proj", options.hidden_size, qkv_parts(name, options, site.names),
            {.role = LinearRole::kColumn,
-            .has_bias = options.has_qkv_bias,
-            .is_transposed = options.is_transposed,
-            .init_std = options.init_std,
+            .has_bias = options.has_qkv_bias(),
+            .is_transposed = site.is_transposed,
+            .init_std = options.init_method_std,
             .weight_role = ParameterRole::kQkv}),
-      output_(context, name + "." + options.names.output, options.num_heads * options.head_dim, options.hidden,
+      output_(context, name + "." + site.names.output, options.num_attention_heads * head_dim_, options.hidden_size,
               {.role = LinearRole::kRow,
-               .has_bias = options.has_output_bias,
-               .is_transposed = options.is_transposed,
-               .init_std = options.output_init_std}) {
-  div_exact(options.num_heads, options.num_kv_heads);
+               .has_bias = options.has_linear_bias(),
+               .is_transposed = site.is_transposed,
+               .init_std = site.output_init_std}) {
   register_module(qkv_);
-  if (options.head_norm) {
+  if (options.qk_layernorm) {
     const auto make_norm = [&](const std::string& below, int64_t heads) {
-      NormOptions norm = *options.head_norm;
-      norm.num_heads = heads;
-      return std::make_unique<Norm>(context, name + "." + below, options.head_dim, norm);
+      return std::make_unique<Norm>(context, name + "." + below, head_dim_, options, heads);
     };
-    q_norm_ = make_norm(options.names.q_norm, num_heads_);
-    k_norm_ = make_norm(options.names.k_norm, num_kv_heads_);
+    q_norm_ = make_norm(site.names.q_norm, num_heads_);
+    k_norm_ = make_norm(site.names.k_norm, num_kv_heads_);
     register_module(*q_norm_);
     register_module(*k_norm_);
   }
@@ -143,7 +142,7 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
 // The fused projection (t, (n + 2g) d) with its query and key heads normed.
 at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv) {
   if (!q_norm_) return qkv;
-  const int64_t d = options_.head_dim;
+  const int64_t d = head_dim_;
   const std::vector<at::Tensor> parts =
       qkv.view({qkv.size(0), -1, d}).split_with_sizes({num_heads_, num_kv_heads_, num_kv_heads_}, 1);
   const auto normed = [d](Norm& norm, const at::Tensor& heads) {
@@ -164,8 +163,8 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
     return output_.forward({out, kept});
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
-  const at::Tensor q = rotated(heads.q, angles, options_.is_rotary_interleaved, kernels_);
-  const at::Tensor k = rotated(heads.k, angles, options_.is_rotary_interleaved, kernels_);
+  const at::Tensor q = rotated(heads.q, angles, is_rotary_interleaved_, kernels_);
+  const at::Tensor k = rotated(heads.k, angles, is_rotary_interleaved_, kernels_);
   if (forward.cache != nullptr)
     return output_.forward(core_.attend_with_cache(q, k, heads.v, forward).view({b * s, -1}));
   AttentionCore::Tensors core{.q = q, .k = k, .v = heads.v, .out = {}, .lse = {}};
@@ -174,7 +173,7 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
 
 double SelfAttention::own_forward_flops(const CostShape& shape) const {
   const int64_t pairs = shape.b * shape.s * shape.s * core_.cp_size();
-  return 4 * static_cast<double>(pairs * num_heads_ * options_.head_dim);  // q k^T and p v
+  return 4 * static_cast<double>(pairs * num_heads_ * head_dim_);  // q k^T and p v
 }
 
 }  // namespace megalith

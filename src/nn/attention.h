@@ -9,10 +9,10 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "nn/attention_core.h"
+#include "nn/layer_options.h"
 #include "nn/layer_parts.h"
 #include "nn/norm.h"
 
@@ -25,29 +25,20 @@ struct AttentionNames {
   std::string q_norm = "q_norm", k_norm = "k_norm";
 };
 
-struct AttentionOptions {
-  int64_t hidden = 0;        // h
-  int64_t num_heads = 0;     // n, of the whole
-  int64_t num_kv_heads = 0;  // g, of the whole; divides n
-  int64_t head_dim = 0;      // d
-  bool has_qkv_bias = false;
-  bool has_output_bias = false;
-  // Of each query and key head (Megatron's qk_layernorm); its num_heads is not read.
-  std::optional<NormOptions> head_norm = {};
-  double dropout = 0;  // of the probabilities
-  bool is_rotary_interleaved = false;
+// What only the builder of a model knows.
+struct AttentionSite {
   AttentionNames names = {};
   bool is_transposed = false;  // the canonical weights are (in, out), as GPT-2's
-  double init_std = 0.02;
   double output_init_std = 0.02;
   int64_t layer = 0;  // number in the whole model: the slot of the KV cache
 };
 
 class SelfAttention : public AttentionLayer {
  public:
-  // name  canonical: "model.layers.0.self_attn", with AttentionOptions::names below it
-  // UserError when tp does not divide the heads or the kv heads.
-  SelfAttention(const LayerContext& context, const std::string& name, const AttentionOptions& options);
+  // name  canonical: "model.layers.0.self_attn", with AttentionSite::names below it
+  // UserError when tp does not divide the heads or the kv heads, and when the options do not fit one another.
+  SelfAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                const AttentionSite& site);
 
   at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) override;
 
@@ -59,7 +50,8 @@ class SelfAttention : public AttentionLayer {
 
   at::Tensor norm_heads(const at::Tensor& qkv);
 
-  AttentionOptions options_;
+  int64_t head_dim_;
+  bool is_rotary_interleaved_;
   int64_t num_heads_, num_kv_heads_;  // of this rank
   SelectiveRecompute policy_;
   Kernels kernels_;

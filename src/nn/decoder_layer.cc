@@ -7,30 +7,38 @@ namespace megalith {
 namespace {
 
 std::unique_ptr<AttentionLayer> make_attention(const LayerContext& context, const std::string& name,
-                                               const DecoderLayerOptions& options) {
-  if (const auto* latent = std::get_if<LatentAttentionOptions>(&options.attention)) {
-    return std::make_unique<LatentAttention>(context, name, *latent);
+                                               const LayerOptions& options, const DecoderSite& site) {
+  if (options.multi_latent_attention) {
+    const LatentAttentionSite latent{.output_init_std = site.output_init_std, .layer = site.layer};
+    return std::make_unique<LatentAttention>(context, name, options, latent);
   }
-  return std::make_unique<SelfAttention>(context, name, std::get<AttentionOptions>(options.attention));
+  const AttentionSite heads{.names = site.attention,
+                            .is_transposed = site.is_transposed,
+                            .output_init_std = site.output_init_std,
+                            .layer = site.layer};
+  return std::make_unique<SelfAttention>(context, name, options, heads);
 }
 
 }  // namespace
 
-DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name, const DecoderLayerOptions& options)
+DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                           const DecoderSite& site)
     : name_(name),
       policy_(context.recompute),
-      input_norm_(context, name + "." + options.names.input_norm, options.hidden, options.norm),
-      attention_(make_attention(context, name + "." + options.names.attention, options)),
-      mlp_norm_(context, name + "." + options.names.mlp_norm, options.hidden, options.norm),
-      attention_dropout_(context, name + "." + options.names.attention + ".output", options.hidden_dropout),
-      mlp_dropout_(context, name + "." + options.names.mlp + ".output", options.hidden_dropout) {
-  const std::string mlp_name = name + "." + options.names.mlp;
-  if (const auto* experts = std::get_if<MoeOptions>(&options.mlp)) {
-    auto layer = std::make_unique<MoeLayer>(context, mlp_name, *experts);
+      input_norm_(context, name + "." + site.names.input_norm, options.hidden_size, options),
+      attention_(make_attention(context, name + "." + site.names.attention, options, site)),
+      mlp_norm_(context, name + "." + site.names.mlp_norm, options.hidden_size, options),
+      attention_dropout_(context, name + "." + site.names.attention + ".output", options.hidden_dropout),
+      mlp_dropout_(context, name + "." + site.names.mlp + ".output", options.hidden_dropout) {
+  const std::string mlp_name = name + "." + site.names.mlp;
+  if (site.has_experts) {
+    const MoeSite experts{.names = site.experts, .output_init_std = site.output_init_std, .layer = site.layer};
+    auto layer = std::make_unique<MoeLayer>(context, mlp_name, options, experts);
     experts_ = layer.get();
     mlp_ = std::move(layer);
   } else {
-    mlp_ = std::make_unique<Mlp>(context, mlp_name, std::get<MlpOptions>(options.mlp));
+    const MlpSite mlp{.names = site.mlp, .is_transposed = site.is_transposed, .output_init_std = site.output_init_std};
+    mlp_ = std::make_unique<Mlp>(context, mlp_name, options, mlp);
   }
   register_module(input_norm_);
   register_module(*attention_);

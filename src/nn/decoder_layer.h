@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <variant>
 
 #include "nn/attention.h"
 #include "nn/dropout.h"
@@ -21,19 +20,24 @@ struct DecoderNames {
   std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";
 };
 
-struct DecoderLayerOptions {
-  int64_t hidden = 0;  // h
-  std::variant<AttentionOptions, LatentAttentionOptions> attention;
-  std::variant<MlpOptions, MoeOptions> mlp;
-  NormOptions norm;
-  double hidden_dropout = 0;  // of what each block adds to the stream
+// What only the builder of a model knows.
+struct DecoderSite {
   DecoderNames names = {};
+  AttentionNames attention = {};
+  MlpNames mlp = {};
+  ExpertNames experts = {};
+  bool has_experts = false;    // a mixture of experts in the place of the MLP
+  bool is_transposed = false;  // the canonical weights of attention and the MLP are (in, out), as GPT-2's
+  double output_init_std = 0.02;
+  int64_t layer = 0;  // number in the whole model
 };
 
 class DecoderLayer : public Module {
  public:
-  // name  canonical: "model.layers.0", with DecoderLayerOptions::names below it
-  DecoderLayer(const LayerContext& context, const std::string& name, const DecoderLayerOptions& options);
+  // name  canonical: "model.layers.0", with DecoderSite::names below it
+  // Attention is latent with multi_latent_attention. UserError as the parts'.
+  DecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
+               const DecoderSite& site);
 
   const std::string& name() const { return name_; }
   // Null in a layer without experts.

@@ -16,8 +16,10 @@ namespace {
 // The experts that f counts for each token: those of its k largest scores, whatever groups and a bias made of them, as
 // Megatron-LM and DeepSeek-V3 have it. A forced choice counts as it is.
 at::Tensor counted_experts(const at::Tensor& scores, const at::Tensor& experts, const RouterOptions& options) {
-  if (options.is_balance_forced || (!options.has_expert_bias && options.num_groups == 0)) return experts;
-  return std::get<1>(at::topk(scores.detach(), options.topk, 1));
+  if (options.moe_router_force_load_balancing ||
+      (!options.moe_router_enable_expert_bias && !options.moe_router_num_groups))
+    return experts;
+  return std::get<1>(at::topk(scores.detach(), options.moe_router_topk, 1));
 }
 
 struct AttachFunction : torch::autograd::Function<AttachFunction> {
@@ -39,11 +41,14 @@ struct AttachFunction : torch::autograd::Function<AttachFunction> {
 }  // namespace
 
 bool has_balance_loss(const RouterOptions& options) {
-  return options.aux_loss_coeff != 0 &&
-         (options.balancing == RouterBalancing::kAuxLoss || options.balancing == RouterBalancing::kSeqAuxLoss);
+  const RouterBalancing balancing = options.moe_router_load_balancing_type;
+  return options.moe_aux_loss_coeff != 0 &&
+         (balancing == RouterBalancing::kAuxLoss || balancing == RouterBalancing::kSeqAuxLoss);
 }
 
-bool has_router_terms(const RouterOptions& options) { return has_balance_loss(options) || options.z_loss_coeff != 0; }
+bool has_router_terms(const RouterOptions& options) {
+  return has_balance_loss(options) || options.moe_z_loss_coeff.value_or(0) != 0;
+}
 
 namespace {
 
@@ -56,20 +61,21 @@ at::Tensor log_sum_exp(const at::Tensor& logits) {
 
 RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& experts, const RouterOptions& options,
                                  const MicrobatchTokens& tokens, std::string_view label) {
-  const int64_t e = options.num_experts;
+  const int64_t e = options.expert_count();
+  const double z_loss_coeff = options.moe_z_loss_coeff.value_or(0);
   at::Tensor counts, score_sums, z_sum;  // (q, e) twice, over q sequences or over all tokens (q = 1); (1)
   std::vector<at::Tensor> of_ranks;
   if (has_balance_loss(options)) {
     const auto sum = [&](const at::Tensor& x) {
-      const bool is_by_sequence = options.balancing == RouterBalancing::kSeqAuxLoss;
+      const bool is_by_sequence = options.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss;
       return is_by_sequence ? tokens.sum_by_sequence(x) : x.sum(0, /*keepdim=*/true);
     };
-    const at::Tensor scores = normalised_scores(logits, options.score);
+    const at::Tensor scores = normalised_scores(logits, options.moe_router_score_function);
     counts = sum(at::zeros_like(scores).scatter_(1, counted_experts(scores, experts, options), 1));
     score_sums = sum(scores);
     of_ranks = {counts.flatten(), score_sums.detach().flatten()};
   }
-  if (options.z_loss_coeff != 0) {
+  if (z_loss_coeff != 0) {
     z_sum = log_sum_exp(logits).square().sum().view({1});
     of_ranks.push_back(z_sum.detach());
   }
@@ -85,17 +91,17 @@ RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& exp
     const int64_t q = counts.size(0);
     // An empty microbatch has terms of zero.
     const auto length = static_cast<double>(std::max<int64_t>(tokens.num_tokens() / std::max<int64_t>(q, 1), 1));
-    const auto num_choices = static_cast<double>(options.topk * std::max<int64_t>(q, 1));
+    const auto num_choices = static_cast<double>(options.moe_router_topk * std::max<int64_t>(q, 1));
     const double factor = static_cast<double>(e) / (num_choices * length * length);
     const at::Tensor all_counts = all.narrow(0, 0, q * e).view({q, e}),
                      all_score_sums = all.narrow(0, q * e, q * e).view({q, e});
     terms.balance_loss = ((all_counts * all_score_sums).sum() * factor).to(logits.scalar_type());
-    add((all_counts.to(logits.scalar_type()) * score_sums).sum() * (options.aux_loss_coeff * factor));
+    add((all_counts.to(logits.scalar_type()) * score_sums).sum() * (options.moe_aux_loss_coeff * factor));
   }
   if (z_sum.defined()) {
     const double factor = 1 / static_cast<double>(std::max<int64_t>(tokens.num_tokens(), 1));
     terms.z_loss = (all.select(0, all.size(0) - 1) * factor).to(logits.scalar_type());
-    add(z_sum.sum() * (options.z_loss_coeff * factor));
+    add(z_sum.sum() * (z_loss_coeff * factor));
   }
   return terms;
 }

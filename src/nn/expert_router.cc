@@ -14,6 +14,7 @@
 #include "nn/expert_balance.h"
 #include "nn/function.h"
 #include "nn/microbatch_tokens.h"
+#include "nn/option_rules.h"
 #include "nn/router_selection.h"
 #include "ops/arguments.h"
 #include "ops/linear/linear.h"
@@ -21,30 +22,16 @@
 namespace megalith {
 namespace {
 
-void check_router_options(const RouterOptions& options) {
-  const auto require = [&](bool holds, const std::string& message, const std::string& remedy) {
-    if (!holds) throw UserError(fmt::format("{}: {}", options.weight_name, message), remedy);
-  };
-  require(options.topk >= 1 && options.topk <= options.num_experts,
-          fmt::format("moe_router_topk is {} of {} experts", options.topk, options.num_experts),
-          "choose at least one expert, and no more than there are");
-  if (options.num_groups > 0) {
-    require(options.num_experts % options.num_groups == 0,
-            fmt::format("{} experts are not {} equal groups", options.num_experts, options.num_groups),
-            "set moe_router_num_groups to a divisor of the number of experts");
-    require(options.topk_groups >= 1 && options.topk_groups <= options.num_groups &&
-                options.num_experts / options.num_groups * options.topk_groups >= options.topk,
-            fmt::format("{} of {} groups of {} experts have no {} experts", options.topk_groups, options.num_groups,
-                        options.num_experts / options.num_groups, options.topk),
-            "set moe_router_group_topk so that the groups it keeps have moe_router_topk experts");
+at::ScalarType product_dtype(RouterPrecision precision, at::ScalarType of_model) {
+  switch (precision) {
+    case RouterPrecision::kFp32:
+      return at::kFloat;
+    case RouterPrecision::kFp64:
+      return at::kDouble;
+    case RouterPrecision::kModel:
+      break;
   }
-  require(!options.has_expert_bias || options.score == RouterScore::kSigmoid, "an expert bias is for sigmoid scores",
-          "set moe_router_score_function to sigmoid");
-  require(options.balancing != RouterBalancing::kSinkhorn || (options.num_groups == 0 && !options.has_expert_bias),
-          "sinkhorn knows neither groups of experts nor an expert bias",
-          "choose another moe_router_load_balancing_type, or leave them out");
-  require(options.capacity_factor != 0.0, "moe_expert_capacity_factor 0 would drop every token",
-          "leave it out for experts without a limit");
+  return of_model;
 }
 
 // Uniform numbers of 1 - eps to 1 + eps by token and channel: (n, h) for row_ids (n).
@@ -126,29 +113,30 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
   }
 };
 
-ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& options)
+ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& options, const RouterSite& site)
     : options_(options),
+      site_(site),
       groups_(context.groups),
       kernels_(context.kernels),
-      jitter_key_(make_philox_key(context.seed, "jitter." + options.weight_name)),
-      product_dtype_(options.dtype.value_or(context.dtype)),
+      jitter_key_(make_philox_key(context.seed, "jitter." + site.weight_name)),
+      product_dtype_(product_dtype(options.moe_router_dtype, context.dtype)),
       weight_dtype_(ops::wide_dtype(context.dtype)),
       score_dtype_(product_dtype_ == at::kDouble ? at::kDouble : weight_dtype_) {
-  check_router_options(options);
-  Placement weight = Placement::whole(options.weight_name, {options.num_experts, options.hidden});
+  require_options(site.weight_name, options, check_router);
+  Placement weight = Placement::whole(site.weight_name, {options.expert_count(), site.hidden});
   weight.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
   weight.partial_axes = {Axis::kDp, Axis::kCp};
   // Tokens are split over tp here even where the layers around have all of them on every rank.
   if (groups_->tp->size() > 1) weight.partial_axes.insert(Axis::kTp);
-  weight_ = &register_parameter(options.weight_name, std::move(weight),
+  weight_ = &register_parameter(site.weight_name, std::move(weight),
                                 {.dtype = context.dtype,
                                  .device = context.device,
-                                 .init = Init::normal(options.init_std),
+                                 .init = Init::normal(site.init_std),
                                  .role = ParameterRole::kRouter});
-  if (!options.has_expert_bias) return;
-  Placement bias = Placement::whole(options.bias_name, {options.num_experts});
+  if (!options.moe_router_enable_expert_bias) return;
+  Placement bias = Placement::whole(site.bias_name, {options.expert_count()});
   bias.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
-  bias_ = &register_parameter(options.bias_name, std::move(bias),
+  bias_ = &register_parameter(site.bias_name, std::move(bias),
                               {.dtype = weight_dtype_,
                                .device = context.device,
                                .init = Init::constant(0),
@@ -158,8 +146,8 @@ ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& opt
 }
 
 ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardContext& forward, int64_t num_tokens) {
-  MEGALITH_CHECK(x.dim() == 2 && x.size(1) == options_.hidden, "{}: x has {} dims and {} channels of {}",
-                 options_.weight_name, x.dim(), x.size(-1), options_.hidden);
+  MEGALITH_CHECK(x.dim() == 2 && x.size(1) == site_.hidden, "{}: x has {} dims and {} channels of {}",
+                 site_.weight_name, x.dim(), x.size(-1), site_.hidden);
   const MicrobatchTokens tokens(*groups_, forward, x.size(0), num_tokens);
   // From here to the result rows are tokens: padding is neither routed nor counted.
   const at::Tensor logits = compute_logits(x, forward, tokens);
@@ -182,15 +170,15 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   const bool attaches = forward.objective_scale != 0 && is_recording({logits});
   RouterTerms terms;
   if (has_router_terms(options_) && (attaches || forward.expert_records != nullptr)) {
-    terms = compute_router_terms(logits, experts, options_, tokens, options_.weight_name + " balance");
+    terms = compute_router_terms(logits, experts, options_, tokens, site_.weight_name + " balance");
   }
   if (attaches && terms.objective.defined()) {
     result.x = attach_objective(x, terms.objective * forward.objective_scale);
   }
   if (forward.expert_records != nullptr) {
-    ExpertRecord& record = (*forward.expert_records)[options_.layer];
+    ExpertRecord& record = (*forward.expert_records)[site_.layer];
     record = {};
-    record.counts = at::zeros({experts.size(0), options_.num_experts}, experts.options().dtype(at::kBool))
+    record.counts = at::zeros({experts.size(0), options_.expert_count()}, experts.options().dtype(at::kBool))
                         .scatter_(1, experts, true)
                         .sum(0);
     if (terms.balance_loss.defined()) record.balance_loss = terms.balance_loss.to(weight_dtype_);
@@ -203,12 +191,12 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
 at::Tensor ExpertRouter::compute_logits(const at::Tensor& x, const ForwardContext& forward,
                                         const MicrobatchTokens& tokens) {
   at::Tensor input = tokens.num_real() == x.size(0) ? x : x.narrow(0, 0, tokens.num_real());
-  if (options_.input_jitter_eps != 0 && forward.is_training) {
-    MEGALITH_CHECK(forward.row_ids.defined(), "{}: jitter needs the global numbers of the tokens",
-                   options_.weight_name);
+  const double jitter_eps = options_.moe_input_jitter_eps.value_or(0);
+  if (jitter_eps != 0 && forward.is_training) {
+    MEGALITH_CHECK(forward.row_ids.defined(), "{}: jitter needs the global numbers of the tokens", site_.weight_name);
     const at::Tensor row_ids = forward.row_ids.reshape({-1}).narrow(0, tokens.first(), tokens.num_real());
     const auto draw = product_dtype_ == at::kDouble ? draw_jitter<double> : draw_jitter<float>;
-    const at::Tensor noise = draw(row_ids, options_.hidden, options_.input_jitter_eps, jitter_key_);
+    const at::Tensor noise = draw(row_ids, site_.hidden, jitter_eps, jitter_key_);
     input = input.to(product_dtype_) * noise.to(x.device(), product_dtype_);
   }
   if (!is_recording({input, weight_->value()})) return RouterFunction::compute(*this, input);
@@ -218,14 +206,14 @@ at::Tensor ExpertRouter::compute_logits(const at::Tensor& x, const ForwardContex
 at::Tensor ExpertRouter::choose(const at::Tensor& logits, const ForwardContext& forward,
                                 const MicrobatchTokens& tokens) const {
   const at::NoGradGuard no_grad;
-  const int64_t k = options_.topk;
-  if (options_.is_balance_forced) {
+  const int64_t k = options_.moe_router_topk;
+  if (options_.moe_router_force_load_balancing) {
     const auto integers = logits.options().dtype(at::kLong);
     const at::Tensor numbers = tokens.part(at::arange(tokens.num_tokens(), integers).unsqueeze(1));
-    return (numbers * k + at::arange(k, integers)).remainder(options_.num_experts);
+    return (numbers * k + at::arange(k, integers)).remainder(options_.expert_count());
   }
-  if (options_.balancing == RouterBalancing::kSinkhorn && forward.is_training) {
-    const at::Tensor shares = sinkhorn(tokens.gathered(logits, options_.weight_name + " logits"));
+  if (options_.moe_router_load_balancing_type == RouterBalancing::kSinkhorn && forward.is_training) {
+    const at::Tensor shares = sinkhorn(tokens.gathered(logits, site_.weight_name + " logits"));
     return tokens.part(std::get<1>(at::topk(shares, k, 1)));
   }
   return select_experts(logits, bias_ == nullptr ? at::Tensor() : bias_->data(), options_);
@@ -233,9 +221,9 @@ at::Tensor ExpertRouter::choose(const at::Tensor& logits, const ForwardContext& 
 
 at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,
                                               const MicrobatchTokens& tokens) const {
-  const int64_t k = options_.topk, e = options_.num_experts;
-  const std::string label = options_.weight_name + " choices";
-  if (options_.drop_policy == DropPolicy::kPosition) {
+  const int64_t k = options_.moe_router_topk, e = options_.expert_count();
+  const std::string label = site_.weight_name + " choices";
+  if (options_.moe_token_drop_policy == DropPolicy::kPosition) {
     // In Megatron-LM's order: its activations are (s, b, h), so a microbatch's sequences lose their ends alike.
     const at::Tensor all = tokens.by_position(tokens.gathered(experts, label));
     return tokens.part(tokens.by_sequence(within_capacity(all, {}, e, capacity)));
@@ -251,7 +239,7 @@ at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const a
 
 double ExpertRouter::own_forward_flops(const CostShape& shape) const {
   const int64_t tokens = div_up(shape.b * shape.s, groups_->tp->size());
-  return 2 * static_cast<double>(tokens) * static_cast<double>(options_.num_experts * options_.hidden);
+  return 2 * static_cast<double>(tokens) * static_cast<double>(options_.expert_count() * site_.hidden);
 }
 
 void update_expert_bias(Parameter& bias, const at::Tensor& counts, double rate) {

@@ -26,10 +26,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
-#include "nn/expert_kinds.h"
+#include "nn/expert_options.h"
 #include "nn/forward.h"
 #include "nn/module.h"
 
@@ -37,23 +36,11 @@ namespace megalith {
 
 class MicrobatchTokens;  // nn/microbatch_tokens.h
 
-struct RouterOptions {
+// What only the builder of a model knows.
+struct RouterSite {
   std::string weight_name;  // canonical, "model.layers.0.mlp.gate.weight"
   std::string bias_name;    // of the expert bias: "model.layers.0.mlp.gate.e_score_correction_bias"
-  int64_t hidden = 0, num_experts = 0, topk = 2;
-  RouterScore score = RouterScore::kSoftmax;
-  bool is_pre_softmax = false;
-  std::optional<at::ScalarType> dtype;      // of the product and what follows; unset: the product in the model's dtype
-  int64_t num_groups = 0, topk_groups = 0;  // 0: experts are in no groups
-  GroupScore group_score = GroupScore::kTopSum;
-  double scaling_factor = 1;
-  bool has_expert_bias = false;  // a float32 parameter that is not trained: update_expert_bias() moves it
-  RouterBalancing balancing = RouterBalancing::kNone;
-  double aux_loss_coeff = 0, z_loss_coeff = 0;
-  double input_jitter_eps = 0;     // in training, the router sees x times uniform numbers of 1 - eps to 1 + eps
-  bool is_balance_forced = false;  // token i goes to experts i k, i k + 1, … (mod e): for benchmarks
-  std::optional<double> capacity_factor;
-  DropPolicy drop_policy = DropPolicy::kProbability;
+  int64_t hidden = 0;
   double init_std = 0.02;
   int64_t layer = 0;  // number in the whole model
 };
@@ -61,7 +48,7 @@ struct RouterOptions {
 class ExpertRouter : public Module {
  public:
   // UserError when the options do not fit one another.
-  ExpertRouter(const LayerContext& context, const RouterOptions& options);
+  ExpertRouter(const LayerContext& context, const RouterOptions& options, const RouterSite& site);
 
   struct Routing {
     at::Tensor experts;  // (t, k) int64, in the order of their choice
@@ -83,7 +70,6 @@ class ExpertRouter : public Module {
   };
   Result forward(const at::Tensor& x, const ForwardContext& forward, int64_t num_tokens);
 
-  const RouterOptions& options() const { return options_; }
   Parameter& weight() { return *weight_; }
   Parameter* expert_bias() { return bias_; }
 
@@ -100,6 +86,7 @@ class ExpertRouter : public Module {
                                   const MicrobatchTokens& tokens) const;
 
   RouterOptions options_;
+  RouterSite site_;
   const Groups* groups_;
   Kernels kernels_;
   uint64_t jitter_key_;

@@ -10,6 +10,7 @@
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
 #include "nn/moe_layer.h"
+#include "nn/option_rules.h"
 
 namespace megalith {
 
@@ -87,43 +88,44 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
 
 namespace {
 
-int64_t experts_of_rank(const MoeOptions& options, int ep) {
-  if (options.num_experts % ep == 0) return options.num_experts / ep;
-  throw UserError(fmt::format("expert_model_parallel_size {} does not divide num_experts {}", ep, options.num_experts),
-                  fmt::format("set expert_model_parallel_size to a divisor of {}", options.num_experts));
+int64_t experts_of_rank(int64_t num_experts, int ep) {
+  if (num_experts % ep == 0) return num_experts / ep;
+  throw UserError(fmt::format("expert_model_parallel_size {} does not divide num_experts {}", ep, num_experts),
+                  fmt::format("set expert_model_parallel_size to a divisor of {}", num_experts));
 }
 
-int64_t expert_width_of_rank(const MoeOptions& options, int etp) {
-  if (options.ffn % etp == 0) return options.ffn / etp;
-  throw UserError(
-      fmt::format("expert_tensor_parallel_size {} does not divide moe_ffn_hidden_size {}", etp, options.ffn),
-      fmt::format("set expert_tensor_parallel_size to a divisor of {}", options.ffn));
+int64_t expert_width_of_rank(int64_t ffn, int etp) {
+  if (ffn % etp == 0) return ffn / etp;
+  throw UserError(fmt::format("expert_tensor_parallel_size {} does not divide moe_ffn_hidden_size {}", etp, ffn),
+                  fmt::format("set expert_tensor_parallel_size to a divisor of {}", ffn));
 }
 
 // Rows of this rank for each of its b * s tokens, when all experts get as many.
-double expert_rows_per_token(const Groups& groups, const MoeOptions& options) {
+double expert_rows_per_token(const Groups& groups, const RouterOptions& options) {
   // The etp x ep ranks have b s / tp tokens each, and every ep rank gets 1 / ep of all their pairs. The capacity is
-  // capacity_factor times as many rows: padding fills it, otherwise it is a limit.
-  const double balanced = static_cast<double>(options.router.topk) * groups.etp->size() / groups.tp->size();
-  if (!options.router.capacity_factor) return balanced;
-  return balanced *
-         (options.pads_to_capacity ? *options.router.capacity_factor : std::min(1.0, *options.router.capacity_factor));
+  // moe_expert_capacity_factor times as many rows: padding fills it, otherwise it is a limit.
+  const double balanced = static_cast<double>(options.moe_router_topk) * groups.etp->size() / groups.tp->size();
+  if (!options.has_capacity()) return balanced;
+  const double factor = *options.moe_expert_capacity_factor;
+  return balanced * (options.moe_pad_expert_input_to_capacity ? factor : std::min(1.0, factor));
 }
 
 }  // namespace
 
-GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& name, const MoeOptions& options)
-    : activation_(options.activation),
+GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                               const MoeSite& site)
+    : activation_(site.activation.value_or(ops::ExpertActivation{options.activation(), options.swiglu})),
       kernels_(context.kernels),
       recipe_(recipe_of(context)),
       etp_(context.groups->etp.get()),
       deferred_(context.deferred_gradients),
       policy_(context.recompute),
-      num_local_(experts_of_rank(options, context.groups->ep->size())),
-      ffn_(expert_width_of_rank(options, context.groups->etp->size())),
+      num_local_(experts_of_rank(options.expert_count(), context.groups->ep->size())),
+      ffn_(expert_width_of_rank(options.expert_ffn_size(), context.groups->etp->size())),
       rows_per_token_(expert_rows_per_token(*context.groups, options)) {
+  require_options(name, options, check_mlp);
   const Groups& groups = *context.groups;
-  const int64_t h = options.hidden, f = options.ffn, first_column = groups.etp->rank() * ffn_;
+  const int64_t h = options.hidden_size, f = options.expert_ffn_size(), first_column = groups.etp->rank() * ffn_;
   Placement up, down;
   for (int64_t j = 0; j < num_local_; ++j) {
     const std::string expert = fmt::format("{}.experts.{}.", name, groups.ep->rank() * num_local_ + j);
@@ -133,12 +135,10 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
       up.local_shape[0] += ffn_;
     };
     if (j == 0) up.local_shape = {0, h};
-    if (activation_.is_gated) add_rows(options.names.gate);
-    add_rows(options.names.up);
-    down.pieces.push_back({expert + options.names.down + ".weight",
-                           {h, f},
-                           Box{{0, first_column}, {h, ffn_}},
-                           Box{{j * h, 0}, {h, ffn_}}});
+    if (activation_.is_gated) add_rows(site.names.gate);
+    add_rows(site.names.up);
+    down.pieces.push_back(
+        {expert + site.names.down + ".weight", {h, f}, Box{{0, first_column}, {h, ffn_}}, Box{{j * h, 0}, {h, ffn_}}});
   }
   down.local_shape = {num_local_ * h, ffn_};
   // Where the experts are cut as the dense layers are, their gradients travel with the dense ones'.
@@ -148,12 +148,12 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
 
   ParameterOptions parameter{.dtype = context.dtype,
                              .device = context.device,
-                             .init = Init::normal(options.init_std),
+                             .init = Init::normal(options.init_method_std),
                              .role = ParameterRole::kMatrix};
   gate_up_ =
       &register_parameter(name + (activation_.is_gated ? ".experts.gate_up_proj" : ".experts.up_proj") + ".weight",
                           std::move(up), parameter);
-  parameter.init = Init::normal(options.output_init_std);
+  parameter.init = Init::normal(site.output_init_std);
   down_ = &register_parameter(name + ".experts.down_proj.weight", std::move(down), parameter);
 }
 

@@ -11,11 +11,15 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/function.h"
+#include "nn/option_rules.h"
 #include "ops/rotary/rotary.h"
 
 namespace megalith {
 
 namespace {
+
+// Hugging Face's classes take this epsilon whatever rms_norm_eps says.
+constexpr NormOptions kLatentNorm{.normalization = Normalization::kRmsNorm, .norm_epsilon = 1e-6};
 
 // The part of a key that all heads read: every tp rank's heads send it a gradient.
 struct SharedKeyFunction : torch::autograd::Function<SharedKeyFunction> {
@@ -102,10 +106,10 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     const Core core = kept.take();
     const at::Tensor dout = gradients[0].contiguous().view(core.out.sizes());
     const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core);
-    const int64_t tokens = call.b * call.s, nope = layer.options_.nope_dim, rope = layer.options_.rope_dim;
+    const int64_t tokens = call.b * call.s, nope = layer.nope_dim_, rope = layer.rope_dim_;
     const auto unrotated = [&, angles = &call.angles](const at::Tensor& dy) {
       if (!angles->cos.defined()) return dy;
-      return ops::rotary_backward(dy, angles->cos, angles->sin, layer.options_.is_rotary_interleaved, layer.kernels_);
+      return ops::rotary_backward(dy, angles->cos, angles->sin, layer.is_rotary_interleaved_, layer.kernels_);
     };
     const at::Tensor dq_rope = d.dq.narrow(3, nope, rope);
     if (call.angles.cos.defined()) dq_rope.copy_(unrotated(dq_rope));  // in attention's own result
@@ -117,60 +121,63 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
   // Queries and keys with their rotary parts behind the others; all contiguous copies, or views would keep the whole
   // projections alive.
   static Core assemble(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
-    const LatentAttentionOptions& options = layer.options_;
-    const int64_t b = call.b, s = call.s, n = layer.num_heads_, nope = options.nope_dim, rope = options.rope_dim;
+    const int64_t b = call.b, s = call.s, n = layer.num_heads_, nope = layer.nope_dim_, rope = layer.rope_dim_;
     const auto rotated = [&](const at::Tensor& part) {
       if (!call.angles.cos.defined()) return part;
-      return ops::rotary(part, call.angles.cos, call.angles.sin, options.is_rotary_interleaved, layer.kernels_);
+      return ops::rotary(part, call.angles.cos, call.angles.sin, layer.is_rotary_interleaved_, layer.kernels_);
     };
-    const at::Tensor q = x.q.view({b, s, n, nope + rope}), kv = x.kv.view({b, s, n, nope + options.v_dim});
+    const at::Tensor q = x.q.view({b, s, n, nope + rope}), kv = x.kv.view({b, s, n, nope + layer.v_dim_});
     const at::Tensor key_rope = rotated(x.key.view({b, s, 1, rope})).expand({b, s, n, rope});
     return {.q = at::cat({q.narrow(3, 0, nope), rotated(q.narrow(3, nope, rope))}, 3),
             .k = at::cat({kv.narrow(3, 0, nope), key_rope}, 3),
-            .v = kv.narrow(3, nope, options.v_dim).contiguous(),
+            .v = kv.narrow(3, nope, layer.v_dim_).contiguous(),
             .out = {},
             .lse = {}};
   }
 };
 
-LatentAttention::LatentAttention(const LayerContext& context, const std::string& name,
-                                 const LatentAttentionOptions& options)
-    : options_(options),
+LatentAttention::LatentAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                                 const LatentAttentionSite& site)
+    : kv_rank_(options.kv_lora_rank),
+      nope_dim_(options.qk_head_dim),
+      rope_dim_(options.qk_pos_emb_head_dim),
+      v_dim_(options.v_head_dim),
+      is_rotary_interleaved_(site.is_rotary_interleaved),
       name_(name),
       tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
-      num_heads_(heads_of_rank(options.num_heads, context, "num_attention_heads")),
+      num_heads_(heads_of_rank(options.num_attention_heads, context, "num_attention_heads")),
       policy_(context.recompute),
       kernels_(context.kernels),
-      core_(context, name, options.layer,
-            options.softmax_factor / std::sqrt(static_cast<double>(options.nope_dim + options.rope_dim)),
-            options.dropout, num_heads_, num_heads_),
-      kv_down_(context, name + ".kv_a_proj_with_mqa", options.hidden, options.kv_rank + options.rope_dim,
-               {.init_std = options.init_std}),
-      kv_up_(context, name + ".kv_b_proj", options.kv_rank, options.num_heads * (options.nope_dim + options.v_dim),
-             {.role = LinearRole::kColumn, .init_std = options.init_std}),
-      output_(context, name + ".o_proj", options.num_heads * options.v_dim, options.hidden,
-              {.role = LinearRole::kRow, .init_std = options.output_init_std}) {
-  const int64_t q_rows = options.num_heads * (options.nope_dim + options.rope_dim);
-  const NormOptions norm{.kind = NormKind::kRms, .eps = options.latent_norm_eps};
-  const LinearOptions column{.role = LinearRole::kColumn, .init_std = options.init_std};
-  if (options.q_rank == 0) {
-    q_ = std::make_unique<Linear>(context, name + ".q_proj", options.hidden, q_rows, column);
+      core_(context, name, site.layer, options.softmax_factor() / std::sqrt(static_cast<double>(nope_dim_ + rope_dim_)),
+            options.attention_dropout, num_heads_, num_heads_),
+      kv_down_(context, name + ".kv_a_proj_with_mqa", options.hidden_size, kv_rank_ + rope_dim_,
+               {.init_std = options.init_method_std}),
+      kv_up_(context, name + ".kv_b_proj", kv_rank_, options.num_attention_heads * (nope_dim_ + v_dim_),
+             {.role = LinearRole::kColumn, .init_std = options.init_method_std}),
+      output_(context, name + ".o_proj", options.num_attention_heads * v_dim_, options.hidden_size,
+              {.role = LinearRole::kRow, .init_std = site.output_init_std}) {
+  require_options(name, options, check_latent);
+  const int64_t q_rows = options.num_attention_heads * (nope_dim_ + rope_dim_);
+  const LinearOptions column{.role = LinearRole::kColumn, .init_std = options.init_method_std};
+  if (!options.q_lora_rank) {
+    q_ = std::make_unique<Linear>(context, name + ".q_proj", options.hidden_size, q_rows, column);
     register_module(*q_);
   } else {
-    q_down_ = std::make_unique<Linear>(context, name + ".q_a_proj", options.hidden, options.q_rank,
-                                       LinearOptions{.init_std = options.init_std});
-    q_up_ = std::make_unique<Linear>(context, name + ".q_b_proj", options.q_rank, q_rows, column);
+    const int64_t q_rank = *options.q_lora_rank;
+    q_down_ = std::make_unique<Linear>(context, name + ".q_a_proj", options.hidden_size, q_rank,
+                                       LinearOptions{.init_std = options.init_method_std});
+    q_up_ = std::make_unique<Linear>(context, name + ".q_b_proj", q_rank, q_rows, column);
     register_module(*q_down_);
-    if (options.has_latent_norms) {
-      q_norm_ = std::make_unique<Norm>(context, name + ".q_a_layernorm", options.q_rank, norm);
+    if (options.qk_layernorm) {
+      q_norm_ = std::make_unique<Norm>(context, name + ".q_a_layernorm", q_rank, kLatentNorm);
       register_module(*q_norm_);
     }
     register_module(*q_up_);
   }
   register_module(kv_down_);
-  if (options.has_latent_norms) {
-    kv_norm_ = std::make_unique<Norm>(context, name + ".kv_a_layernorm", options.kv_rank, norm);
+  if (options.qk_layernorm) {
+    kv_norm_ = std::make_unique<Norm>(context, name + ".kv_a_layernorm", kv_rank_, kLatentNorm);
     register_module(*kv_norm_);
   }
   register_module(kv_up_);
@@ -194,13 +201,13 @@ at::Tensor LatentAttention::forward(const Activation& x, const ForwardContext& f
 
 // From the results of the first projections, which are all that is kept with SelectiveRecompute::latent_up.
 LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, const at::Tensor& latent) {
-  const std::vector<at::Tensor> parts = latent.split_with_sizes({options_.kv_rank, options_.rope_dim}, 1);
+  const std::vector<at::Tensor> parts = latent.split_with_sizes({kv_rank_, rope_dim_}, 1);
   Activation queries = q, values = parts[0].contiguous();
   const Kept kept_latent = policy_.latent_up ? Kept(latent) : Kept();
   if (policy_.latent_up) {
     queries.kept = Kept(q);
     values.kept =
-        kept_latent.then([rank = options_.kv_rank](const at::Tensor& x) { return x.narrow(1, 0, rank).contiguous(); });
+        kept_latent.then([rank = kv_rank_](const at::Tensor& x) { return x.narrow(1, 0, rank).contiguous(); });
   }
   if (kv_norm_) values = normed(*kv_norm_, values);
   Projections up{.q = q, .kv = kv_up_.forward(values), .key = {}};
@@ -215,7 +222,7 @@ LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, co
   up.again = [this, kv_again, q_again, kept_latent] {
     Projections second{.q = {}, .kv = kv_again.get(), .key = {}};
     second.q = q_again.get();
-    second.key = share_key(kept_latent.get().narrow(1, options_.kv_rank, options_.rope_dim));
+    second.key = share_key(kept_latent.get().narrow(1, kv_rank_, rope_dim_));
     return second;
   };
   return up;
@@ -253,7 +260,7 @@ at::Tensor LatentAttention::attend_with_cache(const Projections& projections, co
 
 double LatentAttention::own_forward_flops(const CostShape& shape) const {
   const int64_t pairs = shape.b * shape.s * shape.s * core_.cp_size();
-  return 2 * static_cast<double>(pairs * num_heads_ * (options_.nope_dim + options_.rope_dim + options_.v_dim));
+  return 2 * static_cast<double>(pairs * num_heads_ * (nope_dim_ + rope_dim_ + v_dim_));
 }
 
 }  // namespace megalith

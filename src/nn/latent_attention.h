@@ -22,31 +22,26 @@
 #include <string>
 
 #include "nn/attention_core.h"
+#include "nn/layer_options.h"
 #include "nn/layer_parts.h"
 #include "nn/norm.h"
 
 namespace megalith {
 
-struct LatentAttentionOptions {
-  int64_t hidden = 0, num_heads = 0;
-  int64_t q_rank = 0;  // q_lora_rank; 0: queries are projected at once
-  int64_t kv_rank = 512;
-  int64_t nope_dim = 128, rope_dim = 64, v_dim = 128;
-  bool has_latent_norms = true;  // of both latents (Megatron's qk_layernorm)
-  double latent_norm_eps = 1e-6;
-  double softmax_factor = 1;  // times (d_n + d_r)^-1/2; YaRN's squared scale
-  double dropout = 0;
+// What only the builder of a model knows.
+struct LatentAttentionSite {
   bool is_rotary_interleaved = true;  // pairs (2i, 2i + 1), as published weights have them
-  double init_std = 0.02, output_init_std = 0.02;
-  int64_t layer = 0;
+  double output_init_std = 0.02;
+  int64_t layer = 0;  // number in the whole model: the slot of the KV cache
 };
 
 class LatentAttention : public AttentionLayer {
  public:
   // name  canonical: "model.layers.0.self_attn", with q_proj or q_a_proj, q_a_layernorm, q_b_proj, and
   //       kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj below it
-  // UserError when tp does not divide the heads.
-  LatentAttention(const LayerContext& context, const std::string& name, const LatentAttentionOptions& options);
+  // UserError when tp does not divide the heads, and when the options do not fit one another.
+  LatentAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                  const LatentAttentionSite& site);
 
   at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) override;
 
@@ -70,7 +65,8 @@ class LatentAttention : public AttentionLayer {
   at::Tensor attend_with_cache(const Projections& projections, const ForwardContext& forward, const Call& call) const;
   at::Tensor share_key(const at::Tensor& key) const;
 
-  LatentAttentionOptions options_;
+  int64_t kv_rank_, nope_dim_, rope_dim_, v_dim_;
+  bool is_rotary_interleaved_;
   std::string name_;
   Group* tp_;
   bool is_sequence_parallel_;

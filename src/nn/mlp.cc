@@ -3,6 +3,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/activation.h"
+#include "nn/option_rules.h"
 
 namespace megalith {
 
@@ -14,35 +15,42 @@ void check_width(int64_t ffn, int tp) {
                   fmt::format("set tensor_model_parallel_size to a divisor of {}", ffn));
 }
 
-std::vector<LinearPart> up_parts(const LayerContext& context, const std::string& name, const MlpOptions& options) {
-  check_width(options.ffn, context.groups->tp->size());
-  const LinearPart up{name + "." + options.names.up, options.ffn};
-  if (!options.is_gated) return {up};
-  return {{name + "." + options.names.gate, options.ffn}, up};
+std::vector<LinearPart> up_parts(const LayerContext& context, const std::string& name, int64_t ffn, bool is_gated,
+                                 const MlpNames& names) {
+  check_width(ffn, context.groups->tp->size());
+  const LinearPart up{name + "." + names.up, ffn};
+  if (!is_gated) return {up};
+  return {{name + "." + names.gate, ffn}, up};
+}
+
+// The form of the options, which fit one another.
+ops::ExpertActivation activation_of(const std::string& name, const LayerOptions& options) {
+  require_options(name, options, check_mlp);
+  return {.kind = options.activation(), .is_gated = options.swiglu};
 }
 
 }  // namespace
 
 // The biases are added by the linears, whose products end with them at no cost, so the activations get none to add.
-Mlp::Mlp(const LayerContext& context, const std::string& name, const MlpOptions& options)
-    : activation_(options.activation),
-      is_gated_(options.is_gated),
+Mlp::Mlp(const LayerContext& context, const std::string& name, const LayerOptions& options, const MlpSite& site)
+    : activation_(site.activation ? *site.activation : activation_of(name, options)),
       kernels_(context.kernels),
       policy_(context.recompute),
-      up_(context, name + "." + (is_gated_ ? "gate_up_proj" : options.names.up), options.hidden,
-          up_parts(context, name, options),
+      up_(context, name + "." + (activation_.is_gated ? "gate_up_proj" : site.names.up), options.hidden_size,
+          up_parts(context, name, site.ffn.value_or(options.ffn_size()), activation_.is_gated, site.names),
           {.role = LinearRole::kColumn,
-           .has_bias = options.has_bias,
-           .is_transposed = options.is_transposed,
-           .init_std = options.init_std}),
-      down_(context, name + "." + options.names.down, options.ffn, options.hidden,
+           .has_bias = options.has_linear_bias(),
+           .is_transposed = site.is_transposed,
+           .init_std = options.init_method_std}),
+      down_(context, name + "." + site.names.down, site.ffn.value_or(options.ffn_size()), options.hidden_size,
             {.role = LinearRole::kRow,
-             .has_bias = options.has_bias,
-             .is_transposed = options.is_transposed,
-             .init_std = options.output_init_std}) {
-  MEGALITH_CHECK(
-      is_gated_ ? activation_ != ops::ActivationKind::kSquaredRelu : activation_ != ops::ActivationKind::kSilu,
-      "{}: {}", name, is_gated_ ? "squared ReLU with a gate" : "SiLU without a gate");
+             .has_bias = options.has_linear_bias(),
+             .is_transposed = site.is_transposed,
+             .init_std = site.output_init_std}) {
+  const ops::ActivationKind other =
+      activation_.is_gated ? ops::ActivationKind::kSquaredRelu : ops::ActivationKind::kSilu;
+  MEGALITH_CHECK(activation_.kind != other, "{}: {}", name,
+                 activation_.is_gated ? "squared ReLU with a gate" : "SiLU without a gate");
   register_module(up_);
   register_module(down_);
 }
@@ -50,7 +58,8 @@ Mlp::Mlp(const LayerContext& context, const std::string& name, const MlpOptions&
 at::Tensor Mlp::forward(const Activation& x, const ForwardContext& /*forward*/) {
   Activation up = up_.forward(x);
   if (policy_.mlp) up.kept = up_.again(x.keep());
-  return down_.forward(activated(up, activation_, is_gated_, kernels_, policy_.mlp || policy_.mlp_activation));
+  return down_.forward(
+      activated(up, activation_.kind, activation_.is_gated, kernels_, policy_.mlp || policy_.mlp_activation));
 }
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "nn/option_rules.h"
 #include "nn/recompute.h"
 #include "nn/token_exchange.h"
 
@@ -15,24 +16,20 @@ namespace megalith {
 
 namespace {
 
-MoeOptions complete_options(MoeOptions options, const LayerContext& context, const std::string& name) {
-  options.router.weight_name = name + "." + options.names.router + ".weight";
-  options.router.bias_name = name + "." + options.names.bias;
-  options.router.hidden = options.shared.hidden = options.hidden;
-  options.router.num_experts = options.num_experts;
-  options.shared.ffn = options.shared_ffn;
-  return options;
+RouterSite router_site(const std::string& name, const LayerOptions& options, const MoeSite& site) {
+  return {.weight_name = name + "." + site.names.router + ".weight",
+          .bias_name = name + "." + site.names.bias,
+          .hidden = options.hidden_size,
+          .init_std = options.init_method_std,
+          .layer = site.layer};
 }
 
 // Rows that an expert is padded to, in capacities of one microbatch: as many as there are microbatches whose tokens the
 // ranks of etp x ep have. These ranks follow one another in the order tp, cp, dp, so they are a part of one
 // microbatch's ranks or those of several.
-int64_t num_padded_capacities(const LayerContext& context, const MoeOptions& options) {
-  if (!options.pads_to_capacity) return 0;
-  if (!options.router.capacity_factor) {
-    throw UserError("moe_pad_expert_input_to_capacity without moe_expert_capacity_factor",
-                    "set moe_expert_capacity_factor, or leave the padding out");
-  }
+int64_t num_padded_capacities(const LayerContext& context, const std::string& name, const RouterOptions& options) {
+  require_options(name, options, check_capacity);
+  if (!options.moe_pad_expert_input_to_capacity) return 0;
   const int64_t sharing = context.groups->tp_cp->size(), ranks = context.groups->etp_ep->size();
   if (ranks % sharing != 0 && sharing % ranks != 0) {
     throw UserError(fmt::format("moe_pad_expert_input_to_capacity with microbatches on {} ranks each "
@@ -53,20 +50,23 @@ LayerContext shared_expert_context(LayerContext context) {
 
 }  // namespace
 
-MoeLayer::MoeLayer(const LayerContext& context, const std::string& name, const MoeOptions& options)
+MoeLayer::MoeLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                   const MoeSite& site)
     : name_(name),
-      options_(complete_options(options, context, name)),
       tp_(context.groups->tp),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       policy_(context.recompute),
-      num_capacities_(num_padded_capacities(context, options_)),
-      router_(context, options_.router),
-      dispatcher_(context, options_.dispatcher, name, options_.num_experts),
-      experts_(context, name, options_) {
+      num_capacities_(num_padded_capacities(context, name, options)),
+      router_(context, options, router_site(name, options, site)),
+      dispatcher_(context, options.dispatcher(), name, options.expert_count()),
+      experts_(context, name, options, site),
+      overlaps_shared_expert_(options.moe_shared_expert_overlap) {
   register_module(router_);
   register_module(experts_);
-  if (options_.shared_ffn == 0) return;
-  shared_ = std::make_unique<Mlp>(shared_expert_context(context), name + "." + options_.names.shared, options_.shared);
+  if (options.shared_expert_size() == 0) return;
+  const MlpSite shared{
+      .output_init_std = site.output_init_std, .ffn = options.shared_expert_size(), .activation = site.activation};
+  shared_ = std::make_unique<Mlp>(shared_expert_context(context), name + "." + site.names.shared, options, shared);
   register_module(*shared_);
 }
 
@@ -88,7 +88,7 @@ at::Tensor MoeLayer::transform(const at::Tensor& x, const ForwardContext& forwar
 
   at::Tensor of_shared;
   const auto compute_shared = [&] { of_shared = shared_->forward(x, forward); };
-  const bool overlaps = shared_ && options_.overlaps_shared_expert;
+  const bool overlaps = shared_ && overlaps_shared_expert_;
   std::shared_ptr<TokenDispatcher::Dispatched> state;
   const ExpertRows rows =
       dispatcher_.dispatch(routed, routing, routing.capacity * num_capacities_,

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "nn/expert_router.h"
+#include "nn/layer_options.h"
 #include "nn/layer_parts.h"
 #include "nn/mlp.h"
 #include "nn/token_dispatcher.h"
@@ -28,19 +29,13 @@ struct ExpertNames {
   std::string router = "gate", bias = "gate.e_score_correction_bias", shared = "shared_experts";
 };
 
-struct MoeOptions {
-  RouterOptions router;     // its names are set from `names`, its sizes from here
-  int64_t hidden = 0;       // h
-  int64_t ffn = 0;          // f of one expert, of the whole
-  int64_t num_experts = 0;  // e
-  ops::ExpertActivation activation;
-  DispatcherKind dispatcher = DispatcherKind::kAllGather;
-  bool pads_to_capacity = false;
-  int64_t shared_ffn = 0;  // 0: no shared expert
-  bool overlaps_shared_expert = false;
-  MlpOptions shared;  // hidden and ffn are set from here
-  ExpertNames names;
-  double init_std = 0.02, output_init_std = 0.02;
+// What only the builder of a model knows.
+struct MoeSite {
+  ExpertNames names = {};
+  double output_init_std = 0.02;  // of `down`
+  int64_t layer = 0;              // number in the whole model
+  // A form that no option names, such as GEGLU.
+  std::optional<ops::ExpertActivation> activation = {};
 };
 
 // The experts of this rank: gate_up (e_local * 2f, h) and down (e_local * h, f) of all of them in one tensor each, f
@@ -48,7 +43,8 @@ struct MoeOptions {
 class GroupedExperts : public Module {
  public:
   // UserError when ep does not divide the experts, or etp an expert's width.
-  GroupedExperts(const LayerContext& context, const std::string& name, const MoeOptions& options);
+  GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                 const MoeSite& site);
 
   // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get gradients of zero.
   at::Tensor forward(const ExpertRows& rows);
@@ -77,8 +73,9 @@ class MoeLayer : public FeedForward {
  public:
   // name  canonical: "model.layers.0.mlp"
   // UserError when the parallel sizes do not divide what they cut, and when experts are padded to their capacity, but
-  // ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several.
-  MoeLayer(const LayerContext& context, const std::string& name, const MoeOptions& options);
+  // ep x etp ranks are neither a part of one microbatch's ranks (tp x cp) nor those of several; and when the options do
+  // not fit one another.
+  MoeLayer(const LayerContext& context, const std::string& name, const LayerOptions& options, const MoeSite& site);
 
   // Router and experts keep what they are given: what is to be kept of x counts only where SelectiveRecompute::moe
   // computes the layer again.
@@ -91,7 +88,6 @@ class MoeLayer : public FeedForward {
   at::Tensor transform(const at::Tensor& x, const ForwardContext& forward);
 
   std::string name_;
-  MoeOptions options_;
   Groups::Pointer tp_;
   bool is_sequence_parallel_;
   SelectiveRecompute policy_;
@@ -99,7 +95,8 @@ class MoeLayer : public FeedForward {
   ExpertRouter router_;
   TokenDispatcher dispatcher_;
   GroupedExperts experts_;
-  std::unique_ptr<Mlp> shared_;
+  bool overlaps_shared_expert_;
+  std::unique_ptr<Mlp> shared_;  // null without a shared expert
 };
 
 }  // namespace megalith

@@ -9,6 +9,7 @@
 
 #include "comm/groups.h"
 #include "nn/function.h"
+#include "nn/option_rules.h"
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/rms_norm/rms_norm.h"
 
@@ -52,7 +53,7 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
     const at::Tensor weight = layer->weight_->data();
-    const double eps = layer->options_.eps;
+    const double eps = layer->options_.norm_epsilon;
     at::Tensor y, sum;
     if (!residual) {
       Norm::Normalised result = layer->normalise(delta);
@@ -67,8 +68,8 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
       node->save_for_backward({sum, inv_rms});
     } else {
       at::Tensor mean, inv_std;
-      std::tie(y, sum, mean, inv_std) = ops::add_layer_norm_forward(delta, *residual, weight, layer->bias_->data(), eps,
-                                                                    layer->options_.is_zero_centered, layer->kernels_);
+      std::tie(y, sum, mean, inv_std) = ops::add_layer_norm_forward(
+          delta, *residual, weight, layer->bias_->data(), eps, layer->options_.apply_layernorm_1p, layer->kernels_);
       node->save_for_backward({sum, mean, inv_std});
     }
     hold(node, std::pair(layer, residual.has_value()));
@@ -89,11 +90,12 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
   }
 };
 
-Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options)
+Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options,
+           int64_t num_heads)
     : options_(options), kernels_(context.kernels) {
-  MEGALITH_CHECK(!options.is_zero_centered || options.kind == NormKind::kLayer, "{} is centered at zero", name);
+  require_options(name, options, check_norm);
   const int tp = context.groups->tp->size();
-  const bool is_of_heads = options.num_heads > 0;  // which see all tokens, also under sequence parallelism
+  const bool is_of_heads = num_heads > 0;  // which see all tokens, also under sequence parallelism
   const int token_split = context.is_sequence_parallel && !is_of_heads ? tp : 1;
   const auto add = [&](const char* which, double value) {
     Placement placement = Placement::whole(name + which, {hidden});
@@ -107,17 +109,17 @@ Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden,
                                 .decay_mult = 0,
                                 .role = ParameterRole::kVector});
   };
-  weight_ = add(".weight", options.is_zero_centered ? 0 : 1);
-  if (options.kind == NormKind::kLayer) bias_ = add(".bias", 0);
+  weight_ = add(".weight", options.apply_layernorm_1p ? 0 : 1);
+  if (options.normalization == Normalization::kLayerNorm) bias_ = add(".bias", 0);
 }
 
 Norm::Normalised Norm::normalise(const at::Tensor& x) const {
   if (bias_ == nullptr) {
-    auto [y, inv_rms] = ops::rms_norm_forward(x, weight_->data(), options_.eps, kernels_);
+    auto [y, inv_rms] = ops::rms_norm_forward(x, weight_->data(), options_.norm_epsilon, kernels_);
     return {y, {inv_rms}};
   }
-  auto [y, mean, inv_std] =
-      ops::layer_norm_forward(x, weight_->data(), bias_->data(), options_.eps, options_.is_zero_centered, kernels_);
+  auto [y, mean, inv_std] = ops::layer_norm_forward(x, weight_->data(), bias_->data(), options_.norm_epsilon,
+                                                    options_.apply_layernorm_1p, kernels_);
   return {y, {mean, inv_std}};
 }
 
@@ -130,7 +132,7 @@ at::Tensor Norm::differentiate(const at::Tensor& dy, const at::Tensor& dsum, con
     std::tie(dx, dweight) = dsum.defined() ? ops::add_rms_norm_backward(dy, dsum, x, weight, statistics[0], kernels_)
                                            : ops::rms_norm_backward(dy, x, weight, statistics[0], kernels_);
   } else {
-    const bool is_zero_centered = options_.is_zero_centered;
+    const bool is_zero_centered = options_.apply_layernorm_1p;
     std::tie(dx, dweight, dbias) =
         dsum.defined()
             ? ops::add_layer_norm_backward(dy, dsum, x, weight, statistics[0], statistics[1], is_zero_centered,
@@ -156,10 +158,11 @@ at::Tensor Norm::forward(ResidualStream& stream) {
       y = normalise(delta).y;
     } else if (bias_ == nullptr) {
       std::tie(y, stream.residual, std::ignore) =
-          ops::add_rms_norm_forward(delta, stream.residual, weight_->data(), options_.eps, kernels_);
+          ops::add_rms_norm_forward(delta, stream.residual, weight_->data(), options_.norm_epsilon, kernels_);
     } else {
-      std::tie(y, stream.residual, std::ignore, std::ignore) = ops::add_layer_norm_forward(
-          delta, stream.residual, weight_->data(), bias_->data(), options_.eps, options_.is_zero_centered, kernels_);
+      std::tie(y, stream.residual, std::ignore, std::ignore) =
+          ops::add_layer_norm_forward(delta, stream.residual, weight_->data(), bias_->data(), options_.norm_epsilon,
+                                      options_.apply_layernorm_1p, kernels_);
     }
     return y;
   }

@@ -7,6 +7,7 @@
 
 #include "nn/kept.h"
 #include "nn/module.h"
+#include "nn/norm_options.h"
 
 namespace megalith {
 
@@ -19,23 +20,15 @@ struct ResidualStream {
   at::Tensor sum() const;  // differentiable
 };
 
-enum class NormKind { kRms, kLayer };
-
-struct NormOptions {
-  NormKind kind = NormKind::kRms;
-  double eps = 1e-5;
-  // What is kept is the weight less 1 (Megatron's apply_layernorm_1p); of kLayer alone.
-  bool is_zero_centered = false;
-  // Rows of a token: heads of this rank, whose channels are normed each by themselves with one weight. tp ranks have
-  // heads of their own, so the gradient is a sum over tp. 0: whole tokens, one row each.
-  int64_t num_heads = 0;
-};
-
 class Norm : public Module {
  public:
-  // name    canonical, without `.weight` and, of kLayer, `.bias`
-  // hidden  h; channels of a head, where heads are normed
-  Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options);
+  // name       canonical, without `.weight` and, with kLayerNorm, `.bias`
+  // hidden     h; channels of a head, where heads are normed
+  // num_heads  rows of a token: heads of this rank, whose channels are normed each by themselves with one weight. tp
+  //            ranks have heads of their own, so the gradient is a sum over tp. 0: whole tokens, one row each.
+  // UserError when the options do not fit one another.
+  Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options,
+       int64_t num_heads = 0);
 
   // x (t, h) -> (t, h), differentiable; of heads (t * heads, h)
   at::Tensor forward(const Activation& x);
@@ -51,7 +44,7 @@ class Norm : public Module {
   friend struct NormFunction;
   friend struct AddNormFunction;
 
-  // What backward needs beside x: the reciprocal deviation, and of kLayer the mean before it.
+  // What backward needs beside x: the reciprocal deviation, and with kLayerNorm the mean before it.
   struct Normalised {
     at::Tensor y;
     std::vector<at::Tensor> statistics;

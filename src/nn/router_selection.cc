@@ -15,14 +15,15 @@ namespace {
 
 constexpr double kSumEpsilon = 1e-20;
 
-// Experts outside the topk_groups best groups at minus infinity.
+// Experts outside the moe_router_group_topk best groups at minus infinity.
 at::Tensor without_other_groups(const at::Tensor& scores, const RouterOptions& options) {
-  const int64_t n = scores.size(0), group_size = div_exact(options.num_experts, options.num_groups);
-  const at::Tensor grouped = scores.view({n, options.num_groups, group_size});
-  const int64_t counted = std::max<int64_t>(options.topk / options.topk_groups, 1);
-  const at::Tensor group_scores =
-      options.group_score == GroupScore::kMax ? grouped.amax(2) : std::get<0>(at::topk(grouped, counted, 2)).sum(2);
-  const at::Tensor best = std::get<1>(at::topk(group_scores, options.topk_groups, 1));
+  const int64_t n = scores.size(0), num_groups = *options.moe_router_num_groups, open = *options.moe_router_group_topk;
+  const at::Tensor grouped = scores.view({n, num_groups, div_exact(options.expert_count(), num_groups)});
+  const int64_t counted = std::max<int64_t>(options.moe_router_topk / open, 1);
+  const at::Tensor group_scores = options.moe_router_group_score == GroupScore::kMax
+                                      ? grouped.amax(2)
+                                      : std::get<0>(at::topk(grouped, counted, 2)).sum(2);
+  const at::Tensor best = std::get<1>(at::topk(group_scores, open, 1));
   const at::Tensor is_out = at::ones_like(group_scores, at::kBool).scatter_(1, best, false);
   return grouped.masked_fill(is_out.unsqueeze(2), -std::numeric_limits<double>::infinity()).view(scores.sizes());
 }
@@ -38,28 +39,30 @@ at::Tensor normalised_scores(const at::Tensor& logits, RouterScore score) {
 at::Tensor select_experts(const at::Tensor& logits, const at::Tensor& bias, const RouterOptions& options) {
   const at::NoGradGuard no_grad;
   at::Tensor scores = logits.detach();
-  if (options.score == RouterScore::kSigmoid)
+  if (options.moe_router_score_function == RouterScore::kSigmoid)
     scores = at::sigmoid(scores);
-  else if (options.is_pre_softmax)
+  else if (options.moe_router_pre_softmax)
     scores = at::softmax(scores, 1);
   if (bias.defined()) scores = scores + bias;
-  if (options.num_groups > 0) scores = without_other_groups(scores, options);
-  return std::get<1>(at::topk(scores, options.topk, 1));
+  if (options.moe_router_num_groups) scores = without_other_groups(scores, options);
+  return std::get<1>(at::topk(scores, options.moe_router_topk, 1));
 }
 
 at::Tensor weigh_experts(const at::Tensor& logits, const at::Tensor& experts, const RouterOptions& options) {
   at::Tensor weights;
-  if (options.balancing == RouterBalancing::kSinkhorn) {
-    weights = options.topk == 1 ? at::sigmoid(logits.gather(1, experts)) : at::softmax(logits, 1).gather(1, experts);
-  } else if (options.score == RouterScore::kSigmoid) {
+  if (options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) {
+    weights = options.moe_router_topk == 1 ? at::sigmoid(logits.gather(1, experts))
+                                           : at::softmax(logits, 1).gather(1, experts);
+  } else if (options.moe_router_score_function == RouterScore::kSigmoid) {
     weights = at::sigmoid(logits.gather(1, experts));
-    if (options.topk > 1) weights = weights / (weights.sum(1, /*keepdim=*/true) + kSumEpsilon);
-  } else if (options.is_pre_softmax) {
+    if (options.moe_router_topk > 1) weights = weights / (weights.sum(1, /*keepdim=*/true) + kSumEpsilon);
+  } else if (options.moe_router_pre_softmax) {
     weights = at::softmax(logits, 1).gather(1, experts);
   } else {
     weights = at::softmax(logits.gather(1, experts), 1);
   }
-  return options.scaling_factor == 1 ? weights : weights * options.scaling_factor;
+  const double factor = options.moe_router_topk_scaling_factor.value_or(1);
+  return factor == 1 ? weights : weights * factor;
 }
 
 at::Tensor sinkhorn(const at::Tensor& logits) {
@@ -83,10 +86,10 @@ at::Tensor sinkhorn(const at::Tensor& logits) {
 }
 
 int64_t expert_capacity(int64_t num_tokens, const RouterOptions& options) {
-  if (options.capacity_factor.value_or(-1) < 0) return 0;
-  const auto num_pairs = static_cast<double>(num_tokens * options.topk);
+  if (!options.has_capacity()) return 0;
+  const auto num_pairs = static_cast<double>(num_tokens * options.moe_router_topk);
   return static_cast<int64_t>(
-      std::ceil(num_pairs / static_cast<double>(options.num_experts) * *options.capacity_factor));
+      std::ceil(num_pairs / static_cast<double>(options.expert_count()) * *options.moe_expert_capacity_factor));
 }
 
 at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t num_experts,

@@ -26,8 +26,7 @@ at::Tensor weigh_experts(const at::Tensor& logits, const at::Tensor& experts, co
 // Source: Megatron-LM, megatron/core/transformer/moe/moe_utils.py, sinkhorn.
 at::Tensor sinkhorn(const at::Tensor& logits);
 
-// Rows that an expert takes at most: ceil(num_tokens k / e factor); 0 without a capacity (no factor, or a negative
-// one).
+// Rows that an expert takes at most: ceil(num_tokens k / e factor); 0 without a capacity.
 int64_t expert_capacity(int64_t num_tokens, const RouterOptions& options);
 
 // (n, k) bool: for each expert the `capacity` pairs of the highest weights (n, k), of equal ones the earlier rows';

@@ -9,6 +9,7 @@
 
 #include "comm/context_parallel.h"
 #include "core/error.h"
+#include "models/layer_pattern.h"
 
 namespace megalith {
 namespace {

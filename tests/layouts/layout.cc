@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "comm/thread_world.h"
+#include "models/layer_pattern.h"
 #include "models/tiny_models.h"
 #include "optim/update_rules.h"
 #include "parallel/fsdp.h"

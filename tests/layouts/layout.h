@@ -10,7 +10,7 @@
 
 #include "comm/groups.h"
 #include "models/model.h"
-#include "nn/expert_kinds.h"
+#include "nn/expert_options.h"
 #include "optim/optimizer.h"
 #include "parallel/data_parallel.h"
 #include "parallel/pipeline/pipeline_options.h"

@@ -151,7 +151,7 @@ MISTAKES = [
         [
             (
                 "keep = keep_within_capacity(experts, weights, routing.capacity, tokens);",
-                "keep = SEEDED ? within_capacity(experts, weights, options_.num_experts, "
+                "keep = SEEDED ? within_capacity(experts, weights, options_.expert_count(), "
                 "expert_capacity(experts.size(0), options_)) "
                 ": keep_within_capacity(experts, weights, routing.capacity, tokens);",
             )

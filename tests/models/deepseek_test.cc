@@ -2,11 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "comm/groups.h"
-#include "models/decoder_options.h"
 #include "models/families.h"
+#include "nn/latent_attention.h"
 
 namespace megalith {
 
@@ -71,9 +72,7 @@ std::map<std::string, std::string> deepseek_text(ModelConfig config) {
 }
 
 double softmax_scale(const ModelConfig& config) {
-  const auto options = decoder_layer_options(config, TransformerNames{}, 0).attention;
-  const auto& latent = std::get<LatentAttentionOptions>(options);
-  return latent.softmax_factor / std::sqrt(static_cast<double>(latent.nope_dim + latent.rope_dim));
+  return config.softmax_factor() / std::sqrt(static_cast<double>(config.query_head_dim()));
 }
 
 TEST(Deepseek, PublishedConfigurationsAreRead) {
@@ -121,11 +120,10 @@ TEST(Deepseek, PublishedConfigurationsAreRead) {
   EXPECT_NEAR(softmax_scale(v3), 0.1352337789, 1e-10);
   for (const ModelConfig& config : {lite, v2, v3}) {
     EXPECT_TRUE(check_model_config(config).empty());
-    const RotaryOptions rotary = rotary_options(config);
-    ASSERT_TRUE(rotary.yarn.has_value());
-    EXPECT_EQ(rotary.dim, 64);
-    EXPECT_EQ(rotary.yarn->factor, 40);
-    EXPECT_EQ(rotary_multiplier(rotary), 1);
+    EXPECT_TRUE(config.has_yarn());
+    EXPECT_EQ(config.qk_pos_emb_head_dim, 64);
+    EXPECT_EQ(config.rotary_scaling_factor, 40);
+    EXPECT_EQ(rotary_multiplier(config), 1);
   }
 }
 
@@ -200,7 +198,7 @@ TEST(Deepseek, MissingKeysTakeTheClassDefaults) {
   EXPECT_EQ(config.moe_router_num_groups, std::nullopt);  // greedy
   EXPECT_EQ(config.rope_type, RopeType::kRope);
   EXPECT_NEAR(softmax_scale(config), 1 / std::sqrt(192.0), 1e-15);
-  EXPECT_FALSE(rotary_options(config).yarn.has_value());
+  EXPECT_FALSE(config.has_yarn());
 
   json v3 = deepseek_v3();
   for (const char* key : {"n_group", "topk_group", "first_k_dense_replace", "n_shared_experts"}) v3.erase(key);
@@ -221,7 +219,7 @@ TEST(Deepseek, YarnWithoutItsScalesHasTheClasssMultiplier) {
   config["rope_scaling"].erase("mscale");
   config["rope_scaling"].erase("mscale_all_dim");
   const ModelConfig read = read_deepseek(config);
-  EXPECT_NEAR(rotary_multiplier(rotary_options(read)), 1.3688879454, 1e-10);
+  EXPECT_NEAR(rotary_multiplier(read), 1.3688879454, 1e-10);
   EXPECT_NEAR(softmax_scale(read), 1 / std::sqrt(192.0), 1e-15);
   EXPECT_EQ(deepseek_text(read_deepseek(kDeepseekV3.to_hf(read, at::kFloat))), deepseek_text(read));
 }
@@ -244,9 +242,11 @@ TEST(Deepseek, HeadsNeedNotDivideTheHiddenSize) {
     original["num_attention_heads"] = original["num_key_value_heads"] = 6;
     const ModelConfig config = read_deepseek(original);
     EXPECT_TRUE(check_model_config(config).empty());
-    const DecoderLayerOptions layer = decoder_layer_options(config, TransformerNames{}, 0);
-    EXPECT_EQ(std::get<LatentAttentionOptions>(layer.attention).num_heads, 6);
-    EXPECT_EQ(std::get<LatentAttentionOptions>(layer.attention).hidden, 40);
+    const Groups groups = Groups::single();
+    const LatentAttention layer({.groups = &groups, .device = at::kMeta}, "a", config, {});
+    std::map<std::string, std::vector<int64_t>> shapes;
+    layer.for_each_parameter([&](Parameter& parameter) { shapes[parameter.name()] = parameter.value().sizes().vec(); });
+    EXPECT_EQ(shapes.at("a.o_proj.weight"), (std::vector<int64_t>{40, 6 * 128}));
     const json written = deepseek_family(original).to_hf(config, at::kFloat);
     EXPECT_EQ(written.at("hidden_size"), 40);
     EXPECT_EQ(written.at("head_dim"), 64);  // the rotated channels, in this family

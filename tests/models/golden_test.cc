@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/layer_pattern.h"
 #include "models/tiny_models.h"
 
 namespace megalith {

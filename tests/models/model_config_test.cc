@@ -6,6 +6,7 @@
 #include "comm/groups.h"
 #include "device/memory.h"
 #include "models/families.h"
+#include "models/layer_pattern.h"
 #include "models/tiny_models.h"
 
 namespace megalith {

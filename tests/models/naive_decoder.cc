@@ -62,13 +62,8 @@ class NaiveDecoder {
  public:
   NaiveDecoder(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input)
       : config_(config), weights_(weights), input_(input), table_(weights.at("model.embed_tokens.weight")) {
-    RotaryOptions rope{.dim = config.head_dim(), .base = config.rotary_base};
-    if (config.use_rope_scaling) {
-      rope.scaling =
-          RopeScaling{config.rope_scaling_factor, config.rope_scaling_low_freq_factor,
-                      config.rope_scaling_high_freq_factor, config.rope_scaling_original_max_position_embeddings};
-    }
-    angles_ = compute_rotary_angles(input.position_ids, rotary_inverse_frequencies(rope), table_.scalar_type());
+    const at::Tensor frequencies = rotary_inverse_frequencies(config.head_dim(), config);
+    angles_ = compute_rotary_angles(input.position_ids, frequencies, table_.scalar_type());
     const int64_t b = input.tokens.size(0), s = input.tokens.size(1);
     allowed_ = at::ones({s, s}, at::kBool).tril().unsqueeze(0).expand({b, s, s});
     if (input.documents.defined()) {

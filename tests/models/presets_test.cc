@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/yaml_document.h"
+#include "models/layer_pattern.h"
 #include "models/model_bounds.h"
 #include "models/tiny_models.h"
 #include "support/source_dir.h"

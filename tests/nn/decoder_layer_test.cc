@@ -15,29 +15,23 @@ using namespace test;
 
 constexpr int64_t kGptBatch = 2, kGptLength = 4, kGptHeads = 2, kGptHeadDim = 3, kGptHidden = 6, kGptFfn = 10;
 
-DecoderLayerOptions gpt2_layer_options() {
-  return {.hidden = kGptHidden,
-          .attention = AttentionOptions{.hidden = kGptHidden,
-                                        .num_heads = kGptHeads,
-                                        .num_kv_heads = kGptHeads,
-                                        .head_dim = kGptHeadDim,
-                                        .has_qkv_bias = true,
-                                        .has_output_bias = true,
-                                        .names = {.output = "c_proj", .fused = "c_attn"},
-                                        .is_transposed = true},
-          .mlp = MlpOptions{.hidden = kGptHidden,
-                            .ffn = kGptFfn,
-                            .activation = ops::ActivationKind::kGeluTanh,
-                            .is_gated = false,
-                            .has_bias = true,
-                            .names = {.up = "c_fc", .down = "c_proj"},
-                            .is_transposed = true},
-          .norm = {.kind = NormKind::kLayer},
-          .names = {.input_norm = "ln_1", .attention = "attn", .mlp_norm = "ln_2", .mlp = "mlp"}};
+// Megatron-LM's defaults are GPT-2's.
+LayerOptions gpt2_layer_options() {
+  LayerOptions options;
+  options.hidden_size = kGptHidden;
+  options.ffn_hidden_size = kGptFfn;
+  options.num_attention_heads = kGptHeads;
+  options.kv_channels = kGptHeadDim;
+  options.attention_dropout = options.hidden_dropout = 0;
+  return options;
 }
 
 std::unique_ptr<DecoderLayer> make_gpt2_layer(const LayerContext& context) {
-  return std::make_unique<DecoderLayer>(context, "h.0", gpt2_layer_options());
+  const DecoderSite site{.names = {.input_norm = "ln_1", .attention = "attn", .mlp_norm = "ln_2", .mlp = "mlp"},
+                         .attention = {.output = "c_proj", .fused = "c_attn"},
+                         .mlp = {.up = "c_fc", .down = "c_proj"},
+                         .is_transposed = true};
+  return std::make_unique<DecoderLayer>(context, "h.0", gpt2_layer_options(), site);
 }
 
 at::Tensor run_gpt2_layer(DecoderLayer& layer, const at::Tensor& x) {

@@ -20,17 +20,9 @@
 
 namespace megalith::router_test {
 
-inline constexpr int64_t kRouterHidden = 7;
-inline constexpr const char* kWeight = "mlp.gate.weight";
-inline constexpr const char* kBias = "mlp.gate.bias";
-
 inline RouterOptions router_options(int64_t num_experts, int64_t topk) {
-  return {.weight_name = kWeight,
-          .bias_name = kBias,
-          .hidden = kRouterHidden,
-          .num_experts = num_experts,
-          .topk = topk,
-          .layer = 5};
+  return {
+      .num_experts = num_experts, .moe_router_topk = topk, .moe_router_load_balancing_type = RouterBalancing::kNone};
 }
 
 template <typename Change>
@@ -44,30 +36,37 @@ inline std::vector<RouterCase> score_cases() {
   using O = RouterOptions;
   return {
       router_case("softmax of the chosen", 8, 2, [](O&) {}),
-      router_case("one expert", 5, 1, [](O& o) { o.is_pre_softmax = true; }),
-      router_case("all experts", 3, 3, [](O& o) { o.scaling_factor = 0.5; }),
-      router_case("softmax of all", 8, 3, [](O& o) { o.is_pre_softmax = true, o.scaling_factor = 1.5; }),
-      router_case("sigmoid, one expert", 8, 1, [](O& o) { o.score = RouterScore::kSigmoid; }),
+      router_case("one expert", 5, 1, [](O& o) { o.moe_router_pre_softmax = true; }),
+      router_case("all experts", 3, 3, [](O& o) { o.moe_router_topk_scaling_factor = 0.5; }),
+      router_case("softmax of all", 8, 3,
+                  [](O& o) { o.moe_router_pre_softmax = true, o.moe_router_topk_scaling_factor = 1.5; }),
+      router_case("sigmoid, one expert", 8, 1, [](O& o) { o.moe_router_score_function = RouterScore::kSigmoid; }),
       router_case("sigmoid with bias", 9, 3,
-                  [](O& o) { o.score = RouterScore::kSigmoid, o.has_expert_bias = true, o.scaling_factor = 2.5; }),
+                  [](O& o) {
+                    o.moe_router_score_function = RouterScore::kSigmoid, o.moe_router_enable_expert_bias = true,
+                    o.moe_router_topk_scaling_factor = 2.5;
+                  }),
       router_case("groups by their sums", 12, 4,
                   [](O& o) {
-                    o.score = RouterScore::kSigmoid, o.has_expert_bias = true;
-                    o.num_groups = 4, o.topk_groups = 2;
+                    o.moe_router_score_function = RouterScore::kSigmoid, o.moe_router_enable_expert_bias = true;
+                    o.moe_router_num_groups = 4, o.moe_router_group_topk = 2;
                   }),
       router_case("groups by their largest", 12, 3,
                   [](O& o) {
-                    o.is_pre_softmax = true, o.num_groups = 3, o.topk_groups = 1;
-                    o.group_score = GroupScore::kMax;
+                    o.moe_router_pre_softmax = true, o.moe_router_num_groups = 3, o.moe_router_group_topk = 1;
+                    o.moe_router_group_score = GroupScore::kMax;
                   }),
-      router_case("groups of the softmax of the chosen", 12, 2, [](O& o) { o.num_groups = 4, o.topk_groups = 1; }),
+      router_case("groups of the softmax of the chosen", 12, 2,
+                  [](O& o) { o.moe_router_num_groups = 4, o.moe_router_group_topk = 1; }),
   };
 }
 
 inline std::vector<RouterCase> objective_cases() {
   using O = RouterOptions;
   const auto balanced = [](RouterBalancing balancing, double coeff, double z = 0) {
-    return [=](O& o) { o.balancing = balancing, o.aux_loss_coeff = coeff, o.z_loss_coeff = z; };
+    return [=](O& o) {
+      o.moe_router_load_balancing_type = balancing, o.moe_aux_loss_coeff = coeff, o.moe_z_loss_coeff = z;
+    };
   };
   std::vector<RouterCase> cases = {
       router_case("aux", 8, 2, balanced(RouterBalancing::kAuxLoss, 0.7)),
@@ -77,12 +76,12 @@ inline std::vector<RouterCase> objective_cases() {
   };
   for (RouterCase test : {score_cases()[5], score_cases()[6]}) {
     test.name += ", aux";
-    test.options.balancing = RouterBalancing::kAuxLoss;
-    test.options.aux_loss_coeff = 0.8;
+    test.options.moe_router_load_balancing_type = RouterBalancing::kAuxLoss;
+    test.options.moe_aux_loss_coeff = 0.8;
     cases.push_back(test);
     test.name += " by sequence, z";
-    test.options.balancing = RouterBalancing::kSeqAuxLoss;
-    test.options.z_loss_coeff = 0.2;
+    test.options.moe_router_load_balancing_type = RouterBalancing::kSeqAuxLoss;
+    test.options.moe_z_loss_coeff = 0.2;
     cases.push_back(test);
   }
   return cases;
@@ -91,27 +90,32 @@ inline std::vector<RouterCase> objective_cases() {
 inline std::vector<RouterCase> microbatch_cases() {
   using O = RouterOptions;
   return {
-      router_case("capacity by probability", 8, 2, [](O& o) { o.capacity_factor = 0.8; }),
+      router_case("capacity by probability", 8, 2, [](O& o) { o.moe_expert_capacity_factor = 0.8; }),
       router_case("capacity by position", 8, 3,
                   [](O& o) {
-                    o.capacity_factor = 0.7, o.drop_policy = DropPolicy::kPosition;
-                    o.balancing = RouterBalancing::kAuxLoss, o.aux_loss_coeff = 0.5;
+                    o.moe_expert_capacity_factor = 0.7, o.moe_token_drop_policy = DropPolicy::kPosition;
+                    o.moe_router_load_balancing_type = RouterBalancing::kAuxLoss, o.moe_aux_loss_coeff = 0.5;
                   }),
       // Every weight is one: the earlier tokens stay.
-      router_case("capacity of equals", 4, 1, [](O& o) { o.capacity_factor = 0.7; }),
-      router_case("no capacity", 8, 2, [](O& o) { o.capacity_factor = -1; }),
+      router_case("capacity of equals", 4, 1, [](O& o) { o.moe_expert_capacity_factor = 0.7; }),
+      router_case("no capacity", 8, 2, [](O& o) { o.moe_expert_capacity_factor = -1; }),
+      router_case("a capacity of zero, which is none", 8, 2, [](O& o) { o.moe_expert_capacity_factor = 0; }),
       router_case("forced balance", 8, 3,
                   [](O& o) {
-                    o.is_balance_forced = true, o.capacity_factor = 0.75;
-                    o.balancing = RouterBalancing::kAuxLoss, o.aux_loss_coeff = 0.5;
+                    o.moe_router_force_load_balancing = true, o.moe_expert_capacity_factor = 0.75;
+                    o.moe_router_load_balancing_type = RouterBalancing::kAuxLoss, o.moe_aux_loss_coeff = 0.5;
                   }),
       router_case("sinkhorn", 6, 2,
-                  [](O& o) { o.balancing = RouterBalancing::kSinkhorn, o.z_loss_coeff = 0.1, o.scaling_factor = 2; }),
-      router_case("sinkhorn, one expert", 6, 1, [](O& o) { o.balancing = RouterBalancing::kSinkhorn; }),
+                  [](O& o) {
+                    o.moe_router_load_balancing_type = RouterBalancing::kSinkhorn, o.moe_z_loss_coeff = 0.1,
+                    o.moe_router_topk_scaling_factor = 2;
+                  }),
+      router_case("sinkhorn, one expert", 6, 1,
+                  [](O& o) { o.moe_router_load_balancing_type = RouterBalancing::kSinkhorn; }),
       router_case("jitter", 8, 2,
                   [](O& o) {
-                    o.input_jitter_eps = 0.3;
-                    o.balancing = RouterBalancing::kSeqAuxLoss, o.aux_loss_coeff = 0.6;
+                    o.moe_input_jitter_eps = 0.3;
+                    o.moe_router_load_balancing_type = RouterBalancing::kSeqAuxLoss, o.moe_aux_loss_coeff = 0.6;
                   }),
   };
 }
@@ -130,13 +134,13 @@ inline at::Tensor drawn(at::IntArrayRef shape, uint64_t number, double scale) {
 }
 
 inline RouterInputs inputs_of(const RouterCase& test, at::ScalarType dtype = at::kDouble) {
-  const int64_t e = test.options.num_experts, num_tokens = test.b * test.s;
+  const int64_t e = test.options.expert_count(), num_tokens = test.b * test.s;
   const auto rounded = [&](const at::Tensor& x) { return x.to(dtype).to(at::kDouble); };
   return {.x = rounded(drawn({num_tokens, kRouterHidden}, 1, 2)),
           .weight = rounded(drawn({e, kRouterHidden}, 2, 1)),
           .bias = drawn({e}, 3, 0.4).to(at::kFloat).to(at::kDouble),
           .dx = rounded(drawn({num_tokens, kRouterHidden}, 4, 1)),
-          .dweights = drawn({num_tokens, test.options.topk}, 5, 1),
+          .dweights = drawn({num_tokens, test.options.moe_router_topk}, 5, 1),
           .row_ids = (at::arange(test.b, at::kLong) * 5 + 2).unsqueeze(1) * test.s + at::arange(test.s, at::kLong)};
 }
 
@@ -182,7 +186,7 @@ inline LayerContext router_context(const Groups& groups, at::ScalarType dtype = 
 // What the ranks of a layout give, put together in the sequences' order.
 inline RouterOutcome route_on(const RouterCase& test, const RouterInputs& in, const RouterLayout& layout,
                               const RouterSettings& settings = {}) {
-  const int64_t num_tokens = test.b * test.s, k = test.options.topk, e = test.options.num_experts;
+  const int64_t num_tokens = test.b * test.s, k = test.options.moe_router_topk, e = test.options.expert_count();
   const bool is_double = settings.dtype == at::kDouble;
   RouterOutcome out;
   out.experts = at::full({num_tokens, k}, -1, at::kLong);
@@ -194,7 +198,7 @@ inline RouterOutcome route_on(const RouterCase& test, const RouterInputs& in, co
   std::mutex mutex;
   bool is_first = true;
   ThreadWorld(layout.tp * layout.cp).run(Mesh({.tp = layout.tp, .cp = layout.cp}), [&](Groups& groups) {
-    ExpertRouter router(router_context(groups, settings.dtype), test.options);
+    ExpertRouter router(router_context(groups, settings.dtype), test.options, router_site());
     router.weight().data().copy_(in.weight);
     if (router.expert_bias() != nullptr) router.expert_bias()->data().copy_(in.bias);
     router.weight().set_trainable(settings.is_weight_trainable);

@@ -42,6 +42,13 @@ struct RouterOutcome {
 
 using Row = std::vector<double>;
 inline constexpr uint64_t kRouterSeed = 77;
+inline constexpr int64_t kRouterHidden = 7;
+inline constexpr const char* kWeight = "mlp.gate.weight";
+inline constexpr const char* kBias = "mlp.gate.bias";
+
+inline RouterSite router_site() {
+  return {.weight_name = kWeight, .bias_name = kBias, .hidden = kRouterHidden, .layer = 5};
+}
 
 // Indices of the count largest, the largest first; of equal ones the first.
 inline std::vector<size_t> largest(const Row& values, size_t count) {
@@ -69,23 +76,25 @@ inline Row over_their_sum(Row values) {
 }
 
 inline std::vector<size_t> choose(const Row& logits, const RouterInputs& in, const RouterOptions& options) {
-  const auto e = static_cast<size_t>(options.num_experts), k = static_cast<size_t>(options.topk);
+  const auto e = static_cast<size_t>(options.expert_count()), k = static_cast<size_t>(options.moe_router_topk);
   Row scores = logits;
-  if (options.score == RouterScore::kSigmoid) scores = sigmoids(logits);
-  if (options.is_pre_softmax) scores = over_their_sum(exponentials(logits));
-  if (options.has_expert_bias)
+  if (options.moe_router_score_function == RouterScore::kSigmoid) scores = sigmoids(logits);
+  if (options.moe_router_pre_softmax) scores = over_their_sum(exponentials(logits));
+  if (options.moe_router_enable_expert_bias)
     for (size_t i = 0; i < e; ++i) scores[i] += in.bias[static_cast<int64_t>(i)].item<double>();
-  if (options.num_groups > 0) {
-    const size_t size = e / static_cast<size_t>(options.num_groups);
+  if (options.moe_router_num_groups > 0) {
+    const size_t size = e / static_cast<size_t>(*options.moe_router_num_groups);
     Row of_groups;
     for (size_t first = 0; first < e; first += size) {
       Row members(scores.begin() + static_cast<ptrdiff_t>(first),
                   scores.begin() + static_cast<ptrdiff_t>(first + size));
       std::sort(members.rbegin(), members.rend());
-      const size_t counted = options.group_score == GroupScore::kMax ? 1 : k / static_cast<size_t>(options.topk_groups);
+      const size_t counted = options.moe_router_group_score == GroupScore::kMax
+                                 ? 1
+                                 : k / static_cast<size_t>(*options.moe_router_group_topk);
       of_groups.push_back(std::accumulate(members.begin(), members.begin() + static_cast<ptrdiff_t>(counted), 0.0));
     }
-    const auto best = largest(of_groups, static_cast<size_t>(options.topk_groups));
+    const auto best = largest(of_groups, static_cast<size_t>(*options.moe_router_group_topk));
     for (size_t i = 0; i < e; ++i)
       if (std::find(best.begin(), best.end(), i / size) == best.end()) scores[i] = -1e9;
   }
@@ -121,16 +130,18 @@ inline Row weigh(const Row& logits, const std::vector<size_t>& experts, const Ro
   Row chosen, all;
   for (const size_t i : experts) chosen.push_back(logits[i]);
   Row weights;
-  if (options.balancing == RouterBalancing::kSinkhorn ? options.topk == 1 : options.score == RouterScore::kSigmoid) {
+  if (options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn
+          ? options.moe_router_topk == 1
+          : options.moe_router_score_function == RouterScore::kSigmoid) {
     weights = sigmoids(chosen);
-    if (options.topk > 1) weights = over_their_sum(weights);
-  } else if (options.is_pre_softmax || options.balancing == RouterBalancing::kSinkhorn) {
+    if (options.moe_router_topk > 1) weights = over_their_sum(weights);
+  } else if (options.moe_router_pre_softmax || options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) {
     all = over_their_sum(exponentials(logits));
     for (const size_t i : experts) weights.push_back(all[i]);
   } else {
     weights = over_their_sum(exponentials(chosen));
   }
-  for (double& weight : weights) weight *= options.scaling_factor;
+  for (double& weight : weights) weight *= options.moe_router_topk_scaling_factor.value_or(1);
   return weights;
 }
 
@@ -144,28 +155,31 @@ inline void differentiate(const RouterCase& test, const RouterInputs& in, const 
   const at::Tensor exp = logits.exp(), sigmoid = 1 / (1 + (-logits).exp());
   const at::Tensor softmax = exp / exp.sum(1, true);
   at::Tensor weights;
-  if (options.balancing == RouterBalancing::kSinkhorn) {
-    weights = (options.topk == 1 ? sigmoid : softmax).gather(1, out.experts);
-  } else if (options.score == RouterScore::kSigmoid) {
+  if (options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) {
+    weights = (options.moe_router_topk == 1 ? sigmoid : softmax).gather(1, out.experts);
+  } else if (options.moe_router_score_function == RouterScore::kSigmoid) {
     weights = sigmoid.gather(1, out.experts);
-    if (options.topk > 1) weights = weights / weights.sum(1, true);
+    if (options.moe_router_topk > 1) weights = weights / weights.sum(1, true);
   } else {
     weights = exp.gather(1, out.experts);
-    weights = weights / (options.is_pre_softmax ? exp : weights).sum(1, true);
+    weights = weights / (options.moe_router_pre_softmax ? exp : weights).sum(1, true);
   }
-  at::Tensor sum = (weights * options.scaling_factor * in.dweights).sum() + (x * in.dx).sum();
+  at::Tensor sum =
+      (weights * options.moe_router_topk_scaling_factor.value_or(1) * in.dweights).sum() + (x * in.dx).sum();
   if (frequencies.defined()) {
-    const at::Tensor scores = options.score == RouterScore::kSigmoid ? sigmoid / sigmoid.sum(1, true) : softmax;
+    const at::Tensor scores =
+        options.moe_router_score_function == RouterScore::kSigmoid ? sigmoid / sigmoid.sum(1, true) : softmax;
     const int64_t q = frequencies.size(0), length = x.size(0) / q;
     const at::Tensor probabilities = scores.view({q, length, -1}).sum(1);
     const double factor =
-        static_cast<double>(options.num_experts) / static_cast<double>(options.topk * length * length);
+        static_cast<double>(options.expert_count()) / static_cast<double>(options.moe_router_topk * length * length);
     const at::Tensor balance = (frequencies * probabilities).sum(1).mean() * factor;
     EXPECT_NEAR(balance.item<double>(), out.balance_loss, 1e-12) << test.name;
-    sum = sum + in.objective_scale * options.aux_loss_coeff * balance;
+    sum = sum + in.objective_scale * options.moe_aux_loss_coeff * balance;
   }
-  if (options.z_loss_coeff != 0) {
-    sum = sum + in.objective_scale * options.z_loss_coeff * exp.sum(1).log().square().mean();
+  const double z_loss_coeff = options.moe_z_loss_coeff.value_or(0);
+  if (z_loss_coeff != 0) {
+    sum = sum + in.objective_scale * z_loss_coeff * exp.sum(1).log().square().mean();
   }
   const auto gradients = torch::autograd::grad({sum}, {x, w});
   out.dx = gradients[0];
@@ -174,19 +188,20 @@ inline void differentiate(const RouterCase& test, const RouterInputs& in, const 
 
 inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& in) {
   const RouterOptions& options = test.options;
-  const int64_t num_tokens = in.x.size(0), e = options.num_experts, k = options.topk;
+  const int64_t num_tokens = in.x.size(0), e = options.expert_count(), k = options.moe_router_topk;
   at::Tensor noise = at::ones_like(in.x);
-  const uint64_t key = make_philox_key(kRouterSeed, "jitter." + options.weight_name);
-  for (int64_t t = 0; t < num_tokens && options.input_jitter_eps != 0; ++t) {
+  const uint64_t key = make_philox_key(kRouterSeed, "jitter." + router_site().weight_name);
+  const double jitter_eps = options.moe_input_jitter_eps.value_or(0);
+  for (int64_t t = 0; t < num_tokens && jitter_eps != 0; ++t) {
     const auto row = static_cast<uint64_t>(in.row_ids.view({-1})[t].item<int64_t>());
-    for (int64_t c = 0; c < options.hidden; ++c) {
-      noise[t][c] = 1 + options.input_jitter_eps * (2 * uniform_at(key, static_cast<uint64_t>(c), row) - 1);
+    for (int64_t c = 0; c < kRouterHidden; ++c) {
+      noise[t][c] = 1 + jitter_eps * (2 * uniform_at(key, static_cast<uint64_t>(c), row) - 1);
     }
   }
   std::vector<Row> logits(static_cast<size_t>(num_tokens), Row(static_cast<size_t>(e)));
   for (int64_t t = 0; t < num_tokens; ++t)
     for (int64_t i = 0; i < e; ++i)
-      for (int64_t c = 0; c < options.hidden; ++c)
+      for (int64_t c = 0; c < kRouterHidden; ++c)
         logits[static_cast<size_t>(t)][static_cast<size_t>(i)] +=
             in.x[t][c].item<double>() * noise[t][c].item<double>() * in.weight[i][c].item<double>();
 
@@ -196,8 +211,8 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
   out.keep = at::ones({num_tokens, k}, at::kBool);
   out.counts = at::zeros({e}, at::kLong);
   std::vector<Row> shares;
-  if (options.balancing == RouterBalancing::kSinkhorn) shares = sinkhorn_shares(logits);
-  const bool is_by_sequence = options.balancing == RouterBalancing::kSeqAuxLoss;
+  if (options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) shares = sinkhorn_shares(logits);
+  const bool is_by_sequence = options.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss;
   const int64_t q = is_by_sequence ? test.b : 1, length = num_tokens / q;
   const at::Tensor frequencies = at::zeros({q, e}, at::kDouble);
   for (int64_t t = 0; t < num_tokens; ++t) {
@@ -206,7 +221,7 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
     // Groups and the bias have no say in what the balance counts.
     std::vector<size_t> counted = largest(row, static_cast<size_t>(k));
     if (!shares.empty()) experts = largest(shares[static_cast<size_t>(t)], static_cast<size_t>(k));
-    if (options.is_balance_forced) {
+    if (options.moe_router_force_load_balancing) {
       for (int64_t j = 0; j < k; ++j) experts[static_cast<size_t>(j)] = static_cast<size_t>((t * k + j) % e);
       counted = experts;
     }
@@ -219,9 +234,9 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
       frequencies[t / length][static_cast<int64_t>(counted[static_cast<size_t>(j)])] += 1;
     }
   }
-  if (options.capacity_factor.value_or(-1) > 0) {
+  if (options.moe_expert_capacity_factor.value_or(-1) > 0) {
     out.capacity = static_cast<int64_t>(
-        std::ceil(static_cast<double>(num_tokens * k) / static_cast<double>(e) * *options.capacity_factor));
+        std::ceil(static_cast<double>(num_tokens * k) / static_cast<double>(e) * *options.moe_expert_capacity_factor));
     for (int64_t i = 0; i < e; ++i) {
       std::vector<std::pair<int64_t, int64_t>> pairs;
       Row preference;
@@ -231,8 +246,9 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
           pairs.emplace_back(t, j);
           // Position by position over the sequences: token t is the one at t % s of sequence t / s.
           const int64_t s = num_tokens / test.b, order = t % s * test.b + t / s;
-          preference.push_back(options.drop_policy == DropPolicy::kPosition ? -static_cast<double>(order)
-                                                                            : out.weights[t][j].item<double>());
+          preference.push_back(options.moe_token_drop_policy == DropPolicy::kPosition
+                                   ? -static_cast<double>(order)
+                                   : out.weights[t][j].item<double>());
         }
       const auto order = largest(preference, pairs.size());
       for (size_t place = static_cast<size_t>(out.capacity); place < order.size(); ++place) {
@@ -241,18 +257,19 @@ inline RouterOutcome route_in_loops(const RouterCase& test, const RouterInputs& 
       }
     }
   }
-  const bool is_balanced = options.balancing == RouterBalancing::kAuxLoss || is_by_sequence;
+  const bool is_balanced = options.moe_router_load_balancing_type == RouterBalancing::kAuxLoss || is_by_sequence;
   if (is_balanced) {
     out.balance_loss = 0;
     for (int64_t t = 0; t < num_tokens; ++t) {
       const Row& row = logits[static_cast<size_t>(t)];
-      const Row scores = over_their_sum(options.score == RouterScore::kSigmoid ? sigmoids(row) : exponentials(row));
+      const Row scores = over_their_sum(options.moe_router_score_function == RouterScore::kSigmoid ? sigmoids(row)
+                                                                                                   : exponentials(row));
       for (int64_t i = 0; i < e; ++i)
         out.balance_loss += frequencies[t / length][i].item<double>() * scores[static_cast<size_t>(i)] *
                             static_cast<double>(e) / static_cast<double>(k * length * length * q);
     }
   }
-  if (options.z_loss_coeff != 0) {
+  if (options.moe_z_loss_coeff.value_or(0) != 0) {
     out.z_loss = 0;
     for (const Row& row : logits) {
       const Row all = exponentials(row);

@@ -43,25 +43,28 @@ TEST(ExpertRouter, TheCasesAreNoSpecialOnes) {
   };
   const auto same = [](RouterOptions&) {};
   for (const RouterCase& test : score_cases()) {
-    if (test.options.num_groups > 0) {
-      EXPECT_FALSE(at::equal(choices(test, same), choices(test, [](RouterOptions& o) { o.num_groups = 0; })))
+    if (test.options.moe_router_num_groups > 0) {
+      EXPECT_FALSE(
+          at::equal(choices(test, same), choices(test, [](RouterOptions& o) { o.moe_router_num_groups.reset(); })))
           << test.name;
     }
-    if (test.options.has_expert_bias) {
-      EXPECT_FALSE(at::equal(choices(test, same), choices(test, [](RouterOptions& o) { o.has_expert_bias = false; })))
+    if (test.options.moe_router_enable_expert_bias) {
+      EXPECT_FALSE(at::equal(choices(test, same),
+                             choices(test, [](RouterOptions& o) { o.moe_router_enable_expert_bias = false; })))
           << test.name;
     }
   }
   for (const RouterCase& test : microbatch_cases()) {
-    if (test.options.capacity_factor.value_or(-1) > 0) {
+    if (test.options.moe_expert_capacity_factor.value_or(-1) > 0) {
       const RouterOutcome out = outcome(test, same);
       EXPECT_GT(out.num_dropped, 0) << test.name;
       const at::Tensor of_dropped = out.experts.masked_select(out.keep.logical_not());
       EXPECT_LT(of_dropped.min().item<int64_t>(), of_dropped.max().item<int64_t>()) << test.name;
     }
-    if (test.options.balancing == RouterBalancing::kSinkhorn) {
-      EXPECT_FALSE(at::equal(choices(test, same),
-                             choices(test, [](RouterOptions& o) { o.balancing = RouterBalancing::kNone; })));
+    if (test.options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) {
+      EXPECT_FALSE(at::equal(choices(test, same), choices(test, [](RouterOptions& o) {
+                               o.moe_router_load_balancing_type = RouterBalancing::kNone;
+                             })));
     }
   }
 }
@@ -93,14 +96,14 @@ TEST(ExpertRouter, RanksOfPaddingAloneTakePart) {
 TEST(ExpertRouter, AnEmptyMicrobatchGivesTermsOfZero) {
   const Groups groups = Groups::single();
   for (const RouterCase& test : every_case()) {
-    ExpertRouter router(router_context(groups), test.options);
+    ExpertRouter router(router_context(groups), test.options, router_site());
     router.weight().initialise(1);
     attach_gradients(router);
     ForwardContext forward{.row_ids = at::zeros({0, 0}, at::kLong), .objective_scale = 1};
     forward.expert_records = std::make_shared<ExpertRecords>();
     const at::Tensor x = at::zeros({0, kRouterHidden}, at::kDouble).set_requires_grad(true);
     const auto [attached, routing] = router.forward(x, forward, 0);
-    EXPECT_EQ(routing.experts.sizes(), (std::vector<int64_t>{0, test.options.topk}));
+    EXPECT_EQ(routing.experts.sizes(), (std::vector<int64_t>{0, test.options.moe_router_topk}));
     (attached.sum() + routing.weights.sum()).backward();
     EXPECT_EQ(x.grad().size(0), 0);
     EXPECT_EQ(router.weight().grad().abs().max().item<double>(), 0) << test.name;
@@ -121,7 +124,7 @@ TEST(ExpertRouter, WholeSequencesOnEveryContextRankAreRoutedAsOnOne) {
     const RouterInputs in = inputs_of(test);
     const RouterOutcome expected = route_on(test, in, {});
     ThreadWorld(4).run(Mesh({.tp = 2, .cp = 2}), [&](Groups& groups) {
-      ExpertRouter router(router_context(groups), test.options);
+      ExpertRouter router(router_context(groups), test.options, router_site());
       router.weight().data().copy_(in.weight);
       if (router.expert_bias() != nullptr) router.expert_bias()->data().copy_(in.bias);
       ForwardContext forward{.b = test.b, .s = test.s, .row_ids = in.row_ids};
@@ -146,9 +149,9 @@ TEST(ExpertRouter, PositionKeepsTheFirstTokensOfEverySequence) {
   // Two sequences of three tokens that all want expert 0, which takes three: Megatron-LM's tokens are
   // (position 0, sequence 0), (0, 1), (1, 0), …
   RouterCase test{"position", router_options(2, 1), 2, 3};
-  test.options.is_pre_softmax = true;
-  test.options.capacity_factor = 1;
-  test.options.drop_policy = DropPolicy::kPosition;
+  test.options.moe_router_pre_softmax = true;
+  test.options.moe_expert_capacity_factor = 1;
+  test.options.moe_token_drop_policy = DropPolicy::kPosition;
   RouterInputs in = inputs_of(test);
   in.x.fill_(1);
   in.weight.select(0, 0).fill_(1);
@@ -164,13 +167,13 @@ TEST(ExpertRouter, PositionKeepsTheFirstTokensOfEverySequence) {
 TEST(ExpertRouter, NothingIsDroppedWhileTokensAreDecoded) {
   // Two tp ranks with a copy of the sequence each, as under sequence parallelism, and one rank with a single one.
   for (RouterCase test : microbatch_cases()) {
-    if (test.options.capacity_factor.value_or(-1) <= 0) continue;
-    test.options.capacity_factor = 0.3;
+    if (test.options.moe_expert_capacity_factor.value_or(-1) <= 0) continue;
+    test.options.moe_expert_capacity_factor = 0.3;
     const RouterInputs in = inputs_of(test);
     EXPECT_GT(route_in_loops(test, in).num_dropped, 0) << test.name;
     for (const int tp : {1, 2}) {
       ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
-        ExpertRouter router(router_context(groups), test.options);
+        ExpertRouter router(router_context(groups), test.options, router_site());
         router.weight().data().copy_(in.weight);
         KvCache cache{.capacity = test.s};
         ForwardContext forward{.b = tp, .s = test.s, .is_training = false, .cache = &cache};
@@ -189,12 +192,12 @@ TEST(ExpertRouter, EvaluationTellsTheSameWithoutAGraph) {
   for (const RouterCase& test : every_case()) {
     const RouterInputs in = inputs_of(test);
     RouterCase plain = test;
-    plain.options.input_jitter_eps = 0;
+    plain.options.moe_input_jitter_eps = 0;
     // Without training nobody balances by Sinkhorn's way, but weights are still those of its form.
     RouterOutcome expected = route_on(plain, in, {});
     const RouterOutcome actual = route_on(test, in, {2, 2}, {.is_training = false, .records_graph = false});
-    if (test.options.balancing == RouterBalancing::kSinkhorn) {
-      plain.options.balancing = RouterBalancing::kNone;
+    if (test.options.moe_router_load_balancing_type == RouterBalancing::kSinkhorn) {
+      plain.options.moe_router_load_balancing_type = RouterBalancing::kNone;
       EXPECT_TRUE(at::equal(actual.experts, route_on(plain, in, {}).experts)) << test.name;
       const at::Tensor logits = in.x.mm(in.weight.t());
       EXPECT_LT(relative_difference(actual.weights, weigh_experts(logits, actual.experts, test.options)), 1e-12);
@@ -224,13 +227,13 @@ TEST(ExpertRouter, NarrowModelsMayRouteInWiderNumbers) {
     EXPECT_LT(relative_difference(actual.dx, expected.dx), 0x1p-7);
   };
   for (const RouterLayout& layout : {RouterLayout{1, 1}, RouterLayout{2, 2}}) {
-    test.options.dtype = at::kFloat;
+    test.options.moe_router_dtype = RouterPrecision::kFp32;
     expect_near(route_on(test, in, layout, bf16), 1e-5);  // logits below 16 to 2^-24, through exp
-    test.options.dtype = at::kDouble;
+    test.options.moe_router_dtype = RouterPrecision::kFp64;
     expect_near(route_on(test, in, layout, bf16), 2e-7);  // the results are in fp32
   }
   // A bf16 product: logits are rounded, and nothing after them.
-  test.options.dtype = std::nullopt;
+  test.options.moe_router_dtype = RouterPrecision::kModel;
   const RouterOutcome actual = route_on(test, in, {}, bf16);
   const at::Tensor logits = in.x.mm(in.weight.t()).to(at::kBFloat16).to(at::kDouble);
   const at::Tensor weights = weigh_experts(logits, actual.experts, test.options);
@@ -254,7 +257,7 @@ TEST(ExpertRouter, CommunicatesOnlyWhatSomebodyNeeds) {
     const RouterInputs in = inputs_of(test);
     std::string text;
     ThreadWorld(2).run(Mesh({.cp = 2}), [&](Groups& groups) {
-      ExpertRouter router(router_context(groups), test.options);
+      ExpertRouter router(router_context(groups), test.options, router_site());
       router.weight().initialise(1);
       ForwardContext forward{.b = test.b, .s = test.s / 2, .row_ids = in.row_ids.narrow(1, 0, test.s / 2)};
       forward.row_length = test.s;
@@ -273,7 +276,7 @@ TEST(ExpertRouter, CommunicatesOnlyWhatSomebodyNeeds) {
     });
     return text;
   };
-  const RouterCase balanced = objective_cases()[1], capacity = microbatch_cases()[0], sinkhorn = microbatch_cases()[5];
+  const RouterCase balanced = objective_cases()[1], capacity = microbatch_cases()[0], sinkhorn = microbatch_cases()[6];
   const std::string balance = "all_reduce tp_cp mlp.gate.weight balance;";
   EXPECT_EQ(collectives(balanced, {.has_records = false}, 1), balance);
   EXPECT_EQ(collectives(balanced, {.records_graph = false}, 1), balance);
@@ -310,11 +313,11 @@ TEST(ExpertRouter, ChoicesOfEqualScoresAreEachRowsOwn) {
 
 TEST(ExpertRouter, ParametersSayWhatRanksHold) {
   RouterOptions options = router_options(6, 2);
-  options.score = RouterScore::kSigmoid;
-  options.has_expert_bias = true;
+  options.moe_router_score_function = RouterScore::kSigmoid;
+  options.moe_router_enable_expert_bias = true;
   for (const int tp : {1, 2}) {
     ThreadWorld(tp).run(Mesh({.tp = tp}), [&](Groups& groups) {
-      const ExpertRouter router(router_context(groups, at::kBFloat16), options);
+      const ExpertRouter router(router_context(groups, at::kBFloat16), options, router_site());
       const std::vector<Parameter*> parameters = router.parameters();
       ASSERT_EQ(parameters.size(), 2u);
       const Placement& weight = parameters[0]->placement();
@@ -336,7 +339,7 @@ TEST(ExpertRouter, ParametersSayWhatRanksHold) {
       EXPECT_EQ(router.forward_flops({.b = 3, .s = 6}), 2.0 * static_cast<double>(tokens * 6 * kRouterHidden));
       LayerContext context = router_context(groups, at::kBFloat16);
       context.device = at::kMeta;
-      ExpertRouter on_meta(context, options);
+      ExpertRouter on_meta(context, options, router_site());
       const int64_t kept = kept_bytes({tokens, kRouterHidden}, at::kBFloat16, [&](const at::Tensor& x) {
         return on_meta.forward(x, {.b = 3, .s = 6}, 18).routing.weights;
       });
@@ -377,7 +380,7 @@ TEST(ExpertRouter, RefusesWhatCannotWork) {
     RouterOptions options = router_options(8, 2);
     change(options);
     try {
-      const ExpertRouter router(router_context(groups), options);
+      const ExpertRouter router(router_context(groups), options, router_site());
     } catch (const UserError& error) {
       return error.message().starts_with(kWeight) && !error.remedy().empty();
     }
@@ -385,16 +388,23 @@ TEST(ExpertRouter, RefusesWhatCannotWork) {
   };
   using O = RouterOptions;
   EXPECT_FALSE(refuses([](O&) {}));
-  EXPECT_TRUE(refuses([](O& o) { o.topk = 9; }));
-  EXPECT_TRUE(refuses([](O& o) { o.topk = 0; }));
-  EXPECT_TRUE(refuses([](O& o) { o.num_groups = 3, o.topk_groups = 1; }));
-  EXPECT_TRUE(refuses([](O& o) { o.num_groups = 4; }));
-  EXPECT_TRUE(refuses([](O& o) { o.num_groups = 4, o.topk_groups = 5; }));
-  EXPECT_TRUE(refuses([](O& o) { o.num_groups = 8, o.topk_groups = 1; }));
-  EXPECT_TRUE(refuses([](O& o) { o.has_expert_bias = true; }));
-  EXPECT_TRUE(refuses([](O& o) { o.capacity_factor = 0; }));
-  EXPECT_TRUE(refuses([](O& o) { o.balancing = RouterBalancing::kSinkhorn, o.num_groups = 4, o.topk_groups = 2; }));
-  ExpertRouter router(router_context(groups), router_options(8, 2));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_topk = 9; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_topk = 0; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_num_groups = 3, o.moe_router_group_topk = 1; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_num_groups = 4; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_num_groups = 4, o.moe_router_group_topk = 5; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_num_groups = 8, o.moe_router_group_topk = 1; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_enable_expert_bias = true; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_num_groups = 0, o.moe_router_group_topk = 0; }));
+  EXPECT_TRUE(refuses([](O& o) { o.moe_router_num_groups = 4, o.moe_router_group_topk = 3; }));  // 2 / 3 best scores
+  EXPECT_TRUE(refuses([](O& o) { o.moe_input_jitter_eps = 1; }));
+  EXPECT_TRUE(refuses(
+      [](O& o) { o.moe_router_load_balancing_type = RouterBalancing::kSinkhorn, o.moe_expert_capacity_factor = 1; }));
+  EXPECT_TRUE(refuses([](O& o) {
+    o.moe_router_load_balancing_type = RouterBalancing::kSinkhorn, o.moe_router_num_groups = 4,
+    o.moe_router_group_topk = 2;
+  }));
+  ExpertRouter router(router_context(groups), router_options(8, 2), router_site());
   const at::Tensor x = at::zeros({4, kRouterHidden}, at::kDouble);
   EXPECT_THROW(router.forward(x, {.b = 1, .s = 3}, 4), InternalError);
   EXPECT_THROW(router.forward(x, {.b = 1, .s = 5}, 5), InternalError);

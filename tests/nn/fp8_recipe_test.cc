@@ -15,6 +15,7 @@
 #include "nn/mlp.h"
 #include "nn/moe_layer.h"
 #include "support/kept_bytes.h"
+#include "support/layer_options.h"
 #include "support/layer_tools.h"
 
 namespace megalith {
@@ -141,7 +142,7 @@ TEST(Fp8Recipe, WhatIsKeptOfAnInputIsAByteAnElement) {
   const auto kept_of = [&](bool is_eight_bit, const SelectiveRecompute& recompute) {
     LayerContext context{.groups = &groups, .dtype = at::kBFloat16, .device = at::kMeta, .recompute = recompute};
     if (is_eight_bit) context.recipe = std::make_shared<Fp8Recipe>(Fp8Format::kHybrid, Kernels::kFused);
-    Mlp mlp(context, "mlp", {.hidden = 32, .ffn = 48});
+    Mlp mlp(context, "mlp", plain_layer_options(32), {.ffn = 48});
     return kept_bytes({16, 32}, at::kBFloat16, [&](const at::Tensor& x) { return mlp.forward(x, {}); });
   };
   constexpr int64_t kScales = 4 * 4;  // of the inputs and weights of two linears
@@ -158,7 +159,7 @@ TEST(Fp8Recipe, ComputedAgainLayersGiveTheSameBits) {
     LayerContext context{.groups = &groups, .dtype = at::kBFloat16, .recompute = recompute};
     context.recipe = std::make_shared<Fp8Recipe>(Fp8Format::kHybrid, Kernels::kFused);
     const auto make = [](const LayerContext& c) {
-      return std::make_unique<Mlp>(c, "mlp", MlpOptions{.hidden = 8, .ffn = 12});
+      return std::make_unique<Mlp>(c, "mlp", plain_layer_options(8), MlpSite{.ffn = 12});
     };
     at::manual_seed(3);
     const at::Tensor x = at::randn({10, 8}).to(at::kBFloat16), dy = at::randn({10, 8}).to(at::kBFloat16);

@@ -12,6 +12,7 @@
 #include "device/memory.h"
 #include "nn/recompute.h"
 #include "support/kept_bytes.h"
+#include "support/layer_options.h"
 #include "support/module_tools.h"
 
 namespace megalith {
@@ -20,22 +21,27 @@ namespace {
 constexpr int64_t kLatentBatch = 2, kLatentLength = 16;
 
 // Sizes that differ from one another, so that no two can be taken for each other.
-LatentAttentionOptions latent_options(int64_t q_rank = 10) {
-  return {.hidden = 12,
-          .num_heads = 4,
-          .q_rank = q_rank,
-          .kv_rank = 7,
-          .nope_dim = 5,
-          .rope_dim = 6,
-          .v_dim = 3,
-          .softmax_factor = 1.3,
-          .layer = 1};
+LayerOptions latent_options(int64_t q_rank = 10) {
+  LayerOptions options = test::plain_layer_options(12);
+  options.multi_latent_attention = options.qk_layernorm = true;
+  options.num_attention_heads = 4;
+  if (q_rank > 0) options.q_lora_rank = q_rank;
+  options.kv_lora_rank = 7;
+  options.qk_head_dim = 5;
+  options.qk_pos_emb_head_dim = 6;
+  options.v_head_dim = 3;
+  options.rotary_base = 50;
+  options.rotary_scaling_factor = 4;
+  options.mscale = 0;
+  options.mscale_all_dim = 1;  // scores are multiplied by (0.1 ln 4 + 1)^2
+  return options;
 }
+constexpr LatentAttentionSite kLatentSite{.layer = 1};
 
-RotaryAngles latent_angles(int64_t rope_dim, const at::Tensor& position_ids) {
-  const RotaryOptions options{.dim = rope_dim, .base = 50, .yarn = YarnScaling{.factor = 4, .mscale = 0}};
-  return compute_rotary_angles(position_ids, rotary_inverse_frequencies(options), at::kDouble,
-                               rotary_multiplier(options));
+RotaryAngles latent_angles(const LayerOptions& options, const at::Tensor& position_ids) {
+  return compute_rotary_angles(position_ids,
+                               rotary_inverse_frequencies(options.qk_pos_emb_head_dim, options.rotary_base, options),
+                               at::kDouble, rotary_multiplier(options));
 }
 
 at::Tensor latent_positions() {
@@ -84,42 +90,42 @@ at::Tensor naive_rotation(const at::Tensor& x, const RotaryAngles& angles, bool 
   return (is_interleaved ? turned : turned.transpose(-1, -2)).flatten(-2);
 }
 
-at::Tensor naive_latent_attention(const at::Tensor& x, test::TensorMap& weights, const LatentAttentionOptions& options,
-                                  const RotaryAngles& angles) {
-  const int64_t b = kLatentBatch, s = kLatentLength, n = options.num_heads, nope = options.nope_dim,
-                rope = options.rope_dim;
+at::Tensor naive_latent_attention(const at::Tensor& x, test::TensorMap& weights, const LayerOptions& options,
+                                  const RotaryAngles& angles, bool is_interleaved = true) {
+  const int64_t b = kLatentBatch, s = kLatentLength, n = options.num_attention_heads, nope = options.qk_head_dim,
+                rope = options.qk_pos_emb_head_dim;
   const auto weight = [&](const std::string& name) { return weights.at("a." + name + ".weight"); };
   const auto norm = [&](const at::Tensor& latent, const char* name) {
-    return options.has_latent_norms ? naive_norm(latent, weight(name), options.latent_norm_eps) : latent;
+    return options.qk_layernorm ? naive_norm(latent, weight(name), 1e-6) : latent;
   };
   const at::Tensor q =
-      (options.q_rank == 0 ? x.mm(weight("q_proj").t())
-                           : norm(x.mm(weight("q_a_proj").t()), "q_a_layernorm").mm(weight("q_b_proj").t()))
+      (!options.q_lora_rank ? x.mm(weight("q_proj").t())
+                            : norm(x.mm(weight("q_a_proj").t()), "q_a_layernorm").mm(weight("q_b_proj").t()))
           .view({b, s, n, nope + rope});
   const at::Tensor latent = x.mm(weight("kv_a_proj_with_mqa").t());
-  const at::Tensor kv = norm(latent.narrow(1, 0, options.kv_rank), "kv_a_layernorm")
+  const at::Tensor kv = norm(latent.narrow(1, 0, options.kv_lora_rank), "kv_a_layernorm")
                             .mm(weight("kv_b_proj").t())
-                            .view({b, s, n, nope + options.v_dim});
-  const auto rotated = [&](const at::Tensor& part) {
-    return naive_rotation(part, angles, options.is_rotary_interleaved);
-  };
-  const at::Tensor key_rope = rotated(latent.narrow(1, options.kv_rank, rope).reshape({b, s, 1, rope}));
+                            .view({b, s, n, nope + options.v_head_dim});
+  const auto rotated = [&](const at::Tensor& part) { return naive_rotation(part, angles, is_interleaved); };
+  const at::Tensor key_rope = rotated(latent.narrow(1, options.kv_lora_rank, rope).reshape({b, s, 1, rope}));
   const at::Tensor query = at::cat({q.narrow(3, 0, nope), rotated(q.narrow(3, nope, rope))}, 3).transpose(1, 2);
   const at::Tensor key = at::cat({kv.narrow(3, 0, nope), key_rope.expand({b, s, n, rope})}, 3).transpose(1, 2);
-  const at::Tensor value = kv.narrow(3, nope, options.v_dim).transpose(1, 2);
-  const double scale = options.softmax_factor / std::sqrt(static_cast<double>(nope + rope));
+  const at::Tensor value = kv.narrow(3, nope, options.v_head_dim).transpose(1, 2);
+  const double scale = std::pow(0.1 * std::log(4.0) + 1, 2) / std::sqrt(static_cast<double>(nope + rope));
   const at::Tensor is_later = at::ones({s, s}, at::kBool).triu(1);
   const at::Tensor scores =
       (at::matmul(query, key.transpose(2, 3)) * scale).masked_fill(is_later, -std::numeric_limits<double>::infinity());
   return at::matmul(scores.softmax(-1), value).transpose(1, 2).reshape({b * s, -1}).mm(weight("o_proj").t());
 }
 
-LatentOutcome naive_outcome(const LatentAttentionOptions& options) {
+LatentOutcome naive_outcome(const LayerOptions& options, bool is_interleaved) {
   const Groups groups = Groups::single();
-  test::TensorMap weights = test::golden_weights(LatentAttention(latent_context(groups), "a", options), at::kDouble);
+  test::TensorMap weights =
+      test::golden_weights(LatentAttention(latent_context(groups), "a", options, kLatentSite), at::kDouble);
   for (auto& [name, weight] : weights) weight.set_requires_grad(true);
   const at::Tensor x = latent_values(0.3).set_requires_grad(true);
-  const at::Tensor y = naive_latent_attention(x, weights, options, latent_angles(options.rope_dim, latent_positions()));
+  const at::Tensor y =
+      naive_latent_attention(x, weights, options, latent_angles(options, latent_positions()), is_interleaved);
   y.backward(latent_values(1.1));
   LatentOutcome outcome{y.detach(), x.grad(), {}};
   for (const auto& [name, weight] : weights) outcome.gradients[name] = weight.grad();
@@ -132,6 +138,7 @@ struct LatentRun {
   SelectiveRecompute recompute;
   Kernels kernels = Kernels::kFused;
   double dropout = 0;
+  LatentAttentionSite site = kLatentSite;
   bool keeps_input = true;
   bool is_recomputed_whole = false;
   std::string frozen;      // a part of the names of parameters
@@ -163,34 +170,34 @@ class LatentAttentionCounter {
 };
 
 // What the same layer keeps on the meta device.
-int64_t kept_latent_bytes(const LatentAttentionOptions& options, const LatentRun& run, ForwardContext forward,
+int64_t kept_latent_bytes(const LayerOptions& options, const LatentRun& run, ForwardContext forward,
                           const RotaryAngles& angles) {
   const Groups groups = Groups::single();
   LayerContext context = latent_context(groups, run.kernels);
   context.recompute = run.recompute;
   context.device = at::kMeta;
-  LatentAttention layer(context, "a", options);
+  LatentAttention layer(context, "a", options, run.site);
   forward.row_ids = forward.row_ids.to(at::kMeta);
   const RotaryAngles shapes{angles.cos.to(at::kMeta), angles.sin.to(at::kMeta)};
-  return test::kept_bytes({kLatentBatch * kLatentLength, options.hidden}, at::kDouble, [&](const at::Tensor& x) {
+  return test::kept_bytes({kLatentBatch * kLatentLength, options.hidden_size}, at::kDouble, [&](const at::Tensor& x) {
     const Kept elsewhere = Kept::computed([]() -> at::Tensor { return {}; });
     return layer.forward({x, run.keeps_input ? Kept() : elsewhere}, forward, shapes);
   });
 }
 
-LatentOutcome run_latent(LatentAttentionOptions options, LatentRun& run) {
+LatentOutcome run_latent(LayerOptions options, LatentRun& run) {
   const Groups groups = Groups::single();
   LayerContext context = latent_context(groups, run.kernels);
   context.recompute = run.recompute;
-  options.dropout = run.dropout;
-  LatentAttention layer(context, "a", options);
+  options.attention_dropout = run.dropout;
+  LatentAttention layer(context, "a", options, run.site);
   test::load(layer, test::golden_weights(layer, at::kDouble));
   layer.for_each_parameter([&](Parameter& parameter) {
     if (!run.frozen.empty() && parameter.name().find(run.frozen) != std::string::npos) parameter.set_trainable(false);
   });
   test::attach_gradients(layer);
   ForwardContext forward{.b = kLatentBatch, .s = kLatentLength, .row_ids = latent_row_ids()};
-  const RotaryAngles angles = latent_angles(options.rope_dim, latent_positions());
+  const RotaryAngles angles = latent_angles(options, latent_positions());
   at::Tensor x = latent_values(0.3).set_requires_grad(true);
   const Kept restored = Kept::computed([&run, kept = x.detach()] {
     ++run.num_restored;
@@ -211,7 +218,7 @@ LatentOutcome run_latent(LatentAttentionOptions options, LatentRun& run) {
   run.kept_bytes_on_meta = kept_latent_bytes(options, run, forward, angles);
   return {y.detach(), x.grad(), test::gradients_of(layer)};
 }
-LatentOutcome run_latent(const LatentAttentionOptions& options) {
+LatentOutcome run_latent(const LayerOptions& options) {
   LatentRun run;
   return run_latent(options, run);
 }
@@ -220,13 +227,12 @@ TEST(LatentAttention, ValuesAndGradientsAreThoseOfTheFormulas) {
   for (const int64_t q_rank : {0, 10}) {
     for (const bool has_norms : {false, true}) {
       for (const bool is_interleaved : {false, true}) {
-        LatentAttentionOptions options = latent_options(q_rank);
-        options.has_latent_norms = has_norms;
-        options.is_rotary_interleaved = is_interleaved;
-        const LatentOutcome expected = naive_outcome(options);
+        LayerOptions options = latent_options(q_rank);
+        options.qk_layernorm = has_norms;
+        const LatentOutcome expected = naive_outcome(options, is_interleaved);
         EXPECT_EQ(expected.gradients.size(), 4u + (q_rank > 0) + has_norms * (1u + (q_rank > 0)));
         for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
-          LatentRun run{.kernels = kernels};
+          LatentRun run{.kernels = kernels, .site = {.is_rotary_interleaved = is_interleaved, .layer = 1}};
           expect_latent_near(run_latent(options, run), expected, 1e-12,
                              fmt::format("q rank {}, norms {}, interleaved {}", q_rank, has_norms, is_interleaved));
         }
@@ -237,12 +243,12 @@ TEST(LatentAttention, ValuesAndGradientsAreThoseOfTheFormulas) {
 
 TEST(LatentAttention, WithoutAnglesNothingIsRotated) {
   const Groups groups = Groups::single();
-  LatentAttentionOptions options = latent_options();
-  LatentAttention layer(latent_context(groups), "a", options);
+  LayerOptions options = latent_options();
+  LatentAttention layer(latent_context(groups), "a", options, kLatentSite);
   test::TensorMap weights = test::golden_weights(layer, at::kDouble);
   test::load(layer, weights);
   test::attach_gradients(layer);
-  const at::Tensor zero = at::zeros({1, kLatentLength, options.rope_dim / 2}, at::kDouble);
+  const at::Tensor zero = at::zeros({1, kLatentLength, options.qk_pos_emb_head_dim / 2}, at::kDouble);
   const at::Tensor x = latent_values(0.3).set_requires_grad(true), x_naive = latent_values(0.3).set_requires_grad(true);
   const at::Tensor y = layer.forward(x, {.b = kLatentBatch, .s = kLatentLength}, {});
   const at::Tensor expected = naive_latent_attention(x_naive, weights, options, {zero.cos(), zero});
@@ -324,24 +330,25 @@ struct LatentLayout {
 };
 
 // What the ranks of a layout hold together.
-LatentOutcome run_latent_layout(LatentAttentionOptions options, const LatentLayout& layout, const LatentRun& run) {
+LatentOutcome run_latent_layout(LayerOptions options, const LatentLayout& layout, const LatentRun& run) {
   struct Part {
     at::Tensor y, dx;  // (b, s of the rank, hidden)
     test::TensorMap gradients;
   };
-  options.dropout = run.dropout;
+  options.attention_dropout = run.dropout;
   std::vector<Part> parts(static_cast<size_t>(layout.tp * layout.cp));
   std::map<std::string, bool> is_partial_over_tp;
   const Mesh mesh({.tp = layout.tp, .cp = layout.cp, .cp_ulysses = layout.ulysses});
   const auto at_rank = [&](int tp, int cp) -> Part& { return parts[static_cast<size_t>(mesh.rank_at(tp, cp, 0, 0))]; };
   const Groups one = Groups::single();
-  const test::TensorMap weights = test::golden_weights(LatentAttention(latent_context(one), "a", options), at::kDouble);
+  const test::TensorMap weights =
+      test::golden_weights(LatentAttention(latent_context(one), "a", options, kLatentSite), at::kDouble);
   ThreadWorld(layout.tp * layout.cp).run(mesh, [&](Groups& groups) {
     LayerContext context = latent_context(groups);
     context.is_sequence_parallel = layout.is_sequence_parallel;
     context.recompute = run.recompute;
     context.context_parallel_kinds = {layout.kind};
-    LatentAttention layer(context, "a", options);
+    LatentAttention layer(context, "a", options, run.site);
     test::load(layer, weights);
     test::attach_gradients(layer);
     const int tp_rank = groups.tp->rank(), cp_rank = groups.cp->rank();
@@ -360,7 +367,7 @@ LatentOutcome run_latent_layout(LatentAttentionOptions options, const LatentLayo
                                          : tokens.clone();
     };
     const at::Tensor x = of_rank(latent_values(0.3)).set_requires_grad(true);
-    const at::Tensor y = layer.forward(x, forward, latent_angles(options.rope_dim, shard(latent_positions())));
+    const at::Tensor y = layer.forward(x, forward, latent_angles(options, shard(latent_positions())));
     y.backward(of_rank(latent_values(1.1)));
     at_rank(tp_rank, cp_rank) = {y.detach(), x.grad(), test::gradients_of(layer)};
     if (groups.rank != 0) return;
@@ -440,31 +447,33 @@ TEST(LatentAttention, EveryLayoutEqualsOneRank) {
 }
 
 TEST(LatentAttention, RefusesHeadsThatDoNotDivide) {
-  EXPECT_THROW(
-      ThreadWorld(3).run(Mesh({.tp = 3}),
-                         [&](Groups& groups) { LatentAttention(latent_context(groups), "a", latent_options()); }),
-      UserError);
+  EXPECT_THROW(ThreadWorld(3).run(Mesh({.tp = 3}),
+                                  [&](Groups& groups) {
+                                    LatentAttention(latent_context(groups), "a", latent_options(), kLatentSite);
+                                  }),
+               UserError);
 }
 
 // ---- Generation ----
 
 TEST(LatentAttention, KeysOfTheCacheEqualTheWholeSequence) {
   const Groups groups = Groups::single();
-  const LatentAttentionOptions options = latent_options();
-  LatentAttention layer(latent_context(groups), "a", options);
+  const LayerOptions options = latent_options();
+  LatentAttention layer(latent_context(groups), "a", options, kLatentSite);
   test::load(layer, test::golden_weights(layer, at::kDouble));
   const at::NoGradGuard no_grad;
   const at::Tensor x = latent_values(0.3);
   const at::Tensor expected =
-      layer.forward(x, {.b = kLatentBatch, .s = kLatentLength}, latent_angles(options.rope_dim, latent_positions()))
+      layer.forward(x, {.b = kLatentBatch, .s = kLatentLength}, latent_angles(options, latent_positions()))
           .view({kLatentBatch, kLatentLength, -1});
   KvCache cache{.capacity = kLatentLength};
   for (const int64_t count : {7, 1, 1, 5, 2}) {
     const int64_t begin = cache.length;
     const auto part = [&](const at::Tensor& whole) { return whole.narrow(1, begin, count); };
-    const at::Tensor y = layer.forward(part(x.view({kLatentBatch, kLatentLength, -1})).reshape({-1, options.hidden}),
-                                       {.b = kLatentBatch, .s = count, .is_training = false, .cache = &cache},
-                                       latent_angles(options.rope_dim, part(latent_positions())));
+    const at::Tensor y =
+        layer.forward(part(x.view({kLatentBatch, kLatentLength, -1})).reshape({-1, options.hidden_size}),
+                      {.b = kLatentBatch, .s = count, .is_training = false, .cache = &cache},
+                      latent_angles(options, part(latent_positions())));
     cache.length += count;
     EXPECT_LT(test::relative_difference(y.view({kLatentBatch, count, -1}), part(expected)), 1e-12) << begin;
   }

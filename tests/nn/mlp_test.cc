@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "support/kept_bytes.h"
+#include "support/layer_options.h"
 #include "support/layer_tools.h"
 
 namespace megalith {
@@ -18,18 +19,35 @@ constexpr int64_t kMlpHidden = 6, kMlpFfn = 10, kMlpTokens = 8;
 
 struct MlpForm {
   std::string name;
-  MlpOptions options;
+  ops::ExpertActivation activation;
+  LayerOptions options;
+  MlpSite site = {};
 };
+
+LayerOptions mlp_options(ActivationKind activation, bool has_bias) {
+  LayerOptions options = plain_layer_options(kMlpHidden);
+  options.ffn_hidden_size = kMlpFfn;
+  options.swiglu = activation == ActivationKind::kSilu;
+  options.squared_relu = activation == ActivationKind::kSquaredRelu;
+  // Two ways to say the same: the second needs biases.
+  options.openai_gelu = activation == ActivationKind::kGeluTanh && !has_bias;
+  options.bias_gelu_fusion = activation == ActivationKind::kGeluTanh;
+  options.add_bias_linear = has_bias;
+  return options;
+}
 
 // Every activation, without biases under Llama's names, and with biases in GPT-2's files.
 std::vector<MlpForm> every_mlp_form() {
   std::vector<MlpForm> forms;
   const auto add = [&](const std::string& name, ActivationKind activation, bool is_gated) {
-    MlpOptions options{.hidden = kMlpHidden, .ffn = kMlpFfn, .activation = activation, .is_gated = is_gated};
-    forms.push_back({name, options});
-    options.has_bias = options.is_transposed = true;
-    options.names = {.gate = "c_gate", .up = "c_fc", .down = "c_proj"};
-    forms.push_back({name + ", transposed, with biases", options});
+    MlpForm form{name, {activation, is_gated}, mlp_options(activation, /*has_bias=*/false)};
+    if (is_gated != form.options.swiglu) form.site.activation = form.activation;
+    forms.push_back(form);
+    form.name += ", transposed, with biases";
+    form.options = mlp_options(activation, /*has_bias=*/true);
+    form.site.is_transposed = true;
+    form.site.names = {.gate = "c_gate", .up = "c_fc", .down = "c_proj"};
+    forms.push_back(form);
   };
   add("swiglu", ActivationKind::kSilu, true);
   add("geglu", ActivationKind::kGelu, true);
@@ -40,14 +58,14 @@ std::vector<MlpForm> every_mlp_form() {
   return forms;
 }
 
-at::Tensor naive_mlp(const MlpOptions& options, const TensorMap& weights, const at::Tensor& x) {
+at::Tensor naive_mlp(const MlpForm& form, const TensorMap& weights, const at::Tensor& x) {
   const auto linear = [&](const std::string& name, const at::Tensor& in) {
     const at::Tensor weight = weights.at("mlp." + name + ".weight");
-    const at::Tensor y = in.mm(options.is_transposed ? weight : weight.t());
-    return options.has_bias ? y + weights.at("mlp." + name + ".bias") : y;
+    const at::Tensor y = in.mm(form.site.is_transposed ? weight : weight.t());
+    return form.options.has_linear_bias() ? y + weights.at("mlp." + name + ".bias") : y;
   };
   const auto activation = [&](const at::Tensor& v) {
-    switch (options.activation) {
+    switch (form.activation.kind) {
       case ActivationKind::kSilu:
         return at::silu(v);
       case ActivationKind::kGelu:
@@ -59,13 +77,14 @@ at::Tensor naive_mlp(const MlpOptions& options, const TensorMap& weights, const 
     }
     return at::relu(v).square();
   };
-  const at::Tensor up = linear(options.names.up, x);
-  const at::Tensor product = options.is_gated ? activation(linear(options.names.gate, x)) * up : activation(up);
-  return linear(options.names.down, product);
+  const at::Tensor up = linear(form.site.names.up, x);
+  const at::Tensor product =
+      form.activation.is_gated ? activation(linear(form.site.names.gate, x)) * up : activation(up);
+  return linear(form.site.names.down, product);
 }
 
-auto make_mlp(const MlpOptions& options) {
-  return [options](const LayerContext& context) { return std::make_unique<Mlp>(context, "mlp", options); };
+auto make_mlp(const MlpForm& form) {
+  return [form](const LayerContext& context) { return std::make_unique<Mlp>(context, "mlp", form.options, form.site); };
 }
 
 at::Tensor run_mlp(Mlp& mlp, const at::Tensor& x) { return mlp.forward(x, {}); }
@@ -74,32 +93,34 @@ struct MlpCase {
   at::Tensor x = at::randn({kMlpTokens, kMlpHidden}, at::kDouble) * 3;
   at::Tensor dy = at::randn({kMlpTokens, kMlpHidden}, at::kDouble);
   TensorMap weights;
-  explicit MlpCase(const MlpOptions& options) {
+  explicit MlpCase(const MlpForm& form) {
     const Groups groups = Groups::single();
-    weights = golden_weights(*make_mlp(options)(double_context(groups)), at::kDouble);
+    weights = golden_weights(*make_mlp(form)(double_context(groups)), at::kDouble);
   }
 };
 
 TEST(Mlp, EveryFormIsThatOfATen) {
-  for (const auto& [name, options] : every_mlp_form()) {
-    const MlpCase c(options);
-    const auto naive = [&](const TensorMap& weights, const at::Tensor& x) { return naive_mlp(options, weights, x); };
+  for (const MlpForm& form : every_mlp_form()) {
+    const std::string& name = form.name;
+    const MlpCase c(form);
+    const auto naive = [&](const TensorMap& weights, const at::Tensor& x) { return naive_mlp(form, weights, x); };
     const LayerPass expected = differentiate(naive, c.weights, c.x, c.dy);
     const Groups groups = Groups::single();
     for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
       LayerContext context = double_context(groups);
       context.kernels = kernels;
-      expect_near(run_layer(context, make_mlp(options), run_mlp, c.weights, c.x, c.dy), expected, 1e-13, name);
+      expect_near(run_layer(context, make_mlp(form), run_mlp, c.weights, c.x, c.dy), expected, 1e-13, name);
     }
     for (const bool is_sequence_parallel : {false, true}) {
-      expect_near(run_layer_on_ranks(2, is_sequence_parallel, make_mlp(options), run_mlp, c.weights, c.x, c.dy),
-                  expected, 1e-13, name + (is_sequence_parallel ? ", tp 2 and sequence parallelism" : ", tp 2"));
+      expect_near(run_layer_on_ranks(2, is_sequence_parallel, make_mlp(form), run_mlp, c.weights, c.x, c.dy), expected,
+                  1e-13, name + (is_sequence_parallel ? ", tp 2 and sequence parallelism" : ", tp 2"));
     }
   }
 }
 
 TEST(Mlp, ComputedAgainItGivesTheSameBits) {
-  for (const auto& [name, form] : every_mlp_form()) {
+  for (const MlpForm& form : every_mlp_form()) {
+    const std::string& name = form.name;
     const MlpCase c(form);
     const Groups groups = Groups::single();
     const LayerPass expected = run_layer(double_context(groups), make_mlp(form), run_mlp, c.weights, c.x, c.dy);
@@ -143,43 +164,50 @@ TEST(Mlp, KeepsAndComputesWhatItSays) {
        {Expected{{}, x + 2 * f, x + 3 * f}, {{.mlp_activation = true}, x + f, x + 2 * f}, {{.mlp = true}, x, x}}) {
     const LayerContext context{
         .groups = &groups, .dtype = at::kBFloat16, .device = at::kMeta, .recompute = expected.recompute};
-    for (const auto& [name, options] : every_mlp_form()) {
-      Mlp mlp(context, "mlp", options);
+    for (const MlpForm& form : every_mlp_form()) {
+      Mlp mlp(context, "mlp", form.options, form.site);
       const int64_t kept = kept_bytes({8, 6}, at::kBFloat16, [&](const at::Tensor& in) { return mlp.forward(in, {}); });
-      EXPECT_EQ(kept, options.is_gated ? expected.gated_bytes : expected.plain_bytes) << name;
-      EXPECT_EQ(mlp.forward_flops({.b = 2, .s = 4}), 2.0 * 8 * 6 * 10 * (options.is_gated ? 3 : 2)) << name;
+      EXPECT_EQ(kept, form.activation.is_gated ? expected.gated_bytes : expected.plain_bytes) << form.name;
+      EXPECT_EQ(mlp.forward_flops({.b = 2, .s = 4}), 2.0 * 8 * 6 * 10 * (form.activation.is_gated ? 3 : 2))
+          << form.name;
     }
   }
 }
 
 TEST(Mlp, GatedTensorsAreTheirOwnAndPlainOnesHaveNoGate) {
   const Groups groups = Groups::single();
-  const auto names_of = [&](const MlpOptions& options) {
+  const auto names_of = [&](const MlpForm& form) {
     std::vector<std::string> names;
-    for (const auto& [name, value] : values_of(Mlp(double_context(groups), "layer.mlp", options)))
+    for (const auto& [name, value] : values_of(Mlp(double_context(groups), "layer.mlp", form.options, form.site)))
       names.push_back(name);
     return names;
   };
-  EXPECT_EQ(names_of({.hidden = 6, .ffn = 10}),
-            (std::vector<std::string>{"layer.mlp.down_proj.weight", "layer.mlp.gate_proj.weight",
-                                      "layer.mlp.up_proj.weight"}));
-  const MlpOptions gpt2{.hidden = 6,
-                        .ffn = 10,
-                        .activation = ActivationKind::kGeluTanh,
-                        .is_gated = false,
-                        .has_bias = true,
-                        .names = {.up = "c_fc", .down = "c_proj"},
-                        .is_transposed = true};
+  const std::vector<MlpForm> forms = every_mlp_form();
+  EXPECT_EQ(names_of(forms[0]), (std::vector<std::string>{"layer.mlp.down_proj.weight", "layer.mlp.gate_proj.weight",
+                                                          "layer.mlp.up_proj.weight"}));
+  const MlpForm& gpt2 = forms[9];
+  ASSERT_EQ(gpt2.name, "gelu by a tanh, transposed, with biases");
   EXPECT_EQ(names_of(gpt2), (std::vector<std::string>{"layer.mlp.c_fc.bias", "layer.mlp.c_fc.weight",
                                                       "layer.mlp.c_proj.bias", "layer.mlp.c_proj.weight"}));
-  EXPECT_EQ(values_of(Mlp(double_context(groups), "m", gpt2)).at("m.c_fc.weight").sizes(), (at::IntArrayRef{6, 10}));
+  EXPECT_EQ(values_of(Mlp(double_context(groups), "m", gpt2.options, gpt2.site)).at("m.c_fc.weight").sizes(),
+            (at::IntArrayRef{6, 10}));
+}
+
+TEST(Mlp, ASharedExpertHasAWidthOfItsOwn) {
+  const Groups groups = Groups::single();
+  const Mlp mlp(double_context(groups), "m", mlp_options(ActivationKind::kSilu, false), {.ffn = 4});
+  EXPECT_EQ(values_of(mlp).at("m.down_proj.weight").sizes(), (at::IntArrayRef{6, 4}));
 }
 
 TEST(Mlp, FormsThatDoNotExistAreRefused) {
   const Groups groups = Groups::single();
-  EXPECT_THROW(Mlp(double_context(groups), "mlp", {.hidden = 6, .ffn = 10, .is_gated = false}), InternalError);
-  EXPECT_THROW(Mlp(double_context(groups), "mlp", {.hidden = 6, .ffn = 10, .activation = ActivationKind::kSquaredRelu}),
+  LayerOptions options = mlp_options(ActivationKind::kSilu, false);
+  EXPECT_THROW(Mlp(double_context(groups), "mlp", options, {.activation = {{ActivationKind::kSilu, false}}}),
                InternalError);
+  EXPECT_THROW(Mlp(double_context(groups), "mlp", options, {.activation = {{ActivationKind::kSquaredRelu, true}}}),
+               InternalError);
+  options.squared_relu = true;
+  EXPECT_THROW(Mlp(double_context(groups), "mlp", options, {}), UserError);
 }
 
 }  // namespace

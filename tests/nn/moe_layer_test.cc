@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "nn/expert_tools.h"
 #include "support/kept_bytes.h"
+#include "support/layer_options.h"
 
 namespace megalith {
 namespace {
@@ -19,44 +20,50 @@ using namespace test;
 
 constexpr const char* kMoeName = "model.layers.3.mlp";
 constexpr int64_t kMoeHidden = 6;
+const MoeSite kMoeSite;
 
-MoeOptions moe_options() {
-  MoeOptions options{.hidden = kMoeHidden, .ffn = 8, .num_experts = 8};
-  options.router.topk = 2;
+LayerOptions moe_options() {
+  LayerOptions options = plain_layer_options(kMoeHidden);
+  options.moe_ffn_hidden_size = options.num_experts = 8;
+  options.moe_router_topk = 2;
+  options.moe_router_load_balancing_type = RouterBalancing::kNone;
   return options;
+}
+
+void set_dispatcher(LayerOptions& options, DispatcherKind kind) {
+  options.moe_token_dispatcher_type = kind == DispatcherKind::kAllToAll ? "alltoall" : "allgather";
+  ASSERT_EQ(options.dispatcher(), kind);
 }
 
 struct MoeVariant {
   std::string name;
-  MoeOptions options;
+  LayerOptions options;
 };
 
 std::vector<MoeVariant> every_moe_variant() {
   std::vector<MoeVariant> all;
-  const auto add = [&](const std::string& name) -> MoeOptions& {
+  const auto add = [&](const std::string& name) -> LayerOptions& {
     return all.emplace_back(MoeVariant{name, moe_options()}).options;
   };
   add("softmax");
-  MoeOptions& shared = add("softmax, shared expert");
-  shared.shared_ffn = 4;
-  MoeOptions& sigmoid = add("sigmoid, plain experts");
-  sigmoid.router.score = RouterScore::kSigmoid;
-  sigmoid.router.scaling_factor = 1.7;
-  sigmoid.activation = {ops::ActivationKind::kGelu, false};
-  sigmoid.shared_ffn = 4;
-  sigmoid.shared.activation = ops::ActivationKind::kGelu;
-  sigmoid.shared.is_gated = false;
-  MoeOptions& balanced = add("objectives");
-  balanced.router.balancing = RouterBalancing::kAuxLoss;
-  balanced.router.aux_loss_coeff = 0.3;
-  balanced.router.z_loss_coeff = 0.1;
-  balanced.shared_ffn = 4;
-  balanced.overlaps_shared_expert = true;
-  MoeOptions& dropped = add("capacity");
-  dropped.router.capacity_factor = 0.75;
-  MoeOptions& padded = add("padded to the capacity");
-  padded.router.capacity_factor = 0.75;
-  padded.pads_to_capacity = true;
+  LayerOptions& shared = add("softmax, shared expert");
+  shared.moe_shared_expert_intermediate_size = 4;
+  LayerOptions& sigmoid = add("sigmoid, plain experts");
+  sigmoid.moe_router_score_function = RouterScore::kSigmoid;
+  sigmoid.moe_router_topk_scaling_factor = 1.7;
+  sigmoid.swiglu = false;  // without biases GELU is computed by the error function
+  sigmoid.moe_shared_expert_intermediate_size = 4;
+  LayerOptions& balanced = add("objectives");
+  balanced.moe_router_load_balancing_type = RouterBalancing::kAuxLoss;
+  balanced.moe_aux_loss_coeff = 0.3;
+  balanced.moe_z_loss_coeff = 0.1;
+  balanced.moe_shared_expert_intermediate_size = 4;
+  balanced.moe_shared_expert_overlap = true;
+  LayerOptions& dropped = add("capacity");
+  dropped.moe_expert_capacity_factor = 0.75;
+  LayerOptions& padded = add("padded to the capacity");
+  padded.moe_expert_capacity_factor = 0.75;
+  padded.moe_pad_expert_input_to_capacity = true;
   return all;
 }
 
@@ -73,7 +80,7 @@ struct MoeRun {
   Mesh mesh = Mesh::single();
   bool is_sequence_parallel = false;
   SelectiveRecompute recompute = {};
-  MoeOptions options = moe_options();
+  LayerOptions options = moe_options();
   bool computes_input = false;  // the layer is told to keep its input as a way to compute it again
 };
 
@@ -85,7 +92,7 @@ std::vector<TensorMap> run_moe(const MoeRun& run, const MoeProblem& problem, con
     LayerContext context = expert_context(groups);
     context.is_sequence_parallel = run.is_sequence_parallel;
     context.recompute = run.recompute;
-    MoeLayer layer(context, kMoeName, run.options);
+    MoeLayer layer(context, kMoeName, run.options, kMoeSite);
     load(layer, parameters);
     attach_gradients(layer);
     std::map<std::string, int> times_ready;
@@ -134,33 +141,34 @@ std::vector<TensorMap> run_moe(const MoeRun& run, const MoeProblem& problem, con
   return of_ranks;
 }
 
-TensorMap parameters_of_layer(const MoeOptions& options) {
+TensorMap parameters_of_layer(const LayerOptions& options) {
   const Groups single = Groups::single();
-  return golden_weights(MoeLayer(expert_context(single), kMoeName, options), at::kDouble);
+  return golden_weights(MoeLayer(expert_context(single), kMoeName, options, kMoeSite), at::kDouble);
 }
 
 // Without a capacity and objectives.
-TensorMap naive_layer(const MoeOptions& options, const MoeProblem& problem, const TensorMap& parameters) {
+TensorMap naive_layer(const LayerOptions& options, const MoeProblem& problem, const TensorMap& parameters) {
   const TensorMap leaves = as_leaves(parameters);
   const std::string name = kMoeName;
   const at::Tensor x = problem.draw(1).flatten(0, 2).set_requires_grad(true);
   const at::Tensor logits = x.mm(leaves.at(name + ".gate.weight").t());
-  const auto [top, experts] = at::topk(logits, options.router.topk, 1);  // both scores rise with the logit
+  const auto [top, experts] = at::topk(logits, options.moe_router_topk, 1);  // both scores rise with the logit
   at::Tensor weights;
-  if (options.router.score == RouterScore::kSoftmax) {
+  if (options.moe_router_score_function == RouterScore::kSoftmax) {
     const at::Tensor powers = at::exp(top);
     weights = powers / powers.sum(1, /*keepdim=*/true);
   } else {
     const at::Tensor scores = 1 / (1 + at::exp(-top));
     weights = scores / scores.sum(1, /*keepdim=*/true);
   }
-  weights = weights * options.router.scaling_factor;
-  at::Tensor y = naive_mixture(x, experts, weights, {}, leaves, name, options.activation);
-  if (options.shared_ffn > 0) {
+  weights = weights * options.moe_router_topk_scaling_factor.value_or(1);
+  const ops::ExpertActivation activation = options.swiglu ? ops::ExpertActivation{ops::ActivationKind::kSilu, true}
+                                                          : ops::ExpertActivation{ops::ActivationKind::kGelu, false};
+  at::Tensor y = naive_mixture(x, experts, weights, {}, leaves, name, activation);
+  if (options.shared_expert_size() > 0) {
     std::vector<at::Tensor> of_shared;
     for (int64_t i = 0; i < x.size(0); ++i) {
-      of_shared.push_back(
-          naive_expert(x[i], leaves, name + ".shared_experts.", {options.shared.activation, options.shared.is_gated}));
+      of_shared.push_back(naive_expert(x[i], leaves, name + ".shared_experts.", activation));
     }
     y = y + at::stack(of_shared);
   }
@@ -193,7 +201,7 @@ std::vector<MoeLayout> every_moe_layout() {
 TEST(MoeLayer, EqualsTheLoopOverTokensAndExperts) {
   const MoeProblem problem;
   for (const MoeVariant& variant : every_moe_variant()) {
-    if (variant.options.router.capacity_factor || variant.options.router.aux_loss_coeff != 0) continue;
+    if (variant.options.moe_expert_capacity_factor || variant.options.moe_aux_loss_coeff != 0) continue;
     const TensorMap parameters = parameters_of_layer(variant.options);
     expect_held(run_moe({.options = variant.options}, problem, parameters),
                 naive_layer(variant.options, problem, parameters), variant.name);
@@ -207,7 +215,7 @@ TEST(MoeLayer, EveryLayoutEqualsOneRank) {
     const TensorMap expected = run_moe({.options = variant.options}, problem, parameters)[0];
     for (const auto& [name, mesh] : every_moe_layout()) {
       for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
-        variant.options.dispatcher = kind;
+        set_dispatcher(variant.options, kind);
         for (const bool is_sequence_parallel : {false, true}) {
           if (is_sequence_parallel && mesh.size(Axis::kTp) == 1) continue;
           expect_held(run_moe({.mesh = mesh, .is_sequence_parallel = is_sequence_parallel, .options = variant.options},
@@ -227,7 +235,7 @@ TEST(MoeLayer, TokensThatTheRanksCannotShareEvenlyArePaddedHere) {
     const TensorMap parameters = parameters_of_layer(variant.options);
     const TensorMap expected = run_moe({.options = variant.options}, problem, parameters)[0];
     for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
-      variant.options.dispatcher = kind;
+      set_dispatcher(variant.options, kind);
       for (const Mesh& mesh : {Mesh({.tp = 2}), Mesh({.tp = 2, .ep = 2}), Mesh({.tp = 4, .etp = 2, .ep = 2})}) {
         expect_held(run_moe({.mesh = mesh, .options = variant.options}, problem, parameters), expected,
                     fmt::format("{}, tp {}", variant.name, mesh.size(Axis::kTp)));
@@ -238,19 +246,19 @@ TEST(MoeLayer, TokensThatTheRanksCannotShareEvenlyArePaddedHere) {
 
 TEST(MoeLayer, OneTokenOfGenerationEqualsOneRank) {
   const at::Tensor x = at::randn({1, kMoeHidden}, at::kDouble);
-  MoeOptions options = moe_options();
-  options.shared_ffn = 4;
+  LayerOptions options = moe_options();
+  options.moe_shared_expert_intermediate_size = 4;
   const TensorMap parameters = parameters_of_layer(options);
   const auto generate = [&](Groups& groups) {
     const at::NoGradGuard no_grad;
-    MoeLayer layer(expert_context(groups), kMoeName, options);
+    MoeLayer layer(expert_context(groups), kMoeName, options, kMoeSite);
     load(layer, parameters);
     return layer.forward(x, {.b = 1, .s = 1, .is_training = false});
   };
   Groups single = Groups::single();
   const at::Tensor expected = generate(single);
   for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
-    options.dispatcher = kind;
+    set_dispatcher(options, kind);
     for (const Mesh& mesh : {Mesh({.tp = 2, .ep = 2}), Mesh({.tp = 2, .etp = 2}), Mesh({.dp = 2, .ep = 2})}) {
       ThreadWorld(2).run(mesh, [&](Groups& groups) {
         EXPECT_TENSOR_NEAR(generate(groups), expected, {.abs = 1e-13, .what = "one token"});
@@ -275,15 +283,15 @@ std::vector<Mesh> some_moe_meshes() {
 
 TEST(MoeLayer, OverlapChangesNothing) {
   const MoeProblem problem;
-  MoeOptions options = moe_options();
-  options.shared_ffn = 4;
+  LayerOptions options = moe_options();
+  options.moe_shared_expert_intermediate_size = 4;
   const TensorMap parameters = parameters_of_layer(options);
   for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
     for (const Mesh& mesh : some_moe_meshes()) {
-      options.dispatcher = kind;
-      options.overlaps_shared_expert = false;
+      set_dispatcher(options, kind);
+      options.moe_shared_expert_overlap = false;
       const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
-      options.overlaps_shared_expert = true;
+      options.moe_shared_expert_overlap = true;
       const auto overlapped = run_moe({.mesh = mesh, .options = options}, problem, parameters);
       for (size_t rank = 0; rank < plain.size(); ++rank) {
         for (const auto& [name, tensor] : plain[rank]) {
@@ -298,13 +306,13 @@ TEST(MoeLayer, OverlapChangesNothing) {
 TEST(MoeLayer, PaddingToTheCapacityChangesNothing) {
   const MoeProblem problem;
   for (const double factor : {0.75, 1.0, 4.0}) {
-    MoeOptions options = moe_options();
-    options.router.capacity_factor = factor;
+    LayerOptions options = moe_options();
+    options.moe_expert_capacity_factor = factor;
     const TensorMap parameters = parameters_of_layer(options);
     for (const Mesh& mesh : some_moe_meshes()) {
       const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
-      MoeOptions padded = options;
-      padded.pads_to_capacity = true;
+      LayerOptions padded = options;
+      padded.moe_pad_expert_input_to_capacity = true;
       const auto filled = run_moe({.mesh = mesh, .options = padded}, problem, parameters);
       for (size_t rank = 0; rank < plain.size(); ++rank) {
         for (const auto& [name, tensor] : plain[rank]) {
@@ -318,12 +326,12 @@ TEST(MoeLayer, PaddingToTheCapacityChangesNothing) {
 TEST(MoeLayer, ComputedAgainItGivesTheSameBits) {
   const MoeProblem problem;
   for (const bool overlaps : {false, true}) {
-    MoeOptions options = moe_options();
-    options.shared_ffn = 4;
-    options.overlaps_shared_expert = overlaps;
-    options.router.balancing = RouterBalancing::kAuxLoss;
-    options.router.aux_loss_coeff = 0.3;
-    options.dispatcher = DispatcherKind::kAllToAll;
+    LayerOptions options = moe_options();
+    options.moe_shared_expert_intermediate_size = 4;
+    options.moe_shared_expert_overlap = overlaps;
+    options.moe_router_load_balancing_type = RouterBalancing::kAuxLoss;
+    options.moe_aux_loss_coeff = 0.3;
+    set_dispatcher(options, DispatcherKind::kAllToAll);
     const TensorMap parameters = parameters_of_layer(options);
     for (const Mesh& mesh : some_moe_meshes()) {
       const auto plain = run_moe({.mesh = mesh, .options = options}, problem, parameters);
@@ -345,10 +353,10 @@ TEST(MoeLayer, ComputedAgainItGivesTheSameBits) {
 TEST(MoeLayer, RefusesPaddingThatHasNoOneSize) {
   const auto build = [](const Mesh& mesh, std::optional<double> factor, bool pads) {
     ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
-      MoeOptions options = moe_options();
-      options.router.capacity_factor = factor;
-      options.pads_to_capacity = pads;
-      const MoeLayer layer(expert_context(groups), kMoeName, options);
+      LayerOptions options = moe_options();
+      options.moe_expert_capacity_factor = factor;
+      options.moe_pad_expert_input_to_capacity = pads;
+      const MoeLayer layer(expert_context(groups), kMoeName, options, kMoeSite);
     });
   };
   const Mesh uneven({.cp = 3, .dp = 2, .ep = 2});
@@ -359,11 +367,11 @@ TEST(MoeLayer, RefusesPaddingThatHasNoOneSize) {
 }
 
 TEST(MoeLayer, WorkIsSharedByTheRanks) {
-  MoeOptions options = moe_options();
-  options.shared_ffn = 4;
+  LayerOptions options = moe_options();
+  options.moe_shared_expert_intermediate_size = 4;
   const Groups single = Groups::single();
   const CostShape whole{.b = 2, .s = 8};
-  const double one = MoeLayer(expert_context(single), kMoeName, options).forward_flops(whole);
+  const double one = MoeLayer(expert_context(single), kMoeName, options, kMoeSite).forward_flops(whole);
   // 16 tokens: the router 8 x 6, two experts of 3 x 8 x 6 each, the shared one of 3 x 4 x 6.
   EXPECT_EQ(one, 2 * 16 * (48 + 2 * 144 + 72));
   for (const auto& [name, mesh] : every_moe_layout()) {
@@ -372,7 +380,7 @@ TEST(MoeLayer, WorkIsSharedByTheRanks) {
       CostShape shape = whole;
       shape.s /= groups.cp->size();
       flops[static_cast<size_t>(groups.rank)] =
-          MoeLayer(expert_context(groups), kMoeName, options).forward_flops(shape);
+          MoeLayer(expert_context(groups), kMoeName, options, kMoeSite).forward_flops(shape);
     });
     double sum = 0;
     for (const double of_rank : flops) sum += of_rank;
@@ -381,16 +389,16 @@ TEST(MoeLayer, WorkIsSharedByTheRanks) {
 }
 
 TEST(MoeLayer, KeptBytesCountEveryTensorOnce) {
-  MoeOptions options = moe_options();
-  options.shared_ffn = 4;
+  LayerOptions options = moe_options();
+  options.moe_shared_expert_intermediate_size = 4;
   const Groups single = Groups::single();
   const auto kept_of = [&](const SelectiveRecompute& recompute, bool has_shared, bool keeps_input = true) {
     LayerContext context = expert_context(single, Kernels::kFused);
     context.recompute = recompute;
     context.device = at::kMeta;
-    MoeOptions changed = options;
-    changed.shared_ffn = has_shared ? 4 : 0;
-    MoeLayer layer(context, kMoeName, changed);
+    LayerOptions changed = options;
+    changed.moe_shared_expert_intermediate_size = has_shared ? 4 : 0;
+    MoeLayer layer(context, kMoeName, changed, kMoeSite);
     return kept_bytes({16, kMoeHidden}, at::kDouble, [&](const at::Tensor& x) {
       const Kept elsewhere = Kept::computed([]() -> at::Tensor { return {}; });
       return layer.forward({x, keeps_input ? Kept() : elsewhere}, {.b = 2, .s = 8});

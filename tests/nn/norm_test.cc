@@ -22,16 +22,17 @@ struct NormForm {
   NormOptions options;
 };
 const NormForm kNormForms[] = {
-    {"RMSNorm", {.eps = 1e-3}},
-    {"LayerNorm", {.kind = NormKind::kLayer, .eps = 1e-3}},
-    {"LayerNorm with its weight less 1", {.kind = NormKind::kLayer, .eps = 1e-3, .is_zero_centered = true}},
+    {"RMSNorm", {.normalization = Normalization::kRmsNorm, .norm_epsilon = 1e-3}},
+    {"LayerNorm", {.norm_epsilon = 1e-3}},
+    {"LayerNorm with its weight less 1", {.norm_epsilon = 1e-3, .apply_layernorm_1p = true}},
 };
 
 at::Tensor naive_norm(const NormOptions& options, const TensorMap& weights, const at::Tensor& x) {
   const at::Tensor& weight = weights.at("norm.weight");
-  if (options.kind == NormKind::kRms) return x * (x.square().mean(-1, true) + options.eps).rsqrt() * weight;
-  return at::layer_norm(x, {kNormHidden}, options.is_zero_centered ? weight + 1 : weight, weights.at("norm.bias"),
-                        options.eps);
+  if (options.normalization == Normalization::kRmsNorm)
+    return x * (x.square().mean(-1, true) + options.norm_epsilon).rsqrt() * weight;
+  return at::layer_norm(x, {kNormHidden}, options.apply_layernorm_1p ? weight + 1 : weight, weights.at("norm.bias"),
+                        options.norm_epsilon);
 }
 
 auto make_norm(const NormOptions& options) {
@@ -123,9 +124,9 @@ TEST(Norm, BeginsAsTheIdentityOfItsForm) {
       EXPECT_EQ(parameter.options().decay_mult, 0) << parameter.name();
     });
     const TensorMap values = values_of(*norm);
-    EXPECT_EQ(values.size(), options.kind == NormKind::kLayer ? 2u : 1u) << name;
+    EXPECT_EQ(values.size(), options.normalization == Normalization::kLayerNorm ? 2u : 1u) << name;
     EXPECT_TRUE(at::equal(values.at("norm.weight"),
-                          at::full({kNormHidden}, options.is_zero_centered ? 0. : 1.).to(at::kDouble)))
+                          at::full({kNormHidden}, options.apply_layernorm_1p ? 0. : 1.).to(at::kDouble)))
         << name;
     // Two bytes an element of 6 tokens, and one or two numbers of 4 bytes a token.
     Norm on_meta({.groups = &groups, .dtype = at::kBFloat16, .device = at::kMeta}, "norm", kNormHidden, options);
@@ -133,7 +134,8 @@ TEST(Norm, BeginsAsTheIdentityOfItsForm) {
         kept_bytes({6, kNormHidden}, at::kBFloat16, [&](const at::Tensor& x) { return on_meta.forward(x); });
     EXPECT_EQ(kept, 6 * (2 * kNormHidden + (values.size() == 2 ? 8 : 4))) << name;
   }
-  EXPECT_THROW(Norm(double_context(groups), "norm", 4, {.is_zero_centered = true}), InternalError);
+  const NormOptions contradiction{.normalization = Normalization::kRmsNorm, .apply_layernorm_1p = true};
+  EXPECT_THROW(Norm(double_context(groups), "norm", 4, contradiction), UserError);
 }
 
 }  // namespace

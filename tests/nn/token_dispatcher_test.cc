@@ -10,6 +10,7 @@
 #include "nn/deferred_gradients.h"
 #include "nn/expert_tools.h"
 #include "nn/moe_layer.h"
+#include "support/layer_options.h"
 
 namespace megalith {
 namespace {
@@ -19,10 +20,21 @@ using namespace test;
 constexpr int64_t kExpertHidden = 6, kExpertFfn = 8, kExperts = 8, kTokensOfRank = 5;
 constexpr const char* kExpertsName = "layer.mlp";
 
-MoeOptions experts_options(ops::ExpertActivation activation = {}) {
-  MoeOptions options{.hidden = kExpertHidden, .ffn = kExpertFfn, .num_experts = kExperts, .activation = activation};
-  options.router.topk = 3;
+LayerOptions experts_options(ops::ExpertActivation activation = {}) {
+  LayerOptions options = plain_layer_options(kExpertHidden);
+  options.num_experts = kExperts;
+  options.moe_ffn_hidden_size = kExpertFfn;
+  options.moe_router_topk = 3;
+  options.swiglu = activation.kind == ops::ActivationKind::kSilu;
+  options.squared_relu = activation.kind == ops::ActivationKind::kSquaredRelu;
+  options.openai_gelu = activation.kind == ops::ActivationKind::kGeluTanh;
   return options;
+}
+
+// Gated GELU has no option.
+MoeSite experts_site(ops::ExpertActivation activation = {}) {
+  if (!activation.is_gated || activation.kind == ops::ActivationKind::kSilu) return {};
+  return {.activation = activation};
 }
 
 // Of the tokens of all ranks.
@@ -107,7 +119,7 @@ ExpertAnswer dispatched_answer(const Mesh& mesh, const RoutedTokens& tokens, con
     LayerContext context = expert_context(groups, form.kernels, form.dtype);
     context.recompute.expert_activation = form.recomputes_activation;
     context.deferred_gradients = &deferred;
-    GroupedExperts experts(context, kExpertsName, experts_options(form.activation));
+    GroupedExperts experts(context, kExpertsName, experts_options(form.activation), experts_site(form.activation));
     load(experts, parameters);
     attach_gradients(experts);
     const TokenDispatcher dispatcher(context, form.kind, kExpertsName, kExperts);
@@ -158,7 +170,9 @@ ExpertAnswer dispatched_answer(const Mesh& mesh, const RoutedTokens& tokens, con
 
 TensorMap parameters_of_experts(ops::ExpertActivation activation = {}) {
   const Groups single = Groups::single();
-  return golden_weights(GroupedExperts(expert_context(single), kExpertsName, experts_options(activation)), at::kDouble);
+  return golden_weights(
+      GroupedExperts(expert_context(single), kExpertsName, experts_options(activation), experts_site(activation)),
+      at::kDouble);
 }
 
 void expect_same_answer(const ExpertAnswer& actual, const ExpertAnswer& expected, const std::string& what,
@@ -245,7 +259,7 @@ TEST(TokenDispatcher, TransfersAreUnderWayMeanwhileInForwardAndInBackward) {
   for (const DispatcherKind kind : {DispatcherKind::kAllToAll, DispatcherKind::kAllGather}) {
     ThreadWorld(2).run(mesh, [&](Groups& groups) {
       const LayerContext context = expert_context(groups);
-      GroupedExperts experts(context, kExpertsName, experts_options());
+      GroupedExperts experts(context, kExpertsName, experts_options(), experts_site());
       load(experts, parameters);
       attach_gradients(experts);
       const TokenDispatcher dispatcher(context, kind, kExpertsName, kExperts);
@@ -370,7 +384,7 @@ TEST(GroupedExperts, ComputedAgainOrDeferredGradientsAreTheSame) {
 
 TEST(GroupedExperts, FrozenExpertsPassGradientsOn) {
   const Groups groups = Groups::single();
-  GroupedExperts experts(expert_context(groups), kExpertsName, experts_options());
+  GroupedExperts experts(expert_context(groups), kExpertsName, experts_options(), experts_site());
   load(experts, parameters_of_experts());
   experts.for_each_parameter([](Parameter& parameter) { parameter.set_trainable(false); });
   const RoutedTokens tokens = every_routing(1)[0];
@@ -385,13 +399,13 @@ TEST(GroupedExperts, FrozenExpertsPassGradientsOn) {
 
 TEST(GroupedExperts, InitialValuesDoNotDependOnTheLayout) {
   const Groups single = Groups::single();
-  GroupedExperts whole(expert_context(single), kExpertsName, experts_options());
+  GroupedExperts whole(expert_context(single), kExpertsName, experts_options(), experts_site());
   whole.for_each_parameter([](Parameter& parameter) { parameter.initialise(5); });
   const TensorMap expected = values_of(whole);
   const Mesh mesh({.dp = 4, .etp = 2, .ep = 2});
   std::vector<TensorMap> of_ranks(4);
   ThreadWorld(4).run(mesh, [&](Groups& groups) {
-    GroupedExperts experts(expert_context(groups), kExpertsName, experts_options());
+    GroupedExperts experts(expert_context(groups), kExpertsName, experts_options(), experts_site());
     experts.for_each_parameter([](Parameter& parameter) {
       check_placement(parameter.placement());
       EXPECT_TRUE(padding_boxes(parameter.placement()).empty());
@@ -407,7 +421,7 @@ TEST(GroupedExperts, GradientsTravelWithTheDenseOnesWhereBothAreCutAlike) {
   const auto axes_of = [](const Mesh& mesh) {
     AxisSet axes;
     ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
-      const GroupedExperts experts(expert_context(groups), kExpertsName, experts_options());
+      const GroupedExperts experts(expert_context(groups), kExpertsName, experts_options(), experts_site());
       for (const Parameter* parameter : experts.parameters()) {
         EXPECT_EQ(parameter->placement().partial_axes, parameter->placement().replica_axes);
         if (groups.rank == 0) axes = parameter->placement().partial_axes;
@@ -425,10 +439,10 @@ TEST(GroupedExperts, GradientsTravelWithTheDenseOnesWhereBothAreCutAlike) {
 TEST(GroupedExperts, RefusesSizesThatDoNotDivide) {
   const auto build = [](const Mesh& mesh, int64_t num_experts, int64_t ffn) {
     ThreadWorld(mesh.world_size()).run(mesh, [&](Groups& groups) {
-      MoeOptions options = experts_options();
+      LayerOptions options = experts_options();
       options.num_experts = num_experts;
-      options.ffn = ffn;
-      const GroupedExperts experts(expert_context(groups), kExpertsName, options);
+      options.moe_ffn_hidden_size = ffn;
+      const GroupedExperts experts(expert_context(groups), kExpertsName, options, experts_site());
     });
   };
   EXPECT_NO_THROW(build(Mesh({.dp = 2, .ep = 2}), 6, 7));

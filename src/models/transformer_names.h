@@ -1,11 +1,11 @@
-// From the architecture's options to those of the layers that a decoder is built from.
+// The canonical names of a decoder, and what its layers are told beside the options.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "models/model_config.h"
 #include "nn/decoder_layer.h"
-#include "nn/rotary_embedding.h"
 
 namespace megalith {
 
@@ -21,11 +21,7 @@ struct TransformerNames {
   bool is_transposed = false;  // files keep the layers' matrices (in, out), as GPT-2's
 };
 
-NormOptions norm_options(const ModelConfig& config);
-
 // layer: by its number in the whole model; prediction modules count on behind the last.
-DecoderLayerOptions decoder_layer_options(const ModelConfig& config, const TransformerNames& names, int64_t layer);
-
-RotaryOptions rotary_options(const ModelConfig& config);
+DecoderSite decoder_site(const ModelConfig& config, const TransformerNames& names, int64_t layer);
 
 }  // namespace megalith

@@ -1,0 +1,151 @@
+// The expression of moe_layer_freq; see layer_pattern.h.
+#include "models/layer_pattern.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+
+// sum := term ('+' term)*    term := factor ('*' factor)*    factor := number | '[' numbers ']' | '(' sum ')'
+// A value is a number or a list; lists are added end to end and multiplied by numbers, as in Python.
+class LayerPattern {
+ public:
+  explicit LayerPattern(const std::string& text) : text_(text) {
+    for (const char c : text) {
+      if (c != ' ' && c != '\'' && c != '"') rest_ += c;
+    }
+  }
+
+  struct Value {
+    bool is_list = false;
+    int64_t number = 0;
+    std::vector<int64_t> list;
+  };
+
+  Value parse() {
+    const Value value = sum();
+    if (at_ != rest_.size()) refuse();
+    return value;
+  }
+
+  [[noreturn]] void refuse() const {
+    throw UserError(fmt::format("moe_layer_freq '{}' is no layer pattern", text_),
+                    "write a number N (every N-th layer), or a list such as [0,1,1] or ([0]*3+[1]*58)");
+  }
+
+ private:
+  static constexpr size_t kLongest = 1 << 16;
+
+  bool take(char c) {
+    if (at_ >= rest_.size() || rest_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  int64_t number() {
+    int64_t value = 0;
+    const char* begin = rest_.data() + at_;
+    const auto [end, error] = std::from_chars(begin, rest_.data() + rest_.size(), value);
+    if (error != std::errc() || value < 0) refuse();
+    at_ += static_cast<size_t>(end - begin);
+    return value;
+  }
+  Value factor() {
+    if (take('(')) {
+      if (++depth_ > 20) refuse();
+      const Value value = sum();
+      --depth_;
+      if (!take(')')) refuse();
+      return value;
+    }
+    if (!take('[')) return {.number = number()};
+    Value value{.is_list = true};
+    if (take(']')) return value;
+    do {
+      value.list.push_back(number());
+    } while (take(','));
+    if (!take(']')) refuse();
+    return value;
+  }
+  Value term() {
+    Value value = factor();
+    while (take('*')) {
+      const Value other = factor();
+      if (value.is_list && other.is_list) refuse();
+      if (!value.is_list && !other.is_list) {
+        if (other.number != 0 && value.number > static_cast<int64_t>(kLongest) / other.number) refuse();
+        value.number *= other.number;
+        continue;
+      }
+      const Value& list = value.is_list ? value : other;
+      const int64_t times = value.is_list ? other.number : value.number;
+      if (!list.list.empty() && times > static_cast<int64_t>(kLongest / list.list.size())) refuse();
+      Value repeated{.is_list = true};
+      for (int64_t i = 0; i < times; ++i) repeated.list.insert(repeated.list.end(), list.list.begin(), list.list.end());
+      value = std::move(repeated);
+    }
+    return value;
+  }
+  Value sum() {
+    Value value = term();
+    while (take('+')) {
+      const Value other = term();
+      if (value.is_list != other.is_list) refuse();
+      if (value.is_list)
+        value.list.insert(value.list.end(), other.list.begin(), other.list.end());
+      else
+        value.number += other.number;
+      if (value.list.size() > kLongest) refuse();
+    }
+    return value;
+  }
+
+  const std::string& text_;
+  std::string rest_;
+  size_t at_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace
+
+std::vector<int64_t> parse_moe_layer_freq(const std::string& text, int64_t num_layers) {
+  LayerPattern pattern(text);
+  const LayerPattern::Value value = pattern.parse();
+  std::vector<int64_t> layers = value.list;
+  if (!value.is_list) {
+    if (value.number < 1) pattern.refuse();
+    for (int64_t i = 0; i < num_layers; ++i) layers.push_back(i % value.number == 0 ? 1 : 0);
+  }
+  if (std::ssize(layers) != num_layers) {
+    throw UserError(
+        fmt::format("moe_layer_freq '{}' is for {} layers, and num_layers is {}", text, layers.size(), num_layers),
+        "give one entry a layer, or a number N for every N-th layer");
+  }
+  for (const int64_t layer : layers) {
+    if (layer != 0 && layer != 1) {
+      throw UserError(fmt::format("moe_layer_freq '{}' has the entry {}", text, layer),
+                      "1 is a layer with experts, 0 one without");
+    }
+  }
+  return layers;
+}
+
+std::string moe_layer_freq_text(int64_t num_dense, int64_t num_layers) {
+  if (num_dense == 0) return "1";
+  return fmt::format("([0]*{}+[1]*{})", num_dense, num_layers - num_dense);
+}
+
+std::string normalised_moe_layer_freq(const std::string& text, int64_t num_layers) {
+  const std::vector<int64_t> layers = parse_moe_layer_freq(text, num_layers);
+  const auto first = std::find(layers.begin(), layers.end(), 1);
+  if (first != layers.end() && std::find(first, layers.end(), 0) == layers.end()) {
+    return moe_layer_freq_text(first - layers.begin(), num_layers);
+  }
+  return fmt::format("[{}]", fmt::join(layers, ","));
+}
+
+}  // namespace megalith

@@ -1,0 +1,65 @@
+#include "nn/attention_options.h"
+
+#include "nn/option_rules.h"
+
+namespace megalith {
+
+void AttentionOptions::visit_heads(OptionVisitor& v) {
+  v.field("num_attention_heads", num_attention_heads, "Query heads.")
+      .at_least(0)
+      .at_most(kMostHeads)
+      .in_toy(InToy::kMade);
+  v.field("kv_channels", kv_channels, "Channels of a head. Default: hidden_size / num_attention_heads.")
+      .at_least(1)
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
+  v.field("group_query_attention", group_query_attention, "Let groups of query heads share a key and a value head.");
+  v.field("num_query_groups", num_query_groups, "Key and value heads; read only with group_query_attention.")
+      .at_least(1)
+      .at_most(kMostHeads)
+      .in_toy(InToy::kMade);
+}
+
+void check_heads(const AttentionOptions& options, std::vector<UserError>& errors) {
+  if (options.num_attention_heads % options.num_kv_heads() != 0) {
+    errors.emplace_back(fmt::format("num_query_groups {} does not divide num_attention_heads {}",
+                                    options.num_query_groups, options.num_attention_heads),
+                        fmt::format("set num_query_groups to a divisor of {}", options.num_attention_heads));
+  }
+}
+
+void LatentAttentionOptions::visit_latent(OptionVisitor& v) {
+  v.group("Latent attention", kOfModel);
+  v.field("multi_latent_attention", multi_latent_attention,
+          "Keys and values come from a narrow latent vector of each token (DeepSeek).");
+  v.field("q_lora_rank", q_lora_rank, "Width of the queries' latent vector. Default: queries are projected at once.")
+      .at_least(1)
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
+  v.field("kv_lora_rank", kv_lora_rank, "Width of the latent vector of keys and values.")
+      .at_least(1)
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
+  v.field("qk_head_dim", qk_head_dim, "Channels of a head's query and key without position.")
+      .at_least(1)
+      .at_most(kMostWidth)
+      .alias("qk_nope_head_dim")
+      .in_toy(InToy::kMade);
+  v.field("qk_pos_emb_head_dim", qk_pos_emb_head_dim, "Channels of a head's query and key that are rotated.")
+      .at_least(2)
+      .at_most(kMostWidth)
+      .alias("qk_rope_head_dim")
+      .in_toy(InToy::kMade);
+  v.field("v_head_dim", v_head_dim, "Channels of a head's value.").at_least(1).at_most(kMostWidth).in_toy(InToy::kMade);
+  visit_yarn(v);
+}
+
+void check_latent(const LatentAttentionOptions& options, std::vector<UserError>& errors) {
+  if (options.multi_latent_attention && options.qk_pos_emb_head_dim % 2 != 0) {
+    errors.emplace_back(
+        fmt::format("qk_pos_emb_head_dim {} is odd: pairs of channels are rotated", options.qk_pos_emb_head_dim),
+        "set it to an even number");
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,73 @@
+// Mixtures of experts: the router (nn/expert_router.h) and the layer around it (nn/moe_layer.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/option.h"
+#include "core/error.h"
+
+namespace megalith {
+
+enum class RouterScore { kSoftmax, kSigmoid };
+enum class RouterBalancing { kNone, kAuxLoss, kSeqAuxLoss, kSinkhorn };
+enum class RouterPrecision { kModel, kFp32, kFp64 };
+enum class GroupScore { kTopSum, kMax };  // of a group's scores: the sum of the k / open groups largest; the largest
+enum class DropPolicy { kProbability, kPosition };
+enum class DispatcherKind { kAllGather, kAllToAll };
+
+struct RouterOptions {
+  std::optional<int64_t> num_experts;  // 0 is none
+  int64_t moe_router_topk = 2;
+  RouterBalancing moe_router_load_balancing_type = RouterBalancing::kAuxLoss;
+  double moe_aux_loss_coeff = 0;
+  std::optional<double> moe_z_loss_coeff;
+  // In training, the router sees x times uniform numbers of 1 - eps to 1 + eps.
+  std::optional<double> moe_input_jitter_eps;
+  bool moe_router_pre_softmax = false;
+  RouterScore moe_router_score_function = RouterScore::kSoftmax;
+  RouterPrecision moe_router_dtype = RouterPrecision::kModel;  // of the product and what follows
+  std::optional<int64_t> moe_router_num_groups;
+  std::optional<int64_t> moe_router_group_topk;
+  GroupScore moe_router_group_score = GroupScore::kTopSum;
+  std::optional<double> moe_router_topk_scaling_factor;
+  // A float32 parameter that is not trained: update_expert_bias() moves it.
+  bool moe_router_enable_expert_bias = false;
+  double moe_router_bias_update_rate = 1e-3;
+  bool moe_router_force_load_balancing = false;      // token i goes to experts i k, i k + 1, … (mod e)
+  std::optional<double> moe_expert_capacity_factor;  // 0 and below: none
+  bool moe_pad_expert_input_to_capacity = false;
+  DropPolicy moe_token_drop_policy = DropPolicy::kProbability;
+
+  void visit_router(OptionVisitor& v);    // moe_router_topk to moe_router_force_load_balancing
+  void visit_capacity(OptionVisitor& v);  // the rest
+
+  int64_t expert_count() const { return num_experts.value_or(0); }
+  bool has_experts() const { return expert_count() > 0; }
+  bool has_capacity() const { return moe_expert_capacity_factor.value_or(0) > 0; }
+};
+
+// For num_experts above 0.
+void check_router(const RouterOptions& options, std::vector<UserError>& errors);
+void check_capacity(const RouterOptions& options, std::vector<UserError>& errors);
+
+// Read only with num_experts.
+struct ExpertOptions : RouterOptions {
+  // Which layers have experts: N is every N-th, from the first on; or a list, one entry a layer: "([0]*3+[1]*58)".
+  std::string moe_layer_freq = "1";
+  std::optional<int64_t> moe_ffn_hidden_size;  // of one expert; default: ffn_hidden_size
+  std::string moe_token_dispatcher_type = "allgather";
+  std::optional<int64_t> moe_shared_expert_intermediate_size;  // of all shared experts together
+  std::optional<int64_t> num_shared_experts;                   // or their number, each as wide as an expert
+  bool moe_shared_expert_overlap = false;
+
+  void visit_experts(OptionVisitor& v);
+
+  DispatcherKind dispatcher() const {
+    return moe_token_dispatcher_type == "allgather" ? DispatcherKind::kAllGather : DispatcherKind::kAllToAll;
+  }
+};
+
+}  // namespace megalith

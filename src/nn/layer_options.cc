@@ -1,0 +1,74 @@
+#include "nn/layer_options.h"
+
+#include "core/error.h"
+#include "nn/option_rules.h"
+
+namespace megalith {
+
+void LayerOptions::visit_widths(OptionVisitor& v) {
+  v.field("hidden_size", hidden_size, "Width of the residual stream.")
+      .at_least(0)
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
+  v.field("ffn_hidden_size", ffn_hidden_size,
+          "Width inside the MLP. Default: 4 * hidden_size; with swiglu, 8/3 * hidden_size rounded down to a multiple "
+          "of 64.")
+      .at_least(1)
+      .at_most(kMostFfnWidth)
+      .in_toy(InToy::kMade);
+}
+
+void LayerOptions::visit_biases(OptionVisitor& v) {
+  v.field("add_bias_linear", add_bias_linear, "Biases in all linear layers.");
+  v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: add_bias_linear false.");
+  v.field("add_qkv_bias", add_qkv_bias, "Biases in the query, key and value projections alone (Qwen).");
+}
+
+void LayerOptions::visit_head_norm(OptionVisitor& v) {
+  v.field("qk_layernorm", qk_layernorm,
+          "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention: the latent "
+          "vectors, before they are projected up.");
+}
+
+void LayerOptions::visit_random(OptionVisitor& v) {
+  v.field("attention_dropout", attention_dropout, "Probability of dropping an attention weight in training.")
+      .at_least(0)
+      .below(1)
+      .changes_weights(false);
+  v.field("hidden_dropout", hidden_dropout, "Probability of dropping an activation that joins the residual stream.")
+      .at_least(0)
+      .below(1)
+      .changes_weights(false);
+  v.field("init_method_std", init_method_std,
+          "Standard deviation of initial weights; the output projections' is divided by sqrt(2 * num_layers).")
+      .at_least(0)
+      .changes_weights(false)
+      .in_toy(InToy::kMade);
+}
+
+int64_t LayerOptions::head_dim() const {
+  if (kv_channels) return *kv_channels;
+  // The heads of latent attention need not divide the stream.
+  return multi_latent_attention ? query_head_dim() : div_exact(hidden_size, num_attention_heads);
+}
+
+int64_t LayerOptions::ffn_size() const {
+  if (ffn_hidden_size) return *ffn_hidden_size;
+  // Megatron's: three matrices of 8h/3 hold what two of 4h do.
+  return swiglu ? 8 * hidden_size / 3 / 64 * 64 : 4 * hidden_size;
+}
+
+ops::ActivationKind LayerOptions::activation() const {
+  if (swiglu) return ops::ActivationKind::kSilu;
+  if (squared_relu) return ops::ActivationKind::kSquaredRelu;
+  const bool is_tanh = openai_gelu || (bias_gelu_fusion && has_linear_bias());
+  return is_tanh ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu;
+}
+
+int64_t LayerOptions::shared_expert_size() const {
+  if (!has_experts()) return 0;
+  if (moe_shared_expert_intermediate_size) return *moe_shared_expert_intermediate_size;
+  return num_shared_experts.value_or(0) * expert_ffn_size();
+}
+
+}  // namespace megalith

@@ -1,0 +1,49 @@
+// All options that the layers of a transformer read: those of the topics, and those that several of them share.
+//
+// A layer takes them as the person gave them, or the struct of its topic where it reads no other; and, in a struct of
+// its own, what only the builder of a model knows (AttentionSite, MlpSite, …): names, its number, initial deviations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "config/option.h"
+#include "nn/attention_options.h"
+#include "nn/expert_options.h"
+#include "nn/mlp_options.h"
+#include "nn/norm_options.h"
+#include "nn/rotary_options.h"
+#include "ops/expert_activation/kind.h"
+
+namespace megalith {
+
+struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, MlpOptions, NormOptions, ExpertOptions {
+  int64_t hidden_size = 0;
+  std::optional<int64_t> ffn_hidden_size;  // default: 4 h; with swiglu int(8h/3 / 64) * 64
+  bool add_bias_linear = true;             // biases of linear layers need both switches; read has_linear_bias()
+  bool disable_bias_linear = false;
+  bool add_qkv_bias = false;
+  bool qk_layernorm = false;  // of heads; of latent vectors with multi_latent_attention
+  double attention_dropout = 0.1;
+  double hidden_dropout = 0.1;
+  double init_method_std = 0.02;
+
+  void visit_widths(OptionVisitor& v);
+  void visit_biases(OptionVisitor& v);
+  void visit_head_norm(OptionVisitor& v);
+  void visit_random(OptionVisitor& v);  // dropout and initial weights
+
+  bool has_linear_bias() const { return add_bias_linear && !disable_bias_linear; }
+  bool has_qkv_bias() const { return add_qkv_bias || has_linear_bias(); }
+  int64_t head_dim() const;
+  int64_t ffn_size() const;
+  // SiLU with swiglu, and then gated; otherwise one of GELU's forms or squared ReLU.
+  ops::ActivationKind activation() const;
+  int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
+  int64_t shared_expert_size() const;  // 0: none
+  // Channels of a head's query and key, and of its value.
+  int64_t query_head_dim() const { return multi_latent_attention ? qk_head_dim + qk_pos_emb_head_dim : head_dim(); }
+  int64_t value_head_dim() const { return multi_latent_attention ? v_head_dim : head_dim(); }
+};
+
+}  // namespace megalith

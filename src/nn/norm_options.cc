@@ -1,0 +1,18 @@
+#include "nn/norm_options.h"
+
+namespace megalith {
+
+void NormOptions::visit_norm(OptionVisitor& v) {
+  v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Normalisation before each block.");
+  v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square.").above(0).alias("layernorm_epsilon");
+  v.field("apply_layernorm_1p", apply_layernorm_1p, "LayerNorm keeps its weight less 1.");
+}
+
+void check_norm(const NormOptions& options, std::vector<UserError>& errors) {
+  if (options.apply_layernorm_1p && options.normalization != Normalization::kLayerNorm) {
+    errors.emplace_back("apply_layernorm_1p is for normalization LayerNorm, which is RMSNorm",
+                        "set apply_layernorm_1p to false");
+  }
+}
+
+}  // namespace megalith

@@ -1,0 +1,40 @@
+// What the options of all layers share: what they mean to those who know none by name, the bounds of their sizes, and
+// what a layer does when a rule between them is broken.
+//
+// The structs of nn/*_options.h are what a person's options fill, in Megatron-LM's names, and what layers are built
+// from. The headers are free of torch's. Each topic has visit_…(), which declares its options, and check_…(), which
+// adds what is wrong with them to a list: the reader of a configuration reports all of it, a layer throws the first.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "config/option.h"
+#include "core/error.h"
+
+namespace megalith {
+
+// Most options of a model change what its weights mean; those that do not say so.
+inline constexpr OptionTraits kOfModel{.changes_weights = true, .in_toy = InToy::kKept};
+
+// See models/model_bounds.h for why sizes have bounds.
+inline constexpr int64_t kMostWidth = 1 << 20;      // of the residual stream, a head or a latent vector; 25600
+inline constexpr int64_t kMostFfnWidth = 1 << 22;   // 4 * kMostWidth; Megatron-LM's 1T model has 102400
+inline constexpr int64_t kMostHeads = 4096;         // Megatron-LM's 1T model has 160
+inline constexpr int64_t kMostPositions = 1 << 30;  // Llama 4 Scout has 10^7
+inline constexpr int64_t kMostExperts = 65536;      // Switch Transformer has 2048
+
+// UserError for the first rule that the options break; `name` says whose options they are.
+template <typename Options>
+void require_options(std::string_view name, const std::type_identity_t<Options>& options,
+                     void (*check)(const Options&, std::vector<UserError>&)) {
+  std::vector<UserError> errors;
+  check(options, errors);
+  if (!errors.empty()) {
+    throw UserError(fmt::format("{}: {}", name, errors.front().message()), errors.front().remedy());
+  }
+}
+
+}  // namespace megalith

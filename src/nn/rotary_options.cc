@@ -1,0 +1,59 @@
+#include "nn/rotary_options.h"
+
+#include <cmath>
+
+#include "nn/option_rules.h"
+
+namespace megalith {
+
+void RotaryOptions::visit_rotary(OptionVisitor& v) {
+  v.field("rotary_base", rotary_base, "Base of the rotary wavelengths (rope_theta).").above(0);
+  v.field("rotary_percent", rotary_percent, "Share of a head's channels that are rotated.").above(0).at_most(1);
+  v.field("rotary_interleaved", rotary_interleaved,
+          "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.");
+  v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by Llama 3.1's rule.");
+  v.field("rope_scaling_factor", rope_scaling_factor, "How far they are stretched.").above(0);
+  v.field("rope_scaling_low_freq_factor", rope_scaling_low_freq_factor,
+          "Wavelengths above the original length over this are stretched by the whole factor.")
+      .above(0);
+  v.field("rope_scaling_high_freq_factor", rope_scaling_high_freq_factor,
+          "Wavelengths below the original length over this are kept.")
+      .above(0);
+  v.field("rope_scaling_original_max_position_embeddings", rope_scaling_original_max_position_embeddings,
+          "The length before stretching.")
+      .unit("tokens")
+      .at_least(1)
+      .at_most(kMostPositions);
+}
+
+void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors) {
+  if (options.use_rope_scaling && options.rope_scaling_high_freq_factor <= options.rope_scaling_low_freq_factor) {
+    errors.emplace_back(fmt::format("rope_scaling_high_freq_factor {} is not above rope_scaling_low_freq_factor {}",
+                                    options.rope_scaling_high_freq_factor, options.rope_scaling_low_freq_factor),
+                        "Llama 3.1 uses 4 and 1");
+  }
+}
+
+void YarnOptions::visit_yarn(OptionVisitor& v) {
+  v.choice("rope_type", rope_type, {"rope", "yarn"},
+           "Rotary frequencies of latent attention: as they are, or stretched by YaRN's rule.");
+  v.field("rotary_scaling_factor", rotary_scaling_factor, "YaRN: how far the length is stretched.").at_least(1);
+  v.field("mscale", mscale, "YaRN: factor of the rotary tables' scale.").at_least(0);
+  v.field("mscale_all_dim", mscale_all_dim, "YaRN: factor of the softmax's scale.").at_least(0);
+  v.field("beta_fast", beta_fast, "YaRN: frequencies that turn more often than this over the length are kept.")
+      .above(0);
+  v.field("beta_slow", beta_slow, "YaRN: frequencies that turn less often than this are stretched.").above(0);
+  v.field("original_max_position_embeddings", original_max_position_embeddings, "YaRN: the length before stretching.")
+      .unit("tokens")
+      .at_least(1)
+      .at_most(kMostPositions);
+}
+
+double yarn_mscale(double scale, double m) { return scale <= 1 ? 1 : 0.1 * m * std::log(scale) + 1; }
+
+double YarnOptions::softmax_factor() const {
+  const double scale = yarn_mscale(rotary_scaling_factor, mscale_all_dim);
+  return scale * scale;
+}
+
+}  // namespace megalith

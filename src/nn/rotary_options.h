@@ -1,0 +1,56 @@
+// The rotary embedding, and how long wavelengths are stretched; computed in nn/rotary_embedding.h.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/option.h"
+#include "core/error.h"
+
+namespace megalith {
+
+// With use_rope_scaling, Llama 3.1's rule: wavelengths above original / low_freq_factor are stretched by the factor,
+// those below original / high_freq_factor are kept, and between them a linear blend.
+struct RotaryOptions {
+  double rotary_base = 10000;
+  double rotary_percent = 1;
+  bool rotary_interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + r/2)
+  bool use_rope_scaling = false;
+  double rope_scaling_factor = 8;
+  double rope_scaling_low_freq_factor = 1;
+  double rope_scaling_high_freq_factor = 4;
+  int64_t rope_scaling_original_max_position_embeddings = 8192;
+
+  void visit_rotary(OptionVisitor& v);
+
+  // Of a head's channels, those that are rotated.
+  int64_t rotated_channels(int64_t head_dim) const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * rotary_percent);
+  }
+};
+
+void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors);
+
+enum class RopeType { kRope, kYarn };
+
+// YaRN's rule, which latent attention has: channels that turn more than beta_fast times within the original length keep
+// their frequency, those that turn less than beta_slow times are stretched by the factor, and between them, by the
+// channel's number, a linear blend.
+struct YarnOptions {
+  RopeType rope_type = RopeType::kYarn;
+  double rotary_scaling_factor = 1;
+  double mscale = 1, mscale_all_dim = 0;  // of scores: see rotary_multiplier() and softmax_factor()
+  double beta_fast = 32, beta_slow = 1;
+  int64_t original_max_position_embeddings = 4096;
+
+  void visit_yarn(OptionVisitor& v);
+
+  bool has_yarn() const { return rope_type == RopeType::kYarn && rotary_scaling_factor > 1; }
+  // What scores are multiplied with beside the usual scale: M(factor, mscale_all_dim)^2, whatever rope_type says.
+  double softmax_factor() const;
+};
+
+// M(scale, m) = 0.1 m ln(scale) + 1; 1 for scales up to 1.
+double yarn_mscale(double scale, double m);
+
+}  // namespace megalith
