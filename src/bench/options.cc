@@ -1,4 +1,4 @@
-// See bench_options.h.
+// See options.h.
 #include "bench/options.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool prefers_bf16(DeviceChoice choice) {
   return has_native_bf16(c10::Device(c10::kCPU));
 }
 
-// What a benchmark takes where nobody set anything, as arguments before all others.
+// A benchmark's own defaults, as arguments before all others, which override them.
 std::vector<std::string> default_arguments(const Resolved& probed, const BenchOptions& options) {
   const auto is_set = [&](const char* name) { return probed.options->find(name)->is_set(); };
   const Config& config = probed.config;
@@ -52,7 +52,7 @@ std::vector<std::string> default_arguments(const Resolved& probed, const BenchOp
 void BenchOptions::visit(OptionVisitor& v) {
   v.group("Benchmark");
   v.field("iterations", iterations, "Measured rounds (train: steps).").at_least(1);
-  v.field("warmup", warmup, "Rounds (train: steps) before them that are not counted.").at_least(1);
+  v.field("warmup", warmup, "Rounds (train: steps) before them that are run but not counted.").at_least(1);
   v.field("dtype", dtype,
           "Precision: bf16, fp16 or fp32, as the options of these names. Default: what the configuration says, else "
           "bf16 where the device multiplies it in hardware, else fp32.")

@@ -1,7 +1,7 @@
 // megalith bench overlap: how much of a given communication time each form of overlap hides; see bench.h.
 //
-// Two ranks as threads train a preset while a model of the network makes every collective take its time, asleep. Three
-// runs of the same steps: without a network's time, with it and every collective waited for at once, with it and
+// Two ranks as threads train a preset while a model of the network delays every collective; the delay passes asleep.
+// The same steps run three times: without a delay, with it and waiting for every collective at once, with it and
 // overlapped as in training.
 #include <algorithm>
 #include <optional>
@@ -27,8 +27,11 @@ struct OverlapBenchOptions : BenchOptions {
   void visit(OptionVisitor& v) {
     BenchOptions::visit(v);
     v.field("gigabytes_per_s", gigabytes_per_s, "Bandwidth of the modelled network, each direction.").above(0);
-    v.field("rounds", rounds, "Times that the three runs of each layout are done, in turn; medians count.").at_least(1);
-    v.field("latency_us", latency_us, "Latency of each of its collectives.").unit("microseconds").at_least(0);
+    v.field("rounds", rounds, "How often the three runs of each layout are done, in turn; the median counts.")
+        .at_least(1);
+    v.field("latency_us", latency_us, "Latency of each collective on the modelled network.")
+        .unit("microseconds")
+        .at_least(0);
   }
 };
 
@@ -91,7 +94,7 @@ int bench_overlap(CommandContext& context) {
             "--load=null",
             "--device=cpu"};
   };
-  insists.refused = {{"train_iters", "use --iterations and --warmup"}, {"save", "a benchmark writes its rows alone"}};
+  insists.refused = {{"train_iters", "use --iterations and --warmup"}, {"save", "a benchmark writes only its rows"}};
   BenchReport report{"overlap", at::kCPU, at::kFloat, {}, {}};
   OverlapBenchOptions options;
   const std::vector<OverlapCase> cases = overlap_cases();

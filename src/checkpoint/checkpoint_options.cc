@@ -11,8 +11,8 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.group("Checkpoints", {.changes_numbers = false});
   v.field("save", save, "Folder that checkpoints are written to: every save_interval, and at the end.");
   v.field("disable_last_saving", disable_last_saving, "Write no checkpoint at the end of the run.");
-  v.field("auto_continue_train", auto_continue_train, "Load from the folder of save when it holds a checkpoint.");
-  v.field("save_interval", save_interval, "A checkpoint after every so many iterations.")
+  v.field("auto_continue_train", auto_continue_train, "Load from save's folder when it holds a checkpoint.");
+  v.field("save_interval", save_interval, "Save a checkpoint after every so many iterations.")
       .unit("iterations")
       .at_least(1);
   v.field("keep_last", keep_last, "After each save, delete all but so many of the newest checkpoints.").at_least(1);
@@ -21,25 +21,25 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           "checkpoint unless it is such a multiple.")
       .unit("iterations")
       .at_least(1);
-  v.field("no_save_optim", no_save_optim, "Write the weights alone, without the optimizer's state.");
+  v.field("no_save_optim", no_save_optim, "Write only the weights, without the optimizer's state.");
   v.field("async_save", async_save,
-          "Write checkpoints beside training: a step waits for the copy to host memory alone, which takes the size of "
+          "Write checkpoints beside training: a step waits only for the copy to host memory, which takes the size of "
           "the checkpoint.");
   v.field("load", load,
           "Folder to resume from: the newest intact checkpoint in it is taken, under any parallel layout.");
   v.field("pretrained_checkpoint", pretrained_checkpoint,
-          "Checkpoints to take the weights from when load has none; then as with finetune.");
+          "Checkpoints to take the weights from when load has none; the run then starts as with finetune.");
   v.field("ckpt_step", ckpt_step, "Load the checkpoint of this iteration instead of the newest.")
       .unit("iteration")
       .at_least(0);
   v.field("no_load_optim", no_load_optim, "Load the weights and the counters, but start with a fresh optimizer.");
-  v.field("finetune", finetune, "Load the weights alone: iteration 0, no samples consumed, a fresh optimizer.");
+  v.field("finetune", finetune, "Load only the weights: iteration 0, no samples consumed, a fresh optimizer.");
   v.field("exit_on_missing_checkpoint", exit_on_missing_checkpoint,
           "Refuse to start when load has no checkpoint, instead of starting afresh.");
   v.field("load_hf", load_hf,
           "Hugging Face folder that gives the architecture and the weights, or a model of the hub: org/name, or "
           "org/name@revision.");
-  v.field("save_hf", save_hf, "Hugging Face folder that is written at the end.");
+  v.field("save_hf", save_hf, "Hugging Face folder that the model is exported to at the end.");
 }
 
 SaveSettings CheckpointOptions::save_settings() const {

@@ -33,11 +33,11 @@ struct ConvertOptions {
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
-    v.field("dtype", dtype, "bf16, fp16 or fp32: dtype of the weights in save_hf; default: as they are stored.");
+    v.field("dtype", dtype, "Dtype of the weights in save_hf: bf16, fp16 or fp32. Default: as they are stored.");
     v.field("no_save_optim", no_save_optim, "Leave the optimizer's state out of save.");
     v.field("tokenizer_model", tokenizer_model,
-            "Tokenizer file or folder to copy into save_hf; default: those that lie in load_hf.");
-    v.field("check", check, "Compute logits from both and print how far they agree.");
+            "Tokenizer file or folder to copy into save_hf. Default: the files in load_hf.");
+    v.field("check", check, "Compute logits from both models and print how far they agree.");
     hub.visit(v);
   }
 };

@@ -48,7 +48,7 @@ bool names_a_model(const Resolved& resolved) {
   return config.model.num_layers > 0 || config.checkpoint.load_hf || config.checkpoint.load;
 }
 
-// The whole configuration, checked, for the ranks that were launched; alone, for as many as its layout needs.
+// The whole configuration, checked for the ranks that were launched, or without a launcher for as many as it needs.
 std::unique_ptr<Resolved> resolve_whole(const CommandContext& context, const Config& read, const Launch& launch,
                                         const std::function<void(OptionVisitor&)>& extra) {
   ConfigInputs inputs = context.config_inputs();
@@ -109,7 +109,7 @@ Launch read_launch(CommandContext& context, Findings& findings) {
   }
 }
 
-// The ranks wait for one another for good: what was found before is said, and the process left from the watchdog's
+// The ranks wait for one another for ever: reports what was found before, and leaves the process from the watchdog's
 // thread.
 [[noreturn]] void leave_hanging(CommandContext& context, DoctorReport report, const std::string& message,
                                 const DoctorOptions& own, bool speaks) {
@@ -135,13 +135,13 @@ void DoctorOptions::visit(OptionVisitor& v) {
   v.group("Doctor");
   v.field("json", json, "Print one JSON object instead of a list.");
   v.field("collectives", collectives,
-          "Check the collectives; unset: when several ranks were launched. One rank talks to itself through the back "
-          "end.");
-  v.field("largest_message_mib", largest_message_mib, "Largest message of the bandwidth table; 0: no table.")
+          "Check the collectives. Default: only when several ranks were launched. A single rank talks to itself "
+          "through the back end.");
+  v.field("largest_message_mib", largest_message_mib, "Largest message of the bandwidth table; 0 prints no table.")
       .unit("MiB")
       .at_least(0)
       .at_most(65536);
-  v.field("disk_probe_mib", disk_probe_mib, "How much is written to each folder, and removed again, to see its speed.")
+  v.field("disk_probe_mib", disk_probe_mib, "How much to write to each folder, and remove again, to measure its speed.")
       .unit("MiB")
       .at_least(1)
       .at_most(65536);
@@ -157,7 +157,7 @@ int run_doctor(CommandContext& context) {
   DoctorOptions own;
   const auto extra = [&](OptionVisitor& v) { own.visit(v); };
   auto resolved = std::make_unique<Resolved>(extra);
-  // A machine can be looked at without a model: only what cannot be read is wrong then.
+  // Without a model only the machine is checked: then only options that cannot be read are errors.
   const Resolution resolution = resolve(*resolved->options, context.config_inputs());
   if (resolution.wants_help) {
     fmt::print("{}\n\n{}", kDoctorUsage, help_text(*resolved->options));

@@ -19,9 +19,9 @@ struct FetchOptions {
 
   void visit(OptionVisitor& v) {
     v.group("Fetching");
-    v.field("repo_type", repo_type, "What the names are of: model or dataset.").words({"model", "dataset"});
+    v.field("repo_type", repo_type, "What the names stand for: model or dataset.").words({"model", "dataset"});
     v.field("revision", revision, "Branch, tag or commit, for names without @revision; default: main.");
-    v.field("include", include, "Fetch the files alone that match one of these patterns (*, ?, [a-z]).");
+    v.field("include", include, "Fetch only the files that match one of these patterns (*, ?, [a-z]).");
     v.field("exclude", exclude, "Leave out the files that match one of these patterns.");
     v.field("dry_run", dry_run, "Print names and sizes of the files instead of fetching them.");
     hub.visit(v);
@@ -50,7 +50,7 @@ HubName fetch_name(const std::string& text, const FetchOptions& options) {
   return name;
 }
 
-// What is in the cache, where the hub must not be asked.
+// The files in the cache, for when the hub must not be asked.
 std::filesystem::path fetch_offline(const HubSettings& settings, const HubName& name) {
   if (const auto folder = cached_snapshot(settings, name)) return *folder;
   throw UserError(

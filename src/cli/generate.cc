@@ -27,10 +27,10 @@ struct GenerateOptions {
     v.field("prompt", prompt, "Text to continue.");
     v.field("prompt_file", prompt_file, "File with the text to continue.");
     v.field("prompt_ids", prompt_ids, "Token ids to continue, instead of a text.");
-    v.field("max_new_tokens", max_new_tokens, "Longest continuation.").unit("tokens").at_least(1);
-    v.field("num_samples", num_samples, "Continuations of the same prompt.").at_least(1);
+    v.field("max_new_tokens", max_new_tokens, "Most tokens of a continuation.").unit("tokens").at_least(1);
+    v.field("num_samples", num_samples, "Number of continuations of the prompt.").at_least(1);
     v.field("ignore_eos", ignore_eos, "Go on behind an end-of-text token.");
-    v.field("print_ids", print_ids, "Print the new token ids, on one line a sample, instead of text.");
+    v.field("print_ids", print_ids, "Print the new token ids, one line for each continuation, instead of text.");
   }
 };
 

@@ -26,7 +26,7 @@ struct ConfigInspection {
   void visit(OptionVisitor& v) {
     v.group("Inspection");
     v.field("explain", explain_key, "Show every layer that gave this option a value.");
-    v.field("all", all, "Show options that have their default too.");
+    v.field("all", all, "Also show options that have their default value.");
     v.field("markdown", markdown, "Print the reference page of all options.");
   }
 };

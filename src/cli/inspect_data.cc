@@ -32,19 +32,21 @@ struct DataInspection {
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
-    v.field("num_samples", num_samples, "Documents to show, or samples to print.").at_least(0);
+    v.field("num_samples", num_samples, "Number of documents to show, or of samples to print.").at_least(0);
     v.field("print_samples", print_samples,
             "Print the first samples of this split in the order of training, one JSON object a line.")
         .words({"train", "valid", "test"});
     v.field("total_samples", total_samples,
-            "print_samples: how many samples the run reads of the split, on which epochs and order hang; num_samples "
-            "when not given.")
+            "print_samples: how many samples the run reads from the split, because epochs and order depend on it. "
+            "Default: num_samples.")
         .at_least(1);
     v.field("print_masks", print_masks,
-            "print_samples: also loss_mask, position_ids and, with reset_attention_mask, document_ids.");
+            "print_samples: also print loss_mask, position_ids and, with reset_attention_mask, document_ids.");
     v.field("seq_length", seq_length, "print_samples: tokens of a sample.").at_least(0).at_most(INT32_MAX);
     v.field("seed", seed, "print_samples: seed of the order.").at_least(0).at_most(UINT32_MAX);
-    v.field("eod", eod, "print_samples: id that ends a document, where no tokenizer says it.").at_least(0);
+    v.field("eod", eod,
+            "print_samples: id of the token that ends a document, when there is no tokenizer that knows it.")
+        .at_least(0);
     data.visit(v);
     tokenizer.visit_standalone(v);
     hub.visit(v);

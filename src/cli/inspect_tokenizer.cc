@@ -32,7 +32,8 @@ struct TokenizerInspection {
             "Lines of encode_file, and of what decode and decode_file print, are JSON strings, so that a text can hold "
             "line breaks.");
     v.field("decode", decode, "Ids to decode, as a JSON array or separated by commas or blanks.");
-    v.field("decode_file", decode_file, "File of ids, one JSON array a line: one text a line.");
+    v.field("decode_file", decode_file,
+            "File with one JSON array of ids on each line; each is printed as a line of text.");
     v.field(
          "measure_rounds", measure_rounds,
          "Encode the lines of encode_file this often and print, instead of the ids, a JSON object with their bytes and "

@@ -29,7 +29,7 @@ constexpr const char* kPlanUsage =
     "usage: megalith plan [--draw] [--svg FILE] [--pipeline_trace FILE] [--config FILE] --pipeline_model_parallel_size "
     "P --num_layers L [options]";
 
-// More is nothing that a person looks at, and would take gigabytes.
+// Nobody looks at a larger picture, and it would take gigabytes.
 constexpr int64_t kMostComputations = 2'000'000;
 
 struct PlanOptions {
@@ -43,19 +43,19 @@ struct PlanOptions {
     v.field("draw", draw, "Print the schedule as text, a line a rank.");
     v.field("svg", svg, "File for the schedule as a drawing.");
     v.field("pipeline_trace", pipeline_trace,
-            "Trace of a run (pipeline_trace.json of dump_pp_data): drawn below the simulation and compared "
-            "with it; its mean times are simulated unless times are given.");
+            "Trace of a run (pipeline_trace.json, written by dump_pp_data). It is drawn below the simulation and "
+            "compared with it, and its mean times are simulated unless times are given.");
     v.field("num_microbatches", num_microbatches,
-            "Microbatches of a step. Default: the trace's; else what follows from global_batch_size; else twice the "
-            "pipeline ranks.")
+            "Microbatches of a step. Default: the trace's number; without a trace what global_batch_size gives; else "
+            "twice the number of pipeline ranks.")
         .at_least(1);
     v.field("forward_time", forward_time,
-            "Time that a rank with an even share of the layers takes to bring a microbatch forward; a stage takes its "
-            "part of it by its layers.")
+            "Time that a rank with an even share of the layers takes to bring a microbatch forward; a stage's time is "
+            "in proportion to its layers.")
         .above(0);
-    v.field("input_backward_time", input_backward_time, "The same for the gradients of inputs.").above(0);
-    v.field("weight_backward_time", weight_backward_time, "The same for the gradients of weights.").above(0);
-    v.field("transfer_time", transfer_time, "Time from one rank to another, of one microbatch.").at_least(0);
+    v.field("input_backward_time", input_backward_time, "The same time for the gradients of inputs.").above(0);
+    v.field("weight_backward_time", weight_backward_time, "The same time for the gradients of weights.").above(0);
+    v.field("transfer_time", transfer_time, "Time that one microbatch takes from one rank to another.").at_least(0);
   }
 };
 

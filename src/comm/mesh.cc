@@ -16,7 +16,7 @@ constexpr Axis kAllAxes[] = {Axis::kTp,     Axis::kCp,       Axis::kDp,         
                              Axis::kEp,     Axis::kEdp,      Axis::kDpShard,     Axis::kDpReplicate, Axis::kCpUlysses,
                              Axis::kCpRing, Axis::kEdpShard, Axis::kEdpReplicate};
 
-// Axes of the dense view alone, and of the expert view alone; kPp is of both.
+// Axes of only the dense view, and of only the expert view; kPp belongs to both.
 constexpr Axis kDenseAxes[] = {Axis::kTp,          Axis::kCp,        Axis::kDp,    Axis::kDpShard,
                                Axis::kDpReplicate, Axis::kCpUlysses, Axis::kCpRing};
 constexpr Axis kExpertAxes[] = {Axis::kEtp, Axis::kEp, Axis::kEdp, Axis::kEdpShard, Axis::kEdpReplicate};
@@ -113,7 +113,8 @@ void ParallelOptions::visit(OptionVisitor& v) {
           "tokens of some heads), a2a+p2p (a2a among neighbours, a ring across). Prediction modules (mtp_num_layers) "
           "take the last layer's.");
   v.field("hierarchical_context_parallel_sizes", hierarchical_context_parallel_sizes,
-          "Of a2a+p2p: the ranks of an all-to-all and those of a ring; their product is context_parallel_size.");
+          "For cp_comm_type a2a+p2p: the number of ranks of an all-to-all, then of a ring; their product is "
+          "context_parallel_size.");
   v.field("expert_model_parallel_size", expert_model_parallel_size,
           "Ranks that the experts of a layer are spread over (expert parallelism).")
       .unit("ranks")
@@ -124,10 +125,9 @@ void ParallelOptions::visit(OptionVisitor& v) {
       .unit("ranks")
       .at_least(1)
       .at_most(kMostRanks);
-  v.field(
-       "num_distributed_optimizer_instances", num_distributed_optimizer_instances,
-       "Parts that the data-parallel ranks are divided into; each holds what is sharded over data-parallel ranks once, "
-       "so collectives over shards stay within a part, and gradients are summed over the parts afterwards.")
+  v.field("num_distributed_optimizer_instances", num_distributed_optimizer_instances,
+          "Parts that the data-parallel ranks are divided into. Each part holds one whole copy of what is sharded, so "
+          "gathers and reduce-scatters stay within a part; gradients are then summed over the parts.")
       .at_least(1);
   v.field("use_tp_pp_dp_mapping", use_tp_pp_dp_mapping,
           "Number the ranks so that pipeline stages are neighbours and data-parallel replicas far apart.");

@@ -11,28 +11,29 @@ namespace megalith {
 
 void DataOptions::visit(OptionVisitor& v) {
   v.group("Data");
-  v.field(
-      "data_path", data_path,
-      "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or data "
-      "sets of the Hugging Face hub: org/name, of several in a repository org/name/prefix.");
+  v.field("data_path", data_path,
+          "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
+          "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several.");
   v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.");
   v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.");
   v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.");
   v.field("data_args_path", data_args_path,
-          "A file that holds what data_path would, names of the hub too: for blends too long for a command line.");
+          "A file with the items of data_path, for blends that are too long for a command line. Names of the hub work "
+          "too.");
   v.field("per_split_data_args_path", per_split_data_args_path,
-          "A JSON file with lists under train, valid and test: what train_data_path and the others would hold.");
-  v.field("split", split, "Weights of training, validation and test in data_path; 969, 30, 1 when not given.");
-  v.field("mock_data", mock_data, "Made-up documents that count upwards; what a run without any data path gets.")
+          "A JSON file with lists under train, valid and test: the items of train_data_path, valid_data_path and "
+          "test_data_path.");
+  v.field("split", split, "Weights of training, validation and test in data_path. Default: 969, 30, 1.");
+  v.field("mock_data", mock_data,
+          "Train on made-up documents that count upwards. A run without any data path does so too.")
       .in_toy(InToy::kMade);
   v.field(
       "data_cache_path", data_cache_path,
       "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
       "are then kept in memory.");
-  v.field(
-       "num_workers", num_workers,
-       "Threads that read the next step's batch while a step runs; 0: each step reads its own first. The data are the "
-       "same.")
+  v.field("num_workers", num_workers,
+          "Threads that read the next step's batch while a step runs; with 0 each step first reads its own. The "
+          "batches are the same.")
       .unit("threads")
       .at_least(0)
       .at_most(256)
@@ -41,13 +42,13 @@ void DataOptions::visit(OptionVisitor& v) {
           "Share of samples that each data set of a blend holds ready beyond its weight.")
       .at_least(0);
   v.choice("dataloader_type", dataloader_type, {"single", "cyclic"},
-           "single: one pass in the data set's own order. cyclic: pass after pass, each in a new order, of which "
-           "no_data_sharding says more.");
+           "single: one pass in the data set's own order. cyclic: pass after pass, each in a new order (see "
+           "no_data_sharding).");
   v.field("no_data_sharding", no_data_sharding,
           "cyclic: each pass is one permutation of all samples, whatever micro_batch_size and the number of ranks. "
           "false: Megatron's order, in which every data-parallel rank shuffles its own part of the data; it depends on "
           "both, and leaves out what does not fill a microbatch of all ranks.");
-  v.field("reset_position_ids", reset_position_ids, "Count positions anew behind each end of a document.")
+  v.field("reset_position_ids", reset_position_ids, "Start positions anew behind each end of a document.")
       .in_toy(InToy::kKept);
   v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.").in_toy(InToy::kKept);
   v.field("eod_mask_loss", eod_mask_loss,

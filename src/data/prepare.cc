@@ -29,7 +29,7 @@ EncoderOptions encoder_options(const PrepareOptions& options) {
           options.keep_newlines};
 }
 
-// Before anything is made on disk.
+// Checks the options before anything is made on disk.
 const PrepareOptions& checked_options(const PrepareOptions& options, const std::vector<PrepareInput>& inputs) {
   if (options.output_prefix.empty()) throw UserError("no output_prefix is given", "name it with --output_prefix");
   if (options.json_keys.empty()) {
@@ -214,14 +214,17 @@ void PrepareOptions::visit(OptionVisitor& v) {
           "JSON lines or plain text: files, patterns such as 'data/*.jsonl', or - for standard input; also compressed "
           "(.gz, .xz, .zst).");
   v.field("output_prefix", output_prefix,
-          "Outputs are {output_prefix}_{key}_document.bin and .idx; _sentence with split_sentences.");
+          "The outputs are {output_prefix}_{key}_document.bin and .idx, or with split_sentences "
+          "{output_prefix}_{key}_sentence.bin and .idx.");
   v.field("json_keys", json_keys, "Keys whose texts are tokenised, each into its own output.");
   v.field("plain_text", plain_text, "The input is plain text, one document a file; files named .txt always are.");
   v.field("split_sentences", split_sentences, "Make each sentence a sequence of its document: for BERT, T5 and ICT.");
-  v.field("keep_newlines", keep_newlines, "split_sentences: line breaks behind a sentence stay with it.");
+  v.field("keep_newlines", keep_newlines, "split_sentences: keep the line breaks behind a sentence in it.");
   v.field("append_eod", append_eod, "End each document with the end-of-document token.");
-  v.field("add_special_tokens", add_special_tokens, "Also add what the tokenizer puts around a text.");
-  v.field("workers", workers, "Threads that tokenise; all processors when not given.").at_least(1).at_most(4096);
+  v.field("add_special_tokens", add_special_tokens, "Also add the tokens that the tokenizer puts around a text.");
+  v.field("workers", workers, "Number of threads that tokenise. Default: the number of processors.")
+      .at_least(1)
+      .at_most(4096);
   v.field("log_interval", log_interval, "Documents between progress lines when not on a terminal.").at_least(1);
   tokenizer.visit_standalone(v);
   hub.visit(v);

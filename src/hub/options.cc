@@ -1,4 +1,4 @@
-// Options of downloads; see hub_options.h.
+// Options of downloads; see options.h.
 #include "hub/options.h"
 
 namespace megalith {
@@ -7,7 +7,7 @@ void HubOptions::visit(OptionVisitor& v) {
   v.group("Hugging Face hub");
   v.field("hub_timeout_minutes", hub_timeout_minutes,
           "Longest wait for an answer of the hub, or for the next bytes of a file, with all tries and pauses, before "
-          "the command gives up. A try ends much sooner: HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT.")
+          "the command gives up. One try ends much sooner: see HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT.")
       .unit("minutes")
       .above(0)
       .at_most(10080);

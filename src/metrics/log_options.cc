@@ -8,7 +8,7 @@ namespace megalith {
 void LogOptions::visit(OptionVisitor& v) {
   v.group("Logging", {.changes_numbers = false});
   v.field("log_interval", log_interval, "Steps from one iteration line to the next.").unit("iterations").at_least(1);
-  v.field("log_throughput", log_throughput, "Memory, TFLOP/s and tokens/s in the iteration line.");
+  v.field("log_throughput", log_throughput, "Show memory, TFLOP/s and tokens/s in the iteration line.");
   v.field("log_avg_skip_iterations", log_avg_skip_iterations,
           "Iterations at the start that the averages in the iteration line leave out.")
       .unit("iterations")
@@ -16,24 +16,24 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("log_avg_reset_interval", log_avg_reset_interval, "Iteration lines after which those averages start anew.")
       .unit("lines")
       .at_least(1);
-  v.field("metrics_file", metrics_file, "A file to append one JSON object an optimizer step to.");
+  v.field("metrics_file", metrics_file, "A file to which each optimizer step appends one JSON object.");
   v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.");
   v.field("page_file", page_file,
           "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.");
 
   v.group("TensorBoard", {.changes_numbers = false});
-  v.field("tensorboard_dir", tensorboard_dir, "A folder to write TensorBoard's events to, under Megatron-LM's tags.");
-  v.field("disable_tensorboard", disable_tensorboard, "Write none, whatever tensorboard_dir says.");
-  v.field("tensorboard_log_interval", tensorboard_log_interval, "Steps from one event to the next.")
+  v.field("tensorboard_dir", tensorboard_dir, "A folder for TensorBoard's events, under Megatron-LM's tags.");
+  v.field("disable_tensorboard", disable_tensorboard, "Write no TensorBoard events, whatever tensorboard_dir says.");
+  v.field("tensorboard_log_interval", tensorboard_log_interval, "Steps from one TensorBoard event to the next.")
       .unit("iterations")
       .at_least(1);
   v.field("log_timers_to_tensorboard", log_timers_to_tensorboard,
-          "Events with the time of a step and of its phases, and with the throughput.");
-  v.field("log_memory_to_tensorboard", log_memory_to_tensorboard, "Events with the memory taken.");
-  v.field("log_loss_scale_to_tensorboard", log_loss_scale_to_tensorboard, "Events with the loss scale.");
-  v.field("log_world_size_to_tensorboard", log_world_size_to_tensorboard, "Events with the number of ranks.");
+          "Write events with the time of a step and the throughput.");
+  v.field("log_memory_to_tensorboard", log_memory_to_tensorboard, "Write events with the memory that is used.");
+  v.field("log_loss_scale_to_tensorboard", log_loss_scale_to_tensorboard, "Write events with the loss scale.");
+  v.field("log_world_size_to_tensorboard", log_world_size_to_tensorboard, "Write events with the number of ranks.");
   v.field("log_validation_ppl_to_tensorboard", log_validation_ppl_to_tensorboard,
-          "Events with the perplexity beside those with the loss of an evaluation.");
+          "Write events with the perplexity beside those with an evaluation's loss.");
 }
 
 }  // namespace megalith

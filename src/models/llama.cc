@@ -13,7 +13,7 @@ namespace {
 
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "attention_bias", false,
-                "biases of q, k and v alone are Qwen2's; Llama's output bias is not provided");
+                "biases of only q, k and v are Qwen2's; Llama's output bias is not provided");
   refuse_unless(json, "mlp_bias", false, "biases in the MLP are not provided");
   return read_hf_decoder(json, {.max_position_embeddings = 2048});
 }

@@ -10,14 +10,14 @@ namespace megalith {
 
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
-  v.field("num_layers", num_layers, "Transformer layers.")
+  v.field("num_layers", num_layers, "Number of transformer layers.")
       .at_least(0)
       .at_most(kMostLayers)
       .alias("encoder_num_layers")
       .in_toy(InToy::kMade);
   visit_widths(v);
   visit_heads(v);
-  v.field("vocab_size", vocab_size, "Tokens of the vocabulary. Default: the tokenizer's.")
+  v.field("vocab_size", vocab_size, "Number of tokens in the vocabulary. Default: the tokenizer's.")
       .at_least(1)
       .at_most(kMostVocabulary)
       .in_toy(InToy::kMade);
@@ -29,7 +29,7 @@ void ModelConfig::visit(OptionVisitor& v) {
       .at_most(kMostWidth)
       .changes_weights(false)
       .in_toy(InToy::kMade);
-  v.field("max_position_embeddings", max_position_embeddings, "The longest sequence the model is made for.")
+  v.field("max_position_embeddings", max_position_embeddings, "Longest sequence that the model is made for.")
       .unit("tokens")
       .at_least(0)
       .at_most(kMostPositions)
@@ -37,19 +37,19 @@ void ModelConfig::visit(OptionVisitor& v) {
       .in_toy(InToy::kMade);
 
   v.choice("position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none"},
-           "How positions enter.");
+           "How the model encodes positions.");
   v.field("use_rotary_position_embeddings", use_rotary_position_embeddings,
-          "Megatron's old spelling of position_embedding_type rope.");
+          "Megatron's older option for position_embedding_type rope.");
   visit_rotary(v);
   visit_mlp(v);
   visit_norm(v);
   visit_biases(v);
   visit_head_norm(v);
   v.field("is_causal", is_causal,
-          "A token attends only to itself and those before it. false: to all of its sequence, as in BERT; for task "
-          "masked_lm.");
+          "A token attends only to itself and those before it. With false it attends to its whole sequence, as in "
+          "BERT; task masked_lm needs that.");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
-          "Give the output head weights of its own.");
+          "Give the output head its own weights instead of the embedding's.");
   visit_random(v);
   v.field("embedding_init_method_std", embedding_init_method_std,
           "Standard deviation of the embedding's initial weights. Default: init_method_std.")
@@ -60,16 +60,17 @@ void ModelConfig::visit(OptionVisitor& v) {
   visit_latent(v);
   v.group("Multi-token prediction", kOfModel);
   v.field("mtp_num_layers", mtp_num_layers,
-          "Modules behind the last layer, the k-th of which predicts the token k further on. Default and 0: none.")
+          "Prediction modules behind the last layer; the k-th one predicts the token k places after the next token. "
+          "Default and 0: none.")
       .at_least(0)
       .at_most(kMostPredictionModules)
       .in_toy(InToy::kMade);
-  v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of their losses.")
+  v.field("mtp_loss_scaling_factor", mtp_loss_scaling_factor, "Weight of the mean of the prediction modules' losses.")
       .at_least(0)
       .changes_weights(false);
 
   v.group("Model", kOfModel);
-  v.field("bos_token_id", bos_token_id, "Token that begins a text; goes into an exported config.json.")
+  v.field("bos_token_id", bos_token_id, "Token that begins a text; it goes into an exported config.json.")
       .at_least(0)
       .at_most(kMostVocabulary)
       .changes_weights(false)
@@ -129,7 +130,7 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
   // The layer can do it, but would learn no routing.
   if (config.moe_router_topk == 1 && config.moe_router_score_function == RouterScore::kSoftmax &&
       !config.moe_router_pre_softmax && config.moe_router_load_balancing_type != RouterBalancing::kSinkhorn) {
-    errors.emplace_back("moe_router_topk 1 with a softmax over the chosen expert alone gives it the weight 1 always",
+    errors.emplace_back("moe_router_topk 1 with a softmax over only the chosen expert always gives it the weight 1",
                         "set moe_router_pre_softmax to true");
   }
   if (config.has_linear_bias()) {

@@ -5,16 +5,16 @@
 namespace megalith {
 
 void AttentionOptions::visit_heads(OptionVisitor& v) {
-  v.field("num_attention_heads", num_attention_heads, "Query heads.")
+  v.field("num_attention_heads", num_attention_heads, "Number of query heads.")
       .at_least(0)
       .at_most(kMostHeads)
       .in_toy(InToy::kMade);
-  v.field("kv_channels", kv_channels, "Channels of a head. Default: hidden_size / num_attention_heads.")
+  v.field("kv_channels", kv_channels, "Channels of one attention head. Default: hidden_size / num_attention_heads.")
       .at_least(1)
       .at_most(kMostWidth)
       .in_toy(InToy::kMade);
   v.field("group_query_attention", group_query_attention, "Let groups of query heads share a key and a value head.");
-  v.field("num_query_groups", num_query_groups, "Key and value heads; read only with group_query_attention.")
+  v.field("num_query_groups", num_query_groups, "Number of key and value heads; read only with group_query_attention.")
       .at_least(1)
       .at_most(kMostHeads)
       .in_toy(InToy::kMade);
@@ -32,7 +32,7 @@ void LatentAttentionOptions::visit_latent(OptionVisitor& v) {
   v.group("Latent attention", kOfModel);
   v.field("multi_latent_attention", multi_latent_attention,
           "Keys and values come from a narrow latent vector of each token (DeepSeek).");
-  v.field("q_lora_rank", q_lora_rank, "Width of the queries' latent vector. Default: queries are projected at once.")
+  v.field("q_lora_rank", q_lora_rank, "Width of the queries' latent vector. Default: queries have none.")
       .at_least(1)
       .at_most(kMostWidth)
       .in_toy(InToy::kMade);
@@ -40,7 +40,7 @@ void LatentAttentionOptions::visit_latent(OptionVisitor& v) {
       .at_least(1)
       .at_most(kMostWidth)
       .in_toy(InToy::kMade);
-  v.field("qk_head_dim", qk_head_dim, "Channels of a head's query and key without position.")
+  v.field("qk_head_dim", qk_head_dim, "Channels of a head's query and key that carry no position.")
       .at_least(1)
       .at_most(kMostWidth)
       .alias("qk_nope_head_dim")

@@ -7,17 +7,18 @@
 namespace megalith {
 
 void RouterOptions::visit_router(OptionVisitor& v) {
-  v.field("moe_router_topk", moe_router_topk, "Experts that each token goes to.")
+  v.field("moe_router_topk", moe_router_topk, "Number of experts that each token goes to.")
       .at_least(1)
       .at_most(kMostExperts)
       .alias("moe_top_k")
       .in_toy(InToy::kMade);
   v.choice("moe_router_load_balancing_type", moe_router_load_balancing_type,
            {"none", "aux_loss", "seq_aux_loss", "sinkhorn"},
-           "What keeps the experts evenly loaded: a loss over each microbatch, a loss over each sequence, an "
-           "assignment by Sinkhorn's iteration, or nothing.")
+           "What keeps the experts evenly loaded: aux_loss, a loss over each microbatch; seq_aux_loss, a loss over "
+           "each sequence; sinkhorn, an assignment by Sinkhorn's iteration; or none.")
       .changes_weights(false);
-  v.field("moe_aux_loss_coeff", moe_aux_loss_coeff, "Weight of that loss; perfectly balanced experts give 1 times it.")
+  v.field("moe_aux_loss_coeff", moe_aux_loss_coeff,
+          "Weight of the load-balancing loss, which is 1 for perfectly balanced experts.")
       .at_least(0)
       .alias("moe_loss_weight")
       .changes_weights(false);
@@ -32,29 +33,30 @@ void RouterOptions::visit_router(OptionVisitor& v) {
   v.field("moe_router_pre_softmax", moe_router_pre_softmax,
           "Take the softmax over all experts before the best are chosen, instead of over those chosen.");
   v.choice("moe_router_score_function", moe_router_score_function, {"softmax", "sigmoid"},
-           "What makes scores of the router's logits.");
+           "How the router's logits become scores.");
   v.choice("moe_router_dtype", moe_router_dtype, {"model", "fp32", "fp64"},
-           "Type of the router's product; scores are at least fp32 in any case.")
+           "Type of the router's product; its scores are at least fp32 in any case.")
       .in_toy(InToy::kMade);
   v.field("moe_router_num_groups", moe_router_num_groups,
-          "Groups of experts, of which a token's best moe_router_group_topk are open to it.")
+          "Number of groups that the experts are divided into; a token may only use experts of its best "
+          "moe_router_group_topk groups.")
       .at_least(1)
       .at_most(kMostExperts)
       .in_toy(InToy::kMade);
-  v.field("moe_router_group_topk", moe_router_group_topk, "Groups that are open to a token.")
+  v.field("moe_router_group_topk", moe_router_group_topk, "Number of groups whose experts a token may use.")
       .at_least(1)
       .at_most(kMostExperts)
       .in_toy(InToy::kMade);
   v.choice("moe_router_group_score", moe_router_group_score, {"sum", "max"},
-           "What a group is judged by: the sum of its moe_router_topk / moe_router_group_topk best scores "
-           "(Megatron-LM, DeepSeek-V3), or its best (DeepSeek-V2).");
+           "How a group is scored: sum adds up its moe_router_topk / moe_router_group_topk best experts' scores "
+           "(Megatron-LM, DeepSeek-V3), max takes its best one (DeepSeek-V2).");
   v.field("moe_router_topk_scaling_factor", moe_router_topk_scaling_factor,
-          "Factor of the chosen experts' weights. Default: 1.")
+          "The weights of the chosen experts are multiplied by this. Default: 1.")
       .above(0);
   v.field("moe_router_enable_expert_bias", moe_router_enable_expert_bias,
-          "A bias of each expert takes part in the choice, not in the weights, and follows its load: balance without "
-          "a loss. For sigmoid scores.");
-  v.field("moe_router_bias_update_rate", moe_router_bias_update_rate, "By how much the bias moves in each step.")
+          "Balance experts without a loss: each expert's bias follows its load, and is added to its score for the "
+          "choice of experts, not for their weights. Needs sigmoid scores.");
+  v.field("moe_router_bias_update_rate", moe_router_bias_update_rate, "How much an expert's bias moves in each step.")
       .at_least(0)
       .changes_weights(false);
   v.field("moe_router_force_load_balancing", moe_router_force_load_balancing,
@@ -64,29 +66,29 @@ void RouterOptions::visit_router(OptionVisitor& v) {
 
 void RouterOptions::visit_capacity(OptionVisitor& v) {
   v.field("moe_expert_capacity_factor", moe_expert_capacity_factor,
-          "An expert takes at most this times its even share of a microbatch's tokens; others are dropped, in training "
-          "and evaluation. Default, 0 and below: none are. Generated texts are never limited.")
+          "An expert takes at most this times its even share of a microbatch's tokens; the others are dropped, in "
+          "training and evaluation. Default, 0 and below: no token is dropped. Generation never drops any.")
       .alias("moe_capacity_factor")
       .changes_weights(false);
   v.field("moe_pad_expert_input_to_capacity", moe_pad_expert_input_to_capacity,
           "Fill every expert's input up to its capacity, so that shapes never change.")
       .changes_weights(false);
   v.choice("moe_token_drop_policy", moe_token_drop_policy, {"probs", "position"},
-           "Which tokens are dropped: those of the lowest weight, or those of the last positions in the microbatch's "
-           "sequences.")
+           "Which tokens an expert drops: probs drops those of the lowest weight, position those at the last positions "
+           "in the microbatch's sequences.")
       .changes_weights(false);
 }
 
 void ExpertOptions::visit_experts(OptionVisitor& v) {
   v.group("Mixture of experts", kOfModel);
-  v.field("num_experts", num_experts, "Experts in the place of an MLP. Default and 0: none.")
+  v.field("num_experts", num_experts, "Number of experts that replace a layer's MLP. Default and 0: none.")
       .at_least(0)
       .at_most(kMostExperts)
       .alias("moe_num_experts")
       .in_toy(InToy::kMade);
   v.field("moe_layer_freq", moe_layer_freq,
-          "Which layers have experts: N means every N-th, from the first on; a list has one entry a layer, 1 with "
-          "experts, such as ([0]*3+[1]*58).")
+          "Which layers have experts. N: every N-th, beginning with the first. A list has one entry for each layer, 1 "
+          "for experts and 0 for an MLP, such as ([0]*3+[1]*58).")
       .in_toy(InToy::kMade);
   v.field("moe_ffn_hidden_size", moe_ffn_hidden_size, "Width inside one expert. Default: ffn_hidden_size.")
       .at_least(1)
@@ -94,21 +96,24 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
       .in_toy(InToy::kMade);
   visit_router(v);
   v.field("moe_token_dispatcher_type", moe_token_dispatcher_type,
-          "How tokens reach the ranks of their experts: allgather, or alltoall; flex is alltoall here.")
+          "How tokens reach the ranks of their experts: allgather or alltoall; flex means alltoall here.")
       .words({"allgather", "alltoall", "flex"})
       .changes_weights(false);
   visit_capacity(v);
   v.field("moe_shared_expert_intermediate_size", moe_shared_expert_intermediate_size,
-          "Width of the experts that see every token, together. Default: there are none.")
+          "Total width of the shared experts, which see every token. Default: there are none.")
       .at_least(0)
       .at_most(kMostFfnWidth)
       .in_toy(InToy::kMade);
-  v.field("num_shared_experts", num_shared_experts, "The same, as a number of experts of moe_ffn_hidden_size.")
+  v.field("num_shared_experts", num_shared_experts,
+          "Number of shared experts, each as wide as moe_ffn_hidden_size; another way to give "
+          "moe_shared_expert_intermediate_size.")
       .at_least(0)
       .at_most(kMostExperts)
       .in_toy(InToy::kMade);
   v.field("moe_shared_expert_overlap", moe_shared_expert_overlap,
-          "Compute the shared expert while tokens are on their way; for alltoall.")
+          "Compute the shared experts while tokens are on their way to the others; needs moe_token_dispatcher_type "
+          "alltoall.")
       .changes_weights(false);
 }
 

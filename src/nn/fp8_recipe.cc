@@ -77,19 +77,18 @@ at::Tensor values_of(const Operand& operand, const at::Tensor& offsets = {}) {
 
 void Fp8Options::visit(OptionVisitor& v) {
   v.group("Precision");
-  v.field(
-       "fp8_format", fp8_format,
-       "Round the operands of the layers' matrix products to eight bits: hybrid has E4M3 forward and E5M2 gradients, "
-       "e4m3 has E4M3 for both. Embedding, router, attention and head stay in the model's precision. Needs fp8_recipe "
-       "tensorwise. The products are computed in fp32 from the rounded values: the numbers of FP8 training and its "
-       "smaller activations, not its speed.")
+  v.field("fp8_format", fp8_format,
+          "Round the operands of the layers' matrix products to eight bits: hybrid has E4M3 forward and E5M2 "
+          "gradients, e4m3 has E4M3 for both. Embedding, router, attention and head stay in the model's precision. "
+          "Needs fp8_recipe tensorwise. The products are computed in fp32 from the rounded values, which gives FP8 "
+          "training's numbers and smaller activations, but not its speed.")
       .words({"hybrid", "e4m3"})
       .alias("fp8")
       .in_toy(InToy::kSetAside);
   v.field("fp8_recipe", fp8_recipe,
-          "How scales are found, read with fp8_format: tensorwise takes each tensor's largest absolute value as it is "
-          "(Transformer Engine's current scaling). delayed, blockwise and mxfp8 are Megatron-LM's others, which are "
-          "refused.")
+          "How scales are found when fp8_format is set. tensorwise: from each tensor's present largest absolute value "
+          "(Transformer Engine's current scaling). delayed, blockwise and mxfp8 are refused; delayed is the default "
+          "because it is Megatron-LM's.")
       .words({"delayed", "tensorwise", "blockwise", "mxfp8"});
 }
 

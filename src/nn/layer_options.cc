@@ -20,14 +20,14 @@ void LayerOptions::visit_widths(OptionVisitor& v) {
 
 void LayerOptions::visit_biases(OptionVisitor& v) {
   v.field("add_bias_linear", add_bias_linear, "Biases in all linear layers.");
-  v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: add_bias_linear false.");
-  v.field("add_qkv_bias", add_qkv_bias, "Biases in the query, key and value projections alone (Qwen).");
+  v.field("disable_bias_linear", disable_bias_linear, "No biases in linear layers: the same as add_bias_linear false.");
+  v.field("add_qkv_bias", add_qkv_bias, "Biases only in the query, key and value projections (Qwen).");
 }
 
 void LayerOptions::visit_head_norm(OptionVisitor& v) {
   v.field("qk_layernorm", qk_layernorm,
-          "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention: the latent "
-          "vectors, before they are projected up.");
+          "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention, normalise the "
+          "latent vectors before they are projected up.");
 }
 
 void LayerOptions::visit_random(OptionVisitor& v) {

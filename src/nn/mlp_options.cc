@@ -5,11 +5,10 @@ namespace megalith {
 void MlpOptions::visit_mlp(OptionVisitor& v) {
   v.field("swiglu", swiglu, "Gated MLP with SiLU instead of GELU.");
   v.field("squared_relu", squared_relu, "Squared ReLU instead of GELU.");
-  v.field("openai_gelu", openai_gelu, "GELU by a tanh, whatever bias_gelu_fusion says.");
-  v.field(
-      "bias_gelu_fusion", bias_gelu_fusion,
-      "Operators are always fused; but as in Megatron-LM, GELU is computed by a tanh with it (GPT-2's form), and by "
-      "the error function without it or without biases.");
+  v.field("openai_gelu", openai_gelu, "Compute GELU by a tanh, whatever bias_gelu_fusion says.");
+  v.field("bias_gelu_fusion", bias_gelu_fusion,
+          "Chooses GELU's formula only, because operators are always fused. As in Megatron-LM, GELU is computed by a "
+          "tanh (GPT-2's form) with it, and by the error function without it or without biases.");
 }
 
 void check_mlp(const MlpOptions& options, std::vector<UserError>& errors) {

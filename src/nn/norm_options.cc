@@ -4,8 +4,10 @@ namespace megalith {
 
 void NormOptions::visit_norm(OptionVisitor& v) {
   v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Normalisation before each block.");
-  v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square.").above(0).alias("layernorm_epsilon");
-  v.field("apply_layernorm_1p", apply_layernorm_1p, "LayerNorm keeps its weight less 1.");
+  v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square in a norm.")
+      .above(0)
+      .alias("layernorm_epsilon");
+  v.field("apply_layernorm_1p", apply_layernorm_1p, "Store LayerNorm's weight less 1, so that 0 is its neutral value.");
 }
 
 void check_norm(const NormOptions& options, std::vector<UserError>& errors) {

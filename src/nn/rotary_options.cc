@@ -12,15 +12,16 @@ void RotaryOptions::visit_rotary(OptionVisitor& v) {
   v.field("rotary_interleaved", rotary_interleaved,
           "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.");
   v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by Llama 3.1's rule.");
-  v.field("rope_scaling_factor", rope_scaling_factor, "How far they are stretched.").above(0);
+  v.field("rope_scaling_factor", rope_scaling_factor, "Factor by which long rotary wavelengths are stretched.")
+      .above(0);
   v.field("rope_scaling_low_freq_factor", rope_scaling_low_freq_factor,
-          "Wavelengths above the original length over this are stretched by the whole factor.")
+          "Wavelengths longer than the original length divided by this are stretched by the whole factor.")
       .above(0);
   v.field("rope_scaling_high_freq_factor", rope_scaling_high_freq_factor,
-          "Wavelengths below the original length over this are kept.")
+          "Wavelengths shorter than the original length divided by this stay as they are.")
       .above(0);
   v.field("rope_scaling_original_max_position_embeddings", rope_scaling_original_max_position_embeddings,
-          "The length before stretching.")
+          "Longest sequence of the model before its wavelengths were stretched.")
       .unit("tokens")
       .at_least(1)
       .at_most(kMostPositions);
@@ -36,14 +37,19 @@ void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors) 
 
 void YarnOptions::visit_yarn(OptionVisitor& v) {
   v.choice("rope_type", rope_type, {"rope", "yarn"},
-           "Rotary frequencies of latent attention: as they are, or stretched by YaRN's rule.");
-  v.field("rotary_scaling_factor", rotary_scaling_factor, "YaRN: how far the length is stretched.").at_least(1);
-  v.field("mscale", mscale, "YaRN: factor of the rotary tables' scale.").at_least(0);
-  v.field("mscale_all_dim", mscale_all_dim, "YaRN: factor of the softmax's scale.").at_least(0);
-  v.field("beta_fast", beta_fast, "YaRN: frequencies that turn more often than this over the length are kept.")
+           "Rotary frequencies of latent attention: rope leaves them as they are, yarn stretches them by YaRN's rule.");
+  v.field("rotary_scaling_factor", rotary_scaling_factor, "YaRN: how many times the sequence length is stretched.")
+      .at_least(1);
+  v.field("mscale", mscale, "YaRN: how strongly the rotary tables are scaled.").at_least(0);
+  v.field("mscale_all_dim", mscale_all_dim, "YaRN: how strongly the softmax is scaled.").at_least(0);
+  v.field("beta_fast", beta_fast,
+          "YaRN: frequencies that turn more often than this over the original length stay as they are.")
       .above(0);
-  v.field("beta_slow", beta_slow, "YaRN: frequencies that turn less often than this are stretched.").above(0);
-  v.field("original_max_position_embeddings", original_max_position_embeddings, "YaRN: the length before stretching.")
+  v.field("beta_slow", beta_slow,
+          "YaRN: frequencies that turn less often than this over the original length are stretched fully.")
+      .above(0);
+  v.field("original_max_position_embeddings", original_max_position_embeddings,
+          "YaRN: the sequence length before stretching.")
       .unit("tokens")
       .at_least(1)
       .at_most(kMostPositions);

@@ -23,7 +23,9 @@ void LossScaleOptions::visit(OptionVisitor& v) {
   v.field("loss_scale_window", loss_scale_window, "Finite steps after which the dynamic loss scale doubles.")
       .unit("optimizer steps")
       .at_least(1);
-  v.field("hysteresis", hysteresis, "Overflows that are borne before the dynamic loss scale is halved.").at_least(1);
+  v.field("hysteresis", hysteresis,
+          "The dynamic loss scale is halved from this overflow on; the count starts anew whenever the scale has grown.")
+      .at_least(1);
 }
 
 std::vector<UserError> check_loss_scale_options(const LossScaleOptions& options) {

@@ -8,26 +8,33 @@ namespace megalith {
 void OptimizerOptions::visit(OptionVisitor& v) {
   v.group("Optimizer", {.in_toy = InToy::kKept});
   v.choice("optimizer", optimizer, {"adam", "sgd", "muon"},
-           "adam: AdamW with decoupled weight decay; sgd: with momentum, weight decay as a part of the gradient; muon: "
-           "Muon for matrices, AdamW for embedding, head, norms and biases.");
-  v.field("adam_beta1", adam_beta1, "Decay of the first moment.").at_least(0).below(1);
-  v.field("adam_beta2", adam_beta2, "Decay of the second moment.").at_least(0).below(1);
+           "adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is added to the "
+           "gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases.");
+  v.field("adam_beta1", adam_beta1, "Decay of the first moment, the running mean of the gradient.")
+      .at_least(0)
+      .below(1);
+  v.field("adam_beta2", adam_beta2, "Decay of the second moment, the running mean of the squared gradient.")
+      .at_least(0)
+      .below(1);
   v.field("adam_eps", adam_eps, "Added to the root of the second moment.").above(0).in_toy(InToy::kMade);
-  v.field("clip_grad", clip_grad, "Largest global gradient norm; 0 turns clipping off.")
+  v.field("clip_grad", clip_grad,
+          "Largest global gradient norm; larger gradients are scaled down to it. 0 turns clipping off.")
       .at_least(0)
       .in_toy(InToy::kMade);
   v.field("check_for_nan_in_loss_and_grad", check_for_nan_in_loss_and_grad,
-          "Stop the run when the loss or a gradient is not finite; otherwise that step is skipped and counted.");
-  v.field("log_num_zeros_in_grad", log_num_zeros_in_grad, "Count the zeros in the gradient, for the record.");
+          "Stop the run when the loss or a gradient is not finite. With false, that step is skipped and counted.");
+  v.field("log_num_zeros_in_grad", log_num_zeros_in_grad, "Log the number of zeros in the gradient.");
   v.field("use_precision_aware_optimizer", use_precision_aware_optimizer,
-          "Allows moments in a narrower dtype than the master weights'.");
+          "Allow moments in a narrower dtype than the master weights'.");
   v.choice("exp_avg_dtype", exp_avg_dtype, {"fp32", "bf16"},
            "Dtype that the first moment is kept in; it is updated in fp32.")
       .in_toy(InToy::kSetAside);
   v.choice("exp_avg_sq_dtype", exp_avg_sq_dtype, {"fp32", "bf16"},
-           "Dtype that the second moment is kept in; the same as the first one's.")
+           "Dtype that the second moment is kept in; it must be exp_avg_dtype.")
       .in_toy(InToy::kDefault);
-  v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0: no momentum, and no state.").at_least(0).below(1);
+  v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0 means no momentum and no optimizer state.")
+      .at_least(0)
+      .below(1);
   muon.visit(v);
 }
 
@@ -36,26 +43,28 @@ void MuonOptions::visit(OptionVisitor& v) {
   v.field("muon_momentum", muon_momentum, "Decay of Muon's momentum, a running mean of the gradient.")
       .at_least(0)
       .below(1);
-  v.field("muon_nesterov", muon_nesterov, "Look ahead: the update is made of the gradient and the new momentum.")
+  v.field("muon_nesterov", muon_nesterov,
+          "Nesterov's momentum: the update is made from the gradient and the new momentum.")
       .alias("muon_use_nesterov");
   v.field("muon_split_qkv", muon_split_qkv,
-          "Queries, keys and values are three matrices; otherwise they are one, stacked.")
+          "Treat queries, keys and values as three matrices. With false they are one matrix, stacked.")
       .opposite("muon_no_split_qkv");
-  v.choice("muon_scale_mode", muon_scale_mode, {"spectral", "unit_rms_norm", "shape_scaling"},
-           "What the orthogonal update of a matrix with r rows (outputs) and c columns is multiplied by: sqrt(max(r, "
-           "c)), sqrt(r / c), or sqrt(max(1, r / c)), which is torch.optim.Muon's.");
+  v.choice(
+      "muon_scale_mode", muon_scale_mode, {"spectral", "unit_rms_norm", "shape_scaling"},
+      "What the orthogonal update of a matrix with r rows (outputs) and c columns (inputs) is multiplied by. spectral: "
+      "sqrt(max(r, c)). unit_rms_norm: sqrt(r / c). shape_scaling: sqrt(max(1, r / c)), as in torch.optim.Muon.");
   v.field("muon_extra_scale_factor", muon_extra_scale_factor,
-          "One more factor of the update; with spectral, 0.2 makes it about as large as AdamW's.")
+          "Another factor of the update; with spectral, 0.2 makes it about as large as AdamW's.")
       .above(0);
   v.field("muon_num_ns_steps", muon_num_ns_steps, "Newton-Schulz steps that make the update orthogonal.")
       .at_least(1)
       .at_most(99);
   v.field("muon_coefficient_type", muon_coefficient_type,
-          "Coefficients of the Newton-Schulz steps; simple is one set for all, torch.optim.Muon's.")
+          "Coefficients of the Newton-Schulz steps; simple has one set for all steps, as torch.optim.Muon does.")
       .words(newton_schulz_words());
   v.field("muon_fp32_matmul_prec", muon_fp32_matmul_prec,
-          "Newton-Schulz steps of fp32 momentum in bf16 (medium) or fp32 (high); default: high for an fp32 model, "
-          "otherwise medium.")
+          "Compute the Newton-Schulz steps of fp32 momentum in bf16 (medium) or fp32 (high). Default: high for an fp32 "
+          "model, otherwise medium.")
       .words({"medium", "high"})
       .in_toy(InToy::kSetAside);
 }

@@ -27,27 +27,36 @@ void ScheduleOptions::visit(OptionVisitor& v) {
   v.field("min_lr", min_lr, "Lowest learning rate of the decay.").at_least(0);
   v.choice("lr_decay_style", lr_decay_style, {"constant", "linear", "cosine", "inverse-square-root", "WSD"},
            "Shape of the decay after the warm-up.");
-  v.field("lr_decay_iters", lr_decay_iters, "Where the decay ends; default: the length of the run.")
+  v.field("lr_decay_iters", lr_decay_iters, "Step at which the decay ends. Default: the length of the run.")
       .unit("optimizer steps")
       .at_least(1);
-  v.field("lr_decay_samples", lr_decay_samples, "The same in samples.").unit("samples").at_least(1);
+  v.field("lr_decay_samples", lr_decay_samples, "Sample at which the decay ends, instead of lr_decay_iters.")
+      .unit("samples")
+      .at_least(1);
   v.field("lr_warmup_iters", lr_warmup_iters, "Linear warm-up from lr_warmup_init to lr.")
       .unit("optimizer steps")
       .at_least(0);
-  v.field("lr_warmup_samples", lr_warmup_samples, "The same in samples.").unit("samples").at_least(0);
-  v.field("lr_warmup_fraction", lr_warmup_fraction, "Warm-up as a fraction of the decay.").at_least(0).at_most(1);
+  v.field("lr_warmup_samples", lr_warmup_samples, "Samples of the warm-up, instead of lr_warmup_iters.")
+      .unit("samples")
+      .at_least(0);
+  v.field("lr_warmup_fraction", lr_warmup_fraction, "Length of the warm-up as a fraction of the decay's.")
+      .at_least(0)
+      .at_most(1);
   v.field("lr_warmup_init", lr_warmup_init, "Learning rate at the start of the warm-up.").at_least(0);
   v.choice("lr_wsd_decay_style", lr_wsd_decay_style, {"exponential", "linear", "cosine", "minus_sqrt"},
            "Shape of the final decay of WSD.");
   v.field("lr_wsd_decay_iters", lr_wsd_decay_iters, "Length of the final decay of WSD.")
       .unit("optimizer steps")
       .at_least(1);
-  v.field("lr_wsd_decay_samples", lr_wsd_decay_samples, "The same in samples.").unit("samples").at_least(1);
+  v.field("lr_wsd_decay_samples", lr_wsd_decay_samples,
+          "Length of the final decay of WSD in samples, instead of lr_wsd_decay_iters.")
+      .unit("samples")
+      .at_least(1);
   v.field("weight_decay", weight_decay, "Decoupled weight decay; norms and biases have none.").at_least(0);
-  v.field("start_weight_decay", start_weight_decay, "Weight decay at the start of its schedule.").at_least(0);
-  v.field("end_weight_decay", end_weight_decay, "Weight decay at the end of its schedule.").at_least(0);
+  v.field("start_weight_decay", start_weight_decay, "Weight decay at the start of its curve.").at_least(0);
+  v.field("end_weight_decay", end_weight_decay, "Weight decay at the end of its curve.").at_least(0);
   v.choice("weight_decay_incr_style", weight_decay_incr_style, {"constant", "linear", "cosine"},
-           "Shape of the weight decay's schedule.");
+           "Shape of the weight decay's curve over the run.");
 }
 
 Schedule::Schedule(const ScheduleOptions& options, int64_t train_samples, int64_t global_batch_size)
@@ -84,10 +93,10 @@ Schedule::Schedule(const ScheduleOptions& options, int64_t train_samples, int64_
   if (o.weight_decay_incr_style == WeightDecayStyle::kConstant) {
     if (o.start_weight_decay || o.end_weight_decay) {
       errors.emplace_back("start_weight_decay and end_weight_decay need weight_decay_incr_style linear or cosine",
-                          "set the style, or use weight_decay alone");
+                          "set the style, or use only weight_decay");
     }
   } else if (!o.start_weight_decay || !o.end_weight_decay || *o.start_weight_decay > *o.end_weight_decay) {
-    errors.emplace_back("a weight-decay schedule needs start_weight_decay at most end_weight_decay",
+    errors.emplace_back("a weight-decay curve needs start_weight_decay at most end_weight_decay",
                         "give both, or use weight_decay_incr_style constant");
   }
   if (!errors.empty()) throw UserErrors(std::move(errors));

@@ -95,31 +95,33 @@ void check_not_full(const RecomputeOptions& options, std::vector<UserError>& err
 
 void RecomputeOptions::visit(OptionVisitor& v) {
   v.group("Recomputation and offloading", {.changes_numbers = false, .in_toy = InToy::kKept});
-  v.field("recompute_granularity", recompute_granularity,
-          "full: keep the inputs of layers and compute the layers again in backward; selective: compute again what is "
-          "large and cheap (recompute_modules). The same results to the bit. Default: keep all activations.")
+  v.field(
+       "recompute_granularity", recompute_granularity,
+       "full: keep only the inputs of layers, and compute the layers again in backward. selective: compute again what "
+       "is large and cheap (recompute_modules). Results are the same to the bit. Default: keep all activations.")
       .words({"full", "selective"});
   v.field("recompute_method", recompute_method,
-          "Of full: uniform cuts all layers into groups of recompute_num_layers and keeps each group's input; block "
-          "recomputes the first recompute_num_layers layers of a pipeline stage, each by itself.")
+          "For recompute_granularity full. uniform cuts all layers into groups of recompute_num_layers and keeps each "
+          "group's input; block recomputes the first recompute_num_layers layers of a pipeline stage, each by itself.")
       .words({"uniform", "block"});
   v.field("recompute_num_layers", recompute_num_layers,
-          "Layers of a group (uniform), or that are recomputed (block); more than there are means all.")
+          "Number of layers in a group (uniform), or of recomputed layers (block); more than there are means all.")
       .unit("layers")
       .at_least(0)
       .in_toy(InToy::kMade);
   v.field("recompute_modules", recompute_modules,
-          "Of selective: core_attn (attention's output and softmax statistics), layernorm (outputs of norms), mlp (all "
-          "within the MLP), mlp_act (the product of gate and up), moe (all of a mixture of experts), moe_act (the "
-          "activations of its experts), shared_experts, mla_up_proj (latent attention's projections from the latents); "
-          "default core_attn.");
+          "For recompute_granularity selective: core_attn (attention's output and softmax statistics), layernorm "
+          "(outputs of norms), mlp (all within the MLP), mlp_act (the product of gate and up), moe (all of a mixture "
+          "of experts), moe_act (the activations of its experts), shared_experts, mla_up_proj (latent attention's "
+          "projections from the latents). Default: core_attn.");
   v.field("recompute_layer_ids", recompute_layer_ids,
-          "Of full, instead of recompute_method: the layers to recompute, counted from 0 over the whole model.")
+          "For recompute_granularity full, instead of recompute_method: the layers to recompute, counted from 0 over "
+          "the whole model.")
       .in_toy(InToy::kMade);
   v.field("recompute_activations", recompute_activations, "The same as recompute_granularity selective.");
   v.field("cpu_offloading_num_layers", cpu_offloading_num_layers,
-          "With full recomputation: what the first so many recomputed layers of a stage keep waits in pinned host "
-          "memory, copied beside the computation and brought back a layer ahead.")
+          "With full recomputation: keep what the first so many recomputed layers of a stage store in pinned host "
+          "memory. It is copied there while the GPU computes, and brought back one layer ahead.")
       .unit("layers")
       .at_least(0)
       .in_toy(InToy::kMade);

@@ -8,10 +8,10 @@ namespace megalith {
 void TaskOptions::visit(OptionVisitor& v) {
   v.group("Task", {.in_toy = InToy::kMade});
   v.choice("task", task, {"causal_lm", "masked_lm"},
-           "What the model learns. causal_lm: the next token of a text. masked_lm: the tokens that were masked, from "
-           "both sides, as BERT and RoBERTa do; needs is_causal false.");
+           "What the model learns. causal_lm: to predict the next token of a text. masked_lm: to predict masked tokens "
+           "from both sides, as BERT and RoBERTa do; needs is_causal false.");
   v.field("mask_prob", mask_prob,
-          "masked_lm: the probability that a token is to be predicted. Of these tokens, 80 % are replaced by the mask "
+          "masked_lm: the probability that a token is to be predicted. 80 % of these tokens are replaced by the mask "
           "token, 10 % by a random one, and 10 % stay as they are.")
       .above(0)
       .at_most(1);

@@ -187,10 +187,9 @@ void TokenizerOptions::visit(OptionVisitor& v) {
           "MixtralTokenizer, DeepSeekV2Tokenizer, DeepSeekV3Tokenizer, GPT2BPETokenizer, BertWordPieceLowerCase, "
           "BertWordPieceCase, SentencePieceTokenizer, GPTSentencePieceTokenizer, TikTokenizer, NullTokenizer; or "
           "ByteTokenizer. Default: HuggingFaceTokenizer with tokenizer_model, ByteTokenizer without.");
-  v.field(
-      "tokenizer_model", tokenizer_model,
-      "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one, or that holds "
-      "vocab.json and merges.txt of GPT-2's or Qwen's kind; or a model of the Hugging Face hub: org/name.");
+  v.field("tokenizer_model", tokenizer_model,
+          "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one of these or "
+          "GPT-2's or Qwen's vocab.json and merges.txt; or a model of the Hugging Face hub: org/name.");
   v.field("vocab_file", vocab_file, "vocab.json of a GPT2BPETokenizer, vocab.txt of a BertWordPiece tokenizer.");
   v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.");
   v.field("vocab_extra_ids", vocab_extra_ids,
@@ -202,7 +201,7 @@ void TokenizerOptions::visit(OptionVisitor& v) {
           "How a TikTokenizer cuts text: v1 is Llama 3's pattern, v2 that of Mistral's tekken.")
       .words({"v1", "v2"});
   v.field("tiktoken_num_special_tokens", tiktoken_num_special_tokens,
-          "Ids that a TikTokenizer keeps for special tokens, in front of all others.")
+          "Number of ids that a TikTokenizer keeps for special tokens, in front of all others.")
       .at_least(3)
       .at_most(1 << 20);
   v.field("tiktoken_special_tokens", tiktoken_special_tokens,

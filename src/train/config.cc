@@ -276,13 +276,12 @@ void TrainOptions::visit(OptionVisitor& v) {
       .unit("samples")
       .at_least(1)
       .in_toy(InToy::kMade);
-  v.field(
-       "rampup_batch_size", rampup_batch_size,
-       "Three numbers, start, increment and samples: the global batch grows from start to global_batch_size in equal "
-       "increments over so many samples; needs train_samples.")
+  v.field("rampup_batch_size", rampup_batch_size,
+          "Three numbers, start, increment and samples: the global batch grows from start to global_batch_size in "
+          "equal increments over that many samples; needs train_samples.")
       .unit("samples");
   v.field("decrease_batch_size_if_needed", decrease_batch_size_if_needed,
-          "Round a global batch that is no multiple of micro_batch_size times the data-parallel size down to one.");
+          "Round a global batch down to a multiple of micro_batch_size times the data-parallel size.");
   v.field("seq_length", seq_length, "Tokens of a sample; default: the smaller of max_position_embeddings and 4096.")
       .unit("tokens")
       .at_least(1)
@@ -299,10 +298,9 @@ void TrainOptions::visit(OptionVisitor& v) {
       .unit("optimizer steps")
       .at_least(1)
       .changes_numbers(false);
-  v.field(
-       "check_sync", check_sync,
-       "Compare what ranks should hold alike (weights, optimizer state) at iterations divisible by this, and stop at "
-       "the first difference.")
+  v.field("check_sync", check_sync,
+          "At iterations divisible by this, compare the weights and optimizer state that several ranks should hold "
+          "alike, and stop at the first difference.")
       .unit("optimizer steps")
       .at_least(1)
       .alias("check_weight_hash_across_dp_replicas_interval");
@@ -311,8 +309,9 @@ void TrainOptions::visit(OptionVisitor& v) {
       .above(0)
       .changes_numbers(false);
   v.field("skip_train", skip_train, "Only evaluate.");
-  v.field("dry_run", dry_run, "Resolve and check everything, print configuration, layout and size, allocate nothing.");
-  v.field("dry_run_world_size", dry_run_world_size, "Ranks that a dry run resolves the layout for.")
+  v.field("dry_run", dry_run,
+          "Resolve and check everything, print configuration, layout and size, and allocate nothing.");
+  v.field("dry_run_world_size", dry_run_world_size, "Number of ranks that a dry run resolves the layout for.")
       .unit("ranks")
       .at_least(1)
       .at_most(kMostDryRanks);
@@ -341,7 +340,8 @@ void RuntimeOptions::visit(OptionVisitor& v) {
   device.visit(v);
   threads.visit(v);
   v.choice("kernels", kernels, {"fused", "reference"},
-           "fused: vectorised operators; reference: the plain ones that define them, slow, to chase a number.")
+           "fused: vectorised operators. reference: the plain, slow ones that define them, for tracking down a wrong "
+           "number.")
       .in_toy(InToy::kMade);
 }
 

@@ -112,19 +112,19 @@ bool insert_events(std::string& json, const std::deque<Collective>& collectives,
 void ProfileOptions::visit(OptionVisitor& v) {
   v.group("Profiling", {.changes_numbers = false});
   v.field("profile", profile, "Trace a few iterations for Perfetto (ui.perfetto.dev), Chrome or TensorBoard.");
-  v.field("profile_step_start", profile_step_start, "Iterations that are done when the trace begins.")
+  v.field("profile_step_start", profile_step_start, "Number of iterations done when the trace begins.")
       .unit("iterations")
       .at_least(0);
-  v.field("profile_step_end", profile_step_end, "Iterations that are done when the trace ends.")
+  v.field("profile_step_end", profile_step_end, "Number of iterations done when the trace ends.")
       .unit("iterations")
       .at_least(1);
   v.field("profile_ranks", profile_ranks, "The ranks that write a trace.").at_least(0);
   v.field("profile_dir", profile_dir,
           "The folder for traces; default: tensorboard_dir, else 'profile' in the current folder.");
   v.field("dump_pp_data", dump_pp_data,
-          "Write what each rank of a pipeline did when, in iteration profile_step_end or the last one, to "
-          "pipeline_trace.json: `megalith plan --draw --pipeline_trace FILE` draws it.");
-  v.field("dump_pp_data_dir", dump_pp_data_dir, "Folder for it; default: where traces go.");
+          "Write the times of what each pipeline rank did to pipeline_trace.json, in iteration profile_step_end or the "
+          "last one; `megalith plan --draw --pipeline_trace FILE` draws it.");
+  v.field("dump_pp_data_dir", dump_pp_data_dir, "Folder for pipeline_trace.json. Default: the folder for traces.");
   v.field("torch_profiler_record_shapes", torch_profiler_record_shapes, "Keep the shapes of operators' arguments.");
 }
 

@@ -17,8 +17,8 @@ void PipelineOptions::visit(OptionVisitor& v) {
           "The order of work in a pipeline: gpipe, 1f1b, 1f1b-interleaved (1f1b with virtual stages), zero-bubble "
           "(weight gradients fill the gaps, memory of 1f1b) or zbv-formatted (two virtual stages a rank in a V, no gap "
           "in the steady state; also written zbv). Default: 1f1b.");
-  v.field("enable_zero_bubble", enable_zero_bubble, "Older name for pp_algorithm zero-bubble.");
-  v.field("zero_bubble_v_schedule", zero_bubble_v_schedule, "Older name for pp_algorithm zbv-formatted.");
+  v.field("enable_zero_bubble", enable_zero_bubble, "Older option for pp_algorithm zero-bubble.");
+  v.field("zero_bubble_v_schedule", zero_bubble_v_schedule, "Older option for pp_algorithm zbv-formatted.");
   v.field("num_virtual_stages_per_pipeline_rank", num_virtual_stages_per_pipeline_rank,
           "Parts of the model that each pipeline rank holds, taken in turns over the ranks: smaller gaps for more "
           "communication.")
@@ -26,7 +26,7 @@ void PipelineOptions::visit(OptionVisitor& v) {
       .unit("stages")
       .at_least(1);
   v.field("num_layers_per_virtual_pipeline_stage", num_layers_per_virtual_pipeline_stage,
-          "The same, said by the layers of each part.")
+          "Number of layers in each of these parts, instead of num_virtual_stages_per_pipeline_rank.")
       .unit("layers")
       .at_least(1);
   v.field("pipeline_model_parallel_layout", pipeline_model_parallel_layout,
