@@ -12,8 +12,8 @@ namespace megalith {
 namespace {
 
 constexpr std::string_view kPrefix = "MEGALITH_";
-// Families worth a word when they are merely exported: users believe that these steer the trainer. The communication
-// library's (NCCL_…) are left out, for they do their work below us.
+// Families of variables that users believe steer the trainer: those that are exported are named in a note. The
+// communication library's (NCCL_…) are left out, because that library does read them.
 constexpr std::string_view kReported[] = {"NVTE_", "TE_", "HSA_", "GPU_"};
 
 }  // namespace
@@ -30,7 +30,7 @@ EnvironmentSettings read_environment(const EnvironmentMap& environment, const Op
         result.settings.push_back({option, WrittenValue::of(value), {OptionLayer::kEnvironment, name}});
       } else if (const std::string nearest = options.nearest(option);
                  !nearest.empty() && others.owners(option).empty()) {
-        // Not an error: builds use the prefix too. Options of other commands are exported for those.
+        // Not an error: build scripts use the prefix too, and people export options of our other commands.
         std::string upper = fold_name(nearest);
         std::transform(upper.begin(), upper.end(), upper.begin(),
                        [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });

@@ -27,7 +27,7 @@ std::vector<std::pair<std::string, std::vector<const Option*>>> grouped(const Op
 
 std::string title_of(const std::string& group) { return group.empty() ? "Options" : group; }
 
-// What stands behind the name: nothing for switches, N, X, TEXT, or … for lists.
+// What help prints behind an option's name: nothing for a switch, N, X or TEXT for a value, … for a list.
 std::string value_form(const Option& option) {
   if (option.is_switch()) return "";
   const std::string type = option.type_text();

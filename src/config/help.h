@@ -14,7 +14,7 @@ std::string help_text(const OptionSet& options);
 // The same as a Markdown page: one table a group.
 std::string options_markdown(const OptionSet& options, const std::string& title);
 
-// What resolved_yaml prints.
+// Which options resolved_yaml prints.
 enum class Shown { kAll, kNonDefault };
 
 // The values as a flat YAML file that reads back to the same values; each group under a comment, and behind a value

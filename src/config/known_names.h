@@ -1,7 +1,7 @@
-// Names that users of Megatron-LM, Primus and Transformer Engine carry in their commands and configurations and that
-// are no options of this program: each is recognised, and what it asks for is either already so (said in one line),
-// not supported (an error, unless the value is the neutral one), or was renamed long ago (an error with advice).
-// An option of the program always beats this table, so implementing one is declaring it.
+// Names that users of Megatron-LM, Primus and Transformer Engine have in their commands and configurations, but that
+// are not options of this program. Each is recognised. Either it has no effect here (one line says why), or it is not
+// supported (an error, unless its value asks for nothing), or upstream renamed it (an error that gives the new name).
+// An option of the program always beats this table, so whoever declares the option need not delete its row.
 //
 // Source: Megatron-LM megatron/training/arguments.py (core_r0.14.0), Primus primus/configs/**/*.yaml,
 // ROCm/Megatron-LM examples/**/*.sh.

@@ -39,18 +39,18 @@ struct OptionSource {
   std::string where = "default";
 };
 
-// What becomes of an option where a configuration is made small to be checked on a few ranks (verify/toy_config.h).
+// What happens to an option when verify/ shrinks a configuration to check it on a few ranks (verify/toy_config.h).
 enum class InToy {
-  kDefault,   // it is no part of what is checked
-  kKept,      // the person's
-  kMade,      // verify/ computes it of the person's
-  kSetAside,  // it has its default, and the person is told if theirs differs
+  kDefault,   // the check does not need it: it gets its default
+  kKept,      // it keeps the person's value
+  kMade,      // verify/ computes a value from the person's
+  kSetAside,  // it gets its default, and the person is told when theirs differs
 };
 
-// What an option means to those who know none by name. A group's hold for its options unless one says otherwise.
+// What code that knows no option by name must know of one. A group's traits hold for its options unless one differs.
 struct OptionTraits {
-  bool changes_weights = false;  // what the shapes or the values of weights mean: models that differ cannot share them
-  bool changes_numbers = true;   // what a run computes: who goes on from a checkpoint is told of a difference
+  bool changes_weights = false;  // the weights' shapes or what their values mean: models that differ share no weights
+  bool changes_numbers = true;   // what a run computes: a run that resumes with another value says so
   InToy in_toy = InToy::kDefault;
 };
 
@@ -82,7 +82,7 @@ class Option {
   // A name that switches a boolean off: add_bias_linear has disable_bias_linear. (no_NAME needs no declaration.)
   Option& opposite(std::string_view name);
   Option& words(std::vector<std::string> allowed);  // for strings and lists of strings
-  // OptionTraits, where the group's do not hold.
+  // OptionTraits of this option that differ from its group's.
   Option& changes_weights(bool does);
   Option& changes_numbers(bool does);
   Option& in_toy(InToy what);

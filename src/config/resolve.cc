@@ -58,7 +58,7 @@ void apply_settings(OptionSet& options, const std::vector<Setting>& settings, co
   }
 }
 
-// Where the experiment's header has an option of that name it sets it; the rest is for the caller.
+// Header keys that are options set them; the caller gets the others in Resolution::header.
 void apply_header(OptionSet& options, const std::vector<Setting>& header, NoEffectNotes& notes, Resolution& result) {
   for (const Setting& setting : header) {
     if (setting.value.form != WrittenValue::Form::kNull) result.header[setting.name] = setting.value.text();

@@ -32,8 +32,8 @@ struct ConfigInputs {
   std::optional<std::filesystem::path> config_file;  // used when the arguments have no --config
   std::filesystem::path config_root;                 // holds models/ and modules/; may be empty
   EnvironmentMap environment;
-  bool allow_positional = false;  // else a word without option is an error
-  OtherCommands others;           // a name of theirs is an error that says so
+  bool allow_positional = false;  // false: a word that belongs to no option is an error
+  OtherCommands others;           // the error for one of their options names the command that has it
 };
 
 struct Resolution {
@@ -42,7 +42,7 @@ struct Resolution {
   std::map<std::string, std::string> exports;  // the experiment's `env`, for the process environment
   std::map<std::string, std::string> header;   // work_group, user_name, exp_name, workspace as the experiment has them
   std::vector<std::string> notes;              // one line each, for the start-up report
-  bool wants_help = false;                     // then errors are of no interest
+  bool wants_help = false;                     // --help was given; the caller then ignores errors
   std::vector<UserError> errors;
 };
 

@@ -58,7 +58,7 @@ std::string read_text(const fs::path& file) {
   if (fs::is_directory(status)) {
     throw UserError(fmt::format("{} is a folder", file.string()), "name a YAML file within it");
   }
-  // It may be a pipe, as in `--config <(…)`, and has a bound therefore.
+  // It may be a pipe, as in `--config <(…)`, whose size is not known before: so reading is bounded.
   const std::string text = read_stream(file, kMostBytes + 1);
   if (text.size() > kMostBytes) {
     throw UserError(
@@ -78,7 +78,7 @@ class DocumentCounter final : public YAML::EventHandler {
   YAML::Mark last;
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    // At a ',' of no list the parser gives one empty document after another and goes no further.
+    // At a ',' outside a list the parser never moves on: it yields one empty document after another.
     if (count > 0 && mark.pos == last.pos) throw YAML::ParserException(mark, "a value cannot begin like this");
     last = mark;
     ++count;

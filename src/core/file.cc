@@ -107,8 +107,8 @@ std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
   return entries;
 }
 
-// AddressSanitizer knows nothing of mappings: under it files are copied to memory of their size, so that a read behind
-// the last byte is seen. Not very large ones, of which tests make sparse files.
+// AddressSanitizer does not watch mappings. Under it a file is copied to memory of exactly its size, so that a read
+// behind the last byte is found. Very large files are not: tests make sparse ones.
 constexpr bool is_copied(size_t size) {
 #if defined(__SANITIZE_ADDRESS__)
   return size <= size_t{64} << 20;
@@ -117,7 +117,7 @@ constexpr bool is_copied(size_t size) {
 #endif
 }
 
-// Makes the folder `temporary` the target. Returns where the folder lies that was it; empty when there was none.
+// Makes the folder `temporary` the target. Returns where the old target lies now; empty when there was none.
 fs::path put_in_place(const fs::path& temporary, const fs::path& target, bool replace) {
   if (!replace || !fs::exists(target)) {
     rename_path(temporary, target);
@@ -139,7 +139,7 @@ fs::path put_in_place(const fs::path& temporary, const fs::path& target, bool re
   return old;
 }
 
-// All as it was before put_in_place(), as far as the file system still lets itself be changed.
+// Undoes put_in_place() as far as the file system still allows.
 void take_back(const fs::path& temporary, const fs::path& target, const fs::path& old) noexcept {
   if (old == temporary) {
     try_rename(temporary, target, RENAME_EXCHANGE);
@@ -191,7 +191,7 @@ void write_file_atomic(const fs::path& path, std::string_view content) {
 }
 
 void sync_path(const fs::path& path) {
-  const Descriptor file(path, O_RDONLY | O_NONBLOCK, 0, "open");  // a pipe is not waited for
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK, 0, "open");  // O_NONBLOCK: opening a pipe must not wait
   sync_descriptor(file.get(), path);
 }
 
@@ -208,10 +208,10 @@ void make_directories(const fs::path& path) {
     return code;
   });
   if (error) fail_file("create the folder", path, error.value());
-  // Without their names on disk, what is flushed inside would be lost with the power.
+  // A new folder's name must be on disk too, or a power failure loses what was flushed inside it.
   for (const fs::path& folder : missing) {
     const fs::path parent = parent_of(folder);
-    if (::access(parent.c_str(), R_OK) == 0) sync_path(parent);  // some may be written to and not read
+    if (::access(parent.c_str(), R_OK) == 0) sync_path(parent);  // some folders may be written to but not read
   }
 }
 
@@ -247,7 +247,7 @@ MappedFile::MappedFile(const fs::path& path, Access access) : path_(path) {
       const ssize_t count = retry_interrupted(
           [&] { return ::pread(file.descriptor(), copy.get() + done, size_ - done, static_cast<off_t>(done)); });
       if (count < 0) fail_file("read", path, errno);
-      if (count == 0) break;  // cut meanwhile: the rest is zeros, where a mapping would raise SIGBUS
+      if (count == 0) break;  // the file was cut meanwhile: the rest stays zero, where a mapping would raise SIGBUS
       done += static_cast<size_t>(count);
     }
     data_ = copy.release();

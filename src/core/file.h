@@ -35,7 +35,7 @@ int64_t free_disk_bytes(const std::filesystem::path& path);
 
 int64_t file_bytes(const std::filesystem::path& path);
 
-// "errno 2 (No such file or directory)" as people read it: the text alone.
+// The system's text for an errno, without its number: "No such file or directory".
 std::string system_error_text(int error_number);
 
 // A file mapped read-only. The bytes stay valid until destruction, also when the file is renamed or unlinked meanwhile
@@ -115,8 +115,8 @@ class AtomicDirectory {
   bool replace_, is_committed_ = false;
 };
 
-// A process that is killed while an AtomicDirectory replaces a folder may, on a file system that cannot exchange two,
-// leave the old one under a hidden name alone. The name that this one had, in the same folder; "" for any other name.
+// On a file system that cannot exchange two folders, a process that is killed while an AtomicDirectory replaces one may
+// leave the old folder under a hidden name. Given that name, returns the folder's real name; "" for any other name.
 std::string replaced_target(std::string_view name);
 
 }  // namespace megalith

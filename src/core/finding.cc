@@ -16,7 +16,7 @@ namespace {
 
 constexpr FindingLevel kFindingLevels[] = {FindingLevel::kOk, FindingLevel::kNote, FindingLevel::kWarning,
                                            FindingLevel::kError};
-// More than these hosts are counted, not named: a line is for a person.
+// Hosts beyond this number are counted, not named, so that a person can read the line.
 constexpr size_t kMostHosts = 8;
 
 FindingLevel level_named(const std::string& name) {

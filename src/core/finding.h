@@ -1,5 +1,5 @@
-// What a check has to say: a finding with a level, what was found and what to do. Lists of them as text and as JSON,
-// and those of many ranks put together.
+// What a check reports: a finding has a level, what was found and what to do. Lists of findings are shown as text or
+// as JSON, and those of many ranks are merged into one.
 #pragma once
 
 #include <span>
@@ -35,14 +35,14 @@ using Findings = std::vector<Finding>;
 void append(Findings& all, Findings more);
 int64_t count_level(std::span<const Finding> findings, FindingLevel level);
 
-// A block a topic in order of appearance, a line a finding with the remedy below it, and a line of counts at the end.
+// One block for each topic in order of appearance, one line for each finding with its remedy below; counts at the end.
 std::string findings_text(std::span<const Finding> findings);
 std::string counts_text(std::span<const Finding> findings);  // "no errors, 2 warnings, 1 note"
 
 // {"topics": {topic: [{"check", "level", "found", "remedy"}]}, "num_errors", "num_warnings", "num_notes", "level"}
 OrderedJson findings_json(std::span<const Finding> findings);
 
-// A list as it travels between ranks, and back. InternalError for a text that is none.
+// A list as text that one rank sends another, and back. InternalError for any other text.
 std::string pack_findings(std::span<const Finding> findings);
 Findings unpack_findings(std::string_view text);
 
@@ -52,9 +52,9 @@ struct RankFindings {
   Findings findings;
 };
 
-// The findings that are warnings and errors on any rank, one for each check and level, in the words of the lowest rank
-// that has it, with the ranks and hosts that share it: "/dev/shm is 64 MiB (3 of 4 ranks: host a rank 0-1, host b rank
-// 2)". ranks  in rank order
+// The warnings and errors of all ranks (given in rank order), one for each check and level. Its text is the lowest
+// rank's, and names the ranks and hosts that share it: "/dev/shm is 64 MiB (3 of 4 ranks: host a rank 0-1, host b
+// rank 2)".
 Findings shared_findings(std::span<const RankFindings> ranks);
 
 // "0-3, 7"; ascending numbers.

@@ -20,7 +20,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// "" for what may be read.
+// What kind of irregular file it is; "" for a regular file.
 std::string_view irregular_kind(const struct stat& info) {
   switch (info.st_mode & S_IFMT) {
     case S_IFREG:
@@ -87,11 +87,11 @@ void fail_file(std::string_view action, const fs::path& path, int error_number) 
 }
 
 InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
-  // Before it is opened: opening a device may do something by itself, and a socket gives an error that says nothing.
+  // Looked at before it is opened: opening a device may act on it, and a socket fails with an error that says little.
   struct stat info {};
   if (retry_interrupted([&] { return ::stat(path.c_str(), &info); }) != 0) fail_file("open", path, errno);
   require_input(info, kind, /*descriptor=*/-1, path);
-  // It may be another one by now: opened so that a pipe is not waited for, and looked at again.
+  // Another file may have taken its place by now: so it is opened without waiting for a pipe, and looked at again.
   const bool waits = kind == InputKind::kStream;
   fd_ = retry_interrupted(
       [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK)); });

@@ -1,11 +1,11 @@
 // Opening what somebody else wrote, for reading.
 //
-// A name in a checkpoint, a model folder or a data set may lead to anything: a pipe that nobody writes to would be
-// waited for, a device has no end. So only regular files are opened, and nothing here waits for another process,
-// whatever takes a file's place meanwhile. The exceptions are the inputs that a person names to be read once from
-// beginning to end
-// (`--config <(…)`, `prepare --input`): those may be streams. tests/style holds the other sources to this file and to
-// core/file.h.
+// A name in a checkpoint, a model folder or a data set may lead to anything: a pipe that nobody writes to would keep us
+// waiting, and a device has no end. So only regular files are opened, and nothing here waits for another process, even
+// if a file is replaced meanwhile.
+// Inputs that a person names, and that are read once from beginning to end, may be streams (`--config <(…)`,
+// `prepare --input`). tests/style checks that the other sources read files only through this file and core/file.h.
+//
 #pragma once
 
 #include <sys/types.h>
@@ -56,7 +56,7 @@ void require_regular_file(int descriptor, const std::filesystem::path& path);
 std::string read_stream(const std::filesystem::path& path, size_t most = SIZE_MAX);
 std::string read_beginning(const std::filesystem::path& path, size_t most);
 
-// What the kernel or the machine tells of itself in a file, at most 1 MiB; nothing when it cannot be read.
+// A file in which the kernel or the machine describes itself, at most 1 MiB of it; nothing when it cannot be read.
 std::optional<std::string> try_read_facts(const std::filesystem::path& path);
 
 }  // namespace megalith

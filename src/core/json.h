@@ -51,7 +51,7 @@ T json_get_or(const Json& object, std::string_view key, T fallback, std::string_
   return json_find<T>(object, key, where).value_or(std::move(fallback));
 }
 
-// The value when it is one, or nothing, for those whose message is another: a whole number within int64_t, a text.
+// The value when it is a whole number within int64_t, or a text; else nothing: for callers with a message of their own.
 std::optional<int64_t> try_whole_number(const Json& value);
 const std::string* try_text(const Json& value);
 

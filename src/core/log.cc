@@ -67,7 +67,7 @@ std::string Logger::prefix() const {
 }
 
 void Logger::write(LogLevel level, std::string_view message) {
-  // What rank 0 says for all needs no speaker.
+  // Only rank 0 writes info lines, so they need no prefix that says which rank speaks.
   const std::string speaker = level == LogLevel::kInfo ? "" : prefix();
   const std::string text = fmt::format("{}{}{}\n", speaker, level_word(level), message);
   std::lock_guard lock(mutex_);

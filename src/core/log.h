@@ -2,7 +2,7 @@
 // is left to results.
 //
 //   debug, warn, error   every rank; with more than one rank each line starts with who speaks: [rank 5 dp1 tp1 pp0]
-//   info, note           rank 0 alone; a note is one line about a value that works but may surprise, said once a text
+//   info, note           only rank 0; a note is one line about a value that works but may surprise, each text once
 //
 // A line is written with one write, so lines of several threads never mix. Progress shows how far a long piece of
 // work is: one line rewritten in place on a terminal, a line every few seconds elsewhere.
@@ -101,7 +101,7 @@ struct ProgressSettings {
 //
 //   prepare: 12.4 k of 36.0 k documents (34 %), 4.1 k documents/s, ETA 6 s
 //
-// Speaks on rank 0 alone. advance() may be called from any thread, and costs an atomic addition and a look at the
+// Speaks only on rank 0. advance() may be called from any thread, and costs an atomic addition and a look at the
 // clock.
 class Progress {
  public:

@@ -1,7 +1,7 @@
 // Philox4x32-10: random numbers as a function of a key and a position, without state.
 //
 // Weights are drawn and activations dropped by (seed, canonical name, global index), never by rank, so one seed gives
-// the same model under every layout, any slice of a tensor can be drawn alone, and a resumed run replays nothing.
+// the same model under every layout, any slice of a tensor can be drawn by itself, and a resumed run replays nothing.
 //
 //   key      64 bits, from make_philox_key(seed, name)
 //   counter  128 bits: the low 64 are a block of four elements (index / 4), the high 64 a stream (0 for weights; a

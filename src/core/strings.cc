@@ -18,7 +18,7 @@ std::string bare(std::string_view name) {
   return result;
 }
 
-// How many slips of the hand still make the same word: short words need to agree almost wholly.
+// How many typing errors two names may be apart and still be taken for one word; short words must agree almost wholly.
 size_t allowed_slips(size_t length) {
   if (length <= 4) return 1;
   if (length <= 8) return 2;

@@ -13,7 +13,7 @@ namespace megalith {
 // 1964). Cost O(|a|·|b|).
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate most like `word`, separators and case apart, or "" when none is near enough to be a slip of the hand.
+// The candidate most like `word`, whatever its case and separators; "" when none is near enough to be a typing error.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
 std::string join(const std::vector<std::string>& parts, std::string_view separator);

@@ -1,6 +1,6 @@
-// System calls on files, as everything that writes makes them: a signal that arrives meanwhile (a profiler's timer,
-// SIGCHLD, a resized terminal) never ends a run. POSIX lets open, read, write, fsync, ftruncate, mkdir, rename and
-// others stop with EINTR, and file systems on a network do.
+// System calls on files that a signal cannot break off: a profiler's timer, SIGCHLD or a resized terminal never ends a
+// run. POSIX lets open, read, write, fsync, ftruncate, mkdir, rename and others stop with EINTR, and file systems on a
+// network do. Everything that writes goes through these.
 #pragma once
 
 #include <cerrno>

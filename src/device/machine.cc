@@ -83,8 +83,8 @@ struct ControlGroupLimit {
   std::optional<int64_t> limit, used;
 };
 
-// The tightest limit of a group and those above it. In a container the files often lie at the top, whatever the
-// group's path outside is: the top is looked at in any case.
+// The tightest limit of a group and of its ancestors. In a container the files often lie at the top, whatever path the
+// group has outside, so the top is always read too.
 ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const char* limit_name, const char* used_name) {
   ControlGroupLimit tightest;
   group = group.relative_path();
@@ -306,7 +306,7 @@ std::optional<Mount> mount_of(const fs::path& root, const fs::path& path) {
     if (words.size() < 5 || words.end() - dash < 3) continue;
     const std::string point = unescaped(words[4]);
     const bool is_below = point == "/" || wanted == point || wanted.starts_with(point + "/");
-    // Of two at one place the later hides the earlier.
+    // When two file systems are mounted at one place, the later hides the earlier.
     if (is_below && (!best || point.size() >= best->point.size())) best = Mount{point, dash[1], unescaped(dash[2])};
   }
   return best;

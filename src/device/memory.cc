@@ -30,7 +30,7 @@ class CountingAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t num_bytes) override {
     c10::DataPtr data = inner_->allocate(num_bytes);
-    // An allocator whose blocks carry more than their address is left alone.
+    // Blocks that carry more than their address come from another allocator and are not counted.
     if (data.get() == nullptr || data.get_context() != data.get()) return data;
     add(static_cast<int64_t>(malloc_usable_size(data.get())));
     void* const block = data.release_context();
@@ -64,7 +64,7 @@ class CountingAllocator final : public c10::Allocator {
 };
 
 bool is_counting() {
-  // Before count_cpu_memory() the instance must not be made: it would wrap whatever is current then.
+  // instance() must not be called before count_cpu_memory(): it would wrap whatever allocator is current then.
   return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()) != nullptr;
 }
 
@@ -127,7 +127,7 @@ void reset_peak_memory(const c10::Device& device) {
 
 void count_cpu_memory() {
   if (is_counting()) return;
-  // LibTorch's own allocator was set with priority 0, and what is not lower replaces it.
+  // LibTorch set its own allocator with priority 0; an equal or higher priority replaces it.
   c10::SetCPUAllocator(&CountingAllocator::instance(), /*priority=*/1);
 }
 

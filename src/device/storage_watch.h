@@ -1,5 +1,5 @@
-// Memory of tensors without memory: which storages of the meta device were made on this thread since, how many bytes
-// those that still live would take, and how many it was at most.
+// Measures the memory of a computation that runs on the meta device, which allocates none: how many bytes the storages
+// that this thread has made since would take, those that still live, and the most at any time.
 //
 // On the meta device operators run for their shapes only, so a forward and backward pass of a model of any size takes
 // milliseconds. What the watch sees are the results of LibTorch's operators, views of one storage once; tensors from
@@ -13,7 +13,7 @@ namespace megalith {
 
 class StorageWatch {
  public:
-  // Watches until it is destroyed. Of several on one thread only the newest sees anything.
+  // Watches until it is destroyed. When a thread has several, only the newest sees anything.
   StorageWatch();
   ~StorageWatch();
   StorageWatch(const StorageWatch&) = delete;

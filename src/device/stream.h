@@ -13,8 +13,8 @@ namespace megalith {
 // The stream on which operators called by this thread run.
 c10::Stream current_stream(const c10::Device& device);
 
-// Another stream from LibTorch's pool, to run beside the current one: for copies and communication. High priority is
-// for what others wait for.
+// Another stream from LibTorch's pool, to run beside the current one: for copies and communication. Ask for high
+// priority when others wait for the work.
 c10::Stream side_stream(const c10::Device& device, bool has_high_priority = false);
 
 // Blocks until everything issued on the device has run.

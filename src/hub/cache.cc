@@ -1,4 +1,4 @@
-// The hub's cache; see hub_cache.h.
+// The hub's cache; see cache.h.
 #include "hub/cache.h"
 
 #include <fcntl.h>
@@ -177,8 +177,8 @@ void link_hub_blob(const HubSettings& settings, const HubName& name, const std::
   std::error_code error;
   if (fs::equivalent(target, blob, error)) return;
   make_directories(target.parent_path());
-  // Under another name first: whoever looks at the snapshot finds the old link, the new one, or none. The name lies
-  // outside the snapshot, where a process that is killed now leaves nothing to be taken for a file.
+  // Made under another name and then renamed: readers of the snapshot find the old link, the new one, or none. The name
+  // lies outside the snapshot, so a process that is killed here leaves nothing that could be taken for a file of it.
   const fs::path locks = hub_lock_folder(settings, name), temporary = locks / fmt::format("{}.link", hash);
   make_directories(locks);
   fs::remove(temporary, error);
@@ -217,7 +217,7 @@ HubLock::HubLock(const HubSettings& settings, const HubName& name, const std::st
       if (waited - told >= std::chrono::seconds(10)) on_wait(told = waited);
     }
     struct stat status {};
-    // Whoever had the lock may have removed its file: then ours guards nothing.
+    // The former holder may have removed the lock's file: then a lock on it guards nothing, and we try again.
     if (error == 0 && ::fstat(fd_, &status) == 0 && status.st_nlink > 0) return;
     close_descriptor(fd_);
     fd_ = -1;

@@ -23,7 +23,7 @@
 
 namespace megalith {
 
-// What a hub is waited for, and how much of an answer is taken. Not options but for `total`: what tests make smaller.
+// How long we wait for a hub, and how much of an answer we read. Only `total` is an option; tests lower the others.
 struct HubPatience {
   std::chrono::milliseconds connect_timeout{10'000};  // HF_HUB_ETAG_TIMEOUT
   std::chrono::milliseconds stall_timeout{10'000};    // HF_HUB_DOWNLOAD_TIMEOUT
@@ -57,7 +57,7 @@ std::filesystem::path hub_blob(const HubSettings& settings, const HubName& name,
 
 // The commit that the name's revision stands for, as far as the cache knows.
 std::optional<std::string> cached_commit(const HubSettings& settings, const HubName& name);
-// The folder of that commit's files, when it is there. It may hold some of the files alone.
+// The folder of that commit's files, when it is there. It may hold only some of the files.
 std::optional<std::filesystem::path> cached_snapshot(const HubSettings& settings, const HubName& name);
 std::filesystem::path hub_snapshot(const HubSettings& settings, const HubName& name, const std::string& commit);
 

@@ -1,4 +1,4 @@
-// The hub's HTTP interface; see hub_client.h.
+// The hub's HTTP interface; see client.h.
 #include "hub/client.h"
 
 #include <fcntl.h>
@@ -24,8 +24,8 @@ namespace {
 
 constexpr int kMostAnswerTries = 3;
 constexpr int kMostFileTries = 5;  // without progress
-// A try of a file was worth it when it brought this share of it, and this many bytes. So a store that cuts every answer
-// short is asked a bounded number of times.
+// A try counts as progress when it brought this share of the file, and this many bytes. So a store that cuts every
+// answer short is asked a bounded number of times.
 constexpr int64_t kLeastProgressShare = 1024, kLeastProgressBytes = int64_t{64} << 10;
 constexpr int64_t kMostFileBytes = int64_t{1} << 50;
 
@@ -83,7 +83,7 @@ class PartialFile {
     begin_hash();
   }
 
-  // The hash of what is there; to be asked once, or after restart().
+  // The hash of the bytes so far. Call it once, or again after restart().
   std::string hash() { return file_.hash.size() == 64 ? sha256_.hex() : sha1_.hex(); }
   bool has_hash() const { return is_hex_digits(file_.hash, 64) || is_hex_digits(file_.hash, 40); }
 
@@ -124,7 +124,7 @@ std::optional<int64_t> first_byte_of_range(const std::string& header) {
   return parse_integer(header.substr(6, header.find('-') - 6));
 }
 
-// How long the whole file is by what the store says; nothing where it does not.
+// The whole file's size as the store's answer states it; nothing when it states none.
 std::optional<int64_t> announced_size(const HttpResponse& response) {
   if (response.status == 200) return parse_integer(response.header("content-length"));
   const std::string range = response.header("content-range");
@@ -335,7 +335,7 @@ struct HubClient::FileTransfer {
     received += static_cast<int64_t>(bytes.size());
     on_bytes(static_cast<int64_t>(bytes.size()));
     retries.note_arrival();
-    // What is fetched anew is no progress.
+    // Bytes that were there before, and are fetched anew, are no progress.
     if (part.size() < next_mark) return;
     retries.note_progress();
     set_next_mark();
@@ -363,7 +363,7 @@ struct HubClient::FileTransfer {
 // How a try for a file ended.
 struct HubClient::FileTry {
   std::string reason;     // why the file is not whole
-  bool is_wrong = false;  // what is there is not the file that the hub lists
+  bool is_wrong = false;  // the bytes on disk are not the file that the hub lists
   std::optional<HttpResponse> answer;
 };
 
@@ -439,7 +439,7 @@ void HubClient::download(const std::string& commit, const HubFile& file, const f
       last.is_wrong = true;
     }
     if (last.is_wrong) {
-      // What was there before this run may have been wrong; a second time it is the store.
+      // The first time, bytes from an earlier run may have been wrong; the second time it is the store.
       transfer.restart();
       if (std::exchange(was_wrong, true)) {
         fs::remove(incomplete);

@@ -5,7 +5,7 @@
 //   GET  /{repo}/resolve/{commit}/{file}                     its bytes, from any position; often redirected to a store
 //
 // Data sets have the same below /api/datasets and /datasets. Whatever does not arrive is asked for again a few times,
-// with the reason in the log (hub_retry.h); what arrives is bounded, the list by a limit, a file by the size that is
+// with the reason in the log (retry.h); what arrives is bounded, the list by a limit, a file by the size that is
 // listed. Source: the hub's API reference; huggingface_hub 0.36.
 #pragma once
 
@@ -48,7 +48,7 @@ class HubClient {
   // Fills in what the list did not state. Errors as list()'s; HubError when the hub does not state it either.
   void describe(const std::string& commit, HubFile& file);
 
-  // Fetches a file to `blob`, by way of `blob`.incomplete, where an earlier attempt is taken up. The blob appears when
+  // Fetches a file to `blob`, by way of `blob`.incomplete, which an earlier try may have begun. The blob appears when
   // size and hash are right. Connections that break are taken up again, a few times without progress. HubError when the
   // file cannot be had, or differs twice from what the hub states of it: then nothing of it is kept.
   // on_bytes  receives how many bytes have arrived, negative when some had to be thrown away

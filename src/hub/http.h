@@ -30,8 +30,8 @@ class HttpError : public std::runtime_error {
 
 struct HttpSettings {
   std::chrono::milliseconds connect_timeout{10'000};
-  // Once connected, this many bytes a second have to arrive over each stall_timeout: an answer that drips is as good as
-  // none.
+  // Once connected, this many bytes a second have to arrive over each stall_timeout: a slower answer counts as no
+  // answer.
   std::chrono::milliseconds stall_timeout{10'000};
   int64_t stall_bytes_per_s = 1024;
   std::string ca_file;  // certificates to trust instead of the system's
@@ -41,7 +41,7 @@ struct HttpRequest {
   std::string url;
   bool wants_body = true;  // else HEAD
   int64_t first_byte = 0;  // above 0: asks for the rest from there
-  // Sent as `Authorization: Bearer` to hosts of secret_origin alone (scheme, name and port).
+  // Sent as `Authorization: Bearer`, only to hosts of secret_origin (scheme, name and port).
   std::string secret, secret_origin;
   // Asked many times a second; true ends the request with an HttpError. May be empty.
   std::function<bool()> should_stop;

@@ -87,7 +87,7 @@ std::string data_prefix(std::string name) {
   return name;
 }
 
-// The prefixes that have both files.
+// The prefixes that have both a .bin and an .idx file.
 std::vector<std::string> data_prefixes(const std::vector<std::string>& files) {
   const std::set<std::string> all(files.begin(), files.end());
   std::vector<std::string> prefixes;
@@ -110,7 +110,7 @@ std::vector<std::string> files_below(const fs::path& folder) {
   return names;
 }
 
-// What the snapshot in the cache gives for a need; nothing when it lacks something.
+// The path in the cached snapshot that serves this need; nothing when the snapshot lacks something.
 std::optional<fs::path> find_cached(const HubSettings& settings, const HubName& name, HubNeed need) {
   const std::optional<fs::path> folder = cached_snapshot(settings, name);
   if (!folder) return std::nullopt;
@@ -288,7 +288,7 @@ void resolve_hub_option(const std::string& option, std::optional<std::string>& v
 }
 
 std::vector<UserError> refuse_urls(const OptionSet& options) {
-  // Declared in several folders; those that a command lacks are passed over.
+  // Options that take paths. They are declared in several folders; a command that lacks one of them skips it.
   constexpr std::string_view kPathOptions[] = {"load",
                                                "save",
                                                "load_hf",
@@ -404,7 +404,7 @@ void HubFetch::get_one(HubClient& client, const HubFile& file, const std::functi
   const fs::path blob = hub_blob(settings_, name_, file.hash);
   const HubLock lock(settings_, name_, file.hash, waiting_note(log_, fmt::format("{} {}", what_, file.name)));
   std::error_code error;
-  // A blob of another length was cut by whoever wrote it.
+  // A blob of another length was cut while somebody wrote it: it is fetched again.
   if (is_there(blob) && static_cast<int64_t>(fs::file_size(blob, error)) != file.size) fs::remove(blob, error);
   if (!is_there(blob)) client.download(listing_.commit, file, blob, on_bytes, stop);
   if (is_there(blob)) link_hub_blob(settings_, name_, listing_.commit, file.name, file.hash);

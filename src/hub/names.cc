@@ -1,4 +1,4 @@
-// Names on the hub; see hub_names.h.
+// Names on the hub; see names.h.
 #include "hub/names.h"
 
 #include <fmt/format.h>
@@ -145,7 +145,7 @@ std::optional<HubName> parse_hub_name(std::string_view text, HubRepoType type) {
   const std::vector<std::string_view> parts = parts_of_path(text);
   if (parts.size() < 2) return std::nullopt;
   name.repo = fmt::format("{}/{}", parts[0], parts[1]);
-  // data/wiki.jsonl is a path that is mistyped, not a repository.
+  // data/wiki.jsonl is a mistyped path, not a repository.
   const auto is_file = [&](std::string_view ending) { return parts[1].ends_with(ending); };
   if (!is_hub_repo(name.repo) || std::any_of(std::begin(kFileEndings), std::end(kFileEndings), is_file)) {
     return std::nullopt;
@@ -209,7 +209,7 @@ std::optional<UserError> refuse_url(std::string_view option, std::string_view va
     return copy("azcopy copy 'https://ACCOUNT.blob.core.windows.net/CONTAINER/PATH' DIR --recursive");
   }
   if (scheme == "file") {
-    return UserError(message, fmt::format("write the path alone: {}", url.substr(std::string("file://").size())));
+    return UserError(message, fmt::format("write only the path: {}", url.substr(std::string("file://").size())));
   }
   std::string_view on_hub = rest;
   bool is_hub = scheme == "hf";

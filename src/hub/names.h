@@ -22,16 +22,16 @@ struct HubName {
   std::string text() const;
   // "model" or "dataset".
   std::string_view type_word() const;
-  // Of its web page, below the hub's address: "org/name" or "datasets/org/name".
+  // Where its web page lies below the hub's address: "org/name" or "datasets/org/name".
   std::string page() const;
 };
 
 // Reads `org/name[@revision]`, for data sets also `org/name/path/within[@revision]`. Also reads a path into some hub
 // cache (…/models--org--name/snapshots/COMMIT[/path]), so that what another machine recorded is found on this one.
-// Nothing when the text is none: it begins with '/', '.' or '~', has no '/', or has characters that no name has.
+// Nothing when the text is no such name: it begins with '/', '.' or '~', has no '/', or has characters no name has.
 std::optional<HubName> parse_hub_name(std::string_view text, HubRepoType type);
 
-// A repository's name alone, with or without org: what `megalith fetch` takes.
+// Whether a text is only a repository's name, with or without org: what `megalith fetch` takes.
 bool is_hub_repo(std::string_view repo);
 bool is_hub_revision(std::string_view revision);
 

@@ -1,4 +1,4 @@
-// The options that every command with names of the hub has.
+// The options of every command that takes names of the hub.
 #pragma once
 
 #include "config/option.h"

@@ -1,4 +1,4 @@
-// How long a hub is waited for; see hub_retry.h.
+// How long a hub is waited for; see retry.h.
 #include "hub/retry.h"
 
 #include <fmt/format.h>

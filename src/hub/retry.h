@@ -1,7 +1,7 @@
 // How long a hub is waited for: the tries for one answer or one file, the pauses between them, and when to give up.
 //
-// Every try that fails is told with its reason and the pause that follows. Pauses double, unless the hub says how long
-// it wants to be left alone; a pause that the patience has no room for ends the waiting at once.
+// Every try that fails is logged with its reason and the pause that follows. Pauses double, unless the hub says how
+// long to wait; a pause longer than the patience that is left ends the waiting at once.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@
 
 namespace megalith {
 
-// The hub, or the way to it, does not deliver what it should. Nothing is wrong with what was asked, and the same
-// command may succeed later: exit code 1.
+// The hub, or the network on the way to it, failed. Nothing is wrong with what was asked, and the same command may
+// succeed later: exit code 1.
 class HubError : public std::runtime_error {
  public:
   // As UserError's.

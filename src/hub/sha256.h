@@ -1,6 +1,6 @@
-// SHA-256 and SHA-1 over data that comes in pieces: what the hub names large files by, and git small ones. The
-// libraries that we link bring neither. SHA-1 is no proof against malice; it is git's name of a file and nothing else
-// here.
+// SHA-256 and SHA-1 over data that comes in pieces. The hub names large files by SHA-256, and small ones, as git does,
+// by SHA-1. The libraries that we link have neither. SHA-1 is no proof against malice; here it is only git's name of a
+// file.
 //
 // Source: FIPS 180-4.
 #pragma once

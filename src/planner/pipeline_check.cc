@@ -11,7 +11,7 @@
 namespace megalith {
 namespace {
 
-// What travels: the outputs or the gradient of the inputs of one stage, for one microbatch.
+// What a transfer carries: one stage's outputs, or the gradient of its inputs, for one microbatch.
 struct Parcel {
   bool is_forward = true;
   int to_stage = 0, microbatch = 0;
@@ -63,7 +63,7 @@ class ScheduleCheck {
         }
         if (!is_communication(action.kind)) continue;
         const Parcel parcel = parcel_of(shape_, rank, action);
-        // Where it comes from when this is a receive, where it goes when it is a send.
+        // The other rank: the sender when this is a receive, the receiver when it is a send.
         const int other = is_send(action.kind) ? parcel.to_stage : parcel.to_stage - (parcel.is_forward ? 1 : -1);
         if (other < 0 || other >= shape_.num_stages() || shape_.rank_of(other) != action.peer || action.peer == rank) {
           refuse(fmt::format("rank {} has {}, but its neighbour is not there", rank, action.text()));
@@ -104,7 +104,7 @@ class ScheduleCheck {
     }
     bool is_done = true;
     for (int rank = 0; rank < shape_.num_ranks; ++rank) {
-      // A transfer that never happened is what the rank stands at.
+      // A rank with a transfer that never happened is stuck at that transfer.
       if (!at(queues, rank).empty()) at(next_, rank) = at(queues, rank).front();
       is_done = is_done && at(next_, rank) == actions_of(rank).size();
     }

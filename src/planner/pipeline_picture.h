@@ -1,4 +1,4 @@
-// Pictures of pipelines: time goes to the right, a line a rank, a box a computation.
+// Pictures of pipelines: time goes to the right, each rank has a line, each computation a box.
 #pragma once
 
 #include <string>

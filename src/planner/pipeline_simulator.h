@@ -1,8 +1,8 @@
 // Times a pipeline schedule without running it, and proves that it ends.
 //
-// Every rank works through its list: a computation waits for what it reads, takes its stage's time and occupies the
-// rank; a send leaves right away and takes the time of a transfer; a receive waits for nothing itself, what reads it
-// does. Transfers from one rank to another happen one after another, in the sender's order; the other way is free.
+// Every rank works through its list. A computation waits for its inputs, takes its stage's time and occupies the rank.
+// A send leaves at once and takes the time of a transfer. A receive does not wait; the computation that reads it does.
+// Transfers from one rank to another happen one after another, in the sender's order, apart from those the other way.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct PipelineCosts {
 
 struct TimedAction {
   Action action;
-  double start = 0, end = 0;  // of a send or receive: from when the rank comes to it until the bundle has arrived
+  double start = 0, end = 0;  // a send or receive lasts from when the rank comes to it until the bundle has arrived
   int live = 0;               // microbatches of this rank's chunks that are alive after it
   double activations = 0;     // the same by PipelineCosts::activations, at the highest moment of this action
 };
@@ -36,7 +36,7 @@ struct PipelineSimulation {
   std::vector<double> busy;              // of each rank: sum of its computations
   std::vector<int> peak_live;            // of each rank: alive at its fullest moment
   std::vector<double> peak_activations;  // of each rank, by PipelineCosts::activations
-  // Idle part of the makespan, of the rank that is idle longest: (makespan - busy) / makespan, and the idle time alone.
+  // For the rank that is idle longest: the idle part of the makespan, (makespan - busy) / makespan, and the idle time.
   double bubble_fraction() const;
   double bubble_time() const;
 };

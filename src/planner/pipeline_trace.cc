@@ -48,7 +48,7 @@ TimedAction read_action(const Json& entry, const PipelineShape& shape, const std
     throw UserError(fmt::format("{}: {} does not belong to {} ranks with {} chunks and {} microbatches", where, text,
                                 shape.num_ranks, shape.num_chunks, shape.num_microbatches));
   }
-  // Years are no times of a step; sums of what remains are finite.
+  // Times of years cannot be a step's; below this bound all sums are finite.
   constexpr double kLongest = 1e9;
   if (!(std::abs(timed.start) <= kLongest) || !(std::abs(timed.end) <= kLongest) || timed.end < timed.start) {
     throw UserError(fmt::format("{}: {} from {} to {} s", where, text, timed.start, timed.end));

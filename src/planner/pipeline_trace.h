@@ -26,7 +26,7 @@ struct PipelineTrace {
   // From the first computation's start to the last one's end, over all ranks; 0 when there is none.
   double start() const;
   double makespan() const;
-  // Of one rank: idle part of the makespan, and the most that was alive at once.
+  // One rank's idle part of the makespan, and the most that was alive at once.
   double bubble_fraction(int rank) const;
   int peak_live(int rank) const;
 };
@@ -41,8 +41,8 @@ std::string pipeline_trace_json(const PipelineSchedule& schedule, const std::vec
 PipelineTrace parse_pipeline_trace(std::string_view text, std::string_view where);
 PipelineTrace load_pipeline_trace(const std::filesystem::path& path);
 
-// The mean time that each stage took for F, I and W, as times for the simulator. Of a whole backward, half is counted
-// as I and half as W. InternalError when the trace has stages without a forward.
+// The mean time that each stage took for F, I and W, as times for the simulator. A whole backward counts half as I and
+// half as W. InternalError when the trace has stages without a forward.
 PipelineCosts measured_costs(const PipelineTrace& trace);
 
 // Where a run went another way than the schedule says, one sentence each: another shape, another action in a list,

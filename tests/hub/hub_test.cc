@@ -99,7 +99,7 @@ TEST(HubNames, UrlsAreRefusedWithWhatToDo) {
       {"https://huggingface.co/org/name/tree/v2", "org/name@v2"},
       {"https://huggingface.co/datasets/org/name", "write the repository's name: org/name"},
       {"hf://org/name/file", "write the repository's name: org/name"},
-      {"file:///data/x", "write the path alone: /data/x"},
+      {"file:///data/x", "write only the path: /data/x"},
       {"msc://profile/x", "copy what it names to this machine"},
   };
   for (const auto& [url, advice] : cases) {
