@@ -14,7 +14,7 @@ constexpr size_t kPollAt = 64;
 
 double steady_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Whoever is asked may be in trouble itself: then it is not done.
+// Asking may itself fail, when the device is in trouble: then the collective counts as not done.
 bool is_done_without_throwing(const std::function<bool()>& is_done) noexcept {
   try {
     return is_done();

@@ -62,7 +62,7 @@ std::vector<ContextParallelKind> context_parallel_kinds(const ParallelOptions& o
 
 ContextParallelKind context_parallel_kind(const std::vector<ContextParallelKind>& kinds, int64_t layer) {
   if (kinds.empty()) return ContextParallelKind::kP2p;
-  // Prediction modules count as layers behind the last, whose word they share, as one word is shared by all.
+  // Prediction modules count as layers behind the last one and have its kind. A single kind is that of all layers.
   return kinds[std::min(static_cast<size_t>(layer), kinds.size() - 1)];
 }
 

@@ -1,4 +1,4 @@
-// The ways in which attention sees a sequence that context-parallel ranks share, and what each demands.
+// The ways in which attention sees a sequence that context-parallel ranks share, and what each way requires.
 //
 //   p2p         keys and values travel round the ranks, each of which attends to one part after the other
 //   all_gather  every rank gathers all keys and values
@@ -24,7 +24,7 @@ std::optional<ContextParallelKind> find_context_parallel_kind(std::string_view w
 
 // One for all layers, or one for each. The options passed check_parallel_sizes().
 std::vector<ContextParallelKind> context_parallel_kinds(const ParallelOptions& options);
-// Of layer `layer` of the whole model.
+// The kind of layer `layer`, counted over the whole model.
 ContextParallelKind context_parallel_kind(const std::vector<ContextParallelKind>& kinds, int64_t layer);
 
 // Words and sizes by themselves; part of check_parallel_sizes().

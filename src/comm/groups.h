@@ -4,14 +4,14 @@
 // Axes whose ranks are the same share a communicator (group_view.h): eight ranks of plain data parallelism have one,
 // not one each for world, dp, dp_cp, edp, …. A communicator is made, and connects, once for its set of ranks:
 //
-// * The world first, and then the sets with ranks of several pipeline stages (pp, embedding): here, by every rank in
-//   this order. Nobody waits forever: of the ranks that wait, look at one in the earliest of these sets; all its
-//   members come, because none of them can be held up in an earlier one.
-// * All others at their first use, because many layouts do not use them all. Their ranks are of one stage, and the
-// ranks
-//   of a stage issue the same calls in the same order. In a stall, look at the rank of each stage that has come least
-//   far: the others of its stage have issued all that it could wait for, so it waits for another stage. Stages that
-//   wait for one another in a circle would be a fault of the schedule, and schedules are proved to have none.
+// * The constructor connects the world first, and then the sets with ranks of several pipeline stages (pp, embedding).
+//   Every rank does so in this order, so nobody waits for ever: take a waiting rank whose set is the earliest. All
+//   members of that set come, because none of them can be held up in an earlier one.
+// * All others connect at their first use, because many layouts do not use them all. Their ranks are of one stage, and
+//   the ranks of a stage issue the same calls in the same order. Suppose a run stalls: take from each stage the rank
+//   that has come least far. The others of its stage have issued all that it could wait for, so it waits for another
+//   stage. Stages that wait for one another in a circle would be a fault of the schedule, and schedules are proved to
+//   have none.
 #pragma once
 
 #include <functional>

@@ -101,7 +101,7 @@ class Mesh {
   int size(const AxisSet& axes) const;
   int coordinate(Axis axis, int rank) const;
 
-  // The ranks that differ from `rank` on these axes alone, ascending (the fastest axis first); contains `rank`. An
+  // The ranks that differ from `rank` only on these axes, ascending (the fastest axis first); contains `rank`. An
   // empty set gives {rank}.
   std::vector<int> ranks_of(const AxisSet& axes, int rank) const;
   // All groups over these axes, ordered by their first rank: a partition of the world.

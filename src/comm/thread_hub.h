@@ -1,5 +1,5 @@
 // What the threads of a ThreadWorld share: one lock, who waits for what, the first failure, and the places where ranks
-// of a group meet. Used by thread_group.cc and thread_world.cc alone.
+// of a group meet. Only thread_group.cc and thread_world.cc use it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -49,7 +49,7 @@ class ThreadHub {
   void finish(int rank);
   std::exception_ptr failure();
 
-  // When the transfer of `bytes` over a link is over that may start now; `busy_until` is the link's state.
+  // When a transfer of `bytes` that may start now will be over; `busy_until` is the state of its link.
   Time transfer_end(double bytes, Time& busy_until) const;
 
  private:

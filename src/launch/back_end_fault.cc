@@ -65,7 +65,7 @@ constexpr FaultRow kFaultRows[] = {
     {R"([Tt]imed out|[Tt]imeout)", "an answer did not come in time", kSlowOrGone},
 };
 
-// Where a library begins to greet, to guess or to show where in its own sources it stands.
+// Phrases at which the facts of a library's message end: advice, guesses and places in its own sources follow.
 constexpr std::string_view kEndsOfFacts[] = {
     "This is typically",
     "this may indicate",
@@ -101,12 +101,12 @@ std::string with_readable_times(std::string text) {
   return text;
 }
 
-// The facts of a message that nobody foresaw.
+// The facts of a message that no row of the table matches.
 std::string bare_facts(std::string line) {
   constexpr size_t kLongest = 300;
   for (const std::string_view end : kEndsOfFacts) line = line.substr(0, line.find(end));
   line = std::regex_replace(line, source_place(), "");
-  // Signs that some terminals and log collectors cannot show.
+  // Some terminals and log collectors cannot show these characters.
   std::erase_if(line, [](char c) { return c < 0x20 || c >= 0x7f; });  // char may be signed: beyond ASCII is below 0
   line = std::string(trim(line));
   while (!line.empty() && std::string_view(" .,;:!([").find(line.back()) != std::string_view::npos) line.pop_back();
@@ -119,7 +119,7 @@ std::string bare_facts(std::string line) {
 std::string BackEndFault::text() const { return fmt::format("\n  cause: {}\n  {}", cause, remedy); }
 
 BackEndFault translate_back_end_error(std::string_view message) {
-  // std::regex descends once a character.
+  // std::regex recurses once for each character.
   constexpr size_t kMostRead = 2000;
   const std::string line(trim(message).substr(0, std::min(trim(message).find('\n'), kMostRead)));
   for (const FaultRow& row : kFaultRows) {

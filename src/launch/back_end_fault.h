@@ -15,8 +15,8 @@ struct BackEndFault {
   std::string text() const;
 };
 
-// `message` as it was thrown. Of one that is not in the table, the first line is the cause, without source files,
-// greetings and advice.
+// `message` as it was thrown. When it is not in the table, its first line is the cause, without source files, greetings
+// and advice.
 BackEndFault translate_back_end_error(std::string_view message);
 
 }  // namespace megalith

@@ -1,4 +1,4 @@
-// What the one file that names NCCL or RCCL gives to c10d_world.cc. Includes c10d: for these two files alone.
+// What the one file that names NCCL or RCCL gives to c10d_world.cc. Includes c10d, so only these two files include it.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // Groups over LibTorch's c10d, for ranks that are processes: Gloo for tensors on the CPU, NCCL or RCCL for those on a
 // GPU where it was compiled in. The ranks meet in a key-value store over TCP, the launcher's own or one that rank 0
-// serves, and keep it for one more thing: a rank that fails leaves its reason there, so that the others can say why
-// their collectives broke.
+// serves. Later a rank that fails leaves its reason in that store, so that the others can say why their collectives
+// broke.
 //
 // Environment: network.h says which network interfaces are taken.
 #pragma once
@@ -46,7 +46,7 @@ class C10dWorld {
   C10dWorld(const C10dWorld&) = delete;
   C10dWorld& operator=(const C10dWorld&) = delete;
 
-  // What was chosen for this run, where that may surprise.
+  // Choices made for this run that may surprise.
   const std::vector<std::string>& notes() const;
 
   // Makes this rank's groups; they keep alive what they need of the world. A group waits for its members when it

@@ -1,6 +1,6 @@
 // How the ranks of a C10dWorld meet: each comes to the store at MASTER_ADDR, says who it is, and goes on when all have
-// come. Whatever contradicts (a rank that is there twice, worlds of different sizes) is found here, by all of them,
-// before there is a collective to hang in.
+// come. All ranks find contradictions here (a rank that is there twice, worlds of different sizes), before there is a
+// collective to hang in.
 //
 //   megalith/<round>/world_size       as the first to come has it
 //                    rank/<r>         which process that is
@@ -39,8 +39,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kGoodVerdict = "1", kLateVerdict = "late: ";
 // How long the rank that serves the store keeps it for others to read a contradiction.
 constexpr auto kVerdictPatience = std::chrono::seconds(2);
-// c10d waits without end for the reply of whoever has accepted its connection. How much later than the time-out such a
-// wait is given up; before that c10d gives up by itself where nobody listens.
+// Once a server has accepted its connection, c10d waits for the reply without end: we give up so much later than the
+// time-out. Where nobody listens, c10d itself gives up before.
 constexpr auto kReplyPatience = std::chrono::seconds(3);
 
 std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
@@ -59,7 +59,7 @@ class QuietC10d {
   QuietC10d(const QuietC10d&) = delete;
   QuietC10d& operator=(const QuietC10d&) = delete;
 
-  // Not for a process that only ends: a thread may be left behind in c10d.
+  // Not called by a process that is about to end, which may leave a thread behind in c10d.
   void restore() { FLAGS_caffe2_log_level = level_; }
 
  private:
@@ -184,7 +184,7 @@ class Meeting {
       if (launch_.has_agent_store && root_->add(kRoundKey, 0) > round_) return false;
       if (pause()) continue;
       if (launch_.has_agent_store) return false;
-      // All give up together: whoever serves the store would otherwise go first, and seem to be the one at fault.
+      // All give up together: otherwise the rank that serves the store would leave first, and seem to be at fault.
       set_if_absent(*store_, "verdict", std::string(kLateVerdict) + missing());
     }
     const std::vector<uint8_t> bytes = store_->get("verdict");
@@ -198,7 +198,7 @@ class Meeting {
 
   [[noreturn]] void contradict(const std::string& what, const std::string& remedy) {
     const std::string text = what + '\n' + remedy;
-    // Where the others have met before, this rank alone is wrong, and they go on.
+    // When the others have met before, only this rank is wrong, and they go on.
     set_if_absent(*store_, "verdict", text);
     fail(text);
   }

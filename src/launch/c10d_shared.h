@@ -1,5 +1,5 @@
 // What the groups of a C10dWorld and the world itself share. Includes most of c10d, which costs ten seconds: for
-// c10d_group.cc, c10d_world.cc, c10d_meeting.cc and c10d_board.cc alone.
+// c10d_group.cc, c10d_world.cc, c10d_meeting.cc and c10d_board.cc only.
 #pragma once
 
 #ifdef MEGALITH_GLOO
@@ -55,7 +55,7 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
 #endif
 
   std::vector<std::string> notes;
-  // The ranks of this machine, in the words of rank_process.h; of others it cannot be said whether they run.
+  // The processes of this machine's ranks, named as in rank_process.h. Whether ranks elsewhere still run is not known.
   std::vector<std::pair<int, std::string>> processes_here;
   std::shared_ptr<SharedBoard> board;  // of the watchdog
   // Set when the run fails: until then whoever serves the store keeps it, so that all learn why.

@@ -1,4 +1,4 @@
-// What ranks tell one another when one fails, and how they part; see c10d_group.h. How they meet: c10d_meeting.cc.
+// How ranks tell one another why one failed, and how they leave; see c10d_group.h. How they meet: c10d_meeting.cc.
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -26,7 +26,7 @@ void silence_warnings() { FLAGS_caffe2_log_level = c10::GLOG_ERROR; }
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Most of a message that everybody will print; a stack of causes needs no more.
+// Every rank prints this message, so it is cut to this length, which has room for a stack of causes.
 constexpr size_t kLongestReport = 2000;
 
 // How long a rank whose collective broke waits for word from the others. They notice within milliseconds when a
@@ -66,7 +66,7 @@ std::vector<int> C10dWorld::Shared::ended_ranks() const {
 void C10dWorld::Shared::await_while_all_run(const std::string& key) {
   const auto end = std::chrono::steady_clock::now() + backend_timeout;
   for (Milliseconds pause(1); !has(key); pause = std::min(pause * 2, Milliseconds(200))) {
-    // Who has ended may have been the one that set the key.
+    // The rank that has ended may have set the key before.
     if (!ended_ranks().empty() && !has(key)) throw std::runtime_error("a rank has ended before");
     if (std::chrono::steady_clock::now() >= end) throw std::runtime_error("not within " + timeout_text());
     std::this_thread::sleep_for(pause);
@@ -135,10 +135,10 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
     silent = ranks;
     while (true) {
       if (has(kFirstFailure)) return text_of(store->get(kFirstFailure));
-      // Who ends because it lost another rank has said so before.
+      // A rank that ends because it lost another one has left word of that before.
       std::vector<int> ended = ended_ranks();
       std::erase_if(ended, lost_contact);
-      // For those on other machines too, which cannot see that it has ended. It may just have left its own reason.
+      // Ranks on other machines cannot see that it has ended, so this tells them. It may just have left its own reason.
       if (!ended.empty()) return text_of(store->compareSet(kFirstFailure, {}, bytes_of(gone_text(ended))));
       std::erase_if(silent, lost_contact);
       // When all of them have lost contact, the one at fault is outside, or just ending.
@@ -147,7 +147,7 @@ std::string C10dWorld::Shared::explain_from_store(const std::vector<int>& ranks)
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   } catch (const std::exception&) {
-    // Whoever served the store may have followed the one at fault.
+    // The rank that served the store may have ended only because another one did.
     if (std::string known = watchdog ? watchdog->known_reason() : ""; !known.empty()) return known;
     const std::vector<int> ended = ended_ranks();
     if (!launch.has_agent_store) return gone_with_store_text(ended);

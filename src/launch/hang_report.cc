@@ -150,8 +150,8 @@ std::vector<std::string> find_fault(const std::vector<RankStatus>& answered, con
   std::map<int, const RankStatus*> by_rank;
   for (const RankStatus& status : answered) by_rank[status.rank] = &status;
 
-  // Who is missing where, and does or does not wait for something else. Of sends and receives it is not known how many
-  // have arrived, so a peer that waits in none is a guess for when there is nothing better.
+  // Who is missing where, and whether it waits for something else. How many sends and receives have arrived is not
+  // known, so a peer that waits in nothing is only a guess, made when there is nothing better.
   std::map<std::string, std::set<int>> idle, idle_peers, blocked;
   std::set<std::string> mismatches;
   for (const RankStatus& waiter : answered) {

@@ -1,4 +1,4 @@
-// What the watchdogs of a world tell one another and the person: the state of each rank as JSON, who is at fault as far
+// What the watchdogs of a world tell one another and the user: each rank's state as JSON, which rank is at fault as far
 // as the states show, and the lines of the report. Pure functions.
 #pragma once
 
@@ -17,8 +17,8 @@ RankStatus rank_status_from_json(std::string_view text);
 // "rank 2 is gone: it ended without leaving a reason (killed, or out of memory?)".
 std::string gone_text(const std::vector<int>& ranks);
 
-// When the store in which ranks leave word went with rank 0, which served it. `ended` is what can be seen from this
-// machine: those that end because rank 0 is gone can leave no word of that any more, so they are not blamed.
+// The text for when rank 0 has ended, and with it the store that it served. `ended` are the ranks that have ended on
+// this machine: they may have ended only because rank 0 did, and could not leave word of that, so they are not blamed.
 std::string gone_with_store_text(const std::vector<int>& ended);
 
 // Ascending ranks as a person writes them: "rank 4", "ranks 0-3, 7".

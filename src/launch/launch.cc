@@ -65,7 +65,7 @@ Launch from_torchrun(const Variables& v) {
   launch.world_size = v.required_number("WORLD_SIZE", "RANK is");
   if (launch.world_size > 1) {
     launch.local_rank = v.required_number("LOCAL_RANK", fmt::format("WORLD_SIZE is {}", launch.world_size));
-    // Set by hand, it is often left out; one machine is the only guess that cannot overload another.
+    // People who set the variables by hand often leave it out. One machine is the only guess that overloads none.
     launch.local_world_size = v.number("LOCAL_WORLD_SIZE").value_or(launch.world_size);
     const std::string because = fmt::format("the {} ranks must know where to meet", launch.world_size);
     if (!v.text("MASTER_ADDR")) throw v.missing("MASTER_ADDR", because);
@@ -158,7 +158,7 @@ void check_ranks(const Launch& launch) {
   const auto refuse = [&](const std::string& what) {
     throw UserError(
         fmt::format("the environment contradicts itself: {} (read as {} sets it)", what, by),
-        "a variable may be left over from another run: unset it, or start the ranks with the launcher alone");
+        "a variable may be left over from another run: unset it, or let only the launcher set these variables");
   };
   if (launch.world_size < 1) refuse("the world has 0 ranks");
   if (launch.rank >= launch.world_size) refuse(fmt::format("rank {} of {}", launch.rank, launch.world_size));
@@ -171,8 +171,8 @@ void check_ranks(const Launch& launch) {
   if (launch.master_port > 65535) refuse(fmt::format("port {} to meet at", launch.master_port));
 }
 
-// Names set by hand, or by a container's image, inside ranks that another launcher started: all would believe to be
-// rank 0 of 1, train alone and overwrite each other's files.
+// Variables set by hand, or by a container's image, hide those of the launcher that started the ranks: each would then
+// believe that it is rank 0 of 1, train by itself and overwrite the others' files.
 void check_against_outer(const Launch& launch, const Launch& outer) {
   const bool is_same = launch.rank == outer.rank && launch.world_size == outer.world_size;
   if (launch.world_size > outer.world_size || is_same) return;
@@ -249,7 +249,7 @@ void check_num_nodes(const Launch& launch, const EnvironmentMap& environment) {
           ? "no launcher has started this process"
           : fmt::format("{} started all {} ranks on this machine", name_of(launch.launcher), launch.world_size);
   throw UserError(
-      fmt::format("NNODES is {} and NODE_RANK is set, but {}: each machine would train alone", num_nodes, what),
+      fmt::format("NNODES is {} and NODE_RANK is set, but {}: each machine would train by itself", num_nodes, what),
       "start on every machine: torchrun --no-python --nnodes $NNODES --node-rank $NODE_RANK --master-addr "
       "$MASTER_ADDR --master-port $MASTER_PORT --nproc-per-node N megalith …; or unset NNODES");
 }

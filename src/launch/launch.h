@@ -41,8 +41,8 @@ struct Launch {
 // UserError when variables are missing, are no numbers, or contradict one another.
 Launch discover_launch(const EnvironmentMap& environment);
 
-// Scripts hand NNODES and NODE_RANK to torchrun. Where these speak of several machines and the launch of one, each
-// machine would train alone and write over the others' files: UserError.
+// Scripts hand NNODES and NODE_RANK to torchrun. UserError when these say several machines and the launch has only one:
+// each machine would train by itself and overwrite the others' files.
 void check_num_nodes(const Launch& launch, const EnvironmentMap& environment);
 
 // The first host of Slurm's list: "gpu[003-007,9],login" is gpu003. UserError for an unclosed bracket.

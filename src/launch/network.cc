@@ -38,7 +38,7 @@ std::vector<std::string> ipv4_first(std::vector<std::string> addresses) {
   return addresses;
 }
 
-// Of an interface, the address that others can use best.
+// The address of an interface that others can use best.
 std::string main_address(const NetworkInterface& interface) {
   std::vector<std::string> addresses = ipv4_first(interface.addresses);
   // A link-local address means nothing without the interface, whose name differs from machine to machine.
@@ -279,7 +279,7 @@ void find_way(const Launch& launch, const HostNetwork& host, bool needs_interfac
     choice.meeting_address = launch.has_agent_store ? name : address;
   };
   if (launch.is_one_machine()) {
-    // Who connects to "all addresses" comes to the loopback interface.
+    // A connection to "all addresses" goes to the loopback interface.
     if (addresses.front() == "0.0.0.0") return own("127.0.0.1");
     if (addresses.front() == "::") return own("::1");
     const auto first = std::find_if(addresses.begin(), addresses.end(), [&](const std::string& address) {

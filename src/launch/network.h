@@ -6,7 +6,7 @@
 //
 // What is set is checked before anybody is met: the libraries would complain minutes later, or take a slower way
 // without a word. What is not set follows from MASTER_ADDR: ranks on several machines talk over the interface that
-// leads there, and the store in which they meet listens on that address alone. On one machine they use the loopback
+// leads there, and the store in which they meet listens only on that address. On one machine they use the loopback
 // interface.
 //
 // Source: NCCL's manual, "Environment Variables", and its src/misc/socket.cc for how the lists are read.

@@ -1,4 +1,4 @@
-// Waiting no longer than one wants to for what may never return, such as a reply from a process that was stopped.
+// Waiting, but not for ever, for a call that may never return, such as a question to a process that was stopped.
 #pragma once
 
 #include <chrono>

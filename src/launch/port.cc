@@ -53,7 +53,7 @@ bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
   return false;
 }
 
-// A connection that nobody wants is refused; one that is reset at once stood before.
+// Whether a connection stood: it is refused when nobody listens; one that was reset at once had been accepted before.
 bool stood(int problem) { return problem == 0 || problem == ECONNRESET || problem == ECONNABORTED || problem == EPIPE; }
 
 // Whether a connection that was begun stands in time.

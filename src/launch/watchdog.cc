@@ -19,13 +19,13 @@
 namespace megalith {
 namespace {
 
-// A longer time between two looks was not this rank's own: the process did not run.
+// When more time than this passes between two looks, the process was suspended meanwhile, and the time does not count.
 constexpr double kLongestTick_s = 2;
 // Whoever serves the board answers at once, or is stopped: then the time-out comes first.
 constexpr double kReasonPatience_s = 0.5;
 constexpr auto kReplyPoll = std::chrono::milliseconds(50);
-// Whoever serves the board stays so long for those who still read there: others may begin to look a second later than
-// it did, and end to look a second later.
+// The rank that serves the board stays this long for others that still read it: they may begin a second later than it
+// did, and end a second later.
 constexpr double kDeparture_s = 4;
 
 // Keys on the board. "first" holds the rank that collects, "findings" what it found.
@@ -150,7 +150,7 @@ std::string Watchdog::find_reason() {
       [ended](SharedBoard& board) -> std::string {
         if (const auto failure = board.find(kFirstFailure)) return *failure;
         std::vector<int> gone = ended;
-        // Who ends because it lost another rank has said so before.
+        // A rank that ends because it lost another one has left word of that before.
         std::erase_if(gone, [&](int rank) { return board.find(lost_contact_of(rank)).has_value(); });
         // For the ranks on other machines too, which cannot see it.
         return gone.empty() ? "" : board.set_if_absent(kFirstFailure, gone_text(gone));

@@ -1,5 +1,5 @@
 // The watchdog of a rank: a thread that notices when the rank waits too long in a collective, asks all ranks what they
-// do, and says so, instead of a run that hangs until somebody looks.
+// do, and reports it, so that a run does not hang until somebody looks.
 //
 //   1  Four times a second it looks at the rank's CollectiveLog. Time in which this process itself did not run (the
 //      whole job was suspended) does not count.
@@ -14,8 +14,8 @@
 //   5  on_hang(message) is called once, on this thread. The program prints the message and leaves the process: the main
 //      thread is stuck in the collective.
 //
-// The board may itself be what does not answer: rank 0 serves it, and may be the rank that was stopped. Every use of
-// the board therefore has a patience, and whoever serves it is named when it runs out.
+// The board itself may not answer: rank 0 serves it, and may be the rank that was stopped. So every use of the board
+// has a time limit, and when that is over the report names the rank that serves the board.
 #pragma once
 
 #include <atomic>
@@ -79,7 +79,7 @@ class HangDetector {
   std::optional<int64_t> serial_;
 };
 
-// Whether a rank waits in one collective although there has been a reason why that will not end, for so long.
+// Whether a rank has waited this long in one collective since a reason was known why it will not end.
 class VainWait {
  public:
   explicit VainWait(double patience_s) : patience_s_(patience_s) {}

@@ -65,7 +65,7 @@ void MaskedLm::draw(Batch& rows) const {
     const auto stream = static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row]);
     int64_t length = 1;
     for (int64_t i = 0; i < s; ++i) {
-      // The weight of a next token says whether that token is padding.
+      // The loss weight of the token before it is 0 where this token is padding.
       if (i > 0 && next_weight[row][i - 1] == 0) continue;
       length = i + 1;
       if (std::ranges::find(never_chosen_, original[row][i]) != never_chosen_.end()) continue;

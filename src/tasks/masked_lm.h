@@ -1,9 +1,9 @@
 // Masked language modelling: some tokens of a text are hidden, and the model names them from both sides.
 //
-// A token is chosen with probability mask_prob. Of the chosen ones 80 % become the mask token, 10 % a token drawn from
-// the whole vocabulary, 10 % stay; all count alike in the loss, and no other does. Tokens that end documents or begin
-// texts, separators and padding are never chosen. What is chosen hangs on the row's place in the run, so another pass
-// over the data masks other tokens ("dynamic masking").
+// A token is chosen with probability mask_prob. 80 % of the chosen ones become the mask token, 10 % a token drawn from
+// the whole vocabulary, 10 % stay; the loss counts all chosen tokens alike, and no other. Tokens that end documents or
+// begin texts, separators and padding are never chosen. The choice depends on the row's place in the run, so another
+// pass over the data masks other tokens ("dynamic masking").
 // Source: Devlin et al. 2019, arXiv:1810.04805, §3.1; Liu et al. 2019, arXiv:1907.11692, §4.1.
 #pragma once
 

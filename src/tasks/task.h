@@ -1,5 +1,5 @@
-// What a run trains a model to do: which data it reads, what is drawn at random for each row, which losses there are
-// and by what they are divided, how a batch becomes a model's input, and what an evaluation measures.
+// What a run trains a model to do: which data it reads, what it draws at random for each row, which losses it has and
+// what each is divided by, how a batch becomes a model's input, and what an evaluation measures.
 //
 // The trainer knows no more of a task than this interface. docs/add_task.md says how one is added.
 #pragma once
@@ -60,8 +60,8 @@ class Task {
   // The terms of the objective that the model's head computes, as they are logged, the main one first. The model may
   // add terms of its own (Model::added_losses).
   virtual std::vector<std::string> loss_names() const = 0;
-  // By what each of them is divided, in that order: what this batch, or this part of one, adds to the sum over the
-  // global batch. Known before the forward pass, because fused losses compute gradients there.
+  // What each loss is divided by, in that order: what this batch, or this part of one, adds to the sum over the global
+  // batch. It is known before the forward pass, because fused losses compute gradients there.
   virtual std::vector<double> count_weights(const Batch& part) const = 0;
 
   // A batch, or under context parallelism this rank's part of it, as a chunk of the model takes it, which has these
