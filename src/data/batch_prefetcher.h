@@ -1,5 +1,5 @@
-// The batch of the next step, read by threads of its own while a step runs. What is read, and what is wrong with it, is
-// what the step would have found by reading itself.
+// Reads the next step's batch on threads of its own while a step runs. The step gets the same batch, or the same error,
+// as if it had read itself.
 #pragma once
 
 #include <condition_variable>

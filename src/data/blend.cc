@@ -63,7 +63,7 @@ BlendSpec parse_blend(const std::vector<std::string>& items, std::string_view op
     const auto weight = parse_number(items[i]);
     if (!weight || !(*weight > 0) || !std::isfinite(*weight)) {
       throw UserError(fmt::format("{}: '{}' stands where the weight of {} is expected", option, items[i], items[i + 1]),
-                      fmt::format("write --{} 0.7 first_prefix 0.3 second_prefix, or prefixes alone", option));
+                      fmt::format("write --{} 0.7 first_prefix 0.3 second_prefix, or only prefixes", option));
     }
     blend.weights.push_back(*weight);
     blend.prefixes.push_back(items[i + 1]);
@@ -176,8 +176,8 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<SampleSource>> datase
   check_supply();
 }
 
-// Samples of a data set are taken in order, so the last one taken of each says whether there are enough; it is among
-// the last of the blend unless the weight is tiny.
+// A blend takes each data set's samples in order, so the last one that it takes shows whether there are enough. That
+// one is near the end of the blend unless the weight is tiny, so the search starts there.
 void BlendedDataset::check_supply() const {
   std::vector<bool> is_seen(datasets_.size(), false);
   size_t num_seen = 0;

@@ -29,12 +29,12 @@ class Builder {
     const std::optional<int64_t> wanted = setup_.num_samples[static_cast<size_t>(split)];
     if (!split_text.empty() && parse_split(split_text)[static_cast<size_t>(split)] == 0) return nullptr;
     if (!split_text.empty() && !options_.split && split != Split::kTrain && has_empty_part(blend, split, split_text)) {
-      // Nobody asked for these shares, so a small data set simply has no such split.
+      // The shares are the default, so it is no error that a small data set has no such split.
       log_.note("the data set is too small for a {} split by the default {}: there is none", split_name(split),
                 split_text);
       return nullptr;
     }
-    // As Megatron: the weight of a split's only data set means nothing, that of data_path's makes a blend of one.
+    // As in Megatron: the weight of a split's only data set is ignored; in data_path it makes a blend of one.
     if (blend.is_single() || (split_text.empty() && blend.prefixes.size() == 1)) {
       return build_one(open(blend.prefixes[0]), split, split_text, wanted);
     }

@@ -1,7 +1,7 @@
 // The arrays of the GPT data set; see gpt_indices.h.
 //
-// Token k·s of the documents in their order is where sample k begins (and sample k - 1 ends), so rows of the sample
-// index need no walk from the first: each thread sums its stretch of documents, and writes the rows that begin in it.
+// Sample k begins (and sample k - 1 ends) at token k·s of the shuffled documents. So no thread needs to walk from the
+// first row: each adds up the lengths of its own stretch of documents, and writes the rows that begin in it.
 #include "data/gpt_indices.h"
 
 #include <fmt/format.h>
@@ -133,7 +133,7 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange rang
   NumpyRandomState rng(seed);  // one stream for both shuffles, in this order
   std::vector<int32_t> documents = make_document_index(range, plan, rng);
   GptIndices indices;
-  // Nothing of the sample index is drawn: it is made beside the second shuffle.
+  // The sample index needs no random numbers, so it is built while the second shuffle runs.
   const auto shuffle = [&] {
     indices.shuffle_index = plan.num_samples < INT64_C(0xfffffffe)
                                 ? IndexArray::of(make_shuffle_index<uint32_t>(plan, rng))

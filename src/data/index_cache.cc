@@ -31,7 +31,7 @@ class BuilderLock {
       fd_ = retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
       if (fd_ < 0) return;
       const int result = retry_interrupted([&] { return ::flock(fd_, LOCK_EX); });
-      // Its holder removes the file: a lock on one that is gone holds nobody back.
+      // The former holder removes the file: a lock on a removed file keeps nobody out, and we try again.
       struct stat held {
       }, named{};
       if (result != 0 || (::fstat(fd_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
@@ -109,7 +109,7 @@ std::optional<std::vector<IndexArray>> try_load(const CacheFiles& files, const I
   }
 }
 
-// Without what does not matter: tokenizers, and how a path is written.
+// A description without what does not matter: the tokenizer, and how a path is written.
 Json comparable(Json value) {
   if (value.is_array()) {
     for (Json& item : value) item = comparable(std::move(item));
@@ -188,7 +188,7 @@ std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& fold
     log.note("{}; the sample index stays in memory (data_cache_path chooses another folder)", error.message());
     return arrays;
   }
-  // From now on mapped: what was built is given back, and the ranks of a node share the pages.
+  // The arrays are mapped from now on: the built ones are freed, and the ranks of a node share the pages.
   if (auto saved = try_load(files, key, log)) return std::move(*saved);
   return arrays;
 }

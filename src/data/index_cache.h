@@ -24,9 +24,9 @@ struct IndexCacheKey {
   std::function<bool(const std::vector<IndexArray>&)> fits;
 };
 
-// The arrays from the cache, or from build(), which then fills the cache. Of several processes that ask at the same
-// time one builds and the others wait (a lock on a file beside them, freed by the system when its holder dies), and
-// files appear whole, so ranks and jobs may share a folder. A cache of megatron-core's in the folder is used when its
+// The arrays from the cache, or from build(), which then fills the cache. When several processes ask at the same time,
+// one builds and the others wait (for a lock on a file beside the arrays, freed by the system when its holder dies).
+// Files appear whole, so ranks and jobs may share a folder. A cache of megatron-core's in the folder is used when its
 // description agrees in every field but the tokenizer's. Without a folder, or when it cannot be written (a note says
 // so), the arrays stay in memory.
 std::vector<IndexArray> load_or_build_arrays(const std::optional<std::filesystem::path>& folder,

@@ -1,5 +1,5 @@
-// The texts of some keys of a line of JSON, read without building the document: most of the time that `prepare` takes
-// with a fast tokenizer would go into the rest of it.
+// The texts of some keys of a line of JSON, read without building a document: with a fast tokenizer, building documents
+// would take most of `prepare`'s time.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ class JsonTexts {
   // general parser then decides. What it accepts is JSON, and the texts are those that the general parser would give.
   bool read(std::string_view line);
 
-  // Of the k-th key, after read() was true; valid until the next call and while the line is.
+  // The text of the k-th key, after read() was true; valid until the next call and as long as the line.
   std::string_view text(size_t k) const { return texts_[k]; }
 
  private:

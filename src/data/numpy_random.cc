@@ -36,7 +36,7 @@ void NumpyRandomState::draw_places(uint64_t max, std::span<uint32_t> places) {
   for (size_t i = 0; i < places.size();) {
     const uint64_t top = max - i;
     const uint64_t mask = ~uint64_t{0} >> std::countl_zero(top);
-    // The mask holds down to its half. A rejected draw is overwritten by the next: no branch to guess.
+    // The mask holds until max falls below half of it. The next draw overwrites a rejected one, without a branch.
     const size_t end = i + static_cast<size_t>(std::min<uint64_t>(places.size() - i, top - (mask >> 1)));
     while (i < end) {
       if (position_ == kSize) refill();

@@ -1,4 +1,4 @@
-// NumPy's generators, to the bit: Megatron's sample order hangs on them.
+// NumPy's generators, to the bit: Megatron's sample order depends on them.
 //
 //   RandomState(seed)       the legacy Mersenne Twister: shuffles of document and sample indices
 //   default_rng(0)          PCG64: the document lengths of mock data
@@ -45,7 +45,7 @@ class NumpyRandomState {
   void shuffle(std::span<T> values) {
     size_t left = values.size();
     for (; left > (size_t{1} << 32); --left) std::swap(values[left - 1], values[interval(left - 1)]);
-    // Where an element goes does not hang on the elements: places are drawn ahead, and memory is asked for them.
+    // Where an element goes does not depend on its value, so places are drawn ahead, and their memory is prefetched.
     std::array<uint32_t, kBlock> places;
     while (left > 1) {
       const size_t count = std::min(kBlock, left - 1);

@@ -1,4 +1,4 @@
-// Lines to ids; see prepare_encoder.h. What becomes of a document: tools/preprocess_data.py of Megatron-LM.
+// Lines to ids; see prepare_encoder.h. Source of what happens to a document: Megatron-LM's tools/preprocess_data.py.
 #include "data/prepare_encoder.h"
 
 #include <fmt/format.h>
@@ -59,7 +59,7 @@ ChunkEncoder::Text ChunkEncoder::encode_texts(const std::vector<std::string_view
       add(text);
       continue;
     }
-    // A stray byte costs one character, and no sentence goes through the middle of one.
+    // An invalid byte becomes one character, so that no sentence is cut in the middle of one.
     const std::string valid = is_valid_utf8(text) ? std::string() : replace_invalid_utf8(text);
     for (const std::string_view sentence : split_sentences(valid.empty() ? text : valid, options_.keep_newlines))
       add(sentence);

@@ -77,7 +77,7 @@ class EncoderPool {
   EncoderPool& operator=(const EncoderPool&) = delete;
 
   void give(std::unique_ptr<InputChunk> chunk);
-  size_t num_pending() const { return in_order_.size(); }  // changed by the caller's thread alone
+  size_t num_pending() const { return in_order_.size(); }  // changed only by the caller's thread
   // Waits for the oldest chunk; rethrows what its encoding threw.
   EncodedChunk take();
 

@@ -71,9 +71,9 @@ void ChunkReader::open() {
   source_ = open_text(input.path);
   checksum_ = StreamingChecksum();
   pending_.clear();
-  // Standard input may be a file, but nothing says that it is the one of the last time.
+  // Standard input may be a file, but perhaps not the one of the last run.
   is_seekable_ = input.path != "-" && source_->try_seek(position_.offset);
-  // Input is taken in blocks, so what was taken the last time lies beyond the position.
+  // Input is read in blocks, so the last run had read beyond the position.
   source_bytes_ = position_.input_bytes;
   if (is_seekable_) return;
   std::string block(kChunkBytes, '\0');
@@ -141,7 +141,7 @@ std::unique_ptr<InputChunk> ChunkReader::next() {
       if (position_.input < inputs_.size()) open();
       continue;
     }
-    // What was read becomes the chunk, and the beginning of a line at its end is what is copied.
+    // The buffer itself becomes the chunk; only the unfinished line at its end is copied.
     std::string rest = pending_.substr(cut);
     chunk->text = std::move(pending_);
     chunk->text.resize(cut);

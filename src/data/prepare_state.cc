@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kStateFile = "state.json";
-// Turned up when the bytes that a job gives change.
+// Raised whenever a version of this program would write other bytes for the same job.
 constexpr int kJobVersion = 1;
-// Bytes, lines and documents of a run are fewer; what is counted on from here stays far from the end of int64_t.
+// No run has more bytes, lines or documents; a count that goes on from here stays far from the end of int64_t.
 constexpr int64_t kMostCounted = int64_t{1} << 53;
 
 OrderedJson problems_to_json(const std::vector<InputProblem>& problems) {

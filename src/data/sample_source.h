@@ -15,8 +15,8 @@ class SampleSource {
   // shorter. UserError for token ids outside the vocabulary and damaged index files. Safe from several threads.
   virtual void read(int64_t index, std::span<int64_t> out) const = 0;
   virtual std::string name() const = 0;
-  // What its order hangs on, as the JSON object by which megatron-core describes such a data set (the tokenizer left
-  // out); empty when there is none.
+  // What its order depends on, as the JSON object by which megatron-core describes such a data set (without the
+  // tokenizer); empty when there is none.
   virtual std::string identity() const { return {}; }
 };
 

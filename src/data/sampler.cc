@@ -78,7 +78,7 @@ std::vector<SampleRow> Sampler::shuffled_rows(const DataPosition& p) {
 
 const std::vector<int64_t>& Sampler::permutation(int64_t epoch, int64_t size) {
   if (epoch != permutation_epoch_ || static_cast<int64_t>(permutation_.size()) != size) {
-    // torch.randperm of a CPU generator seeded with the epoch alone: the run's seed plays no part, as in Megatron.
+    // torch.randperm of a CPU generator seeded only with the epoch: as in Megatron, the run's seed plays no part.
     const at::Tensor order =
         at::randperm(size, at::detail::createCPUGenerator(static_cast<uint64_t>(epoch)), at::TensorOptions(at::kLong));
     permutation_.assign(order.const_data_ptr<int64_t>(), order.const_data_ptr<int64_t>() + size);

@@ -1,4 +1,4 @@
-// A file that grows while a long piece of work goes on, and from whose known length the work can be taken up again.
+// A file that grows during a long piece of work. Work that was broken off goes on from a length that was noted.
 #pragma once
 
 #include <cstddef>

@@ -148,7 +148,7 @@ class DecodedSource : public TextSource {
 class GzipSource final : public DecodedSource {
  public:
   explicit GzipSource(std::unique_ptr<RawInput> input) : DecodedSource(std::move(input), "gzip") {
-    constexpr int kGzipWindow = 15 + 16;  // the largest window; gzip's header alone
+    constexpr int kGzipWindow = 15 + 16;  // 15: the largest window; 16: accept only gzip's header
     MEGALITH_CHECK(::inflateInit2(&stream_, kGzipWindow) == Z_OK, "inflateInit2");
   }
   ~GzipSource() override { ::inflateEnd(&stream_); }

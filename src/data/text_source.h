@@ -1,5 +1,5 @@
-// Text from a file or from standard input, decompressed on the way: what begins with the magic bytes of gzip, xz or
-// zstd is of that kind, whatever its name. Constant memory for any size.
+// Text from a file or from standard input, decompressed on the way. The first bytes tell whether it is gzip, xz or
+// zstd, not the name. Memory is constant for any size.
 #pragma once
 
 #include <cstdint>

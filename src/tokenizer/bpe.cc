@@ -1,7 +1,7 @@
 // Byte-pair encoding over bytes; merging is in merge_table.h.
 //
-// Most pieces of real text are tokens themselves. Such a piece is answered by one look-up: whether merging really leads
-// to that token is worked out at its first use and remembered.
+// Most pieces of real text are tokens themselves. Such a piece takes one look-up: whether merging really leads to that
+// token is computed at its first use and remembered.
 #include <fmt/format.h>
 
 #include <array>

@@ -13,7 +13,7 @@ class ByteTrie {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   ByteTrie();
-  // Of equal keys the last value counts. value must not be negative.
+  // When a key is inserted twice, the last value counts. value must not be negative.
   void insert(std::string_view key, int32_t value);
 
   // The node one byte further, or kNone.

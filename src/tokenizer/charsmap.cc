@@ -23,7 +23,7 @@ Charsmap::Charsmap(std::string_view blob, std::string_view where) {
   units_.resize(trie_bytes / 4);
   std::memcpy(units_.data(), blob.data() + sizeof trie_bytes, trie_bytes);
   replacements_ = blob.substr(sizeof trie_bytes + trie_bytes);
-  replacements_ += '\0';  // a damaged end stays inside
+  replacements_ += '\0';  // so that a damaged last replacement ends, too
 }
 
 std::string_view Charsmap::replacement_at(uint32_t offset) const {

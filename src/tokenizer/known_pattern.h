@@ -10,7 +10,7 @@ namespace megalith {
 
 enum class KnownPattern { kGpt2, kLlama3, kQwen2 };
 
-// The pattern that a regular expression is, written as its model's files write it.
+// The known pattern that this regular expression is, when it is written as in the model's own files.
 std::optional<KnownPattern> find_known_pattern(std::string_view expression);
 
 // The end of the match that begins at `begin`; these patterns match everywhere and leave no gap. `text` is valid UTF-8.

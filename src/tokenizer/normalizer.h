@@ -12,8 +12,8 @@ namespace megalith {
 // What is being normalised.
 struct NormalText {
   std::string text;  // valid UTF-8
-  // Whether the first character stands for the first one of what the user gave: Metaspace's "first" asks for it. A
-  // normalizer that takes the first character away ends it.
+  // Whether the text still begins with the first character that the user gave: Metaspace's "first" needs it. It is
+  // false once a normalizer has removed that character.
   bool starts_input = false;
 };
 

@@ -97,7 +97,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         continue;
       }
       flush();
-      // The blank that stands in front of a text is taken away again: one, or all when extra blanks were removed.
+      // Removes the blank that encoding put in front of the text; all blanks there if encoding removed extra ones.
       if (stripped || !text.empty()) may_strip = false;
       stripped = false;
       if (piece.type == Type::kControl) continue;

@@ -1,4 +1,4 @@
-// Which tokens have a task of their own: to end a document, begin a text, pad, mask.
+// Which tokens are special: those that end a document, begin a text, pad or mask.
 #pragma once
 
 #include <cstdint>

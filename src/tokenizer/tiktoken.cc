@@ -143,7 +143,7 @@ void require_different(const std::vector<std::string>& tokens, std::string_view 
   }
 }
 
-// Empty when there is no file: whoever loads it says so.
+// The first bytes of a file. Empty when there is none: the loader reports that.
 std::string beginning(const fs::path& file, size_t most) { return fs::exists(file) ? read_beginning(file, most) : ""; }
 
 }  // namespace

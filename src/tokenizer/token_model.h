@@ -32,7 +32,7 @@ TokenList read_vocab(const nlohmann::json& model, std::string_view where);
 // Byte-pair encoding over bytes. `json` is the component with "vocab" and "merges" spelt in ByteLevel's printable
 // alphabet. UserError, naming `where`, for what is malformed.
 std::unique_ptr<TokenModel> make_byte_level_bpe(const nlohmann::json& json, std::string_view where);
-// Whether a BPE component can be read that way: nothing in it looks at characters.
+// Whether a BPE component can be read that way: nothing in it depends on characters.
 bool can_be_byte_level(const nlohmann::json& json, std::string_view where);
 // Byte-pair encoding as tiktoken has it: the rank of a pair is that of the token it makes. tokens[i] has rank i and the
 // id first_id + i.

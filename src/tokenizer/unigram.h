@@ -24,8 +24,8 @@ struct UnigramStep {
 // score(value, length in bytes) is a token's log-probability. Sums are kept as Sum: float is SentencePiece, double is
 // `tokenizers`, and where two cuts are nearly equal it decides. The first of equal sums wins.
 //
-// largest  a sum beyond it, up or down, counts as 0 from there on, and those behind it less by as much: so
-//          SentencePiece keeps the digits of a float in long texts
+// largest  when a sum's absolute value exceeds this, sums start again from 0 there: so SentencePiece keeps the digits
+//          of a float in long texts
 template <typename Sum, typename Score>
 std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& trie, Sum unknown_score, Score&& score,
                                       Sum largest = std::numeric_limits<Sum>::infinity()) {

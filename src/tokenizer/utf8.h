@@ -7,8 +7,8 @@
 
 namespace megalith {
 
-// One step of decoding: `length` bytes at the start of the text form a character, or (is_valid false) are the longest
-// beginning of a character that never comes. `is_cut`: invalid only because the text ends too early.
+// One step of decoding: the first `length` bytes of the text form a character, or (is_valid false) the longest valid
+// beginning of one that is not completed. `is_cut`: invalid only because the text ends too early.
 struct Utf8Step {
   uint32_t code_point = 0xFFFD;
   int length = 1;

@@ -70,7 +70,7 @@ std::string class_of(const fs::path& folder, const Json& settings, const std::st
   throw UserError(
       found.empty()
           ? fmt::format("{} has vocab.json and merges.txt, but nothing says how they cut a text", folder.string())
-          : fmt::format("{} has vocab.json and merges.txt of a {}, which is read from a tokenizer.json alone",
+          : fmt::format("{} has vocab.json and merges.txt of a {}, which is read only from a tokenizer.json",
                         folder.string(), found),
       "transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER); or name the class "
       "GPT2Tokenizer or Qwen2Tokenizer as \"tokenizer_class\" in tokenizer_config.json");
@@ -145,7 +145,7 @@ std::unique_ptr<Tokenizer> load_byte_level_folder(const fs::path& folder) {
   }
   Json vocab = load_json(folder / "vocab.json");
   if (!vocab.is_object()) throw UserError(fmt::format("{}: not an object", (folder / "vocab.json").string()));
-  // What the classes say themselves.
+  // The defaults that the classes themselves have.
   const char* const end = "<|endoftext|>";
   const Json defaults = is_gpt2
                             ? Json{{"normalized", true}, {"bos_token", end}, {"eos_token", end}, {"unk_token", end}}

@@ -1,6 +1,6 @@
-// Where a text with visible blanks (▁, U+2581) can be cut without changing what byte-pair encoding makes of it: before
-// a ▁ that follows another character, provided that no token of the vocabulary holds such a place inside. A document
-// then falls into words that a cache can remember.
+// Where a text with visible blanks (▁, U+2581) can be cut so that byte-pair encoding still gives the same tokens:
+// before a ▁ that follows another character, provided that no token of the vocabulary has such a place inside. A
+// document then becomes words that a cache can remember.
 #pragma once
 
 #include <string_view>

@@ -180,7 +180,7 @@ TEST(VocabFiles, AFolderWithoutTokenizerJsonNeedsAClass) {
   folder.write("config.json", R"({"model_type": "qwen2"})");
   EXPECT_EQ(make_tokenizer(options)->encode("ab<|endoftext|>abb"), (Ids{3, 5, 3, 1}));
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizerFast"})");
-  EXPECT_EQ(error_of(options), has + " of a RobertaTokenizer, which is read from a tokenizer.json alone");
+  EXPECT_EQ(error_of(options), has + " of a RobertaTokenizer, which is read only from a tokenizer.json");
   folder.write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true,
     "add_bos_token": true, "bos_token": {"content": "<s>"}, "eos_token": "</s>", "pad_token": null})");
   const auto tokenizer = make_tokenizer(options);
