@@ -13,9 +13,9 @@ struct AttentionShape {
   bool is_causal = true;
 };
 
-// Forward and backward, fused and reference; with_sdpa: and PyTorch's scaled_dot_product_attention ("sdpa") with
-// grouped heads, its backward through autograd. Operations: two products forward, five backward, of the pairs of query
-// and key that the mask lets through. Cases are called by their mask. tensors outlives them.
+// Forward and backward, fused and reference; with_sdpa: also PyTorch's scaled_dot_product_attention ("sdpa") with
+// grouped heads, its backward through autograd. Operations are counted for the pairs of query and key that the mask
+// lets through: two products forward, five backward. A case's name is its mask. tensors outlives them.
 std::vector<BenchCase> attention_cases(const AttentionShape& shape, const BenchTensors& tensors, bool with_sdpa);
 
 struct OperatorShape {

@@ -1,4 +1,4 @@
-// See bench_measure.h.
+// See measure.h.
 #include "bench/measure.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// What the topics of `megalith bench` are told: their own options, and the configuration that gives them sizes.
+// What the topics of `megalith bench` are given: their own options, and the configuration with the model's sizes.
 #pragma once
 
 #include <functional>
@@ -39,15 +39,15 @@ using DeclareOptions = std::function<void(OptionVisitor&)>;
 struct BenchInsistence {
   // The values as arguments, put behind all others; given the topic's options.
   std::function<std::vector<std::string>(const BenchOptions&)> arguments;
-  // Options that are refused on the command line, for they would be overruled, and what to do instead. In a
-  // configuration, which is made for training, they are overruled in silence.
+  // Options that are refused on the command line, because the topic overrides them, and what to do instead. In a
+  // configuration file, which is made for training, they are overridden without a message.
   std::vector<std::pair<std::string, std::string>> refused;
 };
 
 // What one topic adds to the configuration.
 struct BenchRequest {
-  // Twice the same declarations: the first, on variables that are thrown away, tells which options are set, so that the
-  // defaults of a benchmark yield to everything that somebody wrote.
+  // The same declarations twice. The first, on variables that are thrown away, tells which options somebody has set, so
+  // that the benchmark's defaults replace only the others.
   DeclareOptions declare_probe, declare;
   std::function<std::vector<UserError>()> check;  // of the topic's options, once they have their values
   const BenchOptions* probe = nullptr;            // the common part of the variables that are thrown away

@@ -1,4 +1,4 @@
-// See bench_report.h.
+// See report.h.
 #include "bench/report.h"
 
 #include <ATen/Parallel.h>

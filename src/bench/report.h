@@ -13,7 +13,7 @@
 
 namespace megalith {
 
-// One value of a row. Without a title it is in the JSON alone.
+// One value of a row. Without a title it is only in the JSON.
 struct BenchCell {
   std::string key;    // of the JSON object
   std::string title;  // of the column, with the unit

@@ -48,7 +48,7 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
       !std::binary_search(iterations.begin(), iterations.end(), *pointer.iteration, std::greater<>())) {
     return iterations;
   }
-  // Follow the pointer's checkpoint to what was written after it in the same run.
+  // Goes from the pointer's checkpoint to the ones that the same run wrote after it.
   std::map<std::string, std::pair<int64_t, std::string>> follower_of;  // previous checksum -> iteration, checksum
   std::string checksum;
   for (const int64_t iteration : iterations) {
@@ -60,7 +60,7 @@ std::vector<int64_t> candidates(const fs::path& root, const Pointer& pointer) {
         follower_of.emplace(manifest.previous, std::pair(iteration, manifest.checksum));  // of two, the later iteration
       }
     } catch (const UserError&) {
-      // Its damage is told when its turn comes.
+      // Its damage is reported when its turn comes.
     }
   }
   std::vector<int64_t> first = {*pointer.iteration};
@@ -308,7 +308,7 @@ void apply_retention(const fs::path& root, int64_t iteration, std::optional<int6
     if (retention.retain_interval && present % *retention.retain_interval == 0) continue;
     if (fs::is_symlink(folder)) continue;
     try {
-      // First out of sight, so that a stop half-way leaves no damaged checkpoint.
+      // Hidden first, so that a run that is killed half-way leaves no damaged checkpoint.
       const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(present));
       if (before_step) before_step("remove");
       remove_tree(hidden);
@@ -331,7 +331,7 @@ void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_
         name.starts_with(fmt::format(".{}", kPrefix)) || name.starts_with(fmt::format(".{}", kPointerFile));
     if (is_temporary && is_ours) leftovers.push_back(entry.path());
   }
-  // Of several of one iteration the first that is put back stands for it.
+  // When several have the same iteration, the first one is put back and the others are removed.
   std::erase_if(leftovers, [&](const fs::path& leftover) {
     const std::optional<int64_t> iteration = parse_replaced_name(leftover);
     if (!iteration || fs::exists(root / checkpoint_folder_name(*iteration))) return false;

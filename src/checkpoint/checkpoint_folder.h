@@ -1,9 +1,9 @@
 // A folder of checkpoints, as --save and --load name it: iter_0000100/, iter_0000200/, … and a pointer to the newest.
 //
-// A checkpoint is there when its folder has its name: it is built under a hidden one. The pointer
-// (latest_checkpointed_iteration.txt, as Megatron-LM writes it) is advice. It may be a step behind when a run is killed
-// between the two renames: each checkpoint says which one it follows, so the newest that follows the pointer's is
-// taken. That way a run which was sent back to an older checkpoint is not confused with what it had left behind.
+// A checkpoint is built under a hidden name, so it is whole once its folder has its own name. The pointer
+// (latest_checkpointed_iteration.txt, as Megatron-LM writes it) is advice. A run that is killed between the two renames
+// leaves it one checkpoint behind. Each checkpoint says which one it follows, so we take the newest that follows the
+// pointer's. A run that was sent back to an older checkpoint therefore ignores the newer ones that it had left.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct FoundCheckpoint {
 };
 
 // The checkpoint to load: the newest intact one. Says which it takes when that is not what the pointer says. `root` may
-// also be the folder of one checkpoint. With `step`, that one alone.
+// also be the folder of one checkpoint. With `step`, only that iteration's.
 // Nothing when there is no checkpoint at all. UserError when there are some, but none that is asked for is intact.
 // Collective over `world`; rank 0 looks.
 std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step,
@@ -61,7 +61,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::filesystem::path& root
 void check_shared_folder(const std::filesystem::path& root, Group& world,
                          const std::function<bool(const std::filesystem::path&)>& sees = {});
 
-// Which old checkpoints go after a new one is there.
+// Which old checkpoints stay once a new one is complete.
 struct Retention {
   std::optional<int64_t> keep_last;        // so many of the newest stay
   std::optional<int64_t> retain_interval;  // multiples of this iteration stay always
@@ -71,7 +71,7 @@ struct Retention {
 using StepHook = std::function<void(std::string_view)>;
 
 // Deletes what the policy does not keep, never the checkpoint of `iteration` nor a newer one nor a symbolic link. With
-// a retain_interval alone only `previous` is considered, as in Megatron-LM. Failures are warnings.
+// a retain_interval and no keep_last only `previous` may go, as in Megatron-LM. Failures are warnings.
 void apply_retention(const std::filesystem::path& root, int64_t iteration, std::optional<int64_t> previous,
                      const Retention& retention, Logger& log, const StepHook& before_step);
 

@@ -35,8 +35,8 @@ struct CheckpointOptions {
 
   void visit(OptionVisitor& v);
 
-  // Whether the regular checkpoint is due after this iteration. The one at the end of training is the trainer's to ask
-  // for.
+  // Whether the regular checkpoint is due after this iteration. The trainer itself decides on the one at the end of
+  // training.
   bool is_save_due(int64_t iteration) const { return save && save_interval && iteration % *save_interval == 0; }
   SaveSettings save_settings() const;
 };

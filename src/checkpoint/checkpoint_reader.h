@@ -13,7 +13,7 @@
 namespace megalith {
 
 struct LoadSettings {
-  bool with_optimizer = true;  // otherwise the weights alone ("model" and "master")
+  bool with_optimizer = true;  // otherwise only the weights ("model" and "master")
 };
 
 // A checkpoint's tensors, opened for reading: one store for each key.
@@ -24,7 +24,7 @@ std::map<std::string, TensorStore> open_checkpoint(const std::filesystem::path& 
 // "model" is read from the stored "master" where that is wider than the stored model and the present dtype can use it;
 // "master" is read from "model" where the checkpoint has none. Dtypes are converted.
 // UserError, before anything is changed, when the architecture differs (each field is named), and when tensors are
-// missing, misshaped, or in the checkpoint's "model" alone (all are named). Bytes are not checked here:
+// missing, misshaped, or only in the checkpoint's "model" (all are named). Bytes are not checked here:
 // verify_checkpoint() does that, and find_checkpoint() calls it. Collective over the world.
 Manifest load_checkpoint(const std::filesystem::path& folder, CheckpointState& state, const Groups& groups,
                          const LoadSettings& settings = {});

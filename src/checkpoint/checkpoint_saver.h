@@ -28,7 +28,7 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointOptions& options, const Groups& groups, Logger& log);
   // For tests, which watch or disturb the steps of writing.
   CheckpointSaver(std::filesystem::path root, SaveSettings settings, bool is_async, const Groups& groups, Logger& log);
-  // Waits for its own thread, and for nobody else: a checkpoint that was not finished is dropped.
+  // Waits only for its own thread, not for other ranks: a checkpoint that was not finished is dropped.
   ~CheckpointSaver();
 
   // All of these are collective over the world, and throw on all ranks when a checkpoint, perhaps the one under way,

@@ -23,7 +23,7 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-// What follows the pointer's checkpoint says so; see checkpoint_folder.h.
+// The checksum of the pointer's checkpoint, which the new one names as the one it follows; see checkpoint_folder.h.
 std::string previous_checksum(const fs::path& root, std::optional<int64_t> previous, int64_t iteration) {
   if (!previous) return "";
   try {

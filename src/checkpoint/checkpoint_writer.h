@@ -1,11 +1,11 @@
 // Writing a checkpoint: every rank writes what it holds into files of its own, then all of it appears at once.
 //
-// Three steps, so that the middle one, which takes the time and needs no other rank, can run beside training:
-//   construction  collective: who writes what, is there space, do all ranks see the folder
-//   copy_to_host()  may be left out: what is to be written gets memory of its own, and training may go on beside
-//   write() write()       this rank's files, a block at a time finish()      collective: checks that nothing is
-//   missing, writes checkpoint.json, renames the folder, moves the pointer,
-//                 deletes old checkpoints
+// The steps are apart so that write(), which takes the time and needs no other rank, can run beside training:
+//   construction    collective: decides who writes what, checks the space and that all ranks see the folder
+//   copy_to_host()  optional: copies the tensors, so that training may go on while write() runs
+//   write()         writes this rank's files, a block at a time
+//   finish()        collective: checks that nothing is missing, writes checkpoint.json, renames the folder, moves the
+//                   pointer, deletes old checkpoints
 // When a rank fails, all ranks throw and no checkpoint appears.
 #pragma once
 
@@ -26,7 +26,7 @@
 namespace megalith {
 
 struct SaveSettings {
-  bool with_optimizer = true;  // otherwise the key "model" alone
+  bool with_optimizer = true;  // otherwise only the key "model"
   Retention retention;
   int64_t block_bytes = int64_t{64} << 20;  // memory used for assembling
   StepHook before_step;

@@ -29,7 +29,7 @@ void check_same_architecture(const Configuration& stored, const Configuration& p
   const std::vector<ConfigurationDifference> differences = compare_configuration(stored, present);
   std::vector<std::string> texts;
   for (const ConfigurationDifference& difference : differences) {
-    // An option that one of two versions of this program does not know: the tensors decide.
+    // One of the two program versions does not have this option: then only the tensors must fit.
     if (difference.stored.empty() || difference.present.empty()) continue;
     texts.push_back(
         fmt::format("{} is {} in the checkpoint and {} here", difference.name, difference.stored, difference.present));

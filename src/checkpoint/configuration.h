@@ -1,4 +1,4 @@
-// The configuration in a checkpoint: the model that it says, and whether that is the present one.
+// The configuration in a checkpoint: which model it describes, and whether that is the present one.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace megalith {
 
-// The model of a checkpoint from what it stores: its architecture, and from its configuration what weights do not
-// depend on.
+// A checkpoint's model: its stored architecture, and from the stored configuration the options that do not change
+// weights.
 ModelConfig model_config_of(const Configuration& architecture, const Configuration& configuration);
 
 // UserError that names every field that differs. `where` is the checkpoint's folder. Without a stored architecture

@@ -36,7 +36,7 @@ void add_entry(StoredModel& model, std::string_view key, const std::string& name
   }
 }
 
-// Under its canonical name; one with scales is decoded, to the dtype of what DeepSeek's files leave unquantised.
+// Adds it under its canonical name. A matrix with scales is decoded to bf16, which DeepSeek's other tensors have.
 void add_hf_entry(StoredModel& model, const std::string& name, const TensorStore& store, std::string_view stored_name) {
   const TensorStore::Entry& entry = *store.find(stored_name);
   if (entry.scales.empty()) return add_entry(model, kModelKey, name, entry);
@@ -92,7 +92,7 @@ StoredModel open_stored_hf(const std::filesystem::path& folder) {
   ModelConfig recorded = read.config;
   model.state.configuration = configuration_of(OptionSet(recorded));
 
-  // A model without storage says which tensors there must be, and by which other names they may go.
+  // A model without storage tells which tensors there must be, and which other names they may have.
   const Groups groups = Groups::single();
   LayerContext context;
   context.groups = &groups;

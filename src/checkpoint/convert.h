@@ -1,6 +1,6 @@
 // Stored models as the states that writers take, so that one form becomes another without a model being built: what is
 // stored stays in its files, is mapped, and is written block by block. Memory is bounded by a block, however large the
-// model; mapped pages are the system's to drop. Block-scaled FP8 matrices alone are decoded into memory, as bf16.
+// model; the system may drop mapped pages. Only block-scaled FP8 matrices are decoded into memory, as bf16.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct StoredModel {
 // UserError when there is none.
 StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log);
 
-// Under canonical names: what a tied copy or an old version's buffer repeats is left out. UserError that lists what is
-// missing, misshaped or unexpected. The state is of iteration 0, without optimizer.
+// Tensors have canonical names; tied copies and the buffers of old versions are left out. UserError that lists what is
+// missing, misshaped or unexpected. The state is that of iteration 0, without an optimizer.
 StoredModel open_stored_hf(const std::filesystem::path& folder);
 
 }  // namespace megalith

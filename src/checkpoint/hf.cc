@@ -67,7 +67,7 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
     }
     fit = compare_with_store(weights->store, views);
   });
-  // A rank sees only its own stage: what no rank wants is unexpected.
+  // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
   std::set<std::string> used;
   for (const std::string& names :
        gather_texts(world, fmt::format("{}\n", fmt::join(fit.used, "\n")), "load_hf names")) {

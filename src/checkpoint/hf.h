@@ -16,19 +16,19 @@
 
 namespace megalith {
 
-// Fills the tensors (of key "model") from DIR/model.safetensors or its shards; dtypes are converted, block-scaled FP8
-// matrices decoded, padding becomes zero. A tied lm_head.weight may be there or not, what HfWeights::may_be_unused()
-// allows is passed over. UserError, before
-// anything is changed, that lists every missing, misshaped and unexpected tensor. Collective over the world.
+// Fills the tensors (of key "model") from DIR/model.safetensors or its shards. Dtypes are converted, block-scaled FP8
+// matrices decoded, padding becomes zero. A tied lm_head.weight may be absent, and tensors that
+// HfWeights::may_be_unused() allows are skipped. UserError, before anything is changed, that lists every missing,
+// misshaped and unexpected tensor. Collective over the world.
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups);
 
-// The tensors of a folder as its config.json, if there is one, says to read them.
+// The tensors of a folder, read as its config.json says if there is one.
 struct HfWeights {
   TensorStore store;                           // decodes what quantization_config says
   std::vector<std::string> prediction_layers;  // "model.layers.61.": behind the decoder's (num_nextn_predict_layers)
 
-  // Whether a tensor may be there that no parameter wants: a buffer that versions of transformers saved although it
-  // follows from the configuration, or a part of a multi-token prediction layer, which transformers passes over too.
+  // Whether a tensor that no parameter wants may be there: a buffer that versions of transformers saved although it
+  // follows from the configuration, or a part of a multi-token prediction layer, which transformers ignores too.
   bool may_be_unused(std::string_view name) const;
 };
 

@@ -1,4 +1,4 @@
-// checkpoint.json: everything about a checkpoint but the tensors' bytes.
+// checkpoint.json: everything about a checkpoint except the tensors' bytes.
 //
 // A checkpoint folder holds safetensors files of one state each (model.safetensors, exp_avg.safetensors, …; with
 // several ranks one for each that has something to write: model-00003-of-00008.safetensors) and this file, which lists
@@ -48,7 +48,7 @@ struct Manifest {
   std::string checksum;  // of the document; set by reading and by writing
 };
 
-// One chunk alone, for the exchange between ranks.
+// A single chunk, for the exchange between ranks.
 Json chunk_to_json(const StoredChunk& chunk);
 StoredChunk chunk_from_json(const Json& json, const std::string& where);
 

@@ -36,7 +36,7 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
   size_t found_at = tensors.size();
   for (int i = 0; i < kNumAxes; ++i) {
     const auto axis = static_cast<Axis>(i);
-    // Along pp there is a tied embedding alone, on the two ends.
+    // Along pp only a tied embedding has replicas, on the two ends.
     const Groups::Pointer& group = axis == Axis::kPp ? groups.embedding : groups.of(axis);
     if (!group || group->size() == 1) continue;
     std::vector<size_t> shared;
@@ -64,7 +64,7 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
     }
   }
   constexpr std::string_view kDifferences = "differences of replicas";
-  // All hear of the first one, or some would go on.
+  // Every rank learns of the first difference; otherwise some would go on.
   Json report;
   if (found) {
     report = {{"at", found_at},

@@ -1,4 +1,4 @@
-// What a run starts from: the options' way through checkpoints to the state that is loaded.
+// What a run starts from: finds the checkpoint that the options name, and loads it.
 #pragma once
 
 #include <filesystem>
@@ -15,15 +15,15 @@ namespace megalith {
 
 struct Resumed {
   std::filesystem::path folder;                      // of the checkpoint
-  bool is_finetune = false;                          // weights alone: counters start at zero
+  bool is_finetune = false;                          // only weights: counters start at zero
   bool has_optimizer = false;                        // optimizer states were loaded
   std::vector<ConfigurationDifference> differences;  // between its configuration and the present one
 };
 
-// Looks where `load` says, then where `pretrained_checkpoint` says, verifies what it finds, loads it into `state`
-// (whose TrainState keeps its present values after finetune) and tells what it did. Nothing when there is no
-// checkpoint: the run starts afresh, or from load_hf, which is the caller's to load before (a checkpoint in `load` wins
-// over it). UserError with exit_on_missing_checkpoint. Collective over the world.
+// Looks in `load`, then in `pretrained_checkpoint`, verifies the checkpoint that it finds and loads it into `state`
+// (with finetune the TrainState keeps its present values). Returns nothing when there is no checkpoint: the run starts
+// afresh, or the caller loads load_hf, over which a checkpoint in `load` wins. UserError with
+// exit_on_missing_checkpoint. Collective over the world.
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
 

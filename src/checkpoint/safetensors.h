@@ -68,7 +68,7 @@ struct SafetensorsTensor {
   int64_t num_bytes = 0;
 };
 
-// A file opened for reading. The data is mapped: opening costs the header alone, and pages come in as they are read.
+// A file opened for reading. The data is mapped: opening reads only the header, and pages come in as they are read.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);

@@ -1,7 +1,7 @@
 // Canonical tensors in files, whole or in boxes, read by any box that is asked for.
 //
-// A Hugging Face folder holds each tensor whole; a native checkpoint holds the boxes that its ranks wrote. Who reads
-// does not see the difference: a read is the intersection of the wanted box with the boxes there are.
+// A Hugging Face folder holds each tensor whole; a native checkpoint holds the boxes that its ranks wrote. A reader
+// need not know which: it names the box that it wants, and gets it from the boxes that are there.
 #pragma once
 
 #include <filesystem>
@@ -29,8 +29,8 @@ class TensorStore {
     std::vector<int64_t> shape;
     SafetensorsDtype dtype = SafetensorsDtype::kF32;
     std::vector<Part> parts;
-    // Of a matrix that is stored with a scale for each block of elements: their tensor, and the blocks' rows and
-    // columns. Empty for most.
+    // For a matrix that is stored with a scale for each block of elements: the tensor with the scales, and the blocks'
+    // rows and columns. Empty for most.
     std::string scales = {};
     std::vector<int64_t> block = {};
   };

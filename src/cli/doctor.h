@@ -1,4 +1,4 @@
-// The parts of `megalith doctor`: what is checked on a machine alone, and what the ranks check together.
+// The parts of `megalith doctor`: what each machine checks by itself, and what the ranks check together.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct DoctorCase {
   bool uses_gpu = false;
 };
 
-// Findings of devices, memory, versions, ports, shared memory, NUMA, limits, disk and environment, in this order. One
-// rank of each machine alone probes the disks.
+// Findings of devices, memory, versions, ports, shared memory, NUMA, limits, disk and environment, in this order. Only
+// one rank of each machine probes the disks.
 Findings check_environment(const DoctorCase& one);
 
 // What this rank's model and its training take, in bytes: weights, gradients and optimizer as the options shard them,
@@ -49,7 +49,7 @@ struct WorldReport {
   Findings findings;                 // of the topic "collectives"
   Findings shared;                   // own findings of all ranks that are warnings or errors, with who shares them
   std::vector<Bandwidth> bandwidth;  // empty when not measured
-  bool is_complete = false;          // the ranks met and nothing broke; else `findings` are this rank's alone
+  bool is_complete = false;          // the ranks met and nothing broke; else `findings` are only this rank's
 };
 
 // Meets the ranks, compares what they are and what they were asked, and runs the collectives.

@@ -20,7 +20,7 @@
 namespace megalith {
 namespace {
 
-// Long enough for a slow start; who waits for a rank that never comes wants to know.
+// Long enough for a slow start, and short enough to report a rank that never comes.
 constexpr double kMeetingTimeout_s = 120;
 
 void add_finding(Findings& findings, FindingLevel level, std::string check, std::string found,

@@ -1,4 +1,4 @@
-// What doctor checks on one machine; the checks themselves are in device/ and comm/, here they get their facts.
+// What doctor checks on one machine: gives the checks of verify/ the facts that device/ and launch/ read.
 #include <ATen/DeviceAccelerator.h>
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
@@ -44,8 +44,8 @@ VisibleDevices visible_devices(const TorchBuild& torch, const Launch& launch) {
   return visible;
 }
 
-// How many functions of operators run what on the device of a run: "37 own kernel", or "4 own kernel, 5 LibTorch, 28
-// reference".
+// How many functions of operators have which implementation on a run's device: "37 own kernel", or "4 own kernel, 5
+// LibTorch, 28 reference".
 std::string operators_text(bool uses_gpu) {
   const bool on_gpu = uses_gpu && accelerator_count() > 0;
   const at::Device device = on_gpu ? at::Device(*at::accelerator::getAccelerator(/*checked=*/true), 0) : at::kCPU;

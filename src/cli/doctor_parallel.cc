@@ -19,7 +19,7 @@ constexpr const char* kDoctorParallelUsage =
     "Compares losses, gradients and parameters of the configured parallel layout, at toy width, with one rank's.\n"
     "The options are those of megalith train; --dry_run_world_size N says how many ranks the run will have.";
 
-// As threads on few cores; what is larger is cut, and said.
+// The most ranks that run as threads of this process; a larger world is made smaller, and the report says so.
 constexpr int64_t kMostThreadRanks = 32;
 constexpr double kQuiet_s = 2;  // what takes less needs no sign of life
 

@@ -17,7 +17,7 @@
 namespace megalith {
 namespace {
 
-// Of a run that hangs: whoever reads our output may have stopped too.
+// How long the last message of a run that hangs may take: the reader of our output may have stopped too.
 constexpr auto kLastWordsPatience = std::chrono::seconds(2);
 
 // The main thread sits in a collective and will not come back, so nobody can be asked to clean up.

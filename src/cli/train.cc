@@ -20,7 +20,7 @@ namespace megalith {
 namespace {
 
 // A run that is asked to stop does so at its next step boundary, after a checkpoint; the first boundary lies before the
-// first step. While it still waits for the other ranks nobody can be agreed with: if they do not come soon, it ends.
+// first step. While it still waits for the other ranks it cannot agree with them: if they do not come soon, it ends.
 constexpr unsigned kMeetingGrace_s = 5;  // launchers kill after some thirty
 
 // A signal handler can reach nothing else.

@@ -22,8 +22,8 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // A record that does not fit (a full disk) is dropped: what was written of it is taken back, and the first time there
-  // is a warning, "metrics_file run.jsonl: the line of iteration 3 was not written: …".
+  // A record that cannot be written whole (a full disk) is dropped: the part that was written is cut off again, and the
+  // first one is warned of, "metrics_file run.jsonl: the line of iteration 3 was not written: …".
   void append(std::string_view record, std::string_view what);
 
   const std::filesystem::path& path() const { return path_; }

@@ -1,5 +1,5 @@
-// A picture or a page of a run, written anew while it goes on. One that cannot be written costs a warning and nothing
-// else: the run and its other records go on, and the next attempt may succeed.
+// A picture or a page of a run, written again and again while the run goes on. When one cannot be written there is only
+// a warning: the run and its other records go on, and the next attempt may succeed.
 #pragma once
 
 #include <filesystem>
@@ -19,7 +19,7 @@ class DrawnFile {
   // option  whose file it is: "page_file"
   DrawnFile(std::filesystem::path path, std::string option, Logger& log, SecondsClock clock = steady_seconds);
 
-  // Whole or not at all. The first failure of the run is said, the others are not.
+  // Writes the file whole or not at all. Only the first failure of the run is reported.
   void write(const std::function<std::string()>& render);
   // Since the last attempt, or since construction.
   double since_written_s() const { return clock_() - written_at_s_; }

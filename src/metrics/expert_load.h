@@ -18,7 +18,7 @@ struct ExpertLoad {
   std::vector<int64_t> tokens;
   std::optional<int64_t> num_dropped;  // of these choices, for want of capacity; unset where there is no limit
 
-  // The most and the least that an expert has, over the mean of them all; 0 without any tokens.
+  // The most, and the least, tokens of an expert, divided by the mean of all; 0 without any tokens.
   double max_over_mean() const;
   double min_over_mean() const;
 };
@@ -29,7 +29,7 @@ std::vector<ExpertLoad> expert_loads_of(const std::vector<ObservedValues>& obser
 // The most over all layers; 0 without any.
 double max_over_mean(const std::vector<ExpertLoad>& loads);
 
-// Of all layers' choices, the part that was dropped; unset when no layer has a limit.
+// The share of all layers' choices that was dropped; unset when no layer has a limit.
 std::optional<double> dropped_share(const std::vector<ExpertLoad>& loads);
 
 // The sum over a number of steps.

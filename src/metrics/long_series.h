@@ -1,6 +1,6 @@
 // A curve of any length in bounded memory, for drawing. Neighbouring points share a bin; when there are too many bins,
-// every two become one. A bin keeps its lowest and its highest point, so that no spike is lost however long the run is,
-// one value that is no number, and the mean.
+// every two become one. A bin keeps its mean, one value that is not a number, and its lowest and highest point, so that
+// no spike is lost however long the run is.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ class LongSeries {
   double least_;
 };
 
-// Of the losses of evaluations, which are fewer and drawn with markers.
+// A series for the losses of evaluations, which are fewer and drawn with markers.
 LongSeries evaluation_series(std::string set);
 
 // "of every 8 steps the lowest and the highest are drawn"; "" when all are. `what` is the plural of what a point is.

@@ -1,6 +1,6 @@
 // loss_plot_file: the training loss and the losses of the evaluations, as a picture that is written anew after
-// evaluations (not more often than every two seconds) and at the end. Of a long run it draws the lowest and the highest
-// of every few steps, and says so.
+// evaluations (not more often than every two seconds) and at the end. For a long run it draws the lowest and the
+// highest of every few steps, and says so.
 #pragma once
 
 #include <filesystem>

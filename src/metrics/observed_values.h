@@ -1,4 +1,4 @@
-// Numbers that a model told of a step, by name, as the trainer hands them on without knowing what they mean.
+// Numbers by which a model reports on a step, each with a name. The trainer need not know what they mean.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ LongSeries& series_of(std::vector<LongSeries>& all, const LongSeries& fresh) {
   return *one;
 }
 
-// With six digits, which are more than a pixel shows.
+// Rounds to six digits, which are more than a pixel shows.
 Json short_number(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::stod(fmt::format("{:.6g}", value));
@@ -268,7 +268,7 @@ std::string RunPageSink::samples() const {
       all > samples_.size() ? fmt::format(" <small>(the last {} of {})</small>", samples_.size(), all) : "", text);
 }
 
-// That not every step is drawn, where that is so.
+// The note that not every step is drawn, when that is so.
 std::string RunPageSink::thinning() const {
   std::string text = thinning_note(learning_rate_, "steps");
   for (const LongSeries& one : validation_) {
@@ -295,7 +295,7 @@ std::string RunPageSink::render() const {
   const std::string title = escape_html(settings_.title);
   std::string page = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
   if (!has_ended_) page += "<meta http-equiv=\"refresh\" content=\"15\">\n";
-  // The browser itself holds the page to its promise that it loads nothing.
+  // The browser itself makes sure that the page loads nothing.
   page += fmt::format(
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src 'unsafe-inline'; img-src data:\">\n"

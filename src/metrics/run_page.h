@@ -3,9 +3,9 @@
 // reader's system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to
 // install.
 //
-// It tells what this process has seen: the page of a resumed run begins where it was resumed. While the run goes on the
-// page reloads itself. Neither the page nor what is kept for it grows with the run: of a long one the lowest and the
-// highest of every few steps are drawn, and their mean, and the page says of how many.
+// It shows what this process has seen: the page of a resumed run begins where it was resumed. While the run goes on the
+// page reloads itself. Neither the page nor the memory kept for it grows with the run: for a long run it draws the
+// lowest, the highest and the mean of every few steps, and says of how many.
 #pragma once
 
 #include <deque>
@@ -31,7 +31,7 @@ struct RunPageSettings {
   std::string title;          // "llama, 12.6 M parameters"
   std::string subtitle;       // "global batch 32 × 256 tokens, bf16"
   std::string configuration;  // as YAML; may be empty
-  // Seconds that lie between two pages at least: after an evaluation, and after a step.
+  // The least number of seconds between two pages: after an evaluation, and after a step.
   double evaluation_every_s = 2, step_every_s = 10;
   SecondsClock clock = steady_seconds;
 };

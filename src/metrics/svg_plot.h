@@ -12,7 +12,7 @@ struct PlotSeries {
   std::vector<double> x, y;  // the same length; points that are not finite interrupt the line
   bool has_markers = false;  // a dot at every point: for series of few points
   bool is_noisy = false;     // drawn pale, with a running mean on top
-  // What the running mean is of when x and y are not all points: means of neighbouring ones, of the same length.
+  // When x and y are not all points, the running mean is taken of these: means of neighbouring points, of one length.
   std::vector<double> mean_x = {}, mean_y = {};
 };
 

@@ -12,8 +12,8 @@ namespace megalith {
 
 class Logger;
 
-// Put it behind the sinks that print, which take the line away. Does nothing where there is no terminal. The time left
-// counts what passes between steps (evaluation, checkpoints) too; the first step of the run is left out of it.
+// Put it behind the sinks that print, because they remove the line. Does nothing where there is no terminal. The time
+// left includes what passes between steps (evaluation, checkpoints); the run's first step does not count.
 class TrainingProgress : public MetricsSink {
  public:
   explicit TrainingProgress(Logger& log) : log_(log) {}

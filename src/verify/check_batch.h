@@ -1,5 +1,5 @@
-// Random batches on which a layout is compared with one rank: few tokens, each of which counts differently, so that one
-// lost, doubled or read by the wrong rank shows.
+// Random batches on which a layout is compared with one rank. There are few tokens and each has another weight, so the
+// result changes when one is lost, counted twice or read by the wrong rank.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace megalith {
 
-// A document of every row, counted from 0, whose tokens and labels are drawn by themselves, and which silence() makes
-// carry no loss.
+// One document of every row (`index` counts from 0). Its tokens and labels are drawn by themselves, with another
+// `draw` other ones. After silence() it carries no loss.
 struct SilentDocument {
   int index = 0, draw = 0;
   auto operator<=>(const SilentDocument&) const = default;
@@ -25,7 +25,7 @@ struct CheckBatchShape {
 };
 
 // The global batch of a step, counted from 0; a function of its arguments. Loss weights are 0, 1/4, … 1: samples differ
-// in their numbers of valid tokens, and of four or more one has none.
+// in their numbers of valid tokens, and when there are four or more samples, one has none.
 Batch make_check_batch(const CheckBatchShape& shape, int step);
 
 // No token of the document has a loss. For whole rows in which the task has drawn.

@@ -46,9 +46,9 @@ at::Tensor summands(const at::Tensor& index, int64_t salt) {
   return index.mul(37).add(salt * 17).remainder(kSummandModulus).add(1);
 }
 
-// What rank `rank` brings to a reduction of `index.numel()` elements, as int64. Of a sum, two ranks bring an element
-// and the others 0: it is exact in bf16 in any order, and each rank is missed somewhere. The second is negative now and
-// then, so a sum is no maximum.
+// What rank `rank` brings to a reduction of `index.numel()` elements, as int64. In a sum only two ranks bring a number
+// other than 0 to each element, so it is exact in bf16 in any order, and a rank that is left out changes some elements.
+// The second number is sometimes negative, so that a maximum in place of the sum is noticed.
 at::Tensor contribution(const at::Tensor& index, ReduceOp op, int rank, int size) {
   const at::Tensor is_first = index.remainder(size).eq(rank), is_second = index.add(1).remainder(size).eq(rank);
   if (op == ReduceOp::kSum || op == ReduceOp::kAvg) {
@@ -60,7 +60,7 @@ at::Tensor contribution(const at::Tensor& index, ReduceOp op, int rank, int size
   return op == ReduceOp::kMax ? wins : wins.neg();
 }
 
-// What all of them make of it; averages in float64.
+// The result of these contributions; averages in float64.
 at::Tensor expected_reduction(const at::Tensor& index, ReduceOp op, int size) {
   if (op == ReduceOp::kMax) return summands(index, 3);
   if (op == ReduceOp::kMin) return summands(index, 3).neg();
@@ -129,7 +129,7 @@ at::Tensor to_device(const Group& group, const at::Tensor& values, at::ScalarTyp
 }
 
 at::Tensor room(const Group& group, int64_t count, at::ScalarType type) {
-  // No value that is expected, so what does not come is seen.
+  // This value is never expected, so an element that does not arrive is noticed.
   return at::full({count}, -1000, at::TensorOptions().dtype(type).device(group.device()));
 }
 
@@ -204,7 +204,7 @@ void check_send_receive(Group& group, int64_t count, at::ScalarType type, Outcom
   result.compare(from_next, message(count, next, 2, type), "ring backward");
 }
 
-// One of the kinds that a table has, on tensors that exist: what is timed.
+// The collective that is timed, for one column of the table, on tensors that exist already.
 std::function<void()> timed_collective(Group& group, CollectiveKind kind, int64_t bytes) {
   const auto options = at::TensorOptions().dtype(at::kFloat).device(group.device());
   const int64_t count = bytes / 4, part = count / group.size();

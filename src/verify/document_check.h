@@ -16,7 +16,7 @@
 
 namespace megalith {
 
-// Turns off what couples all tokens on purpose: losses of balance, Sinkhorn's assignment, capacities of experts.
+// Turns off what makes tokens depend on one another by design: losses of balance, Sinkhorn's assignment, capacities.
 void uncouple_tokens(ModelConfig& config);
 
 // What differs between the losses, gradient norms and gradients of two runs of one rank, in one line; or nothing.

@@ -1,8 +1,8 @@
 // Whether a run that is spread over ranks is the run of one rank: losses, gradient norms, the gradient and the final
 // value of every parameter, gathered by canonical name and compared element by element.
 //
-// What runs is what the trainer runs: its model, data parallelism, optimizer and step. The layout tests and
-// `megalith doctor --parallel` (train/parallel_check.h) share this file.
+// It runs what the trainer runs: its model, data parallelism, optimizer and step. The layout tests and
+// `megalith doctor --parallel` (parallel_check.h) share this file.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,9 +61,9 @@ struct CheckRun {
 RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups& groups, at::Device device,
                       const CheckRun& run);
 
-// Differences are relative to the largest element of each tensor; where that is below `floor` times the largest of all
-// of its kind, to this. A gradient that vanishes by mathematics, such as that of a key's bias without rotary positions,
-// is rounding errors alone, of the size of the others' rounding errors.
+// Differences are relative to the largest element of each tensor, but at least to `floor` times the largest element of
+// all tensors of its kind. A gradient that is zero by mathematics, such as that of a key's bias without rotary
+// positions, has only rounding errors, which are as large as those of the other tensors.
 struct CheckTolerance {
   double relative = 1e-9, floor = 0;
 };
@@ -83,8 +83,8 @@ struct Comparison {
 Comparison compare_with_one_rank(std::span<const RankOutcome> ranks, int first_rank, const RankOutcome& expected,
                                  const CheckTolerance& tolerance, const RankOutcome* held_by_all = nullptr);
 
-// The expert biases of a run against their rule, apart from the code that moves them: an expert with more tokens than
-// the mean sinks, one with fewer rises, by `rate`. One rank and many would share a wrong sign. Empty, or what is wrong.
+// Checks the moves of expert biases against their rule, written here once more: the bias of an expert with more tokens
+// than the mean falls by `rate`, with fewer it rises. (One rank and many would share a wrong sign.) "" when right.
 std::string find_wrong_bias_move(const RankOutcome& outcome, double rate);
 
 }  // namespace megalith

@@ -61,7 +61,7 @@ std::string device_list_text(const std::vector<GpuFacts::Device>& devices) {
   return join(parts, "; ");
 }
 
-// What the driver shows and the build cannot use.
+// GPUs that the driver shows but this build of LibTorch cannot use.
 void add_unused_gpus(const GpuFacts& gpus, const VisibleDevices& visible, TopicFindings& all) {
   const bool has_match = (gpus.has_nvidia && visible.flavour == "CUDA") || (gpus.has_amd && visible.flavour == "ROCm");
   if ((!gpus.has_nvidia && !gpus.has_amd) || has_match) return;
@@ -275,7 +275,7 @@ Findings check_rdma(std::span<const RdmaPort> ports, const MachineUse& use) {
     if (port.is_active()) {
       all.ok(name, text);
     } else {
-      // A second port without a cable is usual; none that works is not.
+      // A second port without a cable is usual, but one port should work.
       all.add(has_active ? FindingLevel::kNote : FindingLevel::kWarning, name, text,
               has_active ? "" : "see the cable and the driver (ibstat), or set NCCL_IB_DISABLE=1");
     }

@@ -1,4 +1,4 @@
-// Whether this machine is fit for a run: what machine.h has read, judged. Every check is a pure function from facts to
+// Whether this machine is fit for a run: judges what machine.h has read. Every check is a pure function from facts to
 // findings.
 //
 // Source of the demands: the guides of ROCm's Megatron-LM, Primus and CVS (NUMA balancing off, --shm-size, RDMA

@@ -79,9 +79,9 @@ std::string reachable_address(const HostNetwork& host) {
   return "";
 }
 
-// What the environment names of interfaces, for a run that does not exist yet: on this machine, and with others.
+// Checks the interfaces that the environment names, for a later run: on this machine, and over several machines.
 void add_variables(bool uses_gpus, const EnvironmentMap& environment, const HostNetwork& host, NetworkFindings& all) {
-  const Launch alone{.master_address = "127.0.0.1"};
+  const Launch here{.master_address = "127.0.0.1"};
   Launch with_others{.world_size = 2};
   with_others.master_address = reachable_address(host);
   for (const bool is_for_gpus : {uses_gpus, !uses_gpus}) {
@@ -89,7 +89,7 @@ void add_variables(bool uses_gpus, const EnvironmentMap& environment, const Host
     const auto errors = [&](const Launch& launch) {
       return errors_of([&] { choose_network(launch, is_for_gpus, environment, host); });
     };
-    for (const UserError& error : errors(alone)) {
+    for (const UserError& error : errors(here)) {
       // Looking up the loopback address cannot fail for another reason than the variables.
       all.add(level, "variables", error.message(), error.remedy());
     }
@@ -135,7 +135,7 @@ Findings check_network(const Launch& launch, bool uses_gpus, const EnvironmentMa
     }
   }
   NetworkChoice choice;
-  // Alone, the variables have been judged already.
+  // Without a launcher the variables have been judged already.
   const EnvironmentMap none;
   const std::vector<UserError> errors =
       errors_of([&] { choice = choose_network(meeting, uses_gpus, is_alone ? none : environment, host); });

@@ -29,7 +29,7 @@ constexpr CheckTolerance kConfiguredTolerance = {.relative = 1e-4, .floor = 1e-2
 
 constexpr size_t kMostNames = 10;
 
-// Norms' weights start as ones and biases as zeros, which would hide one in the place of another.
+// Norms' weights start as ones and biases as zeros: with these values, one in the place of another would go unnoticed.
 void vary_vectors(DataParallel& data, uint64_t seed) {
   for (const OwnedPart& part : data.model_parts()) {
     for (const PieceView& view : piece_views(part.parameter->placement(), part.model, part.range)) {
@@ -149,7 +149,7 @@ std::string ParallelCheck::find_touching(const ToyConfig& toy, const CheckHooks&
 const RankOutcome& ParallelCheck::one_rank(Pass& pass, at::Device device) {
   if (!pass.one_rank) {
     if (say_) say_(fmt::format("{}: one rank", pass.name));
-    const SingleThreadedScope one_thread;  // tensors are tiny, and other threads would be waited for
+    const SingleThreadedScope one_thread;  // tensors are tiny: waiting for other threads would cost more than it gains
     Groups groups = Groups::single();
     pass.one_rank = run_rank(*pass.toy.one_rank, groups, device, {});
     // Parameters after one step follow the gradient's sign, whatever its size: they are for float64.

@@ -16,7 +16,7 @@
 
 namespace megalith {
 
-// For tests: where a mistake is put into the run over ranks; the run on one rank has none. Every member may be empty.
+// For tests: puts a mistake into the run over ranks, but not into the run on one rank. Every member may be empty.
 struct CheckHooks {
   std::function<void(Groups& groups)> change_groups;                     // before the model is built
   std::function<void(Model& chunk, const Groups& groups)> change_model;  // of every chunk, before weights are drawn
@@ -60,7 +60,7 @@ class ParallelCheck {
   const RankOutcome& one_rank(Pass& pass, at::Device device);
   // Whether no rank has found anything; otherwise every rank has a text.
   static bool agree_on(std::string& failure, const std::string& where, Group& world);
-  // Of one pass of documents_; on threads, or as a rank of `groups`.
+  // Runs the check of one pass of documents_; on threads, or as a rank of `groups`.
   std::string find_touching(const ToyConfig& toy, const CheckHooks& hooks, Groups* groups, at::Device device) const;
   std::string judge(const Pass& pass, const Comparison& found, const std::string& why) const;
 

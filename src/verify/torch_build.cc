@@ -38,7 +38,7 @@ TorchBuild parse_torch_config(std::string_view text) {
   };
   build.flavour = is_on("USE_ROCM=") ? "ROCm" : is_on("USE_CUDA=") ? "CUDA" : "CPU";
   build.has_gloo = is_on("USE_GLOO=");
-  // RCCL counts as NCCL, but older builds for AMD name theirs alone.
+  // RCCL counts as NCCL; older builds for AMD name only RCCL.
   build.has_nccl = is_on("USE_NCCL=") || is_on("USE_RCCL=");
   build.kernels = value_behind(text, "CPU capability usage: ");
   if (const std::string gcc = value_behind(text, "- GCC "); !gcc.empty()) build.compiler = "GCC " + gcc;

@@ -20,7 +20,7 @@ struct TorchBuild {
 // Reads the text of at::show_config(); `compiled` is left empty.
 TorchBuild parse_torch_config(std::string_view text);
 
-// Of this process.
+// The build that this process has loaded.
 TorchBuild torch_build();
 
 // Oldest and newest version that Megalith is tested with: "2.11", "2.13".

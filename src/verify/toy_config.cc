@@ -12,9 +12,9 @@
 namespace megalith {
 namespace {
 
-// Gradients of random weights are larger: clipping is always at work, so that a wrong norm shows in the parameters.
+// Gradients of random weights have a larger norm, so clipping always acts, and a wrong norm changes the parameters.
 constexpr double kClipGrad = 0.05;
-// Gradients that are rounding errors alone move nothing: 1e-18 over this.
+// A gradient of only rounding errors (1e-18) divided by this moves nothing.
 constexpr double kLeastAdamEps = 1e-8;
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 constexpr int64_t kShortestSequence = 7;
@@ -200,7 +200,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   }
   const int64_t num_stages = num_ranks * user.derived.pipeline.num_chunks, last = std::ssize(stages) - 1;
   for (int64_t i = 0; i < num_stages; ++i) {
-    // The ends stand for the ends.
+    // The toy's first and last stage stand for the person's first and last.
     const LayerRange& stage = stages[static_cast<size_t>((2 * i * last + num_stages - 1) / (2 * (num_stages - 1)))];
     const int64_t wanted = stage.count == 0 ? 0 : stage.count == shortest ? base : base + 1;
     const int64_t count = std::min(wanted, stage.count);

@@ -1,10 +1,10 @@
 // A person's configuration at toy width, on which its parallel layout can be compared with one rank within seconds.
 //
-// What decides how work and data are spread stays: parallel sizes (as far as the ranks of train/toy_world.h go), kinds
-// and schedules, dispatchers, sharding, overlap, recomputation; so do the parts of the model and dropout. What costs
-// time shrinks: widths, layers, sequences, vocabulary, batch. Sizes are awkward on purpose, so that a wrong order or a
+// It keeps what decides how work and data are spread: parallel sizes (as far as the ranks of toy_world.h go), kinds and
+// schedules, dispatchers, sharding, overlap, recomputation; also the parts of the model and dropout. It shrinks what
+// costs time: widths, layers, sequences, vocabulary, batch. Sizes are awkward on purpose, so that a wrong order or a
 // shifted slice shows: several heads on a key, a padded vocabulary, a width that no rank divides. Data, tokenizer,
-// checkpoints, schedules and sinks are not part of it.
+// checkpoints, the learning rate's curve and sinks are not part of it.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ struct ToyLayers {
   std::vector<int64_t> sources;  // for each layer of the toy, the person's that it stands for; ascending
   std::string pipeline_layout;   // pipeline_model_parallel_layout; empty without a pipeline
 };
-// Each stage has a layer, two where the person's has more than the shortest; twice that where recomputation cuts a
-// stage's layers in groups or takes some of them alone.
+// Each stage has one layer, or two when the person's stage has more than the shortest one has; twice as many when
+// recomputation cuts a stage's layers into groups or recomputes only some of them.
 ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world);
 
 enum class ToyPrecision {

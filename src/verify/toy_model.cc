@@ -64,8 +64,8 @@ void shrink_router(int64_t ep, const ModelConfig& user, ModelConfig& model) {
   int64_t quantum = ep, least = 8;
   model.moe_router_topk = std::min<int64_t>(user.moe_router_topk, 2);
   if (user.moe_router_num_groups.value_or(1) > 1) {
-    // Groups of four, a token's experts a half of those that are open to it. Where a group is judged by several of its
-    // experts, it is by two.
+    // At most four groups of at least four experts each; a token takes one or two experts of each group that is open to
+    // it.
     const int64_t groups = std::min<int64_t>(*user.moe_router_num_groups, 4);
     const int64_t open = std::min<int64_t>(*user.moe_router_group_topk, groups > 2 ? 2 : 1);
     model.moe_router_num_groups = groups;

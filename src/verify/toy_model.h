@@ -1,4 +1,4 @@
-// A person's architecture at toy width; part of train/toy_config.h.
+// A person's architecture at toy width; part of toy_config.h.
 #pragma once
 
 #include <cstdint>

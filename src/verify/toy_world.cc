@@ -30,7 +30,7 @@ int64_t smallest_prime_factor(int64_t value) {
   return value;
 }
 
-// Of data-parallel ranks in so many parts, two stand for more: parts, and ranks of each. 0 ranks: not known.
+// How many data-parallel ranks stay: two parts stand for more parts, and two ranks for more in a part. 0: not known.
 int64_t replicas_to_keep(int64_t ranks, int64_t parts) {
   const int64_t kept_parts = std::min<int64_t>(parts, 2);
   return ranks == parts ? kept_parts : 2 * kept_parts;

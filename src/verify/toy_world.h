@@ -19,9 +19,9 @@ struct ToyWorld {
 };
 
 // Tensor, context, pipeline and expert parallelism stay as they are while the ranks suffice; otherwise the largest of
-// them shrinks, by its smallest prime factor at a time. Of data parallelism two ranks stay, times two where it is
-// divided into parts (num_distributed_optimizer_instances), and as many more as experts need to be spread as asked for
-// with two replicas of each. An axis that is larger than one stays larger than one as long as that is possible.
+// them shrinks, by its smallest prime factor at a time. Data parallelism keeps two ranks, or four where it is divided
+// into parts (num_distributed_optimizer_instances), and more where experts need them to be spread as asked for with two
+// replicas of each. An axis that is larger than one stays larger than one as long as that is possible.
 //
 // world_size  of the run, which fits the options; unset: not known, and data parallelism is taken to be there
 ToyWorld make_toy_world(const ParallelOptions& options, std::optional<int64_t> world_size, int64_t most_ranks);

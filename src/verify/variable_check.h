@@ -1,4 +1,4 @@
-// Environment variables that libraries below us read, and what those that are set will do to a run.
+// Environment variables that the libraries below us read, and how those that are set affect a run.
 #pragma once
 
 #include "config/yaml_document.h"
