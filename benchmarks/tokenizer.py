@@ -2,8 +2,8 @@
 
 The two take turns, several rounds, on the same documents, so that what else the machine does falls on both. The vocabulary is the
 tokenizer.model of the package llama-models, for the library written as tokenizer.json with its merges. Ids are compared first. The
-text is the King James Bible where the Debian package bible-kjv is installed, and one made of English words; times are of encoding
-alone, without reading files or writing ids; the library's fastest call, encode_batch_fast, is used.
+text is the King James Bible where the Debian package bible-kjv is installed, and one made of English words; times are only
+of encoding, without reading files or writing ids; the library's fastest call, encode_batch_fast, is used.
 
 usage: tokenizer.py --program build/megalith [--rounds 7] [--output FILE.md]
 """

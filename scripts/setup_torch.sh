@@ -75,7 +75,7 @@ fi
 wanted=${wanted:-$default_version}
 "$here/make_venv.sh" "$venv" "$log"
 echo "torch: installing $wanted into $venv with pip (log: $log)"
-echo "  a large download: about 0.2 GB for a build for processors alone, 3 to 5 GB for one with CUDA."
+echo "  a large download: about 0.2 GB for a CPU-only build, 3 to 5 GB for one with CUDA."
 echo "  pip's own settings decide where it comes from (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, pip.conf); see docs/build.md"
 
 pip_install() {

@@ -49,7 +49,7 @@ if ! read_installed || [ "$cuda" = none ]; then
   [ "$free_gb" -ge "$needed_gb" ] ||
     fail "the CUDA build of torch needs $needed_gb GB while it is installed, and $venv has $free_gb GB" "free some disk"
   echo "torch: installing the CUDA build of $version into $venv with pip: 2.5 GB to fetch, 4.6 GB on disk (log: $log)"
-  # ===: an index may have a build for processors alone as $version+cpu, which == would prefer.
+  # ===: an index may have a CPU-only build as $version+cpu, which == would prefer.
   pip_install "torch===$version" || pip_install "torch==$version" ||
     fail "pip could not install torch $version (log: $log)" "check the network and pip's index settings"
   read_installed || fail "torch was installed, but $python does not find it" "remove $venv and try again"

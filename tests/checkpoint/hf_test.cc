@@ -184,7 +184,7 @@ TEST(Hf, TiedHeadMayBeOnDiskAndOldBuffersArePassedOver) {
   load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");
 
-  tensors.erase("model.embed_tokens.weight");  // the head alone, as some exporters leave it
+  tensors.erase("model.embed_tokens.weight");  // only the head stays, as some exporters leave it
   write_model(folder.path(), tensors);
   load_hf(folder.path(), model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");

@@ -43,7 +43,7 @@ TEST(SequenceShard, JoinsWhatItCuts) {
     }
     const at::Tensor stacked = at::stack(parts);
     EXPECT_TRUE(at::equal(zigzag_join(stacked), whole));
-    // Of a view with other strides, and into another dtype.
+    // The input may be a view with other strides, and the output may have another dtype.
     EXPECT_TRUE(at::equal(zigzag_join(stacked.narrow(3, 1, 2)), whole.narrow(2, 1, 2)));
     const at::Tensor cut = at::empty(stacked.sizes(), at::kDouble);
     zigzag_split(whole, cut);

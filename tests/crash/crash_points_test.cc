@@ -108,7 +108,7 @@ struct Variant {
   bool is_after;
   int seed = 0;
 };
-// What is lost is lost after a change as before the next one, so the losses are tried after it alone.
+// What is lost right after a change is lost right before the next one too, so losses are tried only after each change.
 const Variant kVariants[] = {{Loss::kNothing, false},
                              {Loss::kNothing, true},
                              {Loss::kUnsyncedBytes, true},

@@ -40,7 +40,7 @@ Target safetensors(const Scratch& scratch) {
     }
     require(sum == 0, "both views hold the same bytes");
   };
-  // The header alone, with the length that it then has.
+  // Only the header, with the length that it then has.
   target.mutate = [words = target.words](const std::string& input, Random& random) {
     size_t length = 0;
     for (size_t i = 8; i-- > 0;) length = length << 8 | (i < input.size() ? static_cast<uint8_t>(input[i]) : 0);

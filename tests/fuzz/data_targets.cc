@@ -139,7 +139,7 @@ Target index_cache(const Scratch& scratch) {
   target.mutate = [num_files = files.size()](const std::string& input, Random& random) {
     auto parts = divided(input, num_files);
     std::string& part = parts[below(num_files, random)];
-    // The values alone, so that the headers still fit.
+    // Only the values, so that the headers still fit.
     const size_t header = std::min<size_t>(part.size(), 128);
     std::string values = damaged_bytes(part.substr(header), {}, random);
     values.resize(part.size() - header);

@@ -6,7 +6,7 @@
 //
 // usage: fuzz_readers [--target NAME]… [--seconds S] [--seed N] [--input FILE] [--save FOLDER] [--list]
 //   --seconds  for each target
-//   --input    runs one target on this file alone: what a failure left
+//   --input    runs one target on only this file, which a failure left
 //   --save     where the input of a failure is written (the current folder)
 #include <fcntl.h>
 #include <fmt/format.h>

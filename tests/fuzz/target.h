@@ -41,7 +41,7 @@ struct Target {
   std::vector<std::string> seeds;  // good inputs
   std::vector<std::string> words;  // that belong to the format: damage may put them anywhere
   std::function<void(std::string_view input)> run;
-  // Changes that keep the form of the format (mutate.h); nothing: bytes alone are changed.
+  // Changes that keep the form of the format (mutate.h); nothing: only bytes are changed.
   std::function<std::string(const std::string& input, Random& random)> mutate;
 };
 

@@ -33,7 +33,7 @@ std::vector<Layout> expert_layouts() {
   TinyRun dropping_ends = dropping;
   dropping_ends.drop_policy = DropPolicy::kPosition;
 
-  // Experts alone over ranks that share the data.
+  // Only experts are spread over ranks that share the data.
   add({.dp = 2, .ep = 2}, mixtral);
   add({.dp = 2, .micro_batch = 2, .ep = 2, .dispatcher = "allgather"}, mixtral_all);
   add({.dp = 4, .ep = 4}, deepseek);

@@ -10,7 +10,7 @@ namespace {
 
 using namespace test;
 
-// Sequences shared by ranks in every way, alone and with the others.
+// Sequences shared by ranks in every way, by themselves and with the other axes.
 void add_context_parallel(std::vector<Layout>& list) {
   const auto add = [&](Layout layout, TinyRun task, int64_t sequence = 8) {
     task.sequence = sequence;
@@ -25,7 +25,7 @@ void add_context_parallel(std::vector<Layout>& list) {
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions selective{.recompute_granularity = "selective",
                                    .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
-  // Each kind alone.
+  // Each kind by itself.
   add({.cp = 2, .micro_batch = 8, .cp_comm_type = {"p2p"}}, plain);
   add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"p2p"}}, all);
   add({.cp = 3, .micro_batch = 4, .cp_comm_type = {"p2p"}}, qwen, 12);
@@ -75,7 +75,7 @@ void add_context_parallel(std::vector<Layout>& list) {
       all);
 }
 
-// Each dimension alone, pairs and triples; ranks 2 to 8.
+// Each dimension by itself, pairs and triples; ranks 2 to 8.
 std::vector<Layout> layouts() {
   std::vector<Layout> list;
   const auto add = [&](Layout layout, const TinyRun& task) {
@@ -88,11 +88,11 @@ std::vector<Layout> layouts() {
   const TinyRun twelve{.has_dropout = true, .global_batch = 12, .sequence = 7};
   const TinyRun many_heads{.has_dropout = true, .has_qkv_bias = true, .num_kv_heads = 8};
 
-  // One rank: accumulation alone.
+  // One rank: only accumulation.
   add({.micro_batch = 1}, plain);
   add({.micro_batch = 2}, all);
   add({.micro_batch = 3}, twelve);
-  // Tensor parallelism alone.
+  // Only tensor parallelism.
   add({.tp = 2, .micro_batch = 8}, plain);
   add({.tp = 4, .micro_batch = 8}, tied);
   add({.tp = 8, .micro_batch = 8}, many_heads);
@@ -107,7 +107,7 @@ std::vector<Layout> layouts() {
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 6}, twelve);
   add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 4}, qwen);
   add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, all);
-  // Data parallelism alone.
+  // Only data parallelism.
   add({.dp = 2, .micro_batch = 4}, plain);
   add({.dp = 4, .micro_batch = 1}, tied);
   add({.dp = 8, .micro_batch = 1}, dropout);
@@ -136,7 +136,7 @@ std::vector<Layout> layouts() {
   add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, all);
   add({.tp = 2, .dp = 4, .is_sequence_parallel = true, .micro_batch = 1, .data_parallel = fsdp()}, qwen);
   add({.dp = 4, .dp_replicate = 2, .micro_batch = 2, .data_parallel = fsdp()}, tied);
-  // Recomputation, alone and with the others.
+  // Recomputation, by itself and with the others.
   const auto full = [](std::string method, int64_t layers) {
     return RecomputeOptions{
         .recompute_granularity = "full", .recompute_method = std::move(method), .recompute_num_layers = layers};

@@ -274,10 +274,10 @@ void add_experts(std::vector<Mistake>& list) {
                          const std::function<void(Placement&, const Groups&)>& change) {
     list.push_back(placement(std::move(name), parameter, change));
   };
-  add("balance of experts: statistics of this rank's tokens alone", {Kind::kAllReduce, " balance"});
+  add("balance of experts: statistics of only this rank's tokens", {Kind::kAllReduce, " balance"});
   add("balance of experts: statistics averaged over the ranks", {Kind::kAllReduce, " balance", How::kAverage});
   add("capacity: own choices in place of the others'", {Kind::kAllGather, " choices"});
-  add("expert bias: moved by this rank's counts alone", {Kind::kAllReduce, "statistics of the step"});
+  add("expert bias: moved by only this rank's counts", {Kind::kAllReduce, "statistics of the step"});
   add("latent attention: gradient of the shared key not summed over tp", {Kind::kAllReduce, ".k_rope"});
   add("latent attention, sequence parallel: gradient of the shared key not summed", {Kind::kReduceScatter, ".k_rope"});
   add("latent attention, sequence parallel: shared key in the wrong order",

@@ -1,4 +1,4 @@
-// Pipelines of every schedule against a single rank, alone and with the other axes.
+// Pipelines of every schedule against a single rank, by themselves and with the other axes.
 #include <gtest/gtest.h>
 
 #include "layouts/layout.h"
@@ -34,7 +34,7 @@ std::vector<Layout> pipelines() {
   const RecomputeOptions selective{.recompute_granularity = "selective",
                                    .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
 
-  // Every schedule alone; fewer microbatches than stages as well.
+  // Every schedule by itself; fewer microbatches than stages as well.
   add({.pp = 2, .pipeline = algorithm("gpipe")}, all);
   add({.pp = 2}, plain);
   add({.pp = 2, .micro_batch = 8}, all);

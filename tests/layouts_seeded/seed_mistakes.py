@@ -257,7 +257,7 @@ MISTAKES = [
         [("return y + of_shared;", "return y + of_shared * (SEEDED ? tp_->size() : 1);")],
     ),
     (
-        "latent attention: gradient of the shared key of one head alone",
+        "latent attention: gradient of the shared key of only one head",
         "latent_attention.cc",
         [
             (

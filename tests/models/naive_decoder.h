@@ -23,8 +23,8 @@ at::Tensor naive_logits(const ModelConfig& config, const TensorMap& weights, con
 // Per-token losses (b, s), and sum over tokens of weight * loss.
 at::Tensor naive_token_losses(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input);
 
-// Of each prediction module, its depth from 1: the sum over tokens of weight * loss, labels and weights shifted with
-// it.
+// For each prediction module in order: the sum over tokens of weight * loss, with labels and weights shifted by the
+// module's depth, which counts from 1.
 std::vector<at::Tensor> naive_prediction_losses(const ModelConfig& config, const TensorMap& weights,
                                                 const NaiveInput& input);
 

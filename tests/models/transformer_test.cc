@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 
-// Of all parameters, of a model cut into these chunks; those of copies are summed.
+// The gradients of all parameters of a model cut into these chunks; a parameter's copies are summed.
 TensorMap gradients_of_chunks(const ModelConfig& config, const std::vector<UnitRange>& ranges, const TensorMap& weights,
                               const NaiveInput& batch) {
   const Groups groups = Groups::single();

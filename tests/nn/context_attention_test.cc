@@ -42,7 +42,7 @@ std::vector<Sharing> every_sharing() {
   return all;
 }
 
-// Of a whole sequence on one rank.
+// The inputs of attention for a whole sequence on one rank.
 struct Problem {
   std::string name;
   ops::AttentionMask mask;

@@ -1,4 +1,4 @@
-// A router as loops over tokens and experts in float64, written from the formulas alone; and its gradients, by autograd
+// A router as loops over tokens and experts in float64, written only from the formulas; and its gradients, by autograd
 // of the formulas in their plainest form.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Norms as layers, alone and with the residual addition before them: against ATen's operators, over tensor-parallel
+// Norms as layers, plain and with the residual addition before them: against ATen's operators, over tensor-parallel
 // ranks, and computed again.
 #include "nn/norm.h"
 

@@ -37,7 +37,7 @@ MoeSite experts_site(ops::ExpertActivation activation = {}) {
   return {.activation = activation};
 }
 
-// Of the tokens of all ranks.
+// The tokens of all ranks, and where each goes.
 struct RoutedTokens {
   std::string name;
   at::Tensor x, dy;    // (t, h)

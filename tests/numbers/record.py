@@ -152,7 +152,7 @@ def run_ranks(command, num_ranks, log):
 
 
 def checksums(folder):
-    """Of every file of tensors below the folder, by its path."""
+    """The checksum of every file of tensors below the folder, by its path."""
     files = sorted(folder.rglob("*.safetensors"))
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files}
 

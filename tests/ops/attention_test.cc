@@ -175,7 +175,7 @@ TEST_P(Attention, EveryMaskMatchesFloat64) {
   expect_all_match(shape, full(), "full");
   expect_all_match(shape, {.window = 9}, "causal window");
   expect_all_match(shape, {.is_causal = false, .window = 9}, "window on both sides");
-  expect_all_match(shape, {.window = 1}, "itself alone");
+  expect_all_match(shape, {.window = 1}, "only itself");
   expect_all_match(shape, {.query_documents = documents, .key_documents = documents}, "causal documents");
   expect_all_match(shape, {.is_causal = false, .query_documents = documents, .key_documents = documents}, "documents");
   expect_all_match(shape, {.is_causal = false, .key_lengths = lengths}, "key lengths");
@@ -266,7 +266,7 @@ TEST_P(Attention, NoKeysAtAllGiveZeros) {
 }
 
 // What ring attention does: each block of keys gives (out, lse); joined they are the whole, and with the whole's out
-// and lse each block can be differentiated alone.
+// and lse each block can be differentiated by itself.
 TEST_P(Attention, BlocksOfKeysAddUpToTheWhole) {
   at::manual_seed(8);
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16}) {

@@ -1,4 +1,4 @@
-// dropout: what is dropped depends on the key and the global position alone, bit for bit as core/philox.h says.
+// dropout: what is dropped depends only on the key and the global position, bit for bit as core/philox.h says.
 #include "ops/dropout/dropout.h"
 
 #include <gtest/gtest.h>

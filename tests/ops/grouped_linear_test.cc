@@ -166,7 +166,7 @@ TEST(GroupedLinear, NumbersDoNotDependOnThreadsNorOnOtherExperts) {
         EXPECT_TRUE(at::equal(result[i], results[0][i])) << c10::toString(dtype) << " result " << i;
       }
     }
-    // The last expert alone.
+    // Only the last expert.
     const Tensor alone = testing::tensor({0, 300}, at::kLong);
     EXPECT_TRUE(at::equal(grouped_linear_forward(x.narrow(0, 731, 300), w.narrow(0, 4, 1), alone),
                           results[0][0].narrow(0, 731, 300)))

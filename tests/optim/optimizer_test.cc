@@ -45,7 +45,7 @@ TEST(Optimizer, ReportsTheNormBeforeClipping) {
   EXPECT_NEAR(f.optimizer->step(0, 0).grad_norm, gradient_norm(2.0), 1e-5);
 }
 
-// AdamW's first step moves every element by lr whatever the gradient's size, so clipping shows in the moments alone.
+// AdamW's first step moves every element by lr whatever the gradient's size, so clipping shows only in the moments.
 TEST(Optimizer, ClippingScalesWhatTheMomentsSee) {
   Fixture clipped(at::kFloat, {.clip_grad = 1.0}), free(at::kFloat, {.clip_grad = 0});
   clipped.set_gradients(3.0);

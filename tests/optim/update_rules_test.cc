@@ -97,7 +97,7 @@ TEST(UpdateRules, MuonTakesMatricesAndAdamwTheRest) {
   EXPECT_EQ(Roles({}).optimizer->rules_text(), "AdamW 6");
   Roles narrow({.optimizer = OptimizerKind::kMuon}, at::kBFloat16);
   EXPECT_EQ(narrow.keys("matrix"), (std::vector<std::string>{"master", "momentum_buffer"}));
-  // What AdamW takes moves as if it were alone.
+  // AdamW's parameters move as if AdamW had all of them.
   Roles alone({});
   for (int step = 0; step < 3; ++step) {
     f.step(step);

@@ -1,4 +1,4 @@
-"""The comparison sees every part: each is dropped, swapped or bent once, for Megalith alone, and the logits differ."""
+"""The comparison sees every part: each is dropped, swapped or bent once, only for Megalith, and the logits differ."""
 
 import hf_models
 import pytest

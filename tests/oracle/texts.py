@@ -30,7 +30,7 @@ BROKEN = [b"\xff", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x92", b"\xc0\xaf", b
 
 
 def texts(count, seed=20):
-    """`count` texts, the same ones for a seed: kinds alone and mixed, joined with and without blanks, some of them long."""
+    """`count` texts, the same ones for a seed: kinds by themselves and mixed, joined with and without blanks, some of them long."""
     chance = random.Random(seed)
     kinds = list(WORDS)
     result = ["", " ", "a", " a", "a ", "\n"] + [word for kind in kinds for word in WORDS[kind]]

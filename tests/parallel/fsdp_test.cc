@@ -506,7 +506,7 @@ TEST(Fsdp, AModelThatNeverExistsWholeIsInitialisedAsAnyOther) {
     Fsdp fsdp(model->parameters(), model->blocks(), groups, {.device = *context.buffer_device});
     model->set_runner(fsdp.runner());
     fsdp.initialise(7);
-    // A root and no layer, or a layer alone: never more than the larger at a time.
+    // A root and no layer, or only a layer: never more than the larger at a time.
     EXPECT_LT(fsdp.memory().parameters.peak, fsdp.whole_parameter_bytes_bound() / 2);
 
     const auto expect_values = [&](double factor) {

@@ -224,8 +224,8 @@ TEST(ShardedGradBuffer, CopiesOfTheShardsAreReplicas) {
   });
 }
 
-// Experts are summed over edp alone, beside dense parameters that are summed over dp; norms under sequence parallelism
-// over tp besides, and stay replicas along it.
+// Experts are summed only over edp, and dense parameters beside them over dp; norms under sequence parallelism are
+// summed over tp too, and stay replicas along it.
 TEST(ShardedGradBuffer, EachParameterIsSummedOverItsOwnAxes) {
   const Mesh mesh({.tp = 2, .dp = 4, .etp = 1, .ep = 4});
   for (const bool is_sharded : {false, true}) {

@@ -107,7 +107,7 @@ def whole(program, tmp_path_factory):
 
 
 def measured_bytes(report, metrics):
-    """Of activations: what was stated, and the peak without what the weights take."""
+    """The bytes of activations: those stated, and the peak without what the weights take."""
     stated = stated_bytes(report)
     peak = max(line["memory_peak_bytes"] for line in read_metrics(metrics)[1:])
     return stated["activations"], peak - stated["parameters"] - stated["gradients"] - stated["optimizer"]

@@ -74,7 +74,7 @@ def assert_same_curve(found, expected):
 
 @pytest.fixture(scope="module")
 def alone(program, tmp_path_factory):
-    """Of each family, the curve of one process and its model in Hugging Face's form."""
+    """The curve of one process for each family, and its model in Hugging Face's form."""
     found = {}
     terms = {"mixtral": {"load_balancing_loss", "z_loss"}, "deepseek": {"seq_load_balancing_loss", "mtp_1_loss"}}
     for family in FAMILIES:
@@ -83,7 +83,7 @@ def alone(program, tmp_path_factory):
         lines = curve(folder)
         assert sorted(lines) == list(range(1, STEPS + 1)) and lines[STEPS]["lm_loss"] < lines[1]["lm_loss"]
         assert terms[family] < set(lines[1])
-        # Of DeepSeek-V3 the first layer is dense, and the prediction module has experts too: 128 tokens, two experts each.
+        # DeepSeek-V3's first layer is dense, and its prediction module has experts too: 128 tokens, two experts each.
         layers = {"mixtral": ["0", "1"], "deepseek": ["1", "2"]}[family]
         assert sorted(lines[1]["expert_tokens"]) == layers and "expert_dropped_share" not in lines[1]
         assert all(sum(tokens) == 256 and len(tokens) == 8 for tokens in lines[1]["expert_tokens"].values())
@@ -100,7 +100,7 @@ def test_a_layout_trains_as_one_process(family, layout, alone, program, tmp_path
 
 
 def test_what_the_capacity_drops_is_told(program, tmp_path):
-    """Of one microbatch a step, so that the loads tell how many choices are beyond the limit."""
+    """A step has one microbatch, so that the loads tell how many choices are beyond the limit."""
     options = ("--moe_expert_capacity_factor", 0.75, "--micro_batch_size", 8)
     program.run(*train_words("mixtral", tmp_path / "one", *options))
     run_ranks(program, 2, *train_words("mixtral", tmp_path / "tp2", *options, *TP2_EP2, "--sequence_parallel"))

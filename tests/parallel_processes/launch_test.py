@@ -109,7 +109,7 @@ def test_the_distributed_optimizer_trains_and_saves_as_one_process(alone, progra
 
 
 def test_wrong_world_size_is_refused_by_every_rank(program, data, tmp_path):
-    # No port is opened and nobody is met: each rank can say it alone.
+    # No port is opened and no other rank is met: each rank can say it by itself.
     for rank in (0, 2):
         environment = {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3"}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -180,7 +180,7 @@ def wait_for_handlers(processes):
 
 
 def saved_iterations(folder):
-    """Of the checkpoints, and what the pointer to the newest says."""
+    """The iterations of the checkpoints, and the one that the pointer to the newest names."""
     iterations = sorted(int(path.name.removeprefix("iter_")) for path in folder.glob("iter_*"))
     assert not list(folder.glob(".*")), "something unfinished is left behind"
     return iterations, int((folder / "latest_checkpointed_iteration.txt").read_text())

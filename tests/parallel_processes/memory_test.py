@@ -29,7 +29,7 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def stated_bytes(report):
-    """Of parameters, gradients, optimizer and activations, by the line that the program prints before the run."""
+    """Bytes of parameters, gradients, optimizer and activations, by the line that the program prints before the run."""
     [line] = [line for line in report.splitlines() if "memory on this rank" in line]
     found = re.findall(r"(parameters|gradients|optimizer|activations about) ([\d.]+) (\w+)", line)
     return {name.split()[0]: float(number) * UNITS[unit] for name, number, unit in found}

@@ -15,7 +15,7 @@ LAYOUTS = {"tp2": (2, TP), "tp2_sp": (2, SP), "tp2_dp2": (4, TP), "tp2_sp_dp2": 
 
 
 def rank_environment(rank, world_size):
-    """Of a rank that nobody meets: what it has to say it can say alone."""
+    """For a rank whose peers never start: it reports its error without them."""
     environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": str(rank)}
     return environment | {"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 

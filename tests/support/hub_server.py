@@ -44,7 +44,7 @@ class Hub:
     def __init__(self):
         self.repos = {}  # (type, "org/name", revision) -> Repo
         self.gated = set()  # "org/name": asks for TOKEN
-        self.lists_gated = False  # then for the files alone, as the real hub does
+        self.lists_gated = False  # otherwise only files ask for it, as on the real hub
         self.faults = {}
         self.list_faults = []  # of requests for a list: ("status", N), or ("endless",), a text that goes on for 256 MiB
         self.num_endless = 0  # bytes of it that were taken

@@ -1,4 +1,4 @@
-"""Megatron's .bin/.idx files and the sample order of its GPT data set, written with numpy alone.
+"""Megatron's .bin/.idx files and the sample order of its GPT data set, written only with numpy.
 
 Nothing here knows Megalith's code: the formats are those of Megatron-LM's megatron/core/datasets/indexed_dataset.py and
 gpt_dataset.py.

@@ -35,7 +35,7 @@ Batch token_rows(int64_t b, int64_t s, int64_t first_sample) {
   return batch;
 }
 
-// Of a chunk with a layer, and with the ends of the model or not.
+// The units of a chunk with one layer, with or without the ends of the model.
 std::vector<Unit> units_of(bool has_embedding, bool has_head) {
   std::vector<Unit> units = {{.kind = "layer", .name = "model.layers.0", .letter = UnitLetter::kLayer}};
   if (has_embedding) units.insert(units.begin(), {.kind = "embedding", .letter = UnitLetter::kEmbedding});

@@ -1,5 +1,5 @@
 // Checkpoints of models with experts: an expert is a tensor of its own in the files, whichever ranks held it, whole or
-// in parts, beside others or alone.
+// in parts, beside others or by itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,7 +73,7 @@ std::vector<DataLayout> expert_data_layouts() {
 
 TEST_P(EveryExpertLayout, GoesOnFromEveryOther) {
   const ExpertCase& tried = GetParam();
-  // In bf16 a token whose best experts are nearly equal goes to another one, so losses are compared in fp32 alone.
+  // In bf16 a token whose best experts are nearly equal goes to another one, so losses are compared only in fp32.
   const double tolerance = tried.precision == "--fp32" ? 1e-5 : 0;
   expect_every_layout_goes_on_from_every_other(tried.model, expert_data_layouts(), tried.precision, tolerance);
 }

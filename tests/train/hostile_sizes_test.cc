@@ -172,7 +172,7 @@ TEST(HostileSizes, EveryDamagedConfigIsRefusedOrCounted) {
       }
     }
   }
-  // Neither is everything refused, nor are sizes alone what is looked at.
+  // The check must not refuse everything, and must look at more than sizes.
   EXPECT_GT(outcomes[SizesOutcome::kRefused], 800);
   EXPECT_GT(outcomes[SizesOutcome::kCounted], 300);
   // Weights would be terabytes in many of these; descriptions of their parts are megabytes.

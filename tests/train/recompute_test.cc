@@ -228,7 +228,7 @@ struct MeasuredMemory {
   ActivationCost on_meta;
 };
 
-// Of one microbatch of a model whose activations are far larger than anything else in it.
+// The memory of one microbatch of a model whose activations are far larger than anything else in it.
 MeasuredMemory measure_memory(const RecomputeOptions& options, at::ScalarType dtype, bool has_head_norms = false) {
   count_cpu_memory();
   const Groups groups = Groups::single();
