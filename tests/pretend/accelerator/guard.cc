@@ -1,0 +1,150 @@
+// What LibTorch asks of an accelerator apart from operators: devices, streams, events, memory. Registers it.
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "pretend/accelerator/memory.h"
+#include "pretend/accelerator/streams.h"
+#include "pretend/accelerator/waits.h"
+
+namespace megalith::pretend {
+namespace {
+
+c10::Device device_at(c10::DeviceIndex index) { return {c10::kPrivateUse1, index < 0 ? current_device() : index}; }
+
+c10::Stream stream_at(c10::Device device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, device_at(device.index()), id);
+}
+
+struct Event {
+  c10::DeviceIndex device = 0;
+  c10::StreamId stream = kMainStream;
+  int64_t position = 0;
+
+  void reach() const { streams_of(device).run_until(stream, position); }
+};
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  static constexpr c10::DeviceType static_type = c10::kPrivateUse1;
+
+  c10::DeviceType type() const override { return static_type; }
+  c10::DeviceIndex deviceCount() const noexcept override { return num_devices(); }
+  c10::Device getDevice() const override { return device_at(current_device()); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  void setDevice(c10::Device device) const override {
+    TORCH_CHECK(device.index() < num_devices(), "there is no device ", device, ": there are ", int{num_devices()});
+    uncheckedSetDevice(device);
+  }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.index() >= 0) set_current_device(device.index());
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return stream_at(device, current_stream_id(device_at(device.index()).index()));
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return stream_at(device, kMainStream); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*has_high_priority*/) const override {
+    return stream_at(device, streams_of(device_at(device.index()).index()).make());
+  }
+  c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
+    return getStreamFromGlobalPool(device, false);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::Stream before = getStream(stream.device());
+    set_current_stream_id(stream.device_index(), stream.id());
+    return before;
+  }
+  // What the emulated kernels are told; they run at once.
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return reinterpret_cast<void*>(static_cast<intptr_t>(stream.id()));
+  }
+
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) *event = new Event;
+    *static_cast<Event*>(*event) = {stream.device_index(), stream.id(),
+                                    streams_of(stream.device_index()).issued(stream.id())};
+  }
+  // Host and main stream go on; what is issued on `stream` from now on comes after the event.
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event == nullptr || ignores(Ignored::kEventWaits)) return;
+    const Event awaited = *static_cast<Event*>(event);
+    if (stream.id() == kMainStream) {
+      awaited.reach();
+    } else if (awaited.stream != stream.id()) {
+      streams_of(stream.device_index()).push(stream.id(), [awaited] { awaited.reach(); });
+    }
+  }
+  bool queryEvent(void* event) const override {
+    if (event != nullptr) static_cast<Event*>(event)->reach();
+    return true;
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
+  double elapsedTime(void*, void*, c10::DeviceIndex) const override { return 1; }
+
+  bool queryStream(const c10::Stream& stream) const override {
+    streams_of(stream.device_index()).run(stream.id());
+    return true;
+  }
+  void synchronizeEvent(void* event) const override {
+    note_wait("an event");
+    queryEvent(event);
+  }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    note_wait("a stream");
+    queryStream(stream);
+  }
+  void synchronizeDevice(c10::DeviceIndex device) const override {
+    note_wait("the device");
+    streams_of(device_at(device).index()).run_all();
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    record_stream(data.get(), stream.id());
+  }
+};
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return num_devices(); }
+  c10::DeviceIndex getCurrentDevice() const override { return current_device(); }
+  void setCurrentDevice(c10::DeviceIndex device) const override { set_current_device(device); }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const c10::DeviceIndex before = current_device();
+    set_current_device(device);
+    return before;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t num_bytes) const override {
+    c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+    const c10::DeviceIndex before = exchangeDevice(impl->device().index());
+    c10::DataPtr fresh = device_allocator().allocate(num_bytes);
+    set_current_device(before);
+    if (impl->data() != nullptr) std::memcpy(fresh.get(), impl->data(), std::min(num_bytes, impl->nbytes()));
+    impl->set_data_ptr_noswap(std::move(fresh));
+    impl->set_nbytes(num_bytes);
+  }
+};
+
+const c10::impl::DeviceGuardImplRegistrar guard_registrar(c10::kPrivateUse1, new Guard);
+const bool is_registered = [] {
+  c10::SetAllocator(c10::kPrivateUse1, &device_allocator());
+  c10::register_privateuse1_backend("pretend");
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+  return true;
+}();
+
+}  // namespace
+}  // namespace megalith::pretend

@@ -1,0 +1,210 @@
+// See memory.h.
+#include "pretend/accelerator/memory.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "pretend/accelerator/streams.h"
+
+namespace megalith::pretend {
+namespace {
+
+using c10::CachingDeviceAllocator::DeviceStats;
+
+constexpr size_t kGranularity = 512;  // bytes; sizes are rounded up to it, as on a device
+constexpr size_t kTotalBytes = size_t{80} << 30;
+constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+
+struct Block {
+  void* data = nullptr;
+  size_t bytes = 0;  // rounded
+  c10::DeviceIndex device = 0;
+  c10::StreamId stream = kMainStream;  // on which it was asked for
+  std::set<c10::StreamId> users;       // others that were recorded
+};
+
+void make_nan(const Block& block) { std::memset(block.data, 0xFF, block.bytes); }
+
+// In the order of the block's own stream.
+void make_nan_in_order(const Block& block) {
+  if (block.stream == kMainStream) {
+    make_nan(block);
+  } else {
+    streams_of(block.device).push(block.stream, [block] { make_nan(block); });
+  }
+}
+
+void* from_the_host(size_t bytes) {
+  void* data = std::aligned_alloc(kGranularity, bytes);
+  if (data == nullptr) throw std::bad_alloc();
+  return data;
+}
+
+class DeviceMemory final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t num_bytes) override {
+    const c10::DeviceIndex device = current_device();
+    const c10::Device where(c10::kPrivateUse1, device);
+    if (num_bytes == 0) return {nullptr, where};
+    Block block{.bytes = (num_bytes + kGranularity - 1) / kGranularity * kGranularity,
+                .device = device,
+                .stream = current_stream_id(device)};
+    {
+      const std::lock_guard lock(mutex_);
+      std::vector<void*>& free = free_[{device, block.stream, block.bytes}];
+      DeviceStats& stats = stats_[device];
+      if (free.empty()) {
+        block.data = from_the_host(block.bytes);
+        stats.reserved_bytes[kAll].increase(block.bytes);
+      } else {
+        block.data = free.back();
+        free.pop_back();
+      }
+      stats.allocated_bytes[kAll].increase(block.bytes);
+      live_.emplace(block.data, block);
+    }
+    make_nan_in_order(block);
+    return {block.data, block.data, &release, where};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t num_bytes) const override { std::memcpy(to, from, num_bytes); }
+  bool initialized() override { return true; }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override { add_user(data.get(), stream.id()); }
+
+  void emptyCache(c10::MempoolId_t /*pool*/) override {
+    const std::lock_guard lock(mutex_);
+    for (auto& [key, free] : free_) {
+      for (void* data : free) {
+        stats_[std::get<0>(key)].reserved_bytes[kAll].decrease(std::get<2>(key));
+        std::free(data);
+      }
+    }
+    free_.clear();
+  }
+
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const std::lock_guard lock(mutex_);
+    return stats_[device];
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    const std::lock_guard lock(mutex_);
+    stats_[device].allocated_bytes[kAll].reset_accumulated();
+    stats_[device].reserved_bytes[kAll].reset_accumulated();
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    const std::lock_guard lock(mutex_);
+    stats_[device].allocated_bytes[kAll].reset_peak();
+    stats_[device].reserved_bytes[kAll].reset_peak();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const std::lock_guard lock(mutex_);
+    return {kTotalBytes - static_cast<size_t>(stats_[device].reserved_bytes[kAll].current), kTotalBytes};
+  }
+
+  void add_user(const void* data, c10::StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    const auto found = live_.find(data);
+    if (found != live_.end() && stream != found->second.stream) found->second.users.insert(stream);
+  }
+
+ private:
+  static void release(void* data) { static_cast<DeviceMemory&>(device_allocator()).free_block(data); }
+
+  // Not under the lock when streams are told: their tasks come back here.
+  void free_block(void* data) {
+    Block block;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = live_.find(data);
+      block = std::move(found->second);
+      live_.erase(found);
+      stats_[block.device].allocated_bytes[kAll].decrease(block.bytes);
+    }
+    Streams& streams = streams_of(block.device);
+    std::erase_if(block.users, [&](c10::StreamId user) { return streams.is_idle(user); });
+    if (block.users.empty()) return make_available(block);
+    const auto left = std::make_shared<std::atomic<size_t>>(block.users.size());
+    for (const c10::StreamId user : block.users) {
+      streams.push(user, [this, block, left] {
+        if (--*left == 0) make_available(block);
+      });
+    }
+  }
+
+  void make_available(const Block& block) {
+    make_nan_in_order(block);
+    const std::lock_guard lock(mutex_);
+    free_[{block.device, block.stream, block.bytes}].push_back(block.data);
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<const void*, Block> live_;
+  std::map<std::tuple<c10::DeviceIndex, c10::StreamId, size_t>, std::vector<void*>> free_;
+  std::map<c10::DeviceIndex, DeviceStats> stats_;
+};
+
+class PinnedMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t num_bytes) override {
+    if (num_bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
+    const size_t bytes = (num_bytes + kGranularity - 1) / kGranularity * kGranularity;
+    void* data = from_the_host(bytes);
+    std::memset(data, 0xFF, bytes);
+    const std::lock_guard lock(mutex_);
+    ends_[static_cast<const char*>(data)] = static_cast<const char*>(data) + bytes;
+    return {data, data, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t num_bytes) const override { std::memcpy(to, from, num_bytes); }
+
+  bool holds(const void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto after = ends_.upper_bound(static_cast<const char*>(address));
+    return after != ends_.begin() && address < std::prev(after)->second;
+  }
+
+ private:
+  static void release(void* data) {
+    auto& self = static_cast<PinnedMemory&>(pinned_allocator());
+    {
+      const std::lock_guard lock(self.mutex_);
+      self.ends_.erase(static_cast<const char*>(data));
+    }
+    std::free(data);
+  }
+
+  std::mutex mutex_;
+  std::map<const char*, const char*> ends_;  // of blocks by their beginnings
+};
+
+}  // namespace
+
+// Both outlive every tensor.
+c10::DeviceAllocator& device_allocator() {
+  static auto* const memory = new DeviceMemory;
+  return *memory;
+}
+c10::Allocator& pinned_allocator() {
+  static auto* const memory = new PinnedMemory;
+  return *memory;
+}
+
+void record_stream(const void* block, c10::StreamId stream) {
+  if (ignores(Ignored::kRecordStream)) return;
+  static_cast<DeviceMemory&>(device_allocator()).add_user(block, stream);
+}
+
+bool is_pinned(const void* address) { return static_cast<PinnedMemory&>(pinned_allocator()).holds(address); }
+
+}  // namespace megalith::pretend

@@ -1,0 +1,19 @@
+// Memory of pretend devices, which is the host's. Every bit of a fresh or freed block is set, which is NaN in every
+// floating-point dtype. A freed block goes at once to the next who asks on the same stream, as LibTorch's allocators
+// for devices do, unless record_stream() said that another stream uses it: then when that stream has passed this point.
+#pragma once
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+namespace megalith::pretend {
+
+c10::DeviceAllocator& device_allocator();
+void record_stream(const void* block, c10::StreamId stream);
+
+// Host memory that copies need not wait for.
+c10::Allocator& pinned_allocator();
+bool is_pinned(const void* address);
+
+}  // namespace megalith::pretend

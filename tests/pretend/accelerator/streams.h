@@ -1,0 +1,59 @@
+// Streams of a pretend device. What runs on the main stream (id 0) has run when it is issued. Other streams are as late
+// as they may be: a task runs when somebody waits for it, so whoever forgets to wait sees what was there before.
+//
+// The main stream too has tasks: copies to host memory, which arrive when the host waits.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+
+namespace megalith::pretend {
+
+constexpr c10::StreamId kMainStream = 0;
+
+class Streams {
+ public:
+  c10::StreamId make();
+  void push(c10::StreamId stream, std::function<void()> task);
+  // How many tasks the stream was given so far.
+  int64_t issued(c10::StreamId stream);
+  bool is_idle(c10::StreamId stream);
+  // Runs the stream's tasks in order, up to the number that was issued at some point, or all.
+  void run_until(c10::StreamId stream, int64_t position);
+  void run(c10::StreamId stream);
+  void run_all();
+
+ private:
+  struct Queue {
+    std::deque<std::function<void()>> tasks;
+    int64_t issued = 0, started = 0;
+  };
+  std::recursive_mutex mutex_;  // a task may wait for another stream's
+  std::map<c10::StreamId, Queue> queues_;
+  c10::StreamId made_ = 0;
+};
+
+Streams& streams_of(c10::DeviceIndex device);
+
+// The number of devices: PRETEND_DEVICES, or 1.
+c10::DeviceIndex num_devices();
+
+// This thread's device, and its stream on a device.
+c10::DeviceIndex current_device();
+void set_current_device(c10::DeviceIndex device);
+c10::StreamId current_stream_id(c10::DeviceIndex device);
+void set_current_stream_id(c10::DeviceIndex device, c10::StreamId stream);
+
+// Mistakes that the accelerator makes on request, to see that tests catch them. The environment's PRETEND_IGNORE names
+// them at the start: event_waits, record_stream.
+enum class Ignored { kNothing, kEventWaits, kRecordStream };
+void ignore(Ignored what);
+bool ignores(Ignored what);
+
+}  // namespace megalith::pretend
