@@ -209,6 +209,16 @@ TEST(Fp8Recipe, EachExpertHasAScaleOfItsOwn) {
   }
 }
 
+// The memory of activations is measured there before a run starts.
+TEST(Fp8Recipe, ExpertsHaveShapesOnTheMetaDevice) {
+  const at::Tensor offsets = at::empty({4}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  const at::Tensor x = at::empty({3, 2}, at::TensorOptions(at::kMeta)), w = at::empty({12, 2}, x.options());
+  const Operand rows = hybrid().take(x, OperandRole::kInput, {.offsets = offsets});
+  EXPECT_EQ(rows.scale.sizes(), at::IntArrayRef({3}));
+  const Operand weights = hybrid().take(w, OperandRole::kWeight, {.num_experts = 3});
+  EXPECT_EQ(hybrid().grouped_forward(rows, weights, offsets).sizes(), at::IntArrayRef({3, 4}));
+}
+
 TEST(Fp8Options, RecipesThatAreNotThereAreRefused) {
   EXPECT_TRUE(check_fp8_options({}).empty());
   EXPECT_TRUE(check_fp8_options({.fp8_format = "hybrid", .fp8_recipe = "tensorwise"}).empty());
