@@ -8,18 +8,9 @@
 
 #include "comm/sequence_shard.h"
 #include "core/error.h"
+#include "device/transfer.h"
 
 namespace megalith {
-namespace {
-
-at::Tensor copied_to(const at::Tensor& tensor, at::Device device) {
-  if (!device.is_cuda() || !tensor.is_cpu()) return tensor.to(device);
-  // The allocator of pinned memory keeps the copy until the stream has passed it.
-  return tensor.pin_memory().to(device, /*non_blocking=*/true);
-}
-
-}  // namespace
-
 const BatchField* Batch::find_field(std::string_view name) const {
   const auto found = std::ranges::find(fields_, name, &BatchField::name);
   return found == fields_.end() ? nullptr : &*found;
@@ -112,7 +103,7 @@ Batch Batch::to(at::Device device, std::span<const std::string_view> names) cons
   for (std::vector<BatchField>* fields : {&copy.fields_, &copy.wholes_}) {
     std::erase_if(*fields,
                   [&](const BatchField& field) { return std::ranges::find(names, field.name) == names.end(); });
-    for (BatchField& field : *fields) field.tensor = copied_to(field.tensor, device);
+    for (BatchField& field : *fields) field.tensor = sent_to(field.tensor, device);
   }
   return copy;
 }

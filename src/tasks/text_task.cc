@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "device/transfer.h"
+
 namespace megalith {
 namespace {
 
@@ -59,10 +61,10 @@ ModelInput TextTask::make_input(const Batch& part, at::Device device, std::span<
   context.s = part.length(field::kTokens);
   const at::Tensor row_index = part.row_index(field::kTokens);
   const int64_t row_length = part.row_length(field::kTokens);
-  context.row_ids = (part.at(field::kSampleIndex).unsqueeze(1) * row_length + row_index.unsqueeze(0)).to(device);
+  context.row_ids = sent_to(part.at(field::kSampleIndex).unsqueeze(1) * row_length + row_index.unsqueeze(0), device);
   if (part.is_part()) {
     context.row_length = row_length;
-    context.mask.query_positions = row_index.to(device);
+    context.mask.query_positions = sent_to(row_index, device);
   }
   context.position_ids = here.find(field::kPositionIds);
   if (part.is_part() && !context.position_ids.defined()) {
