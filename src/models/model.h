@@ -18,7 +18,7 @@ namespace megalith {
 // A term of the objective that the head computes: its name, and the factor by which its sum enters.
 struct TermScale {
   std::string name = "loss";
-  double per_weight = 1;  // loss scale / weight of the global batch
+  at::Tensor per_weight;  // loss scale / weight of the global batch, as in ObjectiveScales
 };
 
 // One microbatch as a model sees it. b and s are this rank's (s is the local part under context parallelism).
@@ -59,16 +59,17 @@ class Model : public Module {
   virtual ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) = 0;
   virtual const ModelConfig& config() const = 0;
   virtual at::ScalarType dtype() const = 0;
-  // What a chunk that is not the first gets from the one before, for a microbatch of this rank's b sequences of s
-  // tokens.
-  virtual std::vector<TensorSpec> boundary(int64_t b, int64_t s) const = 0;
+  // What a chunk that is not the first gets from the one before, for a microbatch whose sizes on this rank are those of
+  // the context.
+  virtual std::vector<TensorSpec> boundary(const ForwardContext& context) const = 0;
   // Terms of the objective that some chunk of the whole model adds to its task's, in one order on all ranks.
   virtual std::vector<std::string> added_losses() const { return {}; }
   // What some chunk of the whole model observes, in one order on all ranks.
   virtual std::vector<ObservationSpec> observations() const { return {}; }
   // After the optimizer's update: moves what the model itself moves by what was observed in the step. All of
-  // observations(), in their order.
-  virtual void after_step(const std::vector<ObservedTensor>& /*observed*/) {}
+  // observations(), in their order. is_made: 0-d bool; false where the optimizer left everything as it was, and so must
+  // the model, without reading it on the host; undefined: true.
+  virtual void after_step(const std::vector<ObservedTensor>& /*observed*/, const at::Tensor& /*is_made*/) {}
   // Of the layers with experts in this chunk, by layer number in the whole model.
   virtual std::map<int64_t, ExpertRouter*> routers() { return {}; }
   const ModelPart& part() const { return part_; }

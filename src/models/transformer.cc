@@ -258,13 +258,15 @@ std::vector<ObservationSpec> Transformer::observations() const {
   return specs;
 }
 
-void Transformer::after_step(const std::vector<ObservedTensor>& observed) {
+void Transformer::after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) {
   if (!config_.moe_router_enable_expert_bias) return;
   const std::map<int64_t, ExpertRouter*> here = routers();
   for (const ObservedTensor& one : observed) {
     const auto router = here.find(one.spec->layer);
     if (one.spec->name != kExpertTokens || router == here.end()) continue;
-    update_expert_bias(*router->second->expert_bias(), one.values, config_.moe_router_bias_update_rate);
+    // Experts with equal numbers of tokens have their biases left as they are.
+    const at::Tensor counts = is_made.defined() ? one.values * is_made.to(one.values.device()) : one.values;
+    update_expert_bias(*router->second->expert_bias(), counts, config_.moe_router_bias_update_rate);
   }
 }
 
@@ -285,10 +287,11 @@ double Transformer::own_forward_flops(const CostShape& shape) const {
   return static_cast<double>(predictions_.size()) * head_->forward_flops(shape);
 }
 
-std::vector<TensorSpec> Transformer::boundary(int64_t b, int64_t s) const {
+std::vector<TensorSpec> Transformer::boundary(const ForwardContext& context) const {
+  const int64_t tokens = div_exact(context.b * context.s, token_split_);
   std::vector<TensorSpec> tensors;
   for (std::string& name : boundary_before(part().units, part().range.first)) {
-    tensors.push_back({std::move(name), {div_exact(b * s, token_split_), config_.hidden_size}, dtype_});
+    tensors.push_back({std::move(name), {tokens, config_.hidden_size}, dtype_});
   }
   return tensors;
 }
@@ -323,9 +326,9 @@ RotaryAngles Transformer::rotary_angles(const ForwardContext& forward) const {
 // Labels are the next tokens, so those of the module of depth 1 begin with the labels themselves.
 void Transformer::predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
                                   at::Tensor hidden, ModelOutput& output) const {
-  ObjectiveScales scales = input.scales(0);
-  scales.per_weight *= config_.mtp_loss_scaling_factor / static_cast<double>(config_.num_prediction_modules());
-  if (scales.per_weight == 0) return;
+  const double factor = config_.mtp_loss_scaling_factor / static_cast<double>(config_.num_prediction_modules());
+  if (factor == 0) return;
+  const ObjectiveScales scales = input.scales(0).times(factor);
   at::Tensor labels = input.labels, weights = input.loss_weights;
   for (const auto& module : predictions_) {
     // Labels without weight may be anything.

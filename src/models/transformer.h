@@ -37,10 +37,10 @@ class Transformer : public Model {
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
   const ModelConfig& config() const override { return config_; }
   at::ScalarType dtype() const override { return dtype_; }
-  std::vector<TensorSpec> boundary(int64_t b, int64_t s) const override;
+  std::vector<TensorSpec> boundary(const ForwardContext& context) const override;
   std::vector<std::string> added_losses() const override;
   std::vector<ObservationSpec> observations() const override;
-  void after_step(const std::vector<ObservedTensor>& observed) override;
+  void after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) override;
   std::map<int64_t, ExpertRouter*> routers() override;
   const std::vector<Block>& blocks() const override { return blocks_; }
 

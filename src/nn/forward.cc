@@ -1,5 +1,7 @@
 #include "nn/forward.h"
 
+#include <ATen/ATen.h>
+
 #include "core/error.h"
 
 namespace megalith {
@@ -25,6 +27,10 @@ void Bundle::set(std::string name, at::Tensor tensor) {
     }
   }
   tensors.emplace_back(std::move(name), std::move(tensor));
+}
+
+ObjectiveScales ObjectiveScales::times(double factor) const {
+  return {per_weight.defined() ? per_weight * factor : at::scalar_tensor(factor, at::kDouble), per_microbatch * factor};
 }
 
 }  // namespace megalith

@@ -86,8 +86,13 @@ struct LossTerm {
 // Factors by which terms enter the objective: known before the forward pass, because fused losses compute gradients
 // there.
 struct ObjectiveScales {
-  double per_weight = 1;      // for terms normalised by weight: loss scale / weight of the global batch
+  // For terms normalised by weight: loss scale / weight of the global batch. 0-d fp64, on the model's device, where the
+  // ranks counted together without the host's reading it, or on the CPU; undefined: 1.
+  at::Tensor per_weight;
   double per_microbatch = 1;  // for terms defined per microbatch: loss scale / microbatches of the global batch
+
+  // Of a term that enters by this factor.
+  ObjectiveScales times(double factor) const;
 };
 
 }  // namespace megalith

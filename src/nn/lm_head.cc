@@ -83,7 +83,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
 
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& x,
                                                 const at::Tensor& /*weight*/, LmHead* head, const at::Tensor& labels,
-                                                const at::Tensor& loss_weights, double per_weight) {
+                                                const at::Tensor& loss_weights, const at::Tensor& per_weight) {
     expect_contribution(head->weight_);
     const Result result = compute(*head, x, labels, loss_weights * per_weight, true);
     node->save_for_backward({result.dx});
@@ -125,18 +125,19 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
 
 LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
                           const ObjectiveScales& scales) {
-  MEGALITH_CHECK(scales.per_weight != 0, "an objective scaled by zero");
   const at::Tensor weights = loss_weights.to(weight_->grad_dtype());
+  const at::Tensor per_weight =
+      scales.per_weight.defined() ? scales.per_weight.to(weights.scalar_type()) : at::ones({}, weights.scalar_type());
   Loss result;
   if (is_recording({x, weight_->value()})) {
-    auto outputs = LmLossFunction::apply(x, weight_->value(), this, labels, weights, scales.per_weight);
+    auto outputs = LmLossFunction::apply(x, weight_->value(), this, labels, weights, per_weight);
     result.term.objective = outputs[0];
     result.token_losses = outputs[1];
     result.term.sum = outputs[2];
   } else {
     result.token_losses = LmLossFunction::compute(*this, x, labels, weights, false).losses;
     result.term.sum = (result.token_losses * weights).sum();
-    result.term.objective = result.term.sum * scales.per_weight;
+    result.term.objective = result.term.sum * per_weight;
   }
   result.term.weight = weights.sum();
   return result;

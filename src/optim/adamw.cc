@@ -12,14 +12,15 @@ std::vector<StateSpec> AdamwRule::state(at::ScalarType grad_dtype) const {
   return {{"exp_avg", dtype}, {"exp_avg_sq", dtype}};
 }
 
-void AdamwRule::update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t step) {
+void AdamwRule::update(std::span<const UpdateSlot> slots, const UpdateStep& step) {
   if (slots.empty()) return;
   std::vector<ops::AdamwShard> shards;
   shards.reserve(slots.size());
   for (const UpdateSlot& slot : slots) {
     shards.push_back({slot.model, slot.master, slot.grad, slot.state[0], slot.state[1], slot.lr, slot.weight_decay});
   }
-  ops::adamw_(shards, grad_scale, {options_.adam_beta1, options_.adam_beta2, options_.adam_eps, step}, kernels_);
+  const ops::AdamwOptions options{options_.adam_beta1, options_.adam_beta2, options_.adam_eps};
+  ops::adamw_(shards, step.grad_scale, options, kernels_, {.step = step.number, .is_made = step.is_made});
 }
 
 }  // namespace megalith

@@ -52,18 +52,19 @@ void MuonRule::prepare(const DataParallel& data, const Groups& groups) {
                             }});
 }
 
-void MuonRule::update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t /*step*/) {
+void MuonRule::update(std::span<const UpdateSlot> slots, const UpdateStep& step) {
   const double momentum = options_.muon_momentum;
   std::unordered_map<const Parameter*, const UpdateSlot*> slot_of;
   for (const UpdateSlot& slot : slots) {
     slot_of[slot.part->parameter] = &slot;
-    slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);
+    at::Tensor mean = step.draft(slot.state[0]);
+    step.settle(slot.state[0], mean.lerp_(slot.grad * step.grad_scale, 1 - momentum));
   }
   const auto read = [&](const ExchangedMatrix& one, const FlatRange& range) {
     const UpdateSlot& slot = *slot_of.at(one.parameter);
     const at::Tensor mean = run_of_part(*slot.part, slot.state[0], range);
     if (!options_.muon_nesterov) return mean;
-    return (run_of_part(*slot.part, slot.grad, range) * grad_scale).lerp_(mean, momentum);
+    return (run_of_part(*slot.part, slot.grad, range) * step.grad_scale).lerp_(mean, momentum);
   };
   const auto compute = [&](const ExchangedMatrix& /*one*/, const at::Tensor& whole) {
     return orthogonalize(whole, steps_);
@@ -72,8 +73,9 @@ void MuonRule::update(std::span<const UpdateSlot> slots, const at::Tensor& grad_
     const UpdateSlot& slot = *slot_of.at(one.parameter);
     const double scale =
         options_.muon_extra_scale_factor * muon_scale(options_.muon_scale_mode, one.matrix.rows, one.matrix.columns);
-    at::Tensor master = run_of_part(*slot.part, slot.master, range);
-    master.mul_(1 - slot.lr * slot.weight_decay).add_(direction, -slot.lr * scale);
+    const at::Tensor kept = run_of_part(*slot.part, slot.master, range);
+    at::Tensor master = step.draft(kept);
+    step.settle(kept, master.mul_(1 - slot.lr * slot.weight_decay).add_(direction, -slot.lr * scale));
   };
   exchange_->run(read, compute, write);
   for (const UpdateSlot& slot : slots) {

@@ -34,7 +34,7 @@ class MuonRule : public UpdateRule {
   bool takes(const Parameter& parameter) const override { return has_matrices(parameter); }
   std::vector<StateSpec> state(at::ScalarType grad_dtype) const override { return {{"momentum_buffer", grad_dtype}}; }
   void prepare(const DataParallel& data, const Groups& groups) override;
-  void update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t step) override;
+  void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 
  private:
   MuonOptions options_;

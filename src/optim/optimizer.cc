@@ -16,6 +16,9 @@ namespace {
 
 constexpr std::string_view kMasterState = "master";  // checkpoint/ knows this key
 
+// Places in a step's numbers: the squared norm, zeros, and from kRanks on a number for each rank of the world.
+constexpr int64_t kSquare = 0, kZeros = 1, kRanks = 2;
+
 // Whether this rank counts the part in sums over the world: one of its replicas does. Gradients are reduced by then, so
 // replicas hold the same.
 bool counts_here(const OwnedPart& part, const Groups& groups) {
@@ -35,7 +38,9 @@ Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOp
       options_(options),
       kernels_(kernels),
       rules_(make_update_rules(options, kernels)),
-      slots_(rules_.size()) {
+      slots_(rules_.size()),
+      device_(data.parts().empty() ? groups.world->device() : data.parts()[0].grad.device()),
+      num_steps_(at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble))) {
   for (const OwnedPart& part : data.parts()) {
     const size_t rule = rule_of(rules_, *part.parameter);
     slots_[rule].push_back(make_slot(part, *rules_[rule]));
@@ -80,62 +85,79 @@ std::vector<at::Tensor> Optimizer::counted_gradients() const {
 
 at::Tensor Optimizer::local_numbers() const {
   const std::vector<at::Tensor> counted = counted_gradients();
-  const at::Tensor square = ops::squared_norm(counted, kernels_).to(at::kDouble);
-  at::Tensor zeros = at::zeros_like(square);
+  const auto doubles = at::TensorOptions(device_).dtype(at::kDouble);
+  const at::Tensor square =
+      counted.empty() ? at::zeros({}, doubles) : ops::squared_norm(counted, kernels_).to(at::kDouble);
+  const at::Tensor numbers = at::zeros({kRanks + groups_.world->size()}, doubles);
+  numbers[kSquare].copy_(square);
   if (options_.log_num_zeros_in_grad) {
-    for (const at::Tensor& grad : counted) zeros = zeros + (grad.numel() - at::count_nonzero(grad));
+    for (const at::Tensor& grad : counted) numbers[kZeros].add_(grad.numel() - at::count_nonzero(grad));
   }
-  return at::stack({square, zeros});
+  numbers[kRanks + groups_.rank].copy_(at::isfinite(square).logical_not());
+  return numbers;
 }
 
 OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale) {
-  const at::Tensor numbers = local_numbers().to(groups_.world->device());
-  groups_.world->all_reduce(numbers, ReduceOp::kSum, "gradient norm").wait();
-  return step(lr, weight_decay, loss_scale, numbers.to(at::kCPU));
+  at::Tensor numbers = local_numbers();
+  if (groups_.world->size() > 1) {
+    numbers = numbers.to(groups_.world->device());
+    groups_.world->all_reduce(numbers, ReduceOp::kSum, "gradient norm").wait();
+  }
+  step(lr, weight_decay, loss_scale, numbers);
+  return read(numbers.to(at::kCPU), loss_scale, /*has_gradients=*/true);
 }
 
-OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers) {
-  OptimizerStep result;
-  const double square = numbers[0].item<double>();
-  result.grad_norm = std::sqrt(square) / loss_scale;
-  if (!std::isfinite(square)) {
-    find_bad_gradient(result);
-    result.was_skipped = true;
-    return result;
+void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers) {
+  const at::Tensor norm = numbers[kSquare].sqrt() / loss_scale;
+  is_made_ = at::isfinite(numbers[kSquare]);
+  if (is_made_.is_cpu()) {  // to read it is no wait
+    if (!is_made_.item<bool>()) return;
+    is_made_ = at::Tensor();
   }
-  if (options_.log_num_zeros_in_grad) result.num_zeros = numbers[1].item<double>();
-  double scale = 1.0 / loss_scale;
-  if (options_.clip_grad > 0) scale *= std::min(1.0, options_.clip_grad / (result.grad_norm + 1e-6));
-
-  ++num_steps_;
-  // A tensor, so that a GPU need not wait for the host.
-  const at::Device device = data_.parts().empty() ? at::Device(at::kCPU) : data_.parts()[0].grad.device();
-  const at::Tensor grad_scale = at::scalar_tensor(scale, at::TensorOptions(device).dtype(at::kDouble));
+  at::Tensor scale = at::full_like(norm, 1.0 / loss_scale);
+  if (options_.clip_grad > 0) {
+    scale.mul_(at::full_like(norm, options_.clip_grad).div_(norm + 1e-6).clamp_max_(1.0));
+  }
+  num_steps_ = is_made_.defined() ? num_steps_ + is_made_.to(at::kDouble) : num_steps_ + 1;
+  const UpdateStep update{.grad_scale = scale.to(device_), .number = num_steps_, .is_made = is_made_};
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     for (UpdateSlot& slot : slots_[rule]) {
       const ParameterOptions& p = slot.part->parameter->options();
       slot.lr = lr * p.lr_mult;
       slot.weight_decay = weight_decay * p.decay_mult;
     }
-    rules_[rule]->update(slots_[rule], grad_scale, num_steps_);
+    rules_[rule]->update(slots_[rule], update);
   }
   data_.publish();
+}
+
+OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool has_gradients) const {
+  const double* const first = numbers.const_data_ptr<double>();
+  OptimizerStep result;
+  result.grad_norm = std::sqrt(first[kSquare]) / loss_scale;
+  if (std::isfinite(first[kSquare])) {
+    if (options_.log_num_zeros_in_grad) result.num_zeros = first[kZeros];
+    return result;
+  }
+  result.was_skipped = true;
+  const double* const ranks = first + kRanks;
+  const int size = groups_.world->size();
+  // Behind the last rank where only the sum of all is too large.
+  result.first_bad_rank = static_cast<int>(std::find_if(ranks, ranks + size, [](double n) { return n > 0; }) - ranks);
+  if (has_gradients && ranks[groups_.rank] > 0) result.bad_parameter = find_bad_parameter();
   return result;
 }
 
-// Asked only when something was bad: the ranks meet once more.
-void Optimizer::find_bad_gradient(OptimizerStep& result) const {
-  const bool is_bad = !std::isfinite(ops::squared_norm(counted_gradients(), kernels_).item<double>());
-  const auto own = static_cast<double>(is_bad ? groups_.rank : groups_.world->size());
-  result.first_bad_rank =
-      static_cast<int>(groups_.world->reduced(own, ReduceOp::kMin, "first rank with a bad gradient"));
-  if (!is_bad) return;
+std::string Optimizer::find_bad_parameter() const {
   for (const OwnedPart& part : data_.parts()) {
-    if (at::isfinite(part.grad).all().item<bool>()) continue;
-    result.bad_parameter = part.parameter->name();
-    return;
+    if (!at::isfinite(part.grad).all().item<bool>()) return part.parameter->name();
   }
+  return "";
 }
+
+int64_t Optimizer::num_steps() const { return static_cast<int64_t>(num_steps_.item<double>()); }
+
+void Optimizer::set_num_steps(int64_t steps) { num_steps_.fill_(static_cast<double>(steps)); }
 
 int64_t Optimizer::num_bytes() const {
   int64_t bytes = 0;

@@ -1,6 +1,9 @@
 // What every step does around the update rules (update_rule.h): the global gradient norm, clipping, and the decision,
 // taken by all ranks together, whether the step may be made at all; fp32 master weights; state by name; publishing.
 //
+// Norm, clipping and decision stay on the device: the host issues the update without knowing them, and learns them from
+// read() when the numbers have come, which may be a step later. A step whose gradient is not finite changes nothing.
+//
 // State is named tensors, one set a part: "master" (only where the model's dtype is not already the master's), then
 // what the part's rule keeps ("exp_avg", "exp_avg_sq", "momentum_buffer"). Checkpoints see them through the parameter's
 // Placement.
@@ -33,7 +36,7 @@ struct OptimizerStep {
   double num_zeros = 0;       // elements of the gradient that are exactly zero; with log_num_zeros_in_grad
   bool was_skipped = false;   // the gradient was not finite
   int first_bad_rank = -1;    // world rank that held a non-finite gradient, when skipped
-  std::string bad_parameter;  // its first parameter with one, known on that rank
+  std::string bad_parameter;  // its first parameter with one, known on that rank while the gradients are there
 };
 
 class Optimizer {
@@ -41,21 +44,27 @@ class Optimizer {
   // Updates the parts of data; it and groups outlive the optimizer.
   Optimizer(DataParallel& data, const Groups& groups, const OptimizerOptions& options, Kernels kernels);
 
-  // What this rank adds to a step's numbers: (2) float64 on the device of the gradients, their squared norm and, with
-  // log_num_zeros_in_grad, how many of their elements are zero. Gradients must be complete (DataParallel::finish_step).
+  // What this rank adds to a step's numbers: (2 + ranks) float64 on the device of the gradients: their squared norm;
+  // with log_num_zeros_in_grad, how many of their elements are zero; and 1 in the place of this rank where the norm is
+  // not finite. Gradients must be complete (DataParallel::finish_step).
   at::Tensor local_numbers() const;
-  // numbers: local_numbers() of all ranks summed, on the host; the same on all ranks. loss_scale divides the gradients.
-  // Publishes what it changed.
-  OptimizerStep step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers);
-  // The same with an exchange of its own.
+  // Issues the update, and publishes what it changes. numbers: local_numbers() of all ranks summed, the same on all
+  // ranks. Reads them only where they are on the CPU. loss_scale divides the gradients.
+  void step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers);
+  // Whether the last step is made: 0-d bool; undefined where the host knew that it is.
+  const at::Tensor& is_made() const { return is_made_; }
+  // What a step's numbers, which are on the host now, tell of it. has_gradients: those of this step are still there.
+  OptimizerStep read(const at::Tensor& numbers, double loss_scale, bool has_gradients) const;
+  // All of it, with an exchange of its own.
   OptimizerStep step(double lr, double weight_decay, double loss_scale = 1.0);
 
   // Master weights from the parts of the model, after those were loaded without optimizer state.
   void reset_masters();
 
   const std::vector<OptimizerTensor>& state() const { return state_; }
-  int64_t num_steps() const { return num_steps_; }
-  void set_num_steps(int64_t steps) { num_steps_ = steps; }
+  // Steps that were made. Waits for the device, which counts them.
+  int64_t num_steps() const;
+  void set_num_steps(int64_t steps);
   int64_t num_bytes() const;
   // Which rules move how many of this rank's parts: "Muon 15, AdamW 8"; one rule: "AdamW 23".
   std::string rules_text() const;
@@ -63,7 +72,7 @@ class Optimizer {
  private:
   UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule);
   std::vector<at::Tensor> counted_gradients() const;
-  void find_bad_gradient(OptimizerStep& result) const;
+  std::string find_bad_parameter() const;
 
   DataParallel& data_;
   const Groups& groups_;
@@ -72,7 +81,9 @@ class Optimizer {
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   std::vector<std::vector<UpdateSlot>> slots_;  // of each rule, in the order of DataParallel::parts()
   std::vector<OptimizerTensor> state_;
-  int64_t num_steps_ = 0;
+  at::Device device_;
+  at::Tensor num_steps_;  // 0-d fp64 on the device
+  at::Tensor is_made_;
 };
 
 }  // namespace megalith

@@ -10,15 +10,17 @@ std::vector<StateSpec> SgdRule::state(at::ScalarType grad_dtype) const {
   return {{"momentum_buffer", grad_dtype}};
 }
 
-void SgdRule::update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t /*step*/) {
+void SgdRule::update(std::span<const UpdateSlot> slots, const UpdateStep& step) {
   for (const UpdateSlot& slot : slots) {
-    at::Tensor direction = slot.grad * grad_scale;
+    at::Tensor direction = slot.grad * step.grad_scale;
     if (slot.weight_decay != 0) direction.add_(slot.master, slot.weight_decay);
     if (momentum_ != 0) {
-      const at::Tensor& momentum = slot.state[0];
+      at::Tensor momentum = step.draft(slot.state[0]);
       direction = momentum.mul_(momentum_).add_(direction);
+      step.settle(slot.state[0], momentum);
     }
-    slot.master.add_(direction, -slot.lr);
+    at::Tensor master = step.draft(slot.master);
+    step.settle(slot.master, master.add_(direction, -slot.lr));
     if (slot.model.defined()) slot.model.copy_(slot.master);
   }
 }

@@ -34,6 +34,20 @@ struct UpdateSlot {
   double lr = 0, weight_decay = 0;  // of this step, with the parameter's multipliers
 };
 
+// What is decided for a step: 0-d tensors on the slots' device. A rule computes with them and reads none, so that the
+// host need not wait for the device.
+struct UpdateStep {
+  at::Tensor grad_scale;  // fp64: the clipping factor over the loss scale. The gradients are still without.
+  at::Tensor number;      // fp64: of the step, among those that are made, from 1
+  // bool: whether the step is made. Where it is not, masters, state and models stay as they are, although gradients may
+  // be NaN. Undefined where the host knows that it is made, as on the CPU.
+  at::Tensor is_made;
+
+  // A tensor to be moved: itself where the step is certain, or else a copy of it, which settle() takes over.
+  at::Tensor draft(const at::Tensor& kept) const;
+  void settle(const at::Tensor& kept, const at::Tensor& draft) const;
+};
+
 class UpdateRule {
  public:
   // What a rule must see at once to update an element: that element, or the whole canonical matrix that it lies in.
@@ -52,11 +66,9 @@ class UpdateRule {
   // outlive the rule.
   virtual void prepare(const DataParallel& /*data*/, const Groups& /*groups*/) {}
   // Moves the masters, and the state, and copies the masters to `model` where there is one.
-  // slots       this rank's parts that the rule took, in the order of DataParallel::parts(); may be empty, and is
-  //             called all the same, because other ranks may want an answer
-  // grad_scale  0-d fp64 on the slots' device: the clipping factor over the loss scale. The gradients are still
-  // without. step        counted from 1
-  virtual void update(std::span<const UpdateSlot> slots, const at::Tensor& grad_scale, int64_t step) = 0;
+  // slots  this rank's parts that the rule took, in the order of DataParallel::parts(); may be empty, and is called all
+  //        the same, because other ranks may want an answer
+  virtual void update(std::span<const UpdateSlot> slots, const UpdateStep& step) = 0;
 };
 
 }  // namespace megalith

@@ -1,12 +1,20 @@
 // See update_rules.h.
 #include "optim/update_rules.h"
 
+#include <ATen/ATen.h>
+
 #include "core/error.h"
 #include "optim/adamw.h"
 #include "optim/muon.h"
 #include "optim/sgd.h"
 
 namespace megalith {
+
+at::Tensor UpdateStep::draft(const at::Tensor& kept) const { return is_made.defined() ? kept.clone() : kept; }
+
+void UpdateStep::settle(const at::Tensor& kept, const at::Tensor& draft) const {
+  if (is_made.defined()) kept.copy_(at::where(is_made, draft, kept));
+}
 
 std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOptions& options, Kernels kernels) {
   std::vector<std::unique_ptr<UpdateRule>> rules;

@@ -22,7 +22,7 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
   RecomputeRunner runner(on_device, &measuring, /*offload=*/nullptr);
   chunk.set_runner(&runner);
   Bundle boundary;
-  for (const TensorSpec& spec : chunk.boundary(input.context.b, input.context.s)) {
+  for (const TensorSpec& spec : chunk.boundary(input.context)) {
     boundary.set(spec.name,
                  at::empty(spec.shape, at::TensorOptions(at::kMeta).dtype(spec.dtype)).set_requires_grad(true));
   }

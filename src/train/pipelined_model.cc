@@ -48,8 +48,7 @@ class PipelinedModel::Stage : public PipelineStage {
     // What is made for its shapes is kept for the forward pass that follows.
     auto made = made_.find(microbatch);
     if (made == made_.end()) made = made_.emplace(microbatch, make(microbatch)).first;
-    const ForwardContext& context = made->second.context;
-    return model_.boundary(context.b, context.s);
+    return model_.boundary(made->second.context);
   }
 
   StageResult forward(int microbatch, const Bundle& inputs) override {
@@ -93,8 +92,8 @@ PipelinedModel::~PipelinedModel() = default;
 
 const ModelConfig& PipelinedModel::config() const { return chunks_.models[0]->config(); }
 
-void PipelinedModel::after_step(const std::vector<ObservedTensor>& observed) {
-  for (Model* model : chunks_.models) model->after_step(observed);
+void PipelinedModel::after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) {
+  for (Model* model : chunks_.models) model->after_step(observed, is_made);
 }
 
 bool PipelinedModel::has_last_stage() const {

@@ -36,7 +36,7 @@ class PipelinedModel {
   // See Model; the same on all ranks.
   std::vector<std::string> added_losses() const { return chunks_.models[0]->added_losses(); }
   std::vector<ObservationSpec> observations() const { return chunks_.models[0]->observations(); }
-  void after_step(const std::vector<ObservedTensor>& observed);
+  void after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made);
   const PipelinePlan& plan() const { return chunks_.plan; }
   bool has_last_stage() const;
 

@@ -13,19 +13,21 @@
 namespace megalith {
 namespace {
 
-// By what each of the task's losses is divided: its weight in the global batch.
-std::vector<double> sum_weights(const Task& task, const std::vector<Batch>& batches, const Groups& groups) {
+// loss_scale over what each of the task's losses is divided by, its weight in the global batch: 0-d fp64, counted on
+// the host and, where several ranks count, summed on their device without being read.
+std::vector<at::Tensor> scales_of_losses(const Task& task, const std::vector<Batch>& batches, const Groups& groups,
+                                         double loss_scale) {
   std::vector<double> weights(task.loss_names().size());
   for (const Batch& batch : batches) {
     const std::vector<double> here = task.count_weights(batch);
     MEGALITH_CHECK(here.size() == weights.size(), "{} weights of {} losses", here.size(), weights.size());
     for (size_t i = 0; i < weights.size(); ++i) weights[i] += here[i];
   }
-  const at::Tensor all = at::tensor(weights, at::kDouble).to(groups.dp_cp->device());
+  const at::Tensor all = at::empty({std::ssize(weights)}, at::TensorOptions(groups.dp_cp->device()).dtype(at::kDouble));
+  for (size_t i = 0; i < weights.size(); ++i) all[static_cast<int64_t>(i)].fill_(weights[i]);
   groups.dp_cp->all_reduce(all, ReduceOp::kSum, "valid tokens").wait();
-  const at::Tensor host = all.to(at::kCPU);
-  const double* first = host.const_data_ptr<double>();
-  return {first, first + host.numel()};
+  // A batch without a single valid token has no loss and no gradient; dividing by one keeps it finite.
+  return (at::full_like(all, loss_scale) / all.clamp_min(1.0)).unbind();
 }
 
 EvaluationSums sums_of(const std::vector<std::string>& names, const at::Tensor& pairs) {
@@ -49,16 +51,13 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
   MEGALITH_CHECK(!whole_batches.empty(), "a step without microbatches");
   const std::vector<Batch> batches = parts_of(whole_batches, *groups_.cp);
   std::vector<std::string> names = task_.loss_names();
-  const std::vector<double> weights = sum_weights(task_, batches, groups_);
+  const std::vector<at::Tensor> scales = scales_of_losses(task_, batches, groups_, loss_scale);
   std::vector<TermScale> terms;
-  for (size_t i = 0; i < names.size(); ++i) {
-    // A batch without a single valid token has no loss and no gradient; dividing by one keeps it finite.
-    terms.push_back({.name = names[i], .per_weight = loss_scale / std::max(weights[i], 1.0)});
-  }
+  for (size_t i = 0; i < names.size(); ++i) terms.push_back({.name = names[i], .per_weight = scales[i]});
   const double per_microbatch = loss_scale / static_cast<double>(std::ssize(batches) * groups_.dp->size());
 
   for (std::string& added : model_.added_losses()) names.push_back(std::move(added));
-  statistics_ = std::make_unique<StepStatistics>(std::move(names), model_.observations(), groups_, device_);
+  statistics_ = std::make_shared<StepStatistics>(std::move(names), model_.observations(), groups_, device_);
   const auto make_input = [&](int microbatch, std::span<const Unit> units) {
     ModelInput input = task_.make_input(batches[static_cast<size_t>(microbatch)], device_, units);
     input.terms = terms;
@@ -73,7 +72,8 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
   data_.finish_step();
 }
 
-StepResult TrainStep::result_of(const StepStatistics& statistics) const {
+StepResult TrainStep::result_of(StepStatistics& statistics) {
+  statistics.read();
   StepResult result;
   for (const LossSum& loss : statistics.losses()) {
     result.losses.push_back({loss.name, loss.mean()});
@@ -90,18 +90,24 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, doubl
   return result_of(*statistics_);
 }
 
-void TrainStep::after_update() { model_.after_step(statistics_->observed()); }
+void TrainStep::after_update() { model_.after_step(statistics_->observed(), optimizer_.is_made()); }
 
-StepResult TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale,
-                          const std::function<int()>& vote) {
+PendingStep TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale,
+                           const std::function<int()>& vote) {
   accumulate(batches, loss_scale);
   const ProfileRange range("optimizer");
   statistics_->set_gradient(optimizer_.local_numbers());
   if (vote) statistics_->vote(vote());
   statistics_->exchange();
-  StepResult result = result_of(*statistics_);
-  result.optimizer = optimizer_.step(lr, weight_decay, loss_scale, statistics_->gradient());
-  if (!result.optimizer.was_skipped) after_update();
+  optimizer_.step(lr, weight_decay, loss_scale, statistics_->gradient());
+  after_update();
+  return PendingStep(*this, statistics_, loss_scale);
+}
+
+StepResult PendingStep::read() const {
+  StepResult result = TrainStep::result_of(*statistics_);
+  const bool is_last = step_->statistics_ == statistics_;
+  result.optimizer = step_->optimizer_.read(statistics_->host_gradient(), loss_scale_, /*has_gradients=*/is_last);
   return result;
 }
 

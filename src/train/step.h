@@ -6,6 +6,10 @@
 //
 // The ranks exchange twice: the weights, before anything is computed, and everything else (train/step_statistics.h)
 // once the gradients are complete.
+//
+// On an accelerator the host issues a step and waits for none of it: it may issue the next one before it reads what
+// became of this one. What must be known within the step (clipping, whether it is made at all) is decided on the
+// device.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +41,26 @@ struct StepResult {
   OptimizerStep optimizer;
 };
 
+class TrainStep;
+
+// A step that has been issued: its numbers are on their way to the host. Where it is not finite, the device has left
+// the model and the optimizer as they were.
+class PendingStep {
+ public:
+  // Waits until the device has come to the end of the step's gradients. The step that the result was of must outlive
+  // this. bad_parameter is known only while no later step has begun.
+  StepResult read() const;
+
+ private:
+  friend class TrainStep;
+  PendingStep(const TrainStep& step, std::shared_ptr<StepStatistics> statistics, double loss_scale)
+      : step_(&step), statistics_(std::move(statistics)), loss_scale_(loss_scale) {}
+
+  const TrainStep* step_;
+  std::shared_ptr<StepStatistics> statistics_;
+  double loss_scale_;
+};
+
 class TrainStep {
  public:
   // All outlive it.
@@ -46,18 +70,19 @@ class TrainStep {
   // batches  this rank's microbatches, in order; whole rows, of which context-parallel ranks take their parts
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
   // vote  asked once, when the gradients are there: whether this rank wants to stop (StepStatistics::vote)
-  StepResult run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0,
-                 const std::function<int()>& vote = {});
+  PendingStep run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0,
+                  const std::function<int()>& vote = {});
 
   // Forward and backward only: complete gradients of the batches, times loss_scale, are in the buffers afterwards.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);
   // What follows the optimizer's update in run(), where the update is made by the caller: the model moves what it moves
-  // by the observations of the last compute_gradients().
+  // by the observations of the last compute_gradients(), if the optimizer's last step is made.
   void after_update();
 
  private:
+  friend class PendingStep;
   void accumulate(const std::vector<Batch>& batches, double loss_scale);
-  StepResult result_of(const StepStatistics& statistics) const;
+  static StepResult result_of(StepStatistics& statistics);
 
   PipelinedModel& model_;
   const Task& task_;
@@ -65,7 +90,7 @@ class TrainStep {
   Optimizer& optimizer_;
   const Groups& groups_;
   at::Device device_;
-  std::unique_ptr<StepStatistics> statistics_;  // of the last step
+  std::shared_ptr<StepStatistics> statistics_;  // of the last step
 };
 
 // What the task measures of this rank's microbatches, without gradients; the same on all ranks of the pipeline.

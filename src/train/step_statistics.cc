@@ -1,4 +1,4 @@
-// See step_statistics.h. The vector of sums: a pair for each loss, the observations, two numbers of the gradient, a
+// See step_statistics.h. The vector of sums: a pair for each loss, the observations, the numbers of the gradient, a
 // number of votes for each reason.
 #include "train/step_statistics.h"
 
@@ -6,13 +6,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 
 namespace megalith {
 namespace {
-
-constexpr int64_t kGradientNumbers = 2;
 
 at::Tensor added(const at::Tensor& sum, const at::Tensor& value) { return sum.defined() ? sum + value : value; }
 
@@ -73,9 +72,11 @@ void StepStatistics::add(const ModelOutput& output) {
   }
 }
 
+int64_t StepStatistics::num_gradient_numbers() const { return gradient_.defined() ? gradient_.numel() : 0; }
+
 at::Tensor StepStatistics::sums() const {
   const at::Tensor all =
-      at::zeros({num_sums_ + kGradientNumbers + kMostVote}, at::TensorOptions(device_).dtype(at::kDouble));
+      at::zeros({num_sums_ + num_gradient_numbers() + kMostVote}, at::TensorOptions(device_).dtype(at::kDouble));
   // The ranks of tp have the same losses.
   for (size_t i = 0; i < losses_.size() && groups_.tp->is_first(); ++i) {
     if (!loss_sums_[i].first.defined()) continue;
@@ -89,8 +90,8 @@ at::Tensor StepStatistics::sums() const {
       all[slot.begin + slot.spec.size].fill_(static_cast<double>(slot.num_passes));
     }
   }
-  if (gradient_.defined()) all.narrow(0, num_sums_, kGradientNumbers).copy_(gradient_);
-  if (vote_ > 0) all[num_sums_ + kGradientNumbers + vote_ - 1].fill_(1);
+  if (gradient_.defined()) all.narrow(0, num_sums_, num_gradient_numbers()).copy_(gradient_);
+  if (vote_ > 0) all[num_sums_ + num_gradient_numbers() + vote_ - 1].fill_(1);
   return all;
 }
 
@@ -106,35 +107,45 @@ at::Tensor StepStatistics::maxima() const {
 
 void StepStatistics::exchange() {
   MEGALITH_CHECK(vote_ >= 0 && vote_ <= kMostVote, "a vote of {}", vote_);
-  const at::Tensor summed = sums().to(groups_.world->device());
+  // A world of one rank has its numbers where they are.
+  const bool has_others = groups_.world->size() > 1;
+  const at::Device meeting = has_others ? groups_.world->device() : device_;
+  const at::Tensor summed = sums().to(meeting);
   groups_.world->all_reduce(summed, ReduceOp::kSum, "statistics of the step").wait();
   at::Tensor largest;
   if (num_maxima_ > 0) {
-    largest = maxima().to(groups_.world->device());
+    largest = maxima().to(meeting);
     groups_.world->all_reduce(largest, ReduceOp::kMax, "maxima of the step").wait();
   }
-  read(summed, largest);
+  on_its_way_ = HostCopy(num_maxima_ > 0 ? at::cat({summed, largest}) : summed);
+  for (Slot& slot : slots_) {
+    const bool is_max = slot.spec.reduce == ObservationReduce::kMax;
+    slot.reduced = (is_max ? largest : summed).narrow(0, slot.begin, slot.spec.size).to(device_);
+    if (slot.spec.reduce != ObservationReduce::kMean) continue;
+    slot.reduced = slot.reduced / summed[slot.begin + slot.spec.size].clamp_min(1).to(device_);
+  }
+  reduced_gradient_ = summed.narrow(0, num_sums_, num_gradient_numbers());
 }
 
-void StepStatistics::read(const at::Tensor& sums, const at::Tensor& maxima) {
-  // The one place where the host waits for the device once a step's forward passes have begun.
-  const at::Tensor host = (num_maxima_ > 0 ? at::cat({sums, maxima}) : sums).to(at::kCPU);
+void StepStatistics::read() {
+  if (std::exchange(is_read_, true)) return;
+  const at::Tensor& host = on_its_way_.wait();
+  MEGALITH_CHECK(host.defined(), "the statistics of a step are read before their exchange");
   const double* numbers = host.const_data_ptr<double>();
+  const int64_t votes = num_sums_ + num_gradient_numbers(), num_all_sums = votes + kMostVote;
   for (size_t i = 0; i < losses_.size(); ++i) {
     reduced_losses_.push_back({.name = losses_[i], .sum = numbers[2 * i], .weight = numbers[2 * i + 1]});
   }
   for (Slot& slot : slots_) {
     const bool is_max = slot.spec.reduce == ObservationReduce::kMax;
-    slot.reduced = (is_max ? maxima : sums).narrow(0, slot.begin, slot.spec.size).to(device_);
-    slot.host = host.narrow(0, (is_max ? sums.numel() : 0) + slot.begin, slot.spec.size);
+    slot.host = host.narrow(0, (is_max ? num_all_sums : 0) + slot.begin, slot.spec.size);
     if (slot.spec.reduce != ObservationReduce::kMean) continue;
-    slot.reduced = slot.reduced / sums[slot.begin + slot.spec.size].clamp_min(1).to(device_);
     slot.host = slot.host / host[slot.begin + slot.spec.size].clamp_min(1);
   }
-  gradient_ = host.narrow(0, num_sums_, kGradientNumbers);
+  host_gradient_ = host.narrow(0, num_sums_, num_gradient_numbers());
   vote_ = 0;
   for (int reason = 1; reason <= kMostVote; ++reason) {
-    if (numbers[num_sums_ + kGradientNumbers + reason - 1] > 0) vote_ = reason;
+    if (numbers[votes + reason - 1] > 0) vote_ = reason;
   }
 }
 

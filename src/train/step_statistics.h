@@ -1,6 +1,6 @@
 // What all ranks learn of a step once its gradients are complete, in one vector and one exchange: sums and weights of
-// the losses, what the model observed, the squared norm of the gradient, votes to stop. The vector is made on the
-// model's device, and the host reads it once.
+// the losses, what the model observed, the squared norm of the gradient, votes to stop. The vector is made and stays on
+// the model's device; a copy travels to the host, which reads it once, when it likes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/groups.h"
+#include "device/transfer.h"
 #include "metrics/observed_values.h"
 #include "models/model.h"
 #include "tasks/task.h"
@@ -30,14 +31,21 @@ class StepStatistics {
   void set_gradient(at::Tensor numbers) { gradient_ = std::move(numbers); }  // Optimizer::local_numbers()
   void vote(int reason) { vote_ = reason; }                                  // 0: to go on
 
-  // One all-reduce over the world, and one more where the model observes maxima. Every rank calls it, once.
+  // One all-reduce over the world, and one more where the model observes maxima. Every rank calls it, once. The host
+  // does not wait for the device.
   void exchange();
 
-  // ---- Of all ranks, afterwards.
+  // ---- Of all ranks, on the device, after exchange().
+  std::vector<ObservedTensor> observed() const;
+  at::Tensor gradient() const { return reduced_gradient_; }  // as set_gradient() had it
+
+  // Waits until the numbers have come to the host. Again: nothing.
+  void read();
+
+  // ---- Of all ranks, on the host, after read().
   const std::vector<LossSum>& losses() const { return reduced_losses_; }
-  std::vector<ObservedTensor> observed() const;         // on the device
-  std::vector<ObservedValues> observed_values() const;  // the same, on the host
-  at::Tensor gradient() const { return gradient_; }     // (2) float64 on the host
+  std::vector<ObservedValues> observed_values() const;
+  at::Tensor host_gradient() const { return host_gradient_; }
   int agreed_vote() const { return vote_; }
 
  private:
@@ -52,7 +60,7 @@ class StepStatistics {
   Slot& slot_of(const Observation& observation);
   at::Tensor sums() const;
   at::Tensor maxima() const;
-  void read(const at::Tensor& sums, const at::Tensor& maxima);
+  int64_t num_gradient_numbers() const;
 
   std::vector<std::string> losses_;
   const Groups& groups_;
@@ -60,7 +68,9 @@ class StepStatistics {
   std::vector<std::pair<at::Tensor, at::Tensor>> loss_sums_;  // of each: its sum and its weight
   std::vector<Slot> slots_;
   int64_t num_sums_ = 0, num_maxima_ = 0;
-  at::Tensor gradient_;
+  at::Tensor gradient_, reduced_gradient_, host_gradient_;
+  HostCopy on_its_way_;  // of the sums, and behind them the maxima
+  bool is_read_ = false;
   int vote_ = 0;
   std::vector<LossSum> reduced_losses_;
 };

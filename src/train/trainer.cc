@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "checkpoint/hf.h"
 #include "checkpoint/replica_check.h"
@@ -187,7 +188,11 @@ StopReason Trainer::train_loop() {
   while (reason == StopReason::kFinished && iteration_ < d.train_iters) {
     // As Megatron-LM does: a checkpoint at each size of a ramp.
     const int64_t size = d.batches.num_microbatches(consumed_samples_);
-    if (size != num_microbatches) save(/*is_last=*/false);
+    if (size != num_microbatches) {
+      reason = settle();
+      save(/*is_last=*/false);
+      if (reason != StopReason::kFinished) break;
+    }
     num_microbatches = size;
     profiler_.begin_iteration(iteration_ + 1);
     reason = train_iteration(*prefetcher);
@@ -263,8 +268,27 @@ std::vector<DataPosition> Trainer::positions_from(int64_t consumed_samples) cons
 }
 
 StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
+  IssuedStep step = issue_step(prefetcher);
+  StopReason reason = settle();
+  issued_ = std::move(step);
+  if (reason != StopReason::kFinished || is_awaited(iteration_)) reason = std::max(reason, settle());
+  return reason;
+}
+
+// Whether the numbers of this iteration are read before anything else is done.
+bool Trainer::is_awaited(int64_t iteration) const {
+  if (device_.is_cpu()) return true;           // has done the step when it is issued
+  if (loss_scaler_.is_dynamic()) return true;  // the next step's scale depends on it
+  if (iteration >= resolved_.derived.train_iters) return true;
+  const TrainOptions& train = resolved_.config.train;
+  const auto divides = [&](const auto& interval) { return interval && iteration % *interval == 0; };
+  return divides(train.check_sync) || divides(train.exit_interval) || iteration % train.eval_interval == 0 ||
+         resolved_.config.samples.is_due(iteration) || resolved_.config.checkpoint.is_save_due(iteration);
+}
+
+Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   const Config& config = resolved_.config;
-  const Stopwatch watch;
+  const Stopwatch since_begin;
   const std::vector<DataPosition> positions = positions_from(consumed_samples_);
   const int64_t num_samples =
       std::ssize(positions) * resolved_.derived.micro_batch_size * resolved_.derived.data_parallel_size;
@@ -276,17 +300,43 @@ StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
-  const StepResult result =
+  const PendingStep pending =
       train_step_->run(batches, lr, schedule_->weight_decay(schedule_samples_), loss_scaler_.scale(),
                        [&] { return static_cast<int>(own_stop(iteration_ + 1)); });
   if (dumps_pipeline) dump_pipeline();
+  skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
+  consumed_samples_ += num_samples;
+  schedule_samples_ += num_samples;
+  return {.pending = pending,
+          .iteration = ++iteration_,
+          .num_samples = num_samples,
+          .consumed_samples = consumed_samples_,
+          .skipped_samples = skipped_samples_,
+          .schedule_samples = schedule_samples_,
+          .lr = lr,
+          .since_begin = since_begin};
+}
+
+StopReason Trainer::settle() {
+  if (!issued_) return StopReason::kFinished;
+  IssuedStep step = *std::exchange(issued_, std::nullopt);
+  const StepResult result = step.pending.read();
   // Under a dynamic loss scale a gradient that is not finite is how the scale is found.
-  if (config.optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() &&
+  if (resolved_.config.optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() &&
       (!result.is_loss_finite || result.optimizer.was_skipped)) {
-    stop_on_bad_numbers(result);
+    stop_on_bad_numbers(step, result);
   }
-  finish_iteration(result, num_samples);
-  report_iteration(result, num_samples, lr, watch.elapsed_ms());
+  loss_scaler_.update(!result.optimizer.was_skipped);
+  if (result.optimizer.was_skipped) {
+    // The step that was issued meanwhile, if there is one, had the rates that would have come after this one.
+    schedule_samples_ -= step.num_samples;
+    step.schedule_samples -= step.num_samples;
+    count_skipped(step, result);
+  }
+  // A step that was read late began, for the clock, when the one before it was read.
+  const double elapsed_ms = std::min(step.since_begin.elapsed_ms(), since_settled_.elapsed_ms());
+  since_settled_.restart();
+  report_iteration(step, result, elapsed_ms);
   return static_cast<StopReason>(result.vote);
 }
 
@@ -305,38 +355,29 @@ void Trainer::dump_pipeline() {
   }
 }
 
-// Counts the step.
-void Trainer::finish_iteration(const StepResult& result, int64_t num_samples) {
-  ++iteration_;
-  skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
-  consumed_samples_ += num_samples;
-  loss_scaler_.update(!result.optimizer.was_skipped);
-  if (!result.optimizer.was_skipped) {
-    schedule_samples_ += num_samples;
-    return;
-  }
+void Trainer::count_skipped(const IssuedStep& step, const StepResult& result) {
   ++num_skipped_;
   if (loss_scaler_.is_dynamic()) {
-    log_.info("iteration {} was skipped: its gradient is not finite; the loss scale is {} now", iteration_,
+    log_.info("iteration {} was skipped: its gradient is not finite; the loss scale is {} now", step.iteration,
               loss_scaler_.scale());
   } else {
-    log_.warn("iteration {} was skipped: its gradient is not finite (first on rank {})", iteration_,
+    log_.warn("iteration {} was skipped: its gradient is not finite (first on rank {})", step.iteration,
               result.optimizer.first_bad_rank);
   }
 }
 
-void Trainer::report_iteration(const StepResult& result, int64_t num_samples, double lr, double elapsed_ms) {
+void Trainer::report_iteration(const IssuedStep& step, const StepResult& result, double elapsed_ms) {
   const Derived& d = resolved_.derived;
   StepRecord record;
-  record.iteration = iteration_;
+  record.iteration = step.iteration;
   record.train_iters = d.train_iters;
-  record.consumed_samples = consumed_samples_;
-  record.skipped_samples = skipped_samples_;
-  record.global_batch_size = num_samples;
+  record.consumed_samples = step.consumed_samples;
+  record.skipped_samples = step.skipped_samples;
+  record.global_batch_size = step.num_samples;
   for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, loss.value);
   record.observations = result.observations;
-  record.learning_rate = lr;
-  record.next_learning_rate = schedule_->learning_rate(schedule_samples_);
+  record.learning_rate = step.lr;
+  record.next_learning_rate = schedule_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it
   record.is_skipped = result.optimizer.was_skipped;
   if (!record.is_skipped) record.grad_norm = result.optimizer.grad_norm;
@@ -345,9 +386,9 @@ void Trainer::report_iteration(const StepResult& result, int64_t num_samples, do
     record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
   }
   record.elapsed_ms = elapsed_ms;
-  record.tokens = num_samples * d.seq_length;
+  record.tokens = step.num_samples * d.seq_length;
   record.num_devices = static_cast<int>(d.world_size);
-  const double part = static_cast<double>(num_samples) / static_cast<double>(d.global_batch_size);
+  const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step * part;
   record.causal_flops = numbers_.flops_per_step_causal * part;
   const MemoryStats memory = memory_stats(device_);
@@ -359,7 +400,7 @@ void Trainer::report_iteration(const StepResult& result, int64_t num_samples, do
   for (const auto& sink : sinks_) sink->on_step(record);
 }
 
-void Trainer::stop_on_bad_numbers(const StepResult& result) const {
+void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const {
   std::string what;
   for (const NamedLoss& loss : result.losses) what += fmt::format("{} is {}, ", loss.name, loss.value);
   if (result.optimizer.was_skipped) {
@@ -372,8 +413,7 @@ void Trainer::stop_on_bad_numbers(const StepResult& result) const {
       fmt::format("iteration {}: {}; samples {} to {} of the run\n  the model was not updated. Lower the learning "
                   "rate, look at those "
                   "samples, or set --no_check_for_nan_in_loss_and_grad to skip such steps",
-                  iteration_ + 1, what, consumed_samples_,
-                  consumed_samples_ + resolved_.derived.batches.samples(consumed_samples_) - 1));
+                  step.iteration, what, step.consumed_samples - step.num_samples, step.consumed_samples - 1));
 }
 
 void Trainer::evaluate(Split split, const std::string& when) {
@@ -417,6 +457,7 @@ void Trainer::sample() {
 
 void Trainer::save(bool is_last) {
   if (!saver_) return;
+  MEGALITH_CHECK(!issued_, "a checkpoint with iteration {} under way", issued_->iteration);
   const ProfileRange range("save checkpoint");
   if (last_saved_iteration_ != iteration_) {
     saver_->save(checkpoint_state());

@@ -1,4 +1,7 @@
 // The training loop of one rank: everything a run stands on, built from a resolved configuration, and the steps.
+//
+// An accelerator is given the next step before the host reads the numbers of the one before (docs/operating.md says
+// what a person notices). Where somebody needs them now, they are read at once: see is_awaited().
 #pragma once
 
 #include <atomic>
@@ -51,6 +54,15 @@ class Trainer {
   bool is_saved() const { return last_saved_iteration_ == iteration_; }
 
  private:
+  // A step whose numbers are on their way. The counters stand behind it, as if it were made.
+  struct IssuedStep {
+    PendingStep pending;
+    int64_t iteration, num_samples;
+    int64_t consumed_samples, skipped_samples, schedule_samples;  // its own included
+    double lr;
+    Stopwatch since_begin;
+  };
+
   CheckpointState checkpoint_state() const;
   StopReason train_loop();
   void check_replicas();
@@ -59,10 +71,14 @@ class Trainer {
   std::vector<DataPosition> positions_from(int64_t consumed_samples) const;
   // Returns the ranks' agreement on whether to stop, as far as they could vote while the step ran.
   StopReason train_iteration(BatchPrefetcher& prefetcher);
+  IssuedStep issue_step(BatchPrefetcher& prefetcher);
+  bool is_awaited(int64_t iteration) const;
+  // Reads the step that was issued and not read yet, counts and reports it; returns its votes. Nothing without one.
+  StopReason settle();
   void dump_pipeline();
-  void finish_iteration(const StepResult& result, int64_t num_samples);
-  void report_iteration(const StepResult& result, int64_t num_samples, double lr, double elapsed_ms);
-  [[noreturn]] void stop_on_bad_numbers(const StepResult& result) const;
+  void count_skipped(const IssuedStep& step, const StepResult& result);
+  void report_iteration(const IssuedStep& step, const StepResult& result, double elapsed_ms);
+  [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
   void sample();
   void save(bool is_last);
@@ -90,6 +106,10 @@ class Trainer {
   std::unique_ptr<CheckpointSaver> saver_;  // null without --save
   LossScaler loss_scaler_;
   Stopwatch since_start_;
+
+  // What is read one step late, where the device is not the host; and the time since a step was read.
+  std::optional<IssuedStep> issued_;
+  Stopwatch since_settled_;
 
   int64_t iteration_ = 0, consumed_samples_ = 0;
   int64_t schedule_samples_ = 0;  // consumed by steps that moved the model: where the schedules are

@@ -73,7 +73,7 @@ inline ModelInput model_input(const NaiveInput& naive, double per_weight = 1) {
   input.context.row_ids = naive.row_ids;
   input.context.is_training = naive.is_training;
   input.context.mask.query_documents = input.context.mask.key_documents = naive.documents;
-  input.terms[0].per_weight = per_weight;
+  input.terms[0].per_weight = at::scalar_tensor(per_weight, at::kDouble);
   return input;
 }
 

@@ -150,6 +150,42 @@ TEST_P(Adamw, TensorsMayHaveShapesAndRequireGradients) {
   EXPECT_TENSOR_NEAR(shaped.model, flat.model.view({3, 4}));
 }
 
+constexpr Tensor AdamwShard::*kChanged[] = {&AdamwShard::model, &AdamwShard::master, &AdamwShard::exp_avg,
+                                            &AdamwShard::exp_avg_sq};
+
+// Which step it is, and whether it is made, may be known to the device only.
+TEST_P(Adamw, AStepThatTheDeviceCountsIsTheSame) {
+  at::manual_seed(6);
+  const Tensor scale = testing::scalar_tensor(0.5, at::kDouble);
+  for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+    const AdamwShard start = random_shard(1031, at::kBFloat16, at::kFloat, 1e-2, 0.1);
+    const AdamwShard expected = copy_of(start), certain = copy_of(start), decided = copy_of(start);
+    adamw_({expected}, scale, kOptions, kernels);
+    const AdamwOptions options{.beta1 = kOptions.beta1, .beta2 = kOptions.beta2, .eps = kOptions.eps};
+    const Tensor step = testing::scalar_tensor(static_cast<double>(kOptions.step), at::kDouble);
+    adamw_({certain}, scale, options, kernels, {.step = step, .is_made = {}});
+    adamw_({decided}, scale, options, kernels, {.step = step, .is_made = testing::ones({}, at::kBool)});
+    for (const auto member : kChanged) {
+      EXPECT_TENSOR_NEAR(certain.*member, expected.*member, {.what = "counted by the device"});
+      EXPECT_TENSOR_NEAR(decided.*member, expected.*member, {.what = "decided by the device"});
+    }
+  }
+}
+
+TEST_P(Adamw, AStepThatIsNotMadeChangesNothing) {
+  at::manual_seed(7);
+  for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+    for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
+      const AdamwShard start = random_shard(1031, at::kBFloat16, moments, 1e-2, 0.1), shard = copy_of(start);
+      shard.grad.fill_(std::nan(""));
+      // No step was made before, so the corrections are zero.
+      adamw_({shard}, testing::scalar_tensor(std::nan(""), at::kDouble), {}, kernels,
+             {.step = testing::scalar_tensor(0.0, at::kDouble), .is_made = testing::zeros({}, at::kBool)});
+      for (const auto member : kChanged) EXPECT_TRUE(at::equal(shard.*member, start.*member));
+    }
+  }
+}
+
 TEST(Adamw, NoShardsAndEmptyShardsAreNoSteps) {
   adamw_({}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
   adamw_({random_shard(0, at::kBFloat16, at::kFloat, 1e-2, 0.1)}, testing::scalar_tensor(1.0, at::kDouble), kOptions);
@@ -172,6 +208,9 @@ TEST(Adamw, WrongShardsAreNamed) {
   EXPECT_THROW(adamw_({bad}, scale, kOptions), UserError);
   EXPECT_THROW(adamw_({good}, testing::ones({2}), kOptions), UserError);
   EXPECT_THROW(adamw_({good}, scale, {.step = 0}), UserError);
+  const Tensor yes = testing::ones({}, at::kBool);
+  EXPECT_THROW(adamw_({good}, scale, {}, Kernels::kFused, {.step = yes, .is_made = yes}), UserError);
+  EXPECT_THROW(adamw_({good}, scale, {}, Kernels::kFused, {.step = scale, .is_made = scale}), UserError);
 }
 
 MEGALITH_ON_EVERY_DEVICE(Adamw);

@@ -8,6 +8,7 @@
 
 #include "optim/muon.h"
 #include "optim/optimizer.h"
+#include "optim/update_rule.h"
 #include "parallel/grad_buffer.h"
 #include "support/tensor_near.h"
 
@@ -215,6 +216,74 @@ TEST(UpdateRules, SgdIsItsFormula) {
       EXPECT_TENSOR_NEAR(f.params[i]->data(), weights[i], {.abs = 1e-13, .what = f.params[i]->name()});
     }
     EXPECT_EQ(f.optimizer->state().size(), momentum == 0 ? 0 : f.params.size());
+  }
+}
+
+// The rules of an optimizer on slots of their own, as on a device whose decision the host does not read.
+struct DecidedRules {
+  DecidedRules(Roles& roles, const OptimizerOptions& options) : rules(make_update_rules(options, Kernels::kReference)) {
+    slots.resize(rules.size());
+    for (const OwnedPart& part : roles.buffer->parts()) {
+      const size_t rule = rule_of(rules, *part.parameter);
+      UpdateSlot slot{.part = &part, .model = part.model, .master = part.model.to(at::kFloat), .grad = part.grad};
+      for (const StateSpec& spec : rules[rule]->state(at::kFloat)) {
+        slot.state.push_back(at::full(part.model.sizes(), 0.25, at::TensorOptions(spec.dtype)));
+      }
+      slot.lr = kLr;
+      slot.weight_decay = kDecay;
+      slots[rule].push_back(slot);
+    }
+    for (const auto& rule : rules) rule->prepare(*roles.buffer, roles.groups);
+  }
+  void update(const UpdateStep& step) {
+    for (size_t rule = 0; rule < rules.size(); ++rule) rules[rule]->update(slots[rule], step);
+  }
+  // Of all slots: the model, the master and the state.
+  std::vector<at::Tensor> values() const {
+    std::vector<at::Tensor> all;
+    for (const auto& of_rule : slots) {
+      for (const UpdateSlot& slot : of_rule) {
+        all.push_back(slot.model.clone());
+        all.push_back(slot.master.clone());
+        for (const at::Tensor& state : slot.state) all.push_back(state.clone());
+      }
+    }
+    return all;
+  }
+
+  std::vector<std::unique_ptr<UpdateRule>> rules;
+  std::vector<std::vector<UpdateSlot>> slots;
+};
+
+TEST(UpdateRules, AStepThatIsNotMadeOnTheDeviceChangesNothing) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon}) {
+    const OptimizerOptions options{.optimizer = kind, .sgd_momentum = 0.9};
+    Roles roles(options, at::kBFloat16);
+    DecidedRules decided(roles, options);
+    const std::vector<at::Tensor> before = decided.values();
+    for (const auto& one : roles.params) one->grad().fill_(std::nan(""));
+    const at::Tensor nan = at::scalar_tensor(std::nan(""), at::kDouble);
+    decided.update({.grad_scale = nan, .number = at::zeros({}, at::kDouble), .is_made = at::zeros({}, at::kBool)});
+    const std::vector<at::Tensor> after = decided.values();
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(after[i], before[i])) << i;
+  }
+}
+
+TEST(UpdateRules, AStepThatIsMadeOnTheDeviceIsThatOfTheHost) {
+  for (const OptimizerKind kind : {OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kMuon}) {
+    const OptimizerOptions options{.optimizer = kind, .sgd_momentum = 0.9};
+    std::vector<std::vector<at::Tensor>> outcomes;
+    for (const at::Tensor& is_made : {at::Tensor(), at::ones({}, at::kBool)}) {
+      Roles roles(options, at::kBFloat16);
+      DecidedRules decided(roles, options);
+      const std::vector<at::Tensor> before = decided.values();
+      for (const auto& one : roles.params) one->grad().copy_(Roles::gradient(*one, 1));
+      decided.update(
+          {.grad_scale = at::full({}, 0.5, at::kDouble), .number = at::full({}, 3.0, at::kDouble), .is_made = is_made});
+      outcomes.push_back(decided.values());
+      for (size_t i = 0; i < before.size(); ++i) EXPECT_FALSE(at::equal(outcomes.back()[i], before[i])) << i;
+    }
+    for (size_t i = 0; i < outcomes[0].size(); ++i) EXPECT_TRUE(at::equal(outcomes[0][i], outcomes[1][i])) << i;
   }
 }
 

@@ -128,7 +128,7 @@ FiveSteps train_five(const Groups& groups, const RecomputeSetting& setting, cons
       const int64_t first = (groups.dp->rank() * 2 + microbatch) * 2;
       batches.push_back(test::tiny_rows(whole, first, 2, first + 100 * i));
     }
-    outcome.losses.push_back(step.run(batches, 1e-2, 0.1).losses.at(0).value);
+    outcome.losses.push_back(step.run(batches, 1e-2, 0.1).read().losses.at(0).value);
     data->publish();
   }
   for (const OwnedPart& part : data->parts()) {

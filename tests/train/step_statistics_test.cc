@@ -37,6 +37,9 @@ TEST(StepStatistics, ReduceOverPassesAndRanksByWhatTheySay) {
     statistics.set_gradient(at::tensor({rank, 0.5}, at::kDouble));
     statistics.vote(groups.rank == 1 ? 2 : groups.rank == 3 ? 1 : 0);
     statistics.exchange();
+    EXPECT_EQ(statistics.gradient().sum().item<double>(), 8) << "on the device, before the host reads anything";
+    EXPECT_TRUE(statistics.losses().empty());
+    statistics.read();
     groups.world->set_trace_hook({});
     EXPECT_EQ(num_exchanges, 2) << "one of sums, and one because there is a maximum";
 
@@ -52,8 +55,8 @@ TEST(StepStatistics, ReduceOverPassesAndRanksByWhatTheySay) {
     EXPECT_EQ(observed[2].values, std::vector<double>{2});
     EXPECT_EQ(observed[3].values, std::vector<double>{0});
     EXPECT_EQ(statistics.observed()[0].values[1].item<double>(), 12);
-    EXPECT_EQ(statistics.gradient()[0].item<double>(), 6);
-    EXPECT_EQ(statistics.gradient()[1].item<double>(), 2);
+    EXPECT_EQ(statistics.host_gradient()[0].item<double>(), 6);
+    EXPECT_EQ(statistics.host_gradient()[1].item<double>(), 2);
     EXPECT_EQ(statistics.agreed_vote(), 2);
   });
 }

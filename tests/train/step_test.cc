@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "comm/thread_world.h"
 #include "models/tiny_models.h"
@@ -121,16 +122,80 @@ TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
         });
       }
       if (is_bad && groups.rank == 1) batches[0].at(field::kLossWeights).fill_(std::nanf(""));
-      const StepResult result = training.step.run(batches, 1e-3, 0, 1.0, [&] { return groups.rank; });
+      const StepResult result = training.step.run(batches, 1e-3, 0, 1.0, [&] { return groups.rank; }).read();
       for (const Groups::Pointer& group : groups.all()) group->set_trace_hook({});
-      std::vector<std::string> expected = {"valid tokens", "statistics of the step"};
-      // Whose gradient it was is asked only then.
-      if (is_bad) expected.emplace_back("first rank with a bad gradient");
-      EXPECT_EQ(exchanged, expected);
+      // Whose gradient was bad is among what all learn at once.
+      EXPECT_EQ(exchanged, (std::vector<std::string>{"valid tokens", "statistics of the step"}));
       EXPECT_EQ(result.optimizer.was_skipped, is_bad);
+      // The weight that is NaN divides the loss of both; rank 0 counts what both have.
+      EXPECT_EQ(result.optimizer.first_bad_rank, is_bad ? 0 : -1);
+      EXPECT_EQ(result.optimizer.bad_parameter.empty(), !(is_bad && groups.rank == 0));
       EXPECT_EQ(result.vote, 1);
       EXPECT_EQ(std::isfinite(result.optimizer.grad_norm), !is_bad);
     });
+  }
+}
+
+// What an accelerator's host does: it issues the second step before it reads the first.
+TEST(TrainStep, AStepMayBeReadAfterTheNextIsIssued) {
+  const Groups groups = Groups::single();
+  ModelConfig config = test::tiny_config();
+  for (const bool is_first_bad : {false, true}) {
+    Training at_once(config, groups), late(config, groups);
+    const auto batches = [&](int step) {
+      const Batch batch = rows(test::tiny_batch(config, 6, 7, false), 3 * step, 3 * step + 3);
+      if (is_first_bad && step == 0) batch.at(field::kLossWeights).fill_(std::nanf(""));
+      return std::vector<Batch>{batch};
+    };
+    std::vector<StepResult> expected, actual;
+    for (int step = 0; step < 2; ++step) expected.push_back(at_once.step.run(batches(step), 1e-3, 0.1).read());
+    const PendingStep first = late.step.run(batches(0), 1e-3, 0.1), second = late.step.run(batches(1), 1e-3, 0.1);
+    actual = {first.read(), second.read()};
+    for (size_t i = 0; i < 2; ++i) {
+      const bool is_bad = is_first_bad && i == 0;
+      EXPECT_EQ(actual[i].is_loss_finite, !is_bad);
+      EXPECT_EQ(actual[i].optimizer.was_skipped, is_bad);
+      EXPECT_EQ(actual[i].optimizer.first_bad_rank, is_bad ? 0 : -1);
+      // The gradients that it would be looked for in are those of the second step by then.
+      EXPECT_EQ(actual[i].optimizer.bad_parameter, "");
+      EXPECT_EQ(expected[i].optimizer.bad_parameter.empty(), !is_bad);
+      if (is_bad) continue;
+      EXPECT_EQ(actual[i].losses.at(0).value, expected[i].losses.at(0).value);
+      EXPECT_EQ(actual[i].optimizer.grad_norm, expected[i].optimizer.grad_norm);
+    }
+    EXPECT_EQ(late.optimizer.num_steps(), is_first_bad ? 1 : 2);
+    for (size_t i = 0; i < late.model->parameters().size(); ++i) {
+      EXPECT_TRUE(at::equal(late.model->parameters()[i]->data(), at_once.model->parameters()[i]->data()));
+    }
+  }
+}
+
+// The meta device has no values, so that whatever the host reads of it fails.
+TEST(TrainStep, TheHostReadsNothingOfTheDeviceWithinAStep) {
+  const Groups groups = Groups::single();
+  for (const bool has_experts : {false, true}) {
+    ModelConfig config = test::tiny_config();
+    if (has_experts) {
+      config.num_experts = 4;
+      config.moe_router_topk = 2;
+      config.moe_ffn_hidden_size = 12;
+      config.moe_router_score_function = RouterScore::kSigmoid;
+      config.moe_router_enable_expert_bias = true;
+    }
+    LayerContext context = test::tiny_context(groups, at::kFloat, Kernels::kFused);
+    context.device = at::kMeta;
+    const auto model = test::build_model(config, context);
+    GradBuffer buffer(model->parameters(), groups, {});
+    Optimizer optimizer(buffer, groups, {}, Kernels::kFused);
+    PipelinedModel pipeline(*model, groups, at::kMeta);
+    TrainStep step(pipeline, test::tiny_task(), buffer, optimizer, groups, at::kMeta);
+    const std::vector<Batch> batches = {rows(test::tiny_batch(config, 6, 7, false), 0, 6)};
+    std::optional<PendingStep> pending;
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_NO_THROW(pending = step.run(batches, 1e-3, 0.1, 1.0, [] { return 1; }));
+    }
+    EXPECT_TRUE(optimizer.is_made().is_meta());
+    EXPECT_ANY_THROW(optimizer.num_steps());
   }
 }
 

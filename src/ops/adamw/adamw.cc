@@ -55,7 +55,11 @@ AdamwShard flat(const AdamwShard& shard) {
 
 constexpr int64_t kAdamwPieceElements = 1 << 16;
 
-void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options) {
+// To read a number on the CPU is no wait.
+void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options,
+                  const AdamwDecision& decision) {
+  if (decision.is_made.defined() && !decision.is_made.item<bool>()) return;
+  const auto step = decision.step.defined() ? decision.step.item<double>() : static_cast<double>(options.step);
   std::vector<cpu::AdamwPiece> pieces;
   const auto at_element = [](const at::Tensor& tensor, int64_t first) {
     return static_cast<char*>(tensor.mutable_data_ptr()) + first * static_cast<int64_t>(tensor.element_size());
@@ -82,13 +86,14 @@ void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& s
     .beta1 = options.beta1,
     .beta2 = options.beta2,
     .eps = options.eps,
-    .correction1 = 1 - std::pow(options.beta1, options.step),
-    .correction2 = 1 - std::pow(options.beta2, options.step)});
+    .correction1 = 1 - std::pow(options.beta1, step),
+    .correction2 = 1 - std::pow(options.beta2, step)});
 }
 
 constexpr AdamwTable kAdamwCpu{.step = adamw_on_cpu};
 // Tensors without storage have nothing to update.
-constexpr AdamwTable kAdamwMeta{.step = [](const at::Tensor&, const std::vector<AdamwShard>&, const AdamwOptions&) {}};
+constexpr AdamwTable kAdamwMeta{
+    .step = [](const at::Tensor&, const std::vector<AdamwShard>&, const AdamwOptions&, const AdamwDecision&) {}};
 
 }  // namespace
 
@@ -96,17 +101,28 @@ constexpr Operator<AdamwTable> kAdamw{
     .name = "adamw", .reference = &kAdamwReference, .cpu = &kAdamwCpu, .meta = &kAdamwMeta};
 
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
-            Kernels kernels) {
+            Kernels kernels, const AdamwDecision& decision) {
   at::NoGradGuard no_grad;
   check_shape("adamw_", {"grad_scale", grad_scale}, {});
   check_dtype("adamw_", {"grad_scale", grad_scale}, grad_scale.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
   if (options.step < 1) throw UserError(fmt::format("adamw_: step is {}, but is counted from 1", options.step));
+  const Argument step{"step", decision.step}, is_made{"is_made", decision.is_made};
+  if (decision.step.defined()) {
+    check_shape("adamw_", step, {});
+    check_dtype("adamw_", step, at::kDouble);
+    check_devices("adamw_", {{"grad_scale", grad_scale}, step});
+  }
+  if (decision.is_made.defined()) {
+    check_shape("adamw_", is_made, {});
+    check_dtype("adamw_", is_made, at::kBool);
+    check_devices("adamw_", {{"grad_scale", grad_scale}, is_made});
+  }
   std::vector<AdamwShard> flat_shards;
   for (const AdamwShard& shard : shards) {
     check_shard(shard, grad_scale);
     flat_shards.push_back(flat(shard));
   }
-  kAdamw.run("adamw_", &AdamwTable::step, kernels, grad_scale, flat_shards, options);
+  kAdamw.run("adamw_", &AdamwTable::step, kernels, grad_scale, flat_shards, options, decision);
 }
 
 }  // namespace megalith::ops

@@ -32,14 +32,21 @@ struct AdamwOptions {
   int64_t step = 1;  // t, counted from 1
 };
 
+// What only the device knows, where nobody waits for it: 0-d tensors beside the shards; undefined where the host knows.
+struct AdamwDecision {
+  at::Tensor step;     // fp64: t, in the place of AdamwOptions::step
+  at::Tensor is_made;  // bool: false leaves all tensors as they are, whatever the gradients hold; undefined: true
+};
+
 // grad_scale  0-d tensor of fp32 or fp64 on the device of the shards: the clipping factor over the loss scale. Passed
 //             as a tensor so that a GPU need not wait for the host.
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
-            Kernels kernels = Kernels::kFused);
+            Kernels kernels = Kernels::kFused, const AdamwDecision& decision = {});
 
 struct AdamwTable {
-  // The tensors of a shard have one dim.
-  void (*step)(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options);
+  // The tensors of a shard have one dim. The decision is as the caller gave it.
+  void (*step)(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options,
+               const AdamwDecision& decision);
 };
 extern const AdamwTable kAdamwReference;
 extern const Operator<AdamwTable> kAdamw;
