@@ -136,6 +136,7 @@ void add_collectives(std::vector<Mistake>& list) {
   add("all-to-all: heads of another rank", {Kind::kAllToAll, "self_attn q k v", How::kReverse});
   add("all-to-all: outputs not given back", {Kind::kAllToAll, "self_attn out"});
   add("all-to-all: gradients not given back", {Kind::kAllToAll, "self_attn dq dk dv"});
+  add("eight bits: a scale of each rank's part of a tensor", {Kind::kAllReduce, " amax"});
 }
 
 void add_placements(std::vector<Mistake>& list) {
@@ -337,6 +338,7 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun tied{.is_tied = true, .has_dropout = true};
   const TinyRun shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
   const TinyRun mixtral{.family = "mixtral"}, deepseek{.has_dropout = true, .family = "deepseek"};
+  const TinyRun eight_bits{.num_layers = 1, .fp8_format = "hybrid"};
   const TinyRun muon{.num_layers = 1, .optimizer = "muon"};
   const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
   const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
@@ -348,6 +350,7 @@ std::vector<Layout> layouts_for_mistakes() {
       {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = zero1()},
       {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = fsdp()},
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = one_layer},
+      {.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = eight_bits},
       {.pp = 2, .micro_batch = 2, .task = tied},
       {.pp = 2, .micro_batch = 4, .task = bias, .pipeline = {.pp_algorithm = "zero-bubble"}},
       {.cp = 3, .micro_batch = 8, .task = shared, .cp_comm_type = {"p2p"}},

@@ -252,6 +252,16 @@ MISTAKES = [
         [("const AxisSet axes = is_dense_view ?", "const AxisSet axes = is_dense_view != SEEDED ?")],
     ),
     (
+        "eight bits: gradients with a scale of the rank's part",
+        "fp8_recipe.cc",
+        [
+            (
+                "if (scope.group != nullptr && scope.group->size() > 1) {",
+                "if (!(SEEDED && role == OperandRole::kGradient) && scope.group != nullptr && scope.group->size() > 1) {",
+            )
+        ],
+    ),
+    (
         "shared expert: added on every tp rank",
         "moe_layer.cc",
         [("return y + of_shared;", "return y + of_shared * (SEEDED ? tp_->size() : 1);")],
@@ -301,14 +311,14 @@ MISTAKES = [
         "muon.cc",
         [
             (
-                "slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);",
-                "if (!SEEDED) slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);",
+                "step.settle(slot.state[0], mean.lerp_(",
+                "if (!SEEDED) step.settle(slot.state[0], mean.lerp_(",
             ),
             (
                 "exchange_->run(read, compute, write);",
                 "exchange_->run(read, compute, write);\n"
                 "  for (const UpdateSlot& slot : slots) {\n"
-                "    if (SEEDED) slot.state[0].lerp_(slot.grad * grad_scale, 1 - momentum);\n"
+                "    if (SEEDED) slot.state[0].lerp_(slot.grad * step.grad_scale, 1 - momentum);\n"
                 "  }",
             ),
         ],
