@@ -21,7 +21,7 @@ Lanes<T> one_plus_exp_of_negative(const Lanes<T>& x) {
 }
 
 template <typename T>
-void forward(const Swiglu& a) {
+void forward(const SwigluForward& a) {
   at::parallel_for(0, a.rows, swiglu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T* gate = static_cast<const T*>(a.gate_up) + row * 2 * a.columns;
@@ -59,7 +59,7 @@ void backward(const SwigluBackward& a) {
 
 }  // namespace
 
-void swiglu(const Swiglu& a) {
+void swiglu(const SwigluForward& a) {
   with_type(a.dtype, [&](auto zero) { forward<decltype(zero)>(a); });
 }
 

@@ -1,4 +1,7 @@
-// The CPU kernels of swiglu: contiguous rows of [gate | up] behind plain pointers.
+// What the kernels of swiglu are given, on any device: contiguous rows of [gate | up] behind plain pointers. Free of
+// torch's headers.
+//
+// Memory moves 3 elements forward (2 are read, 1 is written) and 5 backward (3 and 2) for each element of y.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +9,9 @@
 #include "ops/cpu/capability.h"
 #include "ops/dtype.h"
 
-namespace megalith::ops::cpu {
+namespace megalith::ops {
 
-struct Swiglu {
+struct SwigluForward {
   Dtype dtype;
   int64_t rows, columns;  // columns of y; gate_up has twice as many
   const void* gate_up;
@@ -23,7 +26,15 @@ struct SwigluBackward {
   void* dgate_up;
 };
 
-MEGALITH_DECLARE_CPU_KERNEL(swiglu, (const Swiglu& a));
+namespace cpu {
+MEGALITH_DECLARE_CPU_KERNEL(swiglu, (const SwigluForward& a));
 MEGALITH_DECLARE_CPU_KERNEL(swiglu_backward, (const SwigluBackward& a));
+}  // namespace cpu
 
-}  // namespace megalith::ops::cpu
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void swiglu(const SwigluForward& a, void* stream);
+void swiglu_backward(const SwigluBackward& a, void* stream);
+}  // namespace gpu
+
+}  // namespace megalith::ops

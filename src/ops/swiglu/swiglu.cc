@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "ops/arguments.h"
+#include "ops/gpu/on_stream_of.h"
 #include "ops/swiglu/kernel.h"
 
 namespace megalith::ops {
@@ -21,36 +22,55 @@ Tensor empty_swiglu(const Tensor& gate_up) {
 
 Tensor empty_swiglu_gradient(const Tensor& /*dy*/, const Tensor& gate_up) { return at::empty_like(gate_up); }
 
-Tensor swiglu_on_cpu(const Tensor& gate_up) {
+// On the device of gate_up, by a kernel that runs there.
+template <void (*kLaunch)(const SwigluForward&, const Tensor& gate_up)>
+Tensor swiglu_by(const Tensor& gate_up) {
   Tensor y = empty_swiglu(gate_up);
-  MEGALITH_CPU_KERNEL(swiglu)
-  ({.dtype = to_dtype(gate_up.scalar_type()),
-    .rows = y.size(0),
-    .columns = y.size(1),
-    .gate_up = gate_up.const_data_ptr(),
-    .y = y.mutable_data_ptr()});
+  kLaunch({.dtype = to_dtype(gate_up.scalar_type()),
+           .rows = y.size(0),
+           .columns = y.size(1),
+           .gate_up = gate_up.const_data_ptr(),
+           .y = y.mutable_data_ptr()},
+          gate_up);
   return y;
 }
 
-Tensor swiglu_backward_on_cpu(const Tensor& dy, const Tensor& gate_up) {
+template <void (*kLaunch)(const SwigluBackward&, const Tensor& gate_up)>
+Tensor swiglu_backward_by(const Tensor& dy, const Tensor& gate_up) {
   Tensor dgate_up = empty_swiglu_gradient(dy, gate_up);
-  MEGALITH_CPU_KERNEL(swiglu_backward)
-  ({.dtype = to_dtype(gate_up.scalar_type()),
-    .rows = dy.size(0),
-    .columns = dy.size(1),
-    .dy = dy.const_data_ptr(),
-    .gate_up = gate_up.const_data_ptr(),
-    .dgate_up = dgate_up.mutable_data_ptr()});
+  kLaunch({.dtype = to_dtype(gate_up.scalar_type()),
+           .rows = dy.size(0),
+           .columns = dy.size(1),
+           .dy = dy.const_data_ptr(),
+           .gate_up = gate_up.const_data_ptr(),
+           .dgate_up = dgate_up.mutable_data_ptr()},
+          gate_up);
   return dgate_up;
 }
 
-constexpr SwigluTable kSwigluCpu{.forward = swiglu_on_cpu, .backward = swiglu_backward_on_cpu};
+void run_swiglu(const SwigluForward& a, const Tensor& /*gate_up*/) { MEGALITH_CPU_KERNEL(swiglu)(a); }
+void run_swiglu_backward(const SwigluBackward& a, const Tensor& /*gate_up*/) {
+  MEGALITH_CPU_KERNEL(swiglu_backward)(a);
+}
+
+constexpr SwigluTable kSwigluCpu{.forward = swiglu_by<run_swiglu>, .backward = swiglu_backward_by<run_swiglu_backward>};
 constexpr SwigluTable kSwigluMeta{.forward = empty_swiglu, .backward = empty_swiglu_gradient};
+#ifdef MEGALITH_GPU_KERNELS
+constexpr SwigluTable kSwigluGpu{
+    .forward = swiglu_by<gpu::on_stream_of<&gpu::swiglu, SwigluForward>>,
+    .backward = swiglu_backward_by<gpu::on_stream_of<&gpu::swiglu_backward, SwigluBackward>>};
+#endif
 
 }  // namespace
 
-constexpr Operator<SwigluTable> kSwiglu{
-    .name = "swiglu", .reference = &kSwigluReference, .cpu = &kSwigluCpu, .meta = &kSwigluMeta};
+constexpr Operator<SwigluTable> kSwiglu{.name = "swiglu",
+                                        .reference = &kSwigluReference,
+                                        .cpu = &kSwigluCpu,
+                                        .meta = &kSwigluMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                        .gpu = &kSwigluGpu
+#endif
+};
 
 Tensor swiglu(const Tensor& gate_up, Kernels kernels) {
   check_gate_up("swiglu", gate_up);

@@ -127,4 +127,9 @@ inline float __half2float(__half value) { return static_cast<float>(value.value)
 inline __half __float2half(float value) { return {static_cast<_Float16>(value)}; }
 inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+using std::erfc;
+using std::exp;
 using std::sqrt;
+// The chips' quick forms, with the numbers that the quotient does not reach.
+inline float __expf(float value) { return std::exp(value); }
+inline float __fdividef(float x, float y) { return std::abs(y) > 0x1p126f && std::isfinite(x) ? x * 0 : x / y; }
