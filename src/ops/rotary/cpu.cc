@@ -47,14 +47,14 @@ void store_pairs(T* p, const Pair<T>& pair, Count count) {
 
 // All heads of one token.
 template <typename T, bool kInterleaved>
-void turn_token(const Rotary& a, const T* x, const Wide<T>* cos, const Wide<T>* sin, T* y) {
+void turn_token(const RotaryTurn& a, const T* x, const Wide<T>* cos, const Wide<T>* sin, T* y) {
   for_each_lanes<T>(a.half, [&](int64_t i, auto count) {
     const Lanes<T> c = rounded<T>(load(cos + i, count));
     Lanes<T> s = rounded<T>(load(sin + i, count));
     if (a.turns_back) s = s.neg();
     for (int64_t head = 0; head < a.heads; ++head) {
-      const T* from = x + head * a.head_stride;
-      T* to = y + head * a.channels;
+      const T* from = x + head * a.x_strides.head;
+      T* to = y + head * a.y_strides.head;
       if constexpr (kInterleaved) {
         store_pairs(to + 2 * i, turned<T>(load_pairs(from + 2 * i, count), c, s), count);
       } else {
@@ -66,24 +66,24 @@ void turn_token(const Rotary& a, const T* x, const Wide<T>* cos, const Wide<T>* 
   });
   if (2 * a.half < a.channels) {
     for (int64_t head = 0; head < a.heads; ++head) {
-      const T* from = x + head * a.head_stride;
-      std::copy(from + 2 * a.half, from + a.channels, y + head * a.channels + 2 * a.half);
+      const T* from = x + head * a.x_strides.head;
+      std::copy(from + 2 * a.half, from + a.channels, y + head * a.y_strides.head + 2 * a.half);
     }
   }
 }
 
 template <typename T>
-void turn(const Rotary& a) {
+void turn(const RotaryTurn& a) {
   using W = Wide<T>;
   const int64_t token_size = a.heads * a.channels;
   at::parallel_for(0, a.batch * a.sequence, 1 + 16384 / (token_size + 1), [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       const int64_t b = token / a.sequence, position = token % a.sequence;
-      const T* x = static_cast<const T*>(a.x) + b * a.batch_stride + position * a.sequence_stride;
+      const T* x = static_cast<const T*>(a.x) + b * a.x_strides.batch + position * a.x_strides.sequence;
       const int64_t angle = b * a.angle_batch_stride + position * a.half;
       const W* cos = static_cast<const W*>(a.cos) + angle;
       const W* sin = static_cast<const W*>(a.sin) + angle;
-      T* y = static_cast<T*>(a.y) + token * token_size;
+      T* y = static_cast<T*>(a.y) + b * a.y_strides.batch + position * a.y_strides.sequence;
       a.is_interleaved ? turn_token<T, true>(a, x, cos, sin, y) : turn_token<T, false>(a, x, cos, sin, y);
     }
   });
@@ -91,7 +91,7 @@ void turn(const Rotary& a) {
 
 }  // namespace
 
-void rotary(const Rotary& a) {
+void rotary(const RotaryTurn& a) {
   with_type(a.dtype, [&](auto zero) { turn<decltype(zero)>(a); });
 }
 

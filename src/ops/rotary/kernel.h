@@ -1,4 +1,6 @@
-// The CPU kernel of rotary, forward and backward.
+// What the kernel of rotary, forward and backward, is given on any device. Free of torch's headers.
+//
+// Memory moves 2 elements (1 is read, 1 is written) for each element of x, besides the angles, which all heads share.
 #pragma once
 
 #include <cstdint>
@@ -6,22 +8,35 @@
 #include "ops/cpu/capability.h"
 #include "ops/dtype.h"
 
-namespace megalith::ops::cpu {
+namespace megalith::ops {
 
-struct Rotary {
+// In elements; channels lie next to each other.
+struct HeadStrides {
+  int64_t batch, sequence, head;
+};
+
+struct RotaryTurn {
   Dtype dtype;
   int64_t batch, sequence, heads, channels;
   int64_t half;  // r / 2: angles of a position
   const void* x;
-  int64_t batch_stride, sequence_stride, head_stride;  // of x, in elements
-  const void* cos;                                     // (batch or 1, sequence, half) contiguous float or double
+  HeadStrides x_strides;
+  const void* cos;  // (batch or 1, sequence, half) contiguous float or double
   const void* sin;
   int64_t angle_batch_stride;  // of cos and sin; 0 when the batch shares them
   bool is_interleaved;
   bool turns_back;  // negative angles
-  void* y;          // contiguous
+  void* y;
+  HeadStrides y_strides;
 };
 
-MEGALITH_DECLARE_CPU_KERNEL(rotary, (const Rotary& a));
+namespace cpu {
+MEGALITH_DECLARE_CPU_KERNEL(rotary, (const RotaryTurn& a));
+}  // namespace cpu
 
-}  // namespace megalith::ops::cpu
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void rotary(const RotaryTurn& a, void* stream);
+}  // namespace gpu
+
+}  // namespace megalith::ops

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "ops/arguments.h"
+#include "ops/gpu/on_stream_of.h"
 #include "ops/rotary/kernel.h"
 
 namespace megalith::ops {
@@ -32,36 +33,52 @@ Tensor empty_rotary(const Tensor& x, const Tensor& /*cos*/, const Tensor& /*sin*
   return at::empty(x.sizes(), x.options());
 }
 
-template <bool kTurnsBack>
-Tensor rotary_on_cpu(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_interleaved) {
+HeadStrides head_strides_of(const Tensor& x) {
+  return {.batch = x.stride(0), .sequence = x.stride(1), .head = x.stride(2)};
+}
+
+// On the device of x, by a kernel that runs there.
+template <void (*kLaunch)(const RotaryTurn&, const Tensor& x), bool kTurnsBack>
+Tensor rotary_by(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_interleaved) {
   Tensor y = empty_rotary(x, cos, sin, is_interleaved);
-  MEGALITH_CPU_KERNEL(rotary)
-  ({.dtype = to_dtype(x.scalar_type()),
-    .batch = x.size(0),
-    .sequence = x.size(1),
-    .heads = x.size(2),
-    .channels = x.size(3),
-    .half = cos.size(2),
-    .x = x.const_data_ptr(),
-    .batch_stride = x.stride(0),
-    .sequence_stride = x.stride(1),
-    .head_stride = x.stride(2),
-    .cos = cos.const_data_ptr(),
-    .sin = sin.const_data_ptr(),
-    .angle_batch_stride = cos.size(0) == 1 ? 0 : cos.stride(0),
-    .is_interleaved = is_interleaved,
-    .turns_back = kTurnsBack,
-    .y = y.mutable_data_ptr()});
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .batch = x.size(0),
+           .sequence = x.size(1),
+           .heads = x.size(2),
+           .channels = x.size(3),
+           .half = cos.size(2),
+           .x = x.const_data_ptr(),
+           .x_strides = head_strides_of(x),
+           .cos = cos.const_data_ptr(),
+           .sin = sin.const_data_ptr(),
+           .angle_batch_stride = cos.size(0) == 1 ? 0 : cos.stride(0),
+           .is_interleaved = is_interleaved,
+           .turns_back = kTurnsBack,
+           .y = y.mutable_data_ptr(),
+           .y_strides = head_strides_of(y)},
+          x);
   return y;
 }
 
-constexpr RotaryTable kRotaryCpu{.forward = rotary_on_cpu<false>, .backward = rotary_on_cpu<true>};
+void run_rotary(const RotaryTurn& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(rotary)(a); }
+
+constexpr RotaryTable kRotaryCpu{.forward = rotary_by<run_rotary, false>, .backward = rotary_by<run_rotary, true>};
 constexpr RotaryTable kRotaryMeta{.forward = empty_rotary, .backward = empty_rotary};
+#ifdef MEGALITH_GPU_KERNELS
+constexpr RotaryTable kRotaryGpu{.forward = rotary_by<gpu::on_stream_of<&gpu::rotary, RotaryTurn>, false>,
+                                 .backward = rotary_by<gpu::on_stream_of<&gpu::rotary, RotaryTurn>, true>};
+#endif
 
 }  // namespace
 
-constexpr Operator<RotaryTable> kRotary{
-    .name = "rotary", .reference = &kRotaryReference, .cpu = &kRotaryCpu, .meta = &kRotaryMeta};
+constexpr Operator<RotaryTable> kRotary{.name = "rotary",
+                                        .reference = &kRotaryReference,
+                                        .cpu = &kRotaryCpu,
+                                        .meta = &kRotaryMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                        .gpu = &kRotaryGpu
+#endif
+};
 
 Tensor rotary(const Tensor& x, const Tensor& cos, const Tensor& sin, bool is_interleaved, Kernels kernels) {
   check_rotary("rotary", "x", x, cos, sin);
