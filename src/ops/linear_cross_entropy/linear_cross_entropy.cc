@@ -1,6 +1,5 @@
-// On the CPU the logits of a chunk live in one buffer of the call, in the dtype of the model (bf16 logits are rounded
-// once, by the product); softmax, loss and gradient are computed in fp32 and the gradient is rounded once, in place of
-// the logits.
+// The logits of a chunk live in one buffer of the call, in the dtype of the model (bf16 logits are rounded once, by the
+// product); softmax, loss and gradient are computed in fp32 and the gradient is rounded once, in place of the logits.
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 #include <ATen/ATen.h>
@@ -9,6 +8,8 @@
 
 #include "core/error.h"
 #include "ops/arguments.h"
+#include "ops/gpu/on_stream_of.h"
+#include "ops/linear/linear.h"
 #include "ops/linear/products.h"
 #include "ops/linear_cross_entropy/kernel.h"
 
@@ -26,7 +27,7 @@ void check_valid_vocab(const char* op, const char* name, int64_t valid, int64_t 
   throw UserError(fmt::format("{}: {} is {}, but must be between 0 and the {} columns", op, name, valid, columns));
 }
 
-cpu::LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start, int64_t valid) {
+LogitRows rows_of(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start, int64_t valid) {
   return {.dtype = to_dtype(logits.scalar_type()),
           .rows = logits.size(0),
           .columns = logits.size(1),
@@ -43,26 +44,31 @@ SoftmaxStatistics empty_statistics(const at::Tensor& logits, const at::Tensor& /
   return {of_rows(), of_rows(), of_rows()};
 }
 
-SoftmaxStatistics softmax_statistics_on_cpu(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
-                                            int64_t local_valid_vocab) {
+// On the device of the logits, by a kernel that runs there.
+using LaunchRows = void (*)(const LogitRows&, const at::Tensor& logits);
+
+template <LaunchRows kLaunch>
+SoftmaxStatistics softmax_statistics_by(const at::Tensor& logits, const at::Tensor& labels, int64_t vocab_start,
+                                        int64_t local_valid_vocab) {
   const auto [row_max, sum_exp, target_logit] = empty_statistics(logits, labels, vocab_start, local_valid_vocab);
   const at::Tensor dense_labels = labels.contiguous();
-  cpu::LogitRows rows = rows_of(logits, dense_labels, vocab_start, local_valid_vocab);
+  LogitRows rows = rows_of(logits, dense_labels, vocab_start, local_valid_vocab);
   rows.row_max = row_max.data_ptr();
   rows.sum_exp = sum_exp.data_ptr();
   rows.target_logit = target_logit.data_ptr();
-  MEGALITH_CPU_KERNEL(softmax_statistics)(rows);
+  kLaunch(rows, logits);
   return {row_max, sum_exp, target_logit};
 }
 
-void cross_entropy_gradient_on_cpu(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
-                                   const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab) {
+template <LaunchRows kLaunch>
+void cross_entropy_gradient_by(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& labels,
+                               const at::Tensor& row_scale, int64_t vocab_start, int64_t local_valid_vocab) {
   const at::Tensor dense_labels = labels.contiguous(), dense_lse = lse.contiguous();
   const at::Tensor dense_scale = row_scale.contiguous();
-  cpu::LogitRows rows = rows_of(logits, dense_labels, vocab_start, local_valid_vocab);
+  LogitRows rows = rows_of(logits, dense_labels, vocab_start, local_valid_vocab);
   rows.lse = dense_lse.const_data_ptr();
   rows.row_scale = dense_scale.const_data_ptr();
-  MEGALITH_CPU_KERNEL(cross_entropy_gradient)(rows);
+  kLaunch(rows, logits);
 }
 
 std::tuple<at::Tensor, at::Tensor> empty_linear_cross_entropy(const at::Tensor& x, const at::Tensor& /*w*/,
@@ -73,10 +79,18 @@ std::tuple<at::Tensor, at::Tensor> empty_linear_cross_entropy(const at::Tensor& 
   return {at::empty({x.size(0)}, wide_options(x)), with_grad ? at::empty(x.sizes(), x.options()) : at::Tensor()};
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_on_cpu(const at::Tensor& x, const at::Tensor& w,
-                                                               const at::Tensor& labels, const at::Tensor& row_scale,
-                                                               bool with_grad, const at::Tensor& dw,
-                                                               const LinearCrossEntropyOptions& options) {
+// The products of a chunk, into given memory.
+struct Products {
+  void (*forward_out)(const at::Tensor& logits, const at::Tensor& x, const at::Tensor& w);
+  void (*dgrad_out)(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w);
+  void (*wgrad_)(const at::Tensor& dw, const at::Tensor& dlogits, const at::Tensor& x);
+};
+
+template <const Products& kProducts, LaunchRows kLaunch>
+std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_by(const at::Tensor& x, const at::Tensor& w,
+                                                           const at::Tensor& labels, const at::Tensor& row_scale,
+                                                           bool with_grad, const at::Tensor& dw,
+                                                           const LinearCrossEntropyOptions& options) {
   const int64_t t = x.size(0), chunk_rows = options.chunk_rows;
   auto [losses, dx] = empty_linear_cross_entropy(x, w, labels, row_scale, with_grad, dw, options);
   const at::Tensor buffer = at::empty({std::min(t, chunk_rows), w.size(0)}, x.options());
@@ -85,17 +99,17 @@ std::tuple<at::Tensor, at::Tensor> linear_cross_entropy_on_cpu(const at::Tensor&
     const int64_t count = std::min(chunk_rows, t - start);
     const auto chunk = [&](const at::Tensor& whole) { return whole.narrow(0, start, count); };
     const at::Tensor logits = buffer.narrow(0, 0, count);
-    cpu::linear_forward_out(logits, chunk(x), w, /*bias=*/{});
+    kProducts.forward_out(logits, chunk(x), w);
     const at::Tensor chunk_labels = chunk(dense_labels), chunk_scale = chunk(dense_scale);
     const at::Tensor chunk_losses = chunk(losses);
-    cpu::LogitRows rows = rows_of(logits, chunk_labels, 0, options.valid_vocab);
+    LogitRows rows = rows_of(logits, chunk_labels, 0, options.valid_vocab);
     rows.row_scale = chunk_scale.const_data_ptr();
     rows.losses = chunk_losses.data_ptr();
     rows.with_grad = with_grad;
-    MEGALITH_CPU_KERNEL(cross_entropy)(rows);
+    kLaunch(rows, logits);
     if (!with_grad) continue;
-    cpu::linear_dgrad_out(chunk(dx), logits, w);
-    if (dw.defined()) cpu::linear_wgrad_(dw, logits, chunk(x), /*accumulate=*/true);
+    kProducts.dgrad_out(chunk(dx), logits, w);
+    if (dw.defined()) kProducts.wgrad_(dw, logits, chunk(x));
   }
   return {losses, dx};
 }
@@ -111,9 +125,40 @@ std::tuple<at::Tensor, at::Tensor> measurable_linear_cross_entropy(const at::Ten
   return results;
 }
 
-constexpr LinearCrossEntropyTable kLinearCrossEntropyCpu{.whole = linear_cross_entropy_on_cpu,
-                                                         .statistics = softmax_statistics_on_cpu,
-                                                         .gradient_ = cross_entropy_gradient_on_cpu};
+constexpr Products kProductsOnCpu{
+    .forward_out = [](const at::Tensor& logits, const at::Tensor& x,
+                      const at::Tensor& w) { cpu::linear_forward_out(logits, x, w, /*bias=*/{}); },
+    .dgrad_out = cpu::linear_dgrad_out,
+    .wgrad_ = [](const at::Tensor& dw, const at::Tensor& dlogits,
+                 const at::Tensor& x) { cpu::linear_wgrad_(dw, dlogits, x, /*accumulate=*/true); }};
+void run_softmax_statistics(const LogitRows& a, const at::Tensor&) { MEGALITH_CPU_KERNEL(softmax_statistics)(a); }
+void run_cross_entropy_gradient(const LogitRows& a, const at::Tensor&) {
+  MEGALITH_CPU_KERNEL(cross_entropy_gradient)(a);
+}
+void run_cross_entropy(const LogitRows& a, const at::Tensor&) { MEGALITH_CPU_KERNEL(cross_entropy)(a); }
+
+constexpr LinearCrossEntropyTable kLinearCrossEntropyCpu{
+    .whole = linear_cross_entropy_by<kProductsOnCpu, run_cross_entropy>,
+    .statistics = softmax_statistics_by<run_softmax_statistics>,
+    .gradient_ = cross_entropy_gradient_by<run_cross_entropy_gradient>};
+
+#ifdef MEGALITH_GPU_KERNELS
+void product_out(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = result;
+  at::mm_out(out, a, b);
+}
+constexpr Products kProductsOnGpu{
+    .forward_out = [](const at::Tensor& logits, const at::Tensor& x,
+                      const at::Tensor& w) { product_out(logits, x, w.t()); },
+    .dgrad_out = product_out,
+    .wgrad_ = [](const at::Tensor& dw, const at::Tensor& dlogits,
+                 const at::Tensor& x) { linear_wgrad_(dw, dlogits, x, /*accumulate=*/true); }};
+
+constexpr LinearCrossEntropyTable kLinearCrossEntropyGpu{
+    .whole = linear_cross_entropy_by<kProductsOnGpu, gpu::on_stream_of<&gpu::cross_entropy, LogitRows>>,
+    .statistics = softmax_statistics_by<gpu::on_stream_of<&gpu::softmax_statistics, LogitRows>>,
+    .gradient_ = cross_entropy_gradient_by<gpu::on_stream_of<&gpu::cross_entropy_gradient, LogitRows>>};
+#endif
 
 constexpr LinearCrossEntropyTable kLinearCrossEntropyMeta{
     .whole = measurable_linear_cross_entropy,
@@ -125,7 +170,11 @@ constexpr LinearCrossEntropyTable kLinearCrossEntropyMeta{
 constexpr Operator<LinearCrossEntropyTable> kLinearCrossEntropy{.name = "linear_cross_entropy",
                                                                 .reference = &kLinearCrossEntropyReference,
                                                                 .cpu = &kLinearCrossEntropyCpu,
-                                                                .meta = &kLinearCrossEntropyMeta};
+                                                                .meta = &kLinearCrossEntropyMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                                                .gpu = &kLinearCrossEntropyGpu
+#endif
+};
 
 std::tuple<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& x, const at::Tensor& w,
                                                         const at::Tensor& labels, const at::Tensor& row_scale,
