@@ -125,7 +125,7 @@ void check(const RmsNormCase& c, const RmsNormInputs& in, const std::vector<Arra
   testing::expect_near(results[4], dweight, "dweight");
 }
 
-void try_case(const RmsNormCase& c) {
+void try_rms_norm(const RmsNormCase& c) {
   RmsNormInputs in(c);
   testing::in_every_order(
       c.what(), [&] { return run(c, in); }, [&](const std::vector<Array>& results) { check(c, in, results); });
@@ -139,9 +139,9 @@ TEST(RmsNormKernels, EqualLoopsInDoubleInEveryOrder) {
                                                         {5, 264}, {3, 2048}, {2, 2056}, {3, 4104}, {2, 16392}}
                                                : Shapes{{3, 7}, {9, 16}, {5, 264}, {2, 2056}};
   for (const auto& [rows, columns] : shapes) {
-    for (const Dtype dtype : testing::dtypes()) {
+    for (const Dtype dtype : testing::dtypes(columns)) {
       for (const bool has_residual : {false, true}) {
-        try_case({.dtype = dtype, .rows = rows, .columns = columns, .has_residual = has_residual});
+        try_rms_norm({.dtype = dtype, .rows = rows, .columns = columns, .has_residual = has_residual});
         if (HasFatalFailure()) return;
       }
     }
@@ -151,7 +151,7 @@ TEST(RmsNormKernels, EqualLoopsInDoubleInEveryOrder) {
 TEST(RmsNormKernels, TakeArraysThatAreNotAligned) {
   for (const Dtype dtype : testing::dtypes()) {
     for (const int64_t columns : {8, 512}) {
-      try_case({.dtype = dtype, .rows = 3, .columns = columns, .has_residual = true, .shift = 1});
+      try_rms_norm({.dtype = dtype, .rows = 3, .columns = columns, .has_residual = true, .shift = 1});
       if (HasFatalFailure()) return;
     }
   }

@@ -26,7 +26,7 @@ namespace megalith::ops::gpu {
 
 // MEGALITH_SHARED(type, name, count)       an array of the block's shared memory, aligned to 16 bytes
 // MEGALITH_DYNAMIC_SHARED(type, name)      the array whose bytes the launch names; at most one a kernel
-// MEGALITH_UNROLL                          before a loop whose variables must become registers
+// MEGALITH_UNROLL, MEGALITH_UNROLL_BY(8)   before a loop: arrays indexed by it become registers, loads go together
 #if defined(MEGALITH_GPU_EMULATION)
 
 using Stream = void*;
@@ -43,6 +43,7 @@ using gpu_emulation::wave_size;
 #define MEGALITH_DYNAMIC_SHARED(type, name) \
   type* const name = static_cast<type*>(::megalith::gpu_emulation::dynamic_shared())
 #define MEGALITH_UNROLL
+#define MEGALITH_UNROLL_BY(count)
 
 template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
@@ -57,6 +58,8 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   alignas(16) extern __shared__ unsigned char megalith_shared_bytes[]; \
   type* const name = reinterpret_cast<type*>(megalith_shared_bytes)
 #define MEGALITH_UNROLL _Pragma("unroll")
+#define MEGALITH_PRAGMA(text) _Pragma(#text)
+#define MEGALITH_UNROLL_BY(count) MEGALITH_PRAGMA(unroll count)
 
 // The emulation refuses an address that is not a multiple of `bytes`; a chip does so by itself.
 __device__ inline void check_alignment(const void* /*address*/, size_t /*bytes*/) {}

@@ -1,109 +1,122 @@
-// Layer normalisation on a GPU: a block of threads for each row; the gradients of weight and bias by columns, over
-// blocks of rows that are added in order, so that they repeat to the bit.
-#include "ops/gpu/block_sum.h"
-#include "ops/gpu/element.h"
+// Layer normalisation on a GPU: each row is read once and kept in registers; the gradients of weight and bias come from
+// the same pass as dx, by blocks of rows that are added in order, so that they repeat to the bit.
+#include "ops/gpu/row.h"
 #include "ops/layer_norm/kernel.h"
 
 namespace megalith::ops::gpu {
 namespace {
 
-constexpr int kLayerNormThreads = 256;
+template <typename Kind>
+__global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormForward a, int team_size) {
+  using T = typename Kind::T;
+  using W = typename Kind::W;
+  const RowTeam<Kind> team(team_size);
+  const int64_t row = int64_t{blockIdx.x} * team.count + team.index;
+  const bool has_row = row < a.rows;
+  const int64_t columns = has_row ? a.columns : 0, start = has_row ? row * a.columns : 0;
+  const W count = static_cast<W>(a.columns), offset = static_cast<W>(a.weight_offset);
+  const T* residual = row_at<T>(a.residual, start);
+  T* sum = row_at<T>(a.sum, start);
+  KeptRow<Kind> normed(team, columns, row_at<T>(a.x, start));
+  if (residual != nullptr) normed.add(team, columns, residual, sum);
 
-template <typename T>
-__global__ void layer_norm_rows(int64_t columns, const T* x, const T* residual, const T* weight, double weight_offset,
-                                const T* bias, double eps, T* y, T* sum, Wide<T>* mean, Wide<T>* inv_std) {
-  using W = Wide<T>;
-  const int64_t row = blockIdx.x, start = row * columns;
-  const W count = static_cast<W>(columns), offset = static_cast<W>(weight_offset);
-  W total = 0;
-  for (int64_t i = threadIdx.x; i < columns; i += kLayerNormThreads) {
-    W value = widen(x[start + i]);
-    if (residual != nullptr) {
-      // The norm is that of the rounded sum, which is what backward will see.
-      const T added = Rounding<T>::of(value + widen(residual[start + i]));
-      sum[start + i] = added;
-      value = widen(added);
-    }
-    total += value;
-  }
-  const W near_mean = sum_over_block(total) / count;
+  // The norm is that of the rounded sum, which is what backward will see.
+  W total[] = {0};
+  team.for_each_vector(columns, [&](int slot, int64_t column) {
+    const auto x = normed.get(slot, column);
+    MEGALITH_UNROLL
+    for (int i = 0; i < Kind::kWidth; ++i) total[0] += widen(x[i]);
+  });
+  team.sum(total);
+  const W near_mean = total[0] / count;
   // The deviations from it are small: their sum is what the mean lacks, their squares lose nothing to a large mean.
-  const T* normed = residual != nullptr ? sum : x;
-  W deviations = 0, squares = 0;
-  for (int64_t i = threadIdx.x; i < columns; i += kLayerNormThreads) {
-    const W deviation = widen(normed[start + i]) - near_mean;
-    deviations += deviation;
-    squares += deviation * deviation;
-  }
-  const W correction = sum_over_block(deviations) / count;
-  const W variance = sum_over_block(squares) / count - correction * correction;
+  W moments[] = {0, 0};
+  team.for_each_vector(columns, [&](int slot, int64_t column) {
+    const auto x = normed.get(slot, column);
+    MEGALITH_UNROLL
+    for (int i = 0; i < Kind::kWidth; ++i) {
+      const W deviation = widen(x[i]) - near_mean;
+      moments[0] += deviation;
+      moments[1] += deviation * deviation;
+    }
+  });
+  team.sum(moments);
+  const W correction = moments[0] / count, variance = moments[1] / count - correction * correction;
   const W center = near_mean + correction;
-  const W scale = W(1) / sqrt((variance < W(0) ? W(0) : variance) + static_cast<W>(eps));
-  if (threadIdx.x == 0) {
-    mean[row] = center;
-    inv_std[row] = scale;
+  const W scale = W(1) / sqrt((variance < W(0) ? W(0) : variance) + static_cast<W>(a.eps));
+  if (has_row && team.member == 0) {
+    static_cast<W*>(a.mean)[row] = center;
+    static_cast<W*>(a.inv_std)[row] = scale;
   }
-  for (int64_t i = threadIdx.x; i < columns; i += kLayerNormThreads) {
-    const W n = (widen(normed[start + i]) - center) * scale;
-    y[start + i] = Rounding<T>::of(n * (widen(weight[i]) + offset) + widen(bias[i]));
-  }
+
+  const T *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);
+  T* y = row_at<T>(a.y, start);
+  team.for_each_vector(columns, [&](int slot, int64_t column) {
+    const auto x = normed.get(slot, column), w = load_vector<Kind::kWidth>(weight + column);
+    const auto b = load_vector<Kind::kWidth>(bias + column);
+    typename Kind::Values result;
+    MEGALITH_UNROLL
+    for (int i = 0; i < Kind::kWidth; ++i) {
+      const W n = (widen(x[i]) - center) * scale;
+      result[i] = Rounding<T>::of(n * (widen(w[i]) + offset) + widen(b[i]));
+    }
+    store_vector(y + column, result);
+  });
 }
 
-// With n = (x - mean) * inv_std and g = dy * weight:  dx = inv_std * (g - mean(g) - n * mean(g * n)).
-template <typename T>
-__global__ void layer_norm_input_grad(int64_t columns, const T* dy, const T* dsum, const T* x, const T* weight,
-                                      double weight_offset, const Wide<T>* mean, const Wide<T>* inv_std, T* dx) {
-  using W = Wide<T>;
-  const int64_t row = blockIdx.x, start = row * columns;
-  const W count = static_cast<W>(columns), offset = static_cast<W>(weight_offset);
-  const W center = mean[row], scale = inv_std[row];
-  W total = 0, dot = 0;
-  for (int64_t i = threadIdx.x; i < columns; i += kLayerNormThreads) {
-    const W g = widen(dy[start + i]) * (widen(weight[i]) + offset);
-    total += g;
-    dot += g * (widen(x[start + i]) - center);
+// With n = (x - mean) * inv_std and g = dy * weight:  dx = inv_std * (g - mean(g) - n * mean(g * n)), dweight = sum
+// over rows of dy * n, dbias = sum over rows of dy.
+template <typename Kind>
+__global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_gradients(LayerNormBackward a, int team_size) {
+  using T = typename Kind::T;
+  using W = typename Kind::W;
+  const RowTeam<Kind> team(team_size);
+  const int64_t block = blockIdx.x, last = (block + 1) * a.rows / a.blocks;
+  const W count = static_cast<W>(a.columns), offset = static_cast<W>(a.weight_offset);
+  const T* weight = static_cast<const T*>(a.weight);
+  W* const parts = static_cast<W*>(a.scratch) + 2 * block * a.columns;
+  ColumnSums<Kind> dweight(team, a.columns, parts), dbias(team, a.columns, parts + a.columns);
+  for (int64_t first = block * a.rows / a.blocks; first < last; first += team.count) {
+    const int64_t row = first + team.index;
+    const bool has_row = row < last;
+    const int64_t columns = has_row ? a.columns : 0, start = has_row ? row * a.columns : 0;
+    const KeptRow<Kind> grads(team, columns, row_at<T>(a.dy, start)), inputs(team, columns, row_at<T>(a.x, start));
+    const W center = has_row ? static_cast<const W*>(a.mean)[row] : W(0);
+    const W scale = has_row ? static_cast<const W*>(a.inv_std)[row] : W(0);
+    W sums[] = {0, 0};  // of g and of g * (x - mean)
+    team.for_each_vector(columns, [&](int slot, int64_t column) {
+      const auto dy = grads.get(slot, column), x = inputs.get(slot, column);
+      const auto w = load_vector<Kind::kWidth>(weight + column);
+      MEGALITH_UNROLL
+      for (int i = 0; i < Kind::kWidth; ++i) {
+        const W g = widen(dy[i]) * (widen(w[i]) + offset);
+        sums[0] += g;
+        sums[1] += g * (widen(x[i]) - center);
+      }
+    });
+    team.sum(sums);
+    const W mean_g = sums[0] / count, mean_gn = sums[1] * scale / count;
+    const T* dsum = row_at<T>(a.dsum, start);
+    T* dx = row_at<T>(a.dx, start);
+    team.for_each_vector(columns, [&](int slot, int64_t column) {
+      const auto dy = grads.get(slot, column), x = inputs.get(slot, column);
+      const auto w = load_vector<Kind::kWidth>(weight + column);
+      typename Kind::Values others{}, result;
+      if (dsum != nullptr) others = load_vector<Kind::kWidth>(dsum + column);
+      MEGALITH_UNROLL
+      for (int i = 0; i < Kind::kWidth; ++i) {
+        const W grad = widen(dy[i]), n = (widen(x[i]) - center) * scale;
+        W value = (grad * (widen(w[i]) + offset) - mean_g - n * mean_gn) * scale;
+        if (dsum != nullptr) value += widen(others[i]);
+        result[i] = Rounding<T>::of(value);
+        dweight.add(slot, column, i, grad * n);
+        dbias.add(slot, column, i, grad);
+      }
+      store_vector(dx + column, result);
+    });
   }
-  const W mean_g = sum_over_block(total) / count;
-  const W mean_gn = sum_over_block(dot) * scale / count;
-  for (int64_t i = threadIdx.x; i < columns; i += kLayerNormThreads) {
-    const W g = widen(dy[start + i]) * (widen(weight[i]) + offset);
-    const W n = (widen(x[start + i]) - center) * scale;
-    W result = (g - mean_g - n * mean_gn) * scale;
-    if (dsum != nullptr) result += widen(dsum[start + i]);
-    dx[start + i] = Rounding<T>::of(result);
-  }
-}
-
-// scratch[block] = sums over the block's rows of dy * n and of dy; a thread for each column.
-template <typename T>
-__global__ void layer_norm_column_grads(int64_t rows, int64_t columns, const T* dy, const T* x, const Wide<T>* mean,
-                                        const Wide<T>* inv_std, Wide<T>* scratch) {
-  using W = Wide<T>;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLayerNormThreads + threadIdx.x;
-  if (column >= columns) return;
-  const int64_t block = blockIdx.y, blocks = gridDim.y, last = (block + 1) * rows / blocks;
-  W dweight = 0, dbias = 0;
-  for (int64_t row = block * rows / blocks; row < last; ++row) {
-    const int64_t i = row * columns + column;
-    const W grad = widen(dy[i]);
-    dweight += grad * ((widen(x[i]) - mean[row]) * inv_std[row]);
-    dbias += grad;
-  }
-  scratch[2 * block * columns + column] = dweight;
-  scratch[(2 * block + 1) * columns + column] = dbias;
-}
-
-template <typename W>
-__global__ void layer_norm_add_blocks(int64_t blocks, int64_t columns, const W* scratch, W* dweight, W* dbias) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLayerNormThreads + threadIdx.x;
-  if (column >= columns) return;
-  W weight_sum = 0, bias_sum = 0;
-  for (int64_t block = 0; block < blocks; ++block) {
-    weight_sum += scratch[2 * block * columns + column];
-    bias_sum += scratch[(2 * block + 1) * columns + column];
-  }
-  dweight[column] = weight_sum;
-  dbias[column] = bias_sum;
+  dweight.finish(team, a.columns);
+  dbias.finish(team, a.columns);
 }
 
 }  // namespace
@@ -111,37 +124,33 @@ __global__ void layer_norm_add_blocks(int64_t blocks, int64_t columns, const W* 
 void layer_norm_forward(const LayerNormForward& a, void* stream) {
   if (a.rows == 0) return;  // a launch of no blocks is refused
   with_type(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    using W = Wide<T>;
-    launch("layer_norm_forward", layer_norm_rows<T>, static_cast<unsigned>(a.rows), kLayerNormThreads, 0,
-           static_cast<Stream>(stream), a.columns, static_cast<const T*>(a.x), static_cast<const T*>(a.residual),
-           static_cast<const T*>(a.weight), a.weight_offset, static_cast<const T*>(a.bias), a.eps, static_cast<T*>(a.y),
-           static_cast<T*>(a.sum), static_cast<W*>(a.mean), static_cast<W*>(a.inv_std));
+    const bool is_aligned = are_aligned(a.x, a.residual, a.weight, a.bias, a.y, a.sum);
+    with_row_kind<decltype(zero), 32>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
+      const auto blocks = static_cast<unsigned>((a.rows + shape.teams - 1) / shape.teams);
+      launch("layer_norm_forward", layer_norm_rows<decltype(kind)>, blocks, shape.threads(), 0,
+             static_cast<Stream>(stream), a, shape.team_size);
+    });
   });
 }
 
 void layer_norm_backward(const LayerNormBackward& a, void* stream) {
   if (a.columns == 0) return;
-  const auto column_blocks = static_cast<unsigned>((a.columns + kLayerNormThreads - 1) / kLayerNormThreads);
   with_type(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    using W = Wide<T>;
-    const auto* dy = static_cast<const T*>(a.dy);
-    const auto* x = static_cast<const T*>(a.x);
-    const auto* mean = static_cast<const W*>(a.mean);
-    const auto* inv_std = static_cast<const W*>(a.inv_std);
-    auto* scratch = static_cast<W*>(a.scratch);
+    using W = Wide<decltype(zero)>;
     const auto queue = static_cast<Stream>(stream);
     if (a.rows > 0) {
-      launch("layer_norm_backward, dx", layer_norm_input_grad<T>, static_cast<unsigned>(a.rows), kLayerNormThreads, 0,
-             queue, a.columns, dy, static_cast<const T*>(a.dsum), x, static_cast<const T*>(a.weight), a.weight_offset,
-             mean, inv_std, static_cast<T*>(a.dx));
-      launch("layer_norm_backward, dweight and dbias", layer_norm_column_grads<T>,
-             dim3(column_blocks, static_cast<unsigned>(a.blocks)), kLayerNormThreads, 0, queue, a.rows, a.columns, dy,
-             x, mean, inv_std, scratch);
+      const bool is_aligned = are_aligned(a.dy, a.dsum, a.x, a.weight, a.dx, a.scratch);
+      // Two sums a column: 32 of them would not stay in registers.
+      with_row_kind<decltype(zero), 16>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
+        launch("layer_norm_backward", layer_norm_gradients<decltype(kind)>, static_cast<unsigned>(a.blocks),
+               shape.threads(), 0, queue, a, shape.team_size);
+      });
     }
-    launch("layer_norm_backward, sums of dweight and dbias", layer_norm_add_blocks<W>, column_blocks, kLayerNormThreads,
-           0, queue, a.blocks, a.columns, scratch, static_cast<W*>(a.dweight), static_cast<W*>(a.dbias));
+    const W* parts = static_cast<const W*>(a.scratch);
+    launch_add_parts("layer_norm_backward, sum of dweight", a.blocks, 2 * a.columns, a.columns, parts,
+                     static_cast<W*>(a.dweight), queue);
+    launch_add_parts("layer_norm_backward, sum of dbias", a.blocks, 2 * a.columns, a.columns, parts + a.columns,
+                     static_cast<W*>(a.dbias), queue);
   });
 }
 

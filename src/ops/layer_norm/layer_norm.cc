@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "ops/arguments.h"
 #include "ops/gpu/on_stream_of.h"
 #include "ops/layer_norm/kernel.h"
@@ -70,12 +68,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_by(const Tensor& x, const 
   return {y, sum, mean, inv_std};
 }
 
-template <void (*kLaunch)(const LayerNormBackward&, const Tensor& x)>
+template <void (*kLaunch)(const LayerNormBackward&, const Tensor& x), int64_t (*kBlocks)(int64_t rows)>
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward_by(const Tensor& dy, const Tensor& dsum, const Tensor& x,
                                                           const Tensor& weight, const Tensor& mean,
                                                           const Tensor& inv_std, bool zero_centered) {
   auto [dx, dweight, dbias] = empty_layer_norm_gradients(dy, dsum, x, weight, mean, inv_std, zero_centered);
-  const Tensor scratch = at::empty({std::min(x.size(0), kLayerNormBlocks), 2, x.size(1)}, dweight.options());
+  const Tensor scratch = at::empty({kBlocks(x.size(0)), 2, x.size(1)}, dweight.options());
   kLaunch({.dtype = to_dtype(x.scalar_type()),
            .rows = x.size(0),
            .columns = x.size(1),
@@ -100,13 +98,15 @@ void run_layer_norm_backward(const LayerNormBackward& a, const Tensor& /*x*/) {
   MEGALITH_CPU_KERNEL(layer_norm_backward)(a);
 }
 
-constexpr LayerNormTable kLayerNormCpu{.forward = layer_norm_by<run_layer_norm>,
-                                       .backward = layer_norm_backward_by<run_layer_norm_backward>};
+constexpr LayerNormTable kLayerNormCpu{
+    .forward = layer_norm_by<run_layer_norm>,
+    .backward = layer_norm_backward_by<run_layer_norm_backward, layer_norm_cpu_blocks>};
 constexpr LayerNormTable kLayerNormMeta{.forward = empty_layer_norm, .backward = empty_layer_norm_gradients};
 #ifdef MEGALITH_GPU_KERNELS
 constexpr LayerNormTable kLayerNormGpu{
     .forward = layer_norm_by<gpu::on_stream_of<&gpu::layer_norm_forward, LayerNormForward>>,
-    .backward = layer_norm_backward_by<gpu::on_stream_of<&gpu::layer_norm_backward, LayerNormBackward>>};
+    .backward =
+        layer_norm_backward_by<gpu::on_stream_of<&gpu::layer_norm_backward, LayerNormBackward>, layer_norm_gpu_blocks>};
 #endif
 
 }  // namespace

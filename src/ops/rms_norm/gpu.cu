@@ -1,80 +1,88 @@
-// RMS normalisation on a GPU: a block of threads for each row; the weight's gradient by columns, over blocks of rows
-// that are added in order, so that it repeats to the bit.
-#include "ops/gpu/block_sum.h"
-#include "ops/gpu/element.h"
+// RMS normalisation on a GPU: each row is read once and kept in registers; the weight's gradient comes from the same
+// pass as dx, by blocks of rows that are added in order, so that it repeats to the bit.
+#include "ops/gpu/row.h"
 #include "ops/rms_norm/kernel.h"
 
 namespace megalith::ops::gpu {
 namespace {
 
-constexpr int kThreads = 256;
-
-template <typename T>
-__global__ void forward(int64_t columns, const T* x, const T* residual, const T* weight, double eps, T* y, T* sum,
-                        Wide<T>* inv_rms) {
-  using W = Wide<T>;
-  const int64_t row = blockIdx.x, start = row * columns;
-  W squares = 0;
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
-    W value = widen(x[start + i]);
-    if (residual != nullptr) {
-      // The norm is that of the rounded sum, which is what backward will see.
-      const T added = Rounding<T>::of(value + widen(residual[start + i]));
-      sum[start + i] = added;
-      value = widen(added);
-    }
-    squares += value * value;
-  }
-  const W scale = W(1) / sqrt(sum_over_block(squares) / static_cast<W>(columns) + static_cast<W>(eps));
-  if (threadIdx.x == 0) inv_rms[row] = scale;
-  const T* normed = residual != nullptr ? sum : x;
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
-    y[start + i] = Rounding<T>::of(rounded<T>(widen(normed[start + i]) * scale) * widen(weight[i]));
-  }
+template <typename Kind>
+__global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_rows(RmsNormForward a, int team_size) {
+  using T = typename Kind::T;
+  using W = typename Kind::W;
+  const RowTeam<Kind> team(team_size);
+  const int64_t row = int64_t{blockIdx.x} * team.count + team.index;
+  const bool has_row = row < a.rows;
+  const int64_t columns = has_row ? a.columns : 0, start = has_row ? row * a.columns : 0;
+  const T* residual = row_at<T>(a.residual, start);
+  T* sum = row_at<T>(a.sum, start);
+  KeptRow<Kind> normed(team, columns, row_at<T>(a.x, start));
+  if (residual != nullptr) normed.add(team, columns, residual, sum);
+  // The norm is that of the rounded sum, which is what backward will see.
+  W squares[] = {0};
+  team.for_each_vector(columns, [&](int slot, int64_t column) {
+    const auto x = normed.get(slot, column);
+    MEGALITH_UNROLL
+    for (int i = 0; i < Kind::kWidth; ++i) squares[0] += widen(x[i]) * widen(x[i]);
+  });
+  team.sum(squares);
+  const W scale = W(1) / sqrt(squares[0] / static_cast<W>(a.columns) + static_cast<W>(a.eps));
+  if (has_row && team.member == 0) static_cast<W*>(a.inv_rms)[row] = scale;
+  const T* weight = static_cast<const T*>(a.weight);
+  T* y = row_at<T>(a.y, start);
+  team.for_each_vector(columns, [&](int slot, int64_t column) {
+    const auto x = normed.get(slot, column), w = load_vector<Kind::kWidth>(weight + column);
+    typename Kind::Values result;
+    MEGALITH_UNROLL
+    for (int i = 0; i < Kind::kWidth; ++i) result[i] = Rounding<T>::of(rounded<T>(widen(x[i]) * scale) * widen(w[i]));
+    store_vector(y + column, result);
+  });
 }
 
-// With n = x * inv_rms and g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)).
-template <typename T>
-__global__ void backward_input(int64_t columns, const T* dy, const T* dsum, const T* x, const T* weight,
-                               const Wide<T>* inv_rms, T* dx) {
-  using W = Wide<T>;
-  const int64_t row = blockIdx.x, start = row * columns;
-  const W scale = inv_rms[row];
-  W dot = 0;
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
-    dot += widen(dy[start + i]) * widen(weight[i]) * widen(x[start + i]);
+// With n = x * inv_rms and g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)),  dweight = sum over rows of dy * n.
+template <typename Kind>
+__global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_gradients(RmsNormBackward a, int team_size) {
+  using T = typename Kind::T;
+  using W = typename Kind::W;
+  const RowTeam<Kind> team(team_size);
+  const int64_t block = blockIdx.x, last = (block + 1) * a.rows / a.blocks;
+  const T* weight = static_cast<const T*>(a.weight);
+  ColumnSums<Kind> dweight(team, a.columns, static_cast<W*>(a.scratch) + block * a.columns);
+  for (int64_t first = block * a.rows / a.blocks; first < last; first += team.count) {
+    const int64_t row = first + team.index;
+    const bool has_row = row < last;
+    const int64_t columns = has_row ? a.columns : 0, start = has_row ? row * a.columns : 0;
+    const KeptRow<Kind> grads(team, columns, row_at<T>(a.dy, start)), inputs(team, columns, row_at<T>(a.x, start));
+    W dot[] = {0};
+    team.for_each_vector(columns, [&](int slot, int64_t column) {
+      const auto dy = grads.get(slot, column), x = inputs.get(slot, column);
+      const auto w = load_vector<Kind::kWidth>(weight + column);
+      MEGALITH_UNROLL
+      for (int i = 0; i < Kind::kWidth; ++i) dot[0] += widen(dy[i]) * widen(w[i]) * widen(x[i]);
+    });
+    team.sum(dot);
+    const W scale = has_row ? static_cast<const W*>(a.inv_rms)[row] : W(0);
+    const W mean = dot[0] * scale / static_cast<W>(a.columns);
+    const T* dsum = row_at<T>(a.dsum, start);
+    T* dx = row_at<T>(a.dx, start);
+    team.for_each_vector(columns, [&](int slot, int64_t column) {
+      const auto dy = grads.get(slot, column), x = inputs.get(slot, column);
+      const auto w = load_vector<Kind::kWidth>(weight + column);
+      typename Kind::Values others{}, result;
+      if (dsum != nullptr) others = load_vector<Kind::kWidth>(dsum + column);
+      MEGALITH_UNROLL
+      for (int i = 0; i < Kind::kWidth; ++i) {
+        const W grad = widen(dy[i]), n = widen(x[i]) * scale;
+        W value = (grad * widen(w[i]) - n * mean) * scale;
+        if (dsum != nullptr) value += widen(others[i]);
+        result[i] = Rounding<T>::of(value);
+        // The forward pass multiplied the rounded n, so that is what the weight's gradient sees.
+        dweight.add(slot, column, i, grad * rounded<T>(n));
+      }
+      store_vector(dx + column, result);
+    });
   }
-  const W mean = sum_over_block(dot) * scale / static_cast<W>(columns);
-  for (int64_t i = threadIdx.x; i < columns; i += kThreads) {
-    W result = (widen(dy[start + i]) * widen(weight[i]) - widen(x[start + i]) * scale * mean) * scale;
-    if (dsum != nullptr) result += widen(dsum[start + i]);
-    dx[start + i] = Rounding<T>::of(result);
-  }
-}
-
-// scratch[block] = sum over the block's rows of dy * round(n); a thread for each column.
-template <typename T>
-__global__ void backward_weight(int64_t rows, int64_t columns, const T* dy, const T* x, const Wide<T>* inv_rms,
-                                Wide<T>* scratch) {
-  using W = Wide<T>;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  const int64_t block = blockIdx.y, blocks = gridDim.y, last = (block + 1) * rows / blocks;
-  W sum = 0;
-  for (int64_t row = block * rows / blocks; row < last; ++row) {
-    const int64_t i = row * columns + column;
-    sum += widen(dy[i]) * rounded<T>(widen(x[i]) * inv_rms[row]);
-  }
-  scratch[block * columns + column] = sum;
-}
-
-template <typename W>
-__global__ void add_blocks(int64_t blocks, int64_t columns, const W* scratch, W* dweight) {
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  W sum = 0;
-  for (int64_t block = 0; block < blocks; ++block) sum += scratch[block * columns + column];
-  dweight[column] = sum;
+  dweight.finish(team, a.columns);
 }
 
 }  // namespace
@@ -82,31 +90,29 @@ __global__ void add_blocks(int64_t blocks, int64_t columns, const W* scratch, W*
 void rms_norm_forward(const RmsNormForward& a, void* stream) {
   if (a.rows == 0) return;  // a launch of no blocks is refused
   with_type(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    launch("rms_norm_forward", forward<T>, static_cast<unsigned>(a.rows), kThreads, 0, static_cast<Stream>(stream),
-           a.columns, static_cast<const T*>(a.x), static_cast<const T*>(a.residual), static_cast<const T*>(a.weight),
-           a.eps, static_cast<T*>(a.y), static_cast<T*>(a.sum), static_cast<Wide<T>*>(a.inv_rms));
+    const bool is_aligned = are_aligned(a.x, a.residual, a.weight, a.y, a.sum);
+    with_row_kind<decltype(zero), 32>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
+      const auto blocks = static_cast<unsigned>((a.rows + shape.teams - 1) / shape.teams);
+      launch("rms_norm_forward", rms_norm_rows<decltype(kind)>, blocks, shape.threads(), 0, static_cast<Stream>(stream),
+             a, shape.team_size);
+    });
   });
 }
 
 void rms_norm_backward(const RmsNormBackward& a, void* stream) {
   if (a.columns == 0) return;
-  const auto column_blocks = static_cast<unsigned>((a.columns + kThreads - 1) / kThreads);
   with_type(a.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    using W = Wide<T>;
-    const auto* dy = static_cast<const T*>(a.dy);
-    const auto* x = static_cast<const T*>(a.x);
-    const auto* inv_rms = static_cast<const W*>(a.inv_rms);
+    using W = Wide<decltype(zero)>;
     const auto queue = static_cast<Stream>(stream);
     if (a.rows > 0) {
-      launch("rms_norm_backward, dx", backward_input<T>, static_cast<unsigned>(a.rows), kThreads, 0, queue, a.columns,
-             dy, static_cast<const T*>(a.dsum), x, static_cast<const T*>(a.weight), inv_rms, static_cast<T*>(a.dx));
-      launch("rms_norm_backward, dweight", backward_weight<T>, dim3(column_blocks, static_cast<unsigned>(a.blocks)),
-             kThreads, 0, queue, a.rows, a.columns, dy, x, inv_rms, static_cast<W*>(a.scratch));
+      const bool is_aligned = are_aligned(a.dy, a.dsum, a.x, a.weight, a.dx, a.scratch);
+      with_row_kind<decltype(zero), 32>(a.columns, is_aligned, [&](auto kind, RowShape shape) {
+        launch("rms_norm_backward", rms_norm_gradients<decltype(kind)>, static_cast<unsigned>(a.blocks),
+               shape.threads(), 0, queue, a, shape.team_size);
+      });
     }
-    launch("rms_norm_backward, sum of dweight", add_blocks<W>, column_blocks, kThreads, 0, queue, a.blocks, a.columns,
-           static_cast<const W*>(a.scratch), static_cast<W*>(a.dweight));
+    launch_add_parts("rms_norm_backward, sum of dweight", a.blocks, a.columns, a.columns,
+                     static_cast<const W*>(a.scratch), static_cast<W*>(a.dweight), queue);
   });
 }
 

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "ops/arguments.h"
 #include "ops/gpu/on_stream_of.h"
 #include "ops/rms_norm/kernel.h"
@@ -56,11 +54,11 @@ std::tuple<Tensor, Tensor, Tensor> rms_norm_by(const Tensor& x, const Tensor& re
   return {y, sum, inv_rms};
 }
 
-template <void (*kLaunch)(const RmsNormBackward&, const Tensor& x)>
+template <void (*kLaunch)(const RmsNormBackward&, const Tensor& x), int64_t (*kBlocks)(int64_t rows)>
 std::tuple<Tensor, Tensor> rms_norm_backward_by(const Tensor& dy, const Tensor& dsum, const Tensor& x,
                                                 const Tensor& weight, const Tensor& inv_rms) {
   auto [dx, dweight] = empty_rms_norm_gradients(dy, dsum, x, weight, inv_rms);
-  const Tensor scratch = at::empty({std::min(x.size(0), kRmsNormBlocks), x.size(1)}, dweight.options());
+  const Tensor scratch = at::empty({kBlocks(x.size(0)), x.size(1)}, dweight.options());
   kLaunch({.dtype = to_dtype(x.scalar_type()),
            .rows = x.size(0),
            .columns = x.size(1),
@@ -81,12 +79,12 @@ void run_rms_norm(const RmsNormForward& a, const Tensor& /*x*/) { MEGALITH_CPU_K
 void run_rms_norm_backward(const RmsNormBackward& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(rms_norm_backward)(a); }
 
 constexpr RmsNormTable kRmsNormCpu{.forward = rms_norm_by<run_rms_norm>,
-                                   .backward = rms_norm_backward_by<run_rms_norm_backward>};
+                                   .backward = rms_norm_backward_by<run_rms_norm_backward, rms_norm_cpu_blocks>};
 constexpr RmsNormTable kRmsNormMeta{.forward = empty_rms_norm, .backward = empty_rms_norm_gradients};
 #ifdef MEGALITH_GPU_KERNELS
 constexpr RmsNormTable kRmsNormGpu{
     .forward = rms_norm_by<gpu::on_stream_of<&gpu::rms_norm_forward, RmsNormForward>>,
-    .backward = rms_norm_backward_by<gpu::on_stream_of<&gpu::rms_norm_backward, RmsNormBackward>>};
+    .backward = rms_norm_backward_by<gpu::on_stream_of<&gpu::rms_norm_backward, RmsNormBackward>, rms_norm_gpu_blocks>};
 #endif
 
 }  // namespace

@@ -76,11 +76,13 @@ void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const s
   if (!refusal.empty()) throw Refused(std::string(kernel) + ": " + refusal);
 }
 
-bool has_thread_sanitizer() {
+Sanitizer sanitizer() {
 #if defined(MEGALITH_EMULATION_THREAD_SANITIZER)
-  return true;
+  return Sanitizer::kThread;
+#elif defined(MEGALITH_EMULATION_ADDRESS_SANITIZER)
+  return Sanitizer::kAddress;
 #else
-  return false;
+  return Sanitizer::kNone;
 #endif
 }
 

@@ -46,8 +46,9 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// ThreadSanitizer watches the kernels: any one run shows it every order of two threads, slowly.
-bool has_thread_sanitizer();
+// What watches the kernels. Any one run shows ThreadSanitizer every order of two threads, slowly.
+enum class Sanitizer { kNone, kAddress, kThread };
+Sanitizer sanitizer();
 
 // Runs `thread` once for each thread of the grid; returns when all have ended.
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
