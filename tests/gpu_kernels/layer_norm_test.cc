@@ -15,8 +15,9 @@ struct LayerNormCase {
   int64_t rows, columns;
   bool has_residual;
   double weight_offset = 0;
-  double mean = 0.5;  // of x
-  int64_t shift = 0;  // of all arrays of `dtype`, in elements
+  double mean = 0.5;       // of x
+  int64_t shift = 0;       // of all arrays of `dtype`, in elements
+  int64_t num_blocks = 0;  // of rows, on the way back; 0: as many as the product takes
   double eps = 1e-5;
 
   std::string what() const {
@@ -47,7 +48,7 @@ struct LayerNormInputs {
 
 // {sum or nothing, mean, inv_std, y, dx, dweight, dbias}
 std::vector<Array> run(const LayerNormCase& c, LayerNormInputs& in) {
-  const int64_t size = c.rows * c.columns, blocks = layer_norm_gpu_blocks(c.rows);
+  const int64_t size = c.rows * c.columns, blocks = c.num_blocks > 0 ? c.num_blocks : layer_norm_gpu_blocks(c.rows);
   const Dtype wide = testing::wide_of(c.dtype);
   Array sum(c.dtype, c.has_residual ? size : 0, c.shift), y(c.dtype, size, c.shift);
   Array mean(wide, c.rows), inv_std(wide, c.rows);
@@ -173,6 +174,17 @@ TEST(LayerNormKernels, EqualLoopsInDoubleInEveryOrder) {
                         .weight_offset = has_residual ? 1.0 : 0.0});
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// With many rows the product has more of them in a block than it has teams.
+TEST(LayerNormKernels, TeamsTakeSeveralRowsOneAfterTheOther) {
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{35, 128}, {20, 256}, {7, 264}};
+  for (const auto& [rows, columns] : kShapes) {
+    for (const Dtype dtype : testing::dtypes()) {
+      try_layer_norm({.dtype = dtype, .rows = rows, .columns = columns, .has_residual = true, .num_blocks = 2});
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -16,7 +16,8 @@ struct RmsNormCase {
   Dtype dtype;
   int64_t rows, columns;
   bool has_residual;
-  int64_t shift = 0;  // of all arrays of `dtype`, in elements
+  int64_t shift = 0;       // of all arrays of `dtype`, in elements
+  int64_t num_blocks = 0;  // of rows, on the way back; 0: as many as the product takes
 
   std::string what() const {
     return "(" + std::to_string(rows) + ", " + std::to_string(columns) + ") " + testing::name_of(dtype) +
@@ -44,7 +45,7 @@ struct RmsNormInputs {
 
 // {sum or nothing, inv_rms, y, dx, dweight}
 std::vector<Array> run(const RmsNormCase& c, RmsNormInputs& in) {
-  const int64_t size = c.rows * c.columns, blocks = rms_norm_gpu_blocks(c.rows);
+  const int64_t size = c.rows * c.columns, blocks = c.num_blocks > 0 ? c.num_blocks : rms_norm_gpu_blocks(c.rows);
   const Dtype wide = testing::wide_of(c.dtype);
   Array sum(c.dtype, c.has_residual ? size : 0, c.shift), inv_rms(wide, c.rows), y(c.dtype, size, c.shift);
   gpu::rms_norm_forward({.dtype = c.dtype,
@@ -144,6 +145,17 @@ TEST(RmsNormKernels, EqualLoopsInDoubleInEveryOrder) {
         try_rms_norm({.dtype = dtype, .rows = rows, .columns = columns, .has_residual = has_residual});
         if (HasFatalFailure()) return;
       }
+    }
+  }
+}
+
+// With many rows the product has more of them in a block than it has teams.
+TEST(RmsNormKernels, TeamsTakeSeveralRowsOneAfterTheOther) {
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{35, 128}, {20, 256}, {7, 264}};
+  for (const auto& [rows, columns] : kShapes) {
+    for (const Dtype dtype : testing::dtypes()) {
+      try_rms_norm({.dtype = dtype, .rows = rows, .columns = columns, .has_residual = true, .num_blocks = 2});
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -15,7 +15,6 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 CTEST, BUILD = sys.argv[1:3]
 del sys.argv[1:3]
-BUILT = Path(BUILD, "build.ninja").read_text(encoding="utf-8") if Path(BUILD, "build.ninja").exists() else "bin/test_gpu_kernels"
 
 
 def entries():
@@ -40,9 +39,8 @@ class Entries(unittest.TestCase):
         num_suites = 0
         for folder in sorted(path.parent.name for path in TESTS.glob("*/*_test.cc")):
             program = f"/test_{folder}"
-            # Left out where the compiler has no sanitizers, or the whole build has one.
-            if folder == "gpu_kernels" and f"bin{program}" not in BUILT:
-                continue
+            if folder == "gpu_kernels" and "unit.gpu_kernels.address" not in self.entries:
+                continue  # the compiler has no sanitizers, or the whole build has one
             found = Counter()
             for name, command in self.entries.items():
                 # Others run the same program again, with other kernels.
@@ -70,6 +68,8 @@ class Entries(unittest.TestCase):
         unknown = set(names) - set(self.entries)
         if "unit.fuzz" not in self.entries:
             unknown -= {"unit.fuzz", "unit.fuzz_planted"}  # the compiler has no sanitizers
+        if "unit.gpu_kernels.address" not in self.entries:
+            unknown = {name for name in unknown if not name.startswith("unit.gpu_kernels")}
         self.assertEqual(unknown, set(), "rows without an entry")
 
 

@@ -65,6 +65,7 @@ void Block::begin_threads(uint64_t number, size_t identity) {
     thread.of = this;
     thread.number = i;
     thread.place = {unflatten(i, launch_.block), unflatten(number, launch_.grid), launch_.block, launch_.grid};
+    thread.num_barriers = thread.num_exchanges = 0;
     thread.state = ThreadState::kReady;
     thread.fiber.start(&thread_main, &thread, identity);
   }
@@ -177,7 +178,7 @@ void Block::abandon() {
 void Block::wait_at_barrier(Thread& thread, Line line) {
   thread.line = line;
   thread.state = ThreadState::kAtBarrier;
-  char* const barrier = &meeting_->barrier;
+  char* const barrier = &meeting_->barriers[thread.num_barriers++ % 2];
   release(barrier);
   thread.fiber.suspend();
   acquire(barrier);
@@ -189,7 +190,8 @@ uint64_t Block::exchange(Thread& thread, ExchangeKind kind, uint64_t word, int s
   thread.word = word;
   thread.source_lane = source_lane;
   thread.state = ThreadState::kAtExchange;
-  char* const meeting = &meeting_->waves[thread.number / static_cast<unsigned>(launch_.settings.wave_size)];
+  char* const meeting =
+      &meeting_->waves[thread.number / static_cast<unsigned>(launch_.settings.wave_size)][thread.num_exchanges++ % 2];
   release(meeting);
   thread.fiber.suspend();
   acquire(meeting);

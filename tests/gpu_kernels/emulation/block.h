@@ -24,6 +24,7 @@ struct Thread {
   ExchangeKind kind = ExchangeKind::kShuffle;
   uint64_t word = 0;  // given to the exchange, then taken from it
   int source_lane = 0;
+  unsigned num_barriers = 0, num_exchanges = 0;  // that it has come to
 };
 
 // Runs the fiber until it waits or ends (machine.cc).
@@ -72,11 +73,12 @@ class Block {
   const char* refusal_of_thread_ = nullptr;
   size_t refused_bytes_ = 0;
 
-  // Addresses that ThreadSanitizer is told of. Barriers and waves have some of their own in each block that is at once
-  // with others: one of all blocks would put these in an order that a chip does not keep.
+  // Addresses that ThreadSanitizer is told of, in turns: a thread that has left one meeting may come to the next before
+  // another has left the first, which must not see that. Barriers and waves have some of their own in each block that
+  // is at once with others: one of all blocks would put these in an order that a chip does not keep.
   struct Meeting {
-    char barrier = 0;
-    char waves[32] = {};
+    char barriers[2] = {};
+    char waves[32][2] = {};
   };
   std::vector<std::unique_ptr<Meeting>> meetings_;  // by identity
   Meeting* meeting_ = nullptr;

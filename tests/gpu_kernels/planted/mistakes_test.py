@@ -1,0 +1,64 @@
+"""Every mistake of seed_mistakes.py is caught: races by ThreadSanitizer, all others in the program with AddressSanitizer,
+UndefinedBehaviorSanitizer and the emulation's own checks.
+
+usage: mistakes_test.py PROGRAM_WITH_ADDRESS_SANITIZER PROGRAM_WITH_THREAD_SANITIZER
+"""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from seed_mistakes import MISTAKES, RACE
+
+ADDRESS, THREAD = sys.argv[1:3]
+del sys.argv[1:3]
+LEAST = 25
+LIMIT_S = 300
+
+
+def run(program, planted=None):
+    environment = {**os.environ, "MEGALITH_FEW_CASES": "1", "TSAN_OPTIONS": "halt_on_error=1"}
+    if planted:
+        environment["MEGALITH_PLANTED"] = planted
+    # A mistake is caught by the first test that fails.
+    command = [program, "--gtest_filter=-Emulation.*", "--gtest_break_on_failure=0"]
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=LIMIT_S)
+
+
+def fault_of(mistake):
+    """Empty when the mistake is caught as it should be."""
+    done = run(THREAD if mistake.says == RACE else ADDRESS, mistake.name)
+    said = done.stdout + done.stderr
+    if done.returncode == 0:
+        return f"{mistake.name}: not caught"
+    if not re.search(mistake.says, said):
+        return f"{mistake.name}: caught, but nothing says '{mistake.says}':\n{said[:1500]}"
+    return ""
+
+
+class Mistakes(unittest.TestCase):
+    def test_there_are_enough(self):
+        self.assertGreaterEqual(len(MISTAKES), LEAST)
+        self.assertEqual(len({mistake.name for mistake in MISTAKES}), len(MISTAKES))
+
+    def test_without_one_all_is_well(self):
+        for program in (ADDRESS, THREAD):
+            done = run(program)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_each_is_caught(self):
+        with ThreadPoolExecutor(2) as pool:
+            faults = [fault for fault in pool.map(fault_of, MISTAKES) if fault]
+        self.assertFalse(faults, "\n" + "\n".join(faults))
+
+    def test_one_that_is_not_known_is_refused(self):
+        self.assertEqual(run(ADDRESS, "no such mistake").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,146 @@
+"""Copies the GPU's kernels with mistakes built in: `seed_mistakes.py SOURCE_FOLDER TARGET_FOLDER`, both holding ops/.
+
+A mistake replaces a piece of one file by one that is right unless SEEDED, which chooses this mistake when the program runs
+(planted/mistakes.h). A piece that is not there exactly once ends the build: the kernel has changed, and the mistake must follow it.
+mistakes_test.py has each of them caught.
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+SUM, ROW, RMS, LAYER = "gpu/block_sum.h", "gpu/row.h", "rms_norm/gpu.cu", "layer_norm/gpu.cu"
+WRONG = r"is .* instead of|Value of: results"  # what the tests say of a number
+RACE = "ThreadSanitizer: data race"
+OVERFLOW = "AddressSanitizer: heap-buffer-overflow"
+
+
+class Mistake(NamedTuple):
+    name: str
+    file: str
+    right: str
+    wrong: str
+    says: str  # a pattern of what is said when it is caught; a race by ThreadSanitizer, all else in the other program
+
+
+MISTAKES = [
+    # Barriers.
+    Mistake("block sum: no barrier before its memory is used again", SUM,
+            "__syncthreads();  // results of the last call", "if (!SEEDED) __syncthreads();  // results of the last call", RACE),
+    Mistake("block sum: no barrier before the waves' results are read", SUM,
+            "wave()] = values[i];\n  }\n  __syncthreads();", "wave()] = values[i];\n  }\n  if (!SEEDED) __syncthreads();", RACE),
+    Mistake("block sum: a barrier for the first lanes only", SUM,
+            "__syncthreads();\n  MEGALITH_UNROLL", "if (!SEEDED || lane() == 0) __syncthreads();\n  MEGALITH_UNROLL",
+            "different barriers|have ended while others wait|waits at the barrier"),
+    Mistake("column sums: no barrier before other teams' are read", ROW,
+            "= mine_[i];\n    __syncthreads();", "= mine_[i];\n    if (!SEEDED) __syncthreads();", RACE),
+    Mistake("column sums: no barrier between two objects", ROW,
+            "__syncthreads();  // another object's", "if (!SEEDED) __syncthreads();  // another object's", RACE),
+    Mistake("sum of parts: no barrier before the slices are read", ROW,
+            "= mine;\n  __syncthreads();", "= mine;\n  if (!SEEDED) __syncthreads();", RACE),
+    Mistake("sum of parts: threads without a column leave before the barrier", ROW,
+            "  W mine = 0;\n", "  if (SEEDED && column >= columns) return;\n  W mine = 0;\n", "have ended while others wait"),
+    # Lanes and waves.
+    Mistake("waves of 32 lanes taken for granted", SUM,
+            "static_cast<int>(blockDim.x) / wave_size();", "static_cast<int>(blockDim.x) / (SEEDED ? 32 : wave_size());", WRONG),
+    Mistake("lane sum: half of the lanes are left out", SUM,
+            "int mask = lanes / 2;", "int mask = lanes / (SEEDED ? 4 : 2);", WRONG),
+    Mistake("lane sum: the partner is beyond the wave", SUM,
+            "shuffle_xor(value, mask)", "shuffle_xor(value, SEEDED ? 2 * mask : mask)", r"reads from lane (32|64) of a wave"),
+    Mistake("lane sum: one lane stays away", SUM,
+            "  for (int mask = lanes", "  if (SEEDED && lane() == 5) return value;\n  for (int mask = lanes",
+            "lanes exchange values, but lane 5|different lines"),
+    Mistake("rows of lanes: those without a row leave before the sum", RMS,
+            "const int64_t columns = has_row ? a.columns : 0, start = has_row ? row * a.columns : 0;\n  const T* residual",
+            "if (SEEDED && !has_row) return;\n"
+            "  const int64_t columns = has_row ? a.columns : 0, start = has_row ? row * a.columns : 0;\n  const T* residual",
+            "but lane .* has ended"),
+    # Bounds.
+    Mistake("block sum: a wave writes past the shared row", SUM,
+            "of_waves[i * kMostWaves + wave()] = values[i];",
+            "of_waves[i * kMostWaves + wave() + (SEEDED ? kCount * kMostWaves : 0)] = values[i];", OVERFLOW),
+    Mistake("row: one vector too far", ROW,
+            "if (column < columns) body(slot, column);", "if (column < columns + (SEEDED ? 1 : 0)) body(slot, column);", OVERFLOW + "|" + WRONG),
+    Mistake("row: one element too far", ROW,
+            "column < columns; column += size) body", "column < columns + (SEEDED ? 1 : 0); column += size) body", OVERFLOW),
+    Mistake("sum of parts: one part too many", ROW,
+            "part < num_parts;", "part < num_parts + (SEEDED ? 1 : 0);", OVERFLOW),
+    Mistake("rms_norm: lanes without a row write a statistic", RMS,
+            "if (has_row && team.member == 0)", "if ((SEEDED || has_row) && team.member == 0)", OVERFLOW),
+    Mistake("layer_norm: a block takes one row of the next", LAYER,
+            "last = (block + 1) * a.rows / a.blocks;", "last = (block + 1) * a.rows / a.blocks + (SEEDED ? 1 : 0);", OVERFLOW),
+    # Memory that was not written.
+    Mistake("block sum: one wave more is read than was written", SUM,
+            "w < waves; ++w", "w < waves + (SEEDED ? 1 : 0); ++w", WRONG),
+    Mistake("column sums in memory: not set to zero", ROW,
+            "{ sums[column] = 0; }", "{\n if (!SEEDED) sums[column] = 0;\n }", WRONG),
+    # Blocks and threads that write the same.
+    Mistake("rms_norm: all blocks write one row of scratch", RMS,
+            "static_cast<W*>(a.scratch) + block * a.columns", "static_cast<W*>(a.scratch) + (SEEDED ? 0 : block) * a.columns", RACE),
+    Mistake("layer_norm: all threads of a row write its statistics", LAYER,
+            "if (has_row && team.member == 0)", "if (has_row && (SEEDED || team.member == 0))", RACE),
+    # Strides and tails.
+    Mistake("row: the second vectors overlap the first", ROW,
+            "(slot * size + member) * Kind::kWidth", "(slot * (SEEDED ? size - 1 : size) + member) * Kind::kWidth", WRONG),
+    Mistake("row: too few threads for the last elements", ROW,
+            "(columns + 64 * elements - 1) / (64 * elements)", "(SEEDED ? columns : columns + 64 * elements - 1) / (64 * elements)",
+            WRONG + "|a launch of nothing"),
+    Mistake("sum of parts: the last one is lost", ROW,
+            "part = slice; part", "part = slice + (SEEDED ? 1 : 0); part", WRONG),
+    Mistake("sum of parts: the stride is that of one row", ROW,
+            "parts[part * stride + column]", "parts[part * (SEEDED ? columns : stride) + column]", WRONG),
+    Mistake("column sums: the last team is lost", ROW,
+            "t < team.count; ++t", "t < team.count - (SEEDED ? 1 : 0); ++t", WRONG),
+    Mistake("column sums: teams lie one thread apart", ROW,
+            "of_column[t * team.size]", "of_column[t * (SEEDED ? 1 : team.size)]", WRONG),
+    Mistake("rms_norm: the last block of rows is not started", RMS,
+            "(a.rows + shape.teams - 1) / shape.teams", "(SEEDED ? a.rows : a.rows + shape.teams - 1) / shape.teams",
+            WRONG + "|a launch of nothing"),
+    # Wide accesses and launches.
+    Mistake("row: vectors although the rows do not begin at 16 bytes", ROW,
+            "columns % (kVectorBytes / static_cast<int64_t>(sizeof(T))) == 0",
+            "(SEEDED || columns % (kVectorBytes / static_cast<int64_t>(sizeof(T))) == 0)", "an access of 16 bytes at an address"),
+    Mistake("row: vectors although the arrays do not begin at 16 bytes", ROW,
+            "if (is_aligned &&", "if ((SEEDED || is_aligned) &&", "an access of 16 bytes at an address"),
+    Mistake("row: more threads than a block has", ROW,
+            "RowShape{lanes, 256 / lanes}", "RowShape{lanes, (SEEDED ? 2048 : 256) / lanes}", "a block of 2048 threads"),
+    # Values.
+    Mistake("row: the residual is not added to what is normalised", ROW,
+            "vectors_[slot] = both;", "vectors_[slot] = SEEDED ? a : both;", WRONG),
+    Mistake("rms_norm: the weight's gradient overwrites", ROW,
+            "mine_[slot * Kind::kWidth + i] += value;",
+            "mine_[slot * Kind::kWidth + i] = value + (SEEDED ? W(0) : mine_[slot * Kind::kWidth + i]);", WRONG),
+]
+
+
+def main(source, target):
+    texts = {path.relative_to(source): path.read_text(encoding="utf-8") for path in sorted(source.glob("ops/gpu/*.h"))}
+    texts |= {path.relative_to(source): path.read_text(encoding="utf-8") for path in sorted(source.glob("ops/*/gpu.cu"))}
+    seeded = dict(texts)
+    for mistake in MISTAKES:
+        if texts[Path("ops", mistake.file)].count(mistake.right) != 1:
+            raise SystemExit(f"{mistake.name}: '{mistake.right}' is not once in {mistake.file}")
+    for file in texts:
+        own = [(number, mistake) for number, mistake in enumerate(MISTAKES) if Path("ops", mistake.file) == file]
+        seeded[file] = '#include "gpu_kernels/planted/mistakes.h"\n' + seed(texts[file], own)
+    names = "".join(f'    "{mistake.name}",\n' for mistake in MISTAKES)
+    seeded[Path("names.inc")] = names
+    for file, text in seeded.items():
+        path = target / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")  # others are not compiled again
+
+
+def seed(text, numbered):
+    for number, mistake in numbered:
+        is_one = f"(::megalith::testing::planted_mistake == {number})"
+        right, wrong = mistake.right, mistake.wrong.replace("SEEDED", is_one)
+        if text.count(right) != 1:
+            raise SystemExit(f"{mistake.name}: an earlier mistake has changed '{right}'")
+        text = text.replace(right, wrong)
+    return text
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
