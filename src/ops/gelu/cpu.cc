@@ -185,7 +185,7 @@ void activate_backward(const BiasActivationBackward& a) {
 }
 
 template <typename Activation>
-void gate(const Geglu& a) {
+void gate(const GegluForward& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     at::parallel_for(0, a.rows, gelu_rows_per_task(a.columns), [&](int64_t begin, int64_t end) {
@@ -239,20 +239,20 @@ void with_form(GeluForm form, Body&& body) {
 
 }  // namespace
 
-void bias_gelu(const BiasActivation& a, GeluForm form) {
-  with_form(form, [&](auto activation) { activate<decltype(activation)>(a); });
+void bias_gelu(const BiasGelu& a) {
+  with_form(a.form, [&](auto activation) { activate<decltype(activation)>(a.call); });
 }
 
-void bias_gelu_backward(const BiasActivationBackward& a, GeluForm form) {
-  with_form(form, [&](auto activation) { activate_backward<decltype(activation)>(a); });
+void bias_gelu_backward(const BiasGeluBackward& a) {
+  with_form(a.form, [&](auto activation) { activate_backward<decltype(activation)>(a.call); });
 }
 
-void geglu(const Geglu& a, GeluForm form) {
-  with_form(form, [&](auto activation) { gate<decltype(activation)>(a); });
+void geglu(const GegluForward& a) {
+  with_form(a.form, [&](auto activation) { gate<decltype(activation)>(a); });
 }
 
-void geglu_backward(const GegluBackward& a, GeluForm form) {
-  with_form(form, [&](auto activation) { gate_backward<decltype(activation)>(a); });
+void geglu_backward(const GegluBackward& a) {
+  with_form(a.form, [&](auto activation) { gate_backward<decltype(activation)>(a); });
 }
 
 void bias_squared_relu(const BiasActivation& a) { activate<SquaredRelu>(a); }

@@ -4,6 +4,7 @@
 
 #include "ops/arguments.h"
 #include "ops/gelu/kernel.h"
+#include "ops/gpu/on_stream_of.h"
 
 namespace megalith::ops {
 namespace {
@@ -25,7 +26,7 @@ void check_gelu_gate_up(const char* op, const Tensor& gate_up) {
   check_even_columns(op, {"gate_up", gate_up});
 }
 
-cpu::BiasActivation gelu_arguments(const Tensor& x, const Tensor& bias, const Tensor& y) {
+BiasActivation gelu_arguments(const Tensor& x, const Tensor& bias, const Tensor& y) {
   return {.dtype = to_dtype(x.scalar_type()),
           .rows = x.size(0),
           .columns = x.size(1),
@@ -34,7 +35,7 @@ cpu::BiasActivation gelu_arguments(const Tensor& x, const Tensor& bias, const Te
           .y = y.mutable_data_ptr()};
 }
 
-cpu::BiasActivationBackward gelu_arguments(const Tensor& dy, const Tensor& x, const Tensor& bias, const Tensor& dx) {
+BiasActivationBackward gelu_arguments(const Tensor& dy, const Tensor& x, const Tensor& bias, const Tensor& dx) {
   return {.dtype = to_dtype(x.scalar_type()),
           .rows = x.size(0),
           .columns = x.size(1),
@@ -44,15 +45,18 @@ cpu::BiasActivationBackward gelu_arguments(const Tensor& dy, const Tensor& x, co
           .dx = dx.mutable_data_ptr()};
 }
 
-Tensor bias_gelu_on_cpu(const Tensor& x, const Tensor& bias, GeluForm form) {
+// Each on the device of its tensors, by a kernel that runs there.
+template <void (*kLaunch)(const BiasGelu&, const Tensor& x)>
+Tensor bias_gelu_by(const Tensor& x, const Tensor& bias, GeluForm form) {
   Tensor y = at::empty_like(x);
-  MEGALITH_CPU_KERNEL(bias_gelu)(gelu_arguments(x, bias, y), form);
+  kLaunch({.call = gelu_arguments(x, bias, y), .form = form}, x);
   return y;
 }
 
-Tensor bias_gelu_backward_on_cpu(const Tensor& dy, const Tensor& x, const Tensor& bias, GeluForm form) {
+template <void (*kLaunch)(const BiasGeluBackward&, const Tensor& x)>
+Tensor bias_gelu_backward_by(const Tensor& dy, const Tensor& x, const Tensor& bias, GeluForm form) {
   Tensor dx = at::empty_like(x);
-  MEGALITH_CPU_KERNEL(bias_gelu_backward)(gelu_arguments(dy, x, bias, dx), form);
+  kLaunch({.call = gelu_arguments(dy, x, bias, dx), .form = form}, x);
   return dx;
 }
 
@@ -60,49 +64,76 @@ Tensor empty_geglu(const Tensor& gate_up, GeluForm /*form*/) {
   return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
 }
 
-Tensor geglu_on_cpu(const Tensor& gate_up, GeluForm form) {
+template <void (*kLaunch)(const GegluForward&, const Tensor& gate_up)>
+Tensor geglu_by(const Tensor& gate_up, GeluForm form) {
   Tensor y = empty_geglu(gate_up, form);
-  MEGALITH_CPU_KERNEL(geglu)
-  ({.dtype = to_dtype(gate_up.scalar_type()),
-    .rows = y.size(0),
-    .columns = y.size(1),
-    .gate_up = gate_up.const_data_ptr(),
-    .y = y.mutable_data_ptr()},
-   form);
+  kLaunch({.dtype = to_dtype(gate_up.scalar_type()),
+           .form = form,
+           .rows = y.size(0),
+           .columns = y.size(1),
+           .gate_up = gate_up.const_data_ptr(),
+           .y = y.mutable_data_ptr()},
+          gate_up);
   return y;
 }
 
-Tensor geglu_backward_on_cpu(const Tensor& dy, const Tensor& gate_up, GeluForm form) {
+template <void (*kLaunch)(const GegluBackward&, const Tensor& gate_up)>
+Tensor geglu_backward_by(const Tensor& dy, const Tensor& gate_up, GeluForm form) {
   Tensor dgate_up = at::empty_like(gate_up);
-  MEGALITH_CPU_KERNEL(geglu_backward)
-  ({.dtype = to_dtype(gate_up.scalar_type()),
-    .rows = dy.size(0),
-    .columns = dy.size(1),
-    .dy = dy.const_data_ptr(),
-    .gate_up = gate_up.const_data_ptr(),
-    .dgate_up = dgate_up.mutable_data_ptr()},
-   form);
+  kLaunch({.dtype = to_dtype(gate_up.scalar_type()),
+           .form = form,
+           .rows = dy.size(0),
+           .columns = dy.size(1),
+           .dy = dy.const_data_ptr(),
+           .gate_up = gate_up.const_data_ptr(),
+           .dgate_up = dgate_up.mutable_data_ptr()},
+          gate_up);
   return dgate_up;
 }
 
-Tensor squared_relu_on_cpu(const Tensor& x, const Tensor& bias) {
+template <void (*kLaunch)(const BiasActivation&, const Tensor& x)>
+Tensor squared_relu_by(const Tensor& x, const Tensor& bias) {
   Tensor y = at::empty_like(x);
-  MEGALITH_CPU_KERNEL(bias_squared_relu)(gelu_arguments(x, bias, y));
+  kLaunch(gelu_arguments(x, bias, y), x);
   return y;
 }
 
-Tensor squared_relu_backward_on_cpu(const Tensor& dy, const Tensor& x, const Tensor& bias) {
+template <void (*kLaunch)(const BiasActivationBackward&, const Tensor& x)>
+Tensor squared_relu_backward_by(const Tensor& dy, const Tensor& x, const Tensor& bias) {
   Tensor dx = at::empty_like(x);
-  MEGALITH_CPU_KERNEL(bias_squared_relu_backward)(gelu_arguments(dy, x, bias, dx));
+  kLaunch(gelu_arguments(dy, x, bias, dx), x);
   return dx;
 }
 
-constexpr GeluTable kGeluCpu{.bias_gelu = bias_gelu_on_cpu,
-                             .bias_gelu_backward = bias_gelu_backward_on_cpu,
-                             .geglu = geglu_on_cpu,
-                             .geglu_backward = geglu_backward_on_cpu,
-                             .bias_squared_relu = squared_relu_on_cpu,
-                             .bias_squared_relu_backward = squared_relu_backward_on_cpu};
+void run_bias_gelu(const BiasGelu& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(bias_gelu)(a); }
+void run_bias_gelu_backward(const BiasGeluBackward& a, const Tensor& /*x*/) {
+  MEGALITH_CPU_KERNEL(bias_gelu_backward)(a);
+}
+void run_geglu(const GegluForward& a, const Tensor& /*gate_up*/) { MEGALITH_CPU_KERNEL(geglu)(a); }
+void run_geglu_backward(const GegluBackward& a, const Tensor& /*gate_up*/) { MEGALITH_CPU_KERNEL(geglu_backward)(a); }
+void run_squared_relu(const BiasActivation& a, const Tensor& /*x*/) { MEGALITH_CPU_KERNEL(bias_squared_relu)(a); }
+void run_squared_relu_backward(const BiasActivationBackward& a, const Tensor& /*x*/) {
+  MEGALITH_CPU_KERNEL(bias_squared_relu_backward)(a);
+}
+
+constexpr GeluTable kGeluCpu{.bias_gelu = bias_gelu_by<run_bias_gelu>,
+                             .bias_gelu_backward = bias_gelu_backward_by<run_bias_gelu_backward>,
+                             .geglu = geglu_by<run_geglu>,
+                             .geglu_backward = geglu_backward_by<run_geglu_backward>,
+                             .bias_squared_relu = squared_relu_by<run_squared_relu>,
+                             .bias_squared_relu_backward = squared_relu_backward_by<run_squared_relu_backward>};
+
+#ifdef MEGALITH_GPU_KERNELS
+using gpu::on_stream_of;
+constexpr GeluTable kGeluGpu{
+    .bias_gelu = bias_gelu_by<on_stream_of<&gpu::bias_gelu, BiasGelu>>,
+    .bias_gelu_backward = bias_gelu_backward_by<on_stream_of<&gpu::bias_gelu_backward, BiasGeluBackward>>,
+    .geglu = geglu_by<on_stream_of<&gpu::geglu, GegluForward>>,
+    .geglu_backward = geglu_backward_by<on_stream_of<&gpu::geglu_backward, GegluBackward>>,
+    .bias_squared_relu = squared_relu_by<on_stream_of<&gpu::bias_squared_relu, BiasActivation>>,
+    .bias_squared_relu_backward =
+        squared_relu_backward_by<on_stream_of<&gpu::bias_squared_relu_backward, BiasActivationBackward>>};
+#endif
 
 constexpr GeluTable kGeluMeta{
     .bias_gelu = [](const Tensor& x, const Tensor&, GeluForm) { return at::empty_like(x); },
@@ -114,7 +145,14 @@ constexpr GeluTable kGeluMeta{
 
 }  // namespace
 
-constexpr Operator<GeluTable> kGelu{.name = "gelu", .reference = &kGeluReference, .cpu = &kGeluCpu, .meta = &kGeluMeta};
+constexpr Operator<GeluTable> kGelu{.name = "gelu",
+                                    .reference = &kGeluReference,
+                                    .cpu = &kGeluCpu,
+                                    .meta = &kGeluMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                    .gpu = &kGeluGpu
+#endif
+};
 
 Tensor bias_gelu(const Tensor& x, const Tensor& bias, GeluForm form, Kernels kernels) {
   check_gelu("bias_gelu", x, bias);
