@@ -15,7 +15,7 @@ constexpr int kBlocks = 64;
 
 // One row: columns [column_start, column_start + columns) of the whole tensor's.
 template <typename T>
-void drop_row(const Dropout& a, const T* x, uint64_t row_id, T* y) {
+void drop_row(const DropoutCall& a, const T* x, uint64_t row_id, T* y) {
   using W = Wide<T>;
   const auto threshold = static_cast<uint64_t>(std::ceil(a.p * 0x1p32));  // dropped: word * 2^-32 < p
   const Lanes<T> scale(static_cast<W>(1 / (1 - a.p)));
@@ -43,7 +43,7 @@ void drop_row(const Dropout& a, const T* x, uint64_t row_id, T* y) {
 
 }  // namespace
 
-void dropout(const Dropout& a) {
+void dropout(const DropoutCall& a) {
   with_type(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     at::parallel_for(0, a.rows, 1 + 4096 / (a.columns + 1), [&](int64_t begin, int64_t end) {

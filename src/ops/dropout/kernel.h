@@ -1,4 +1,6 @@
-// The CPU kernel of dropout: contiguous rows behind plain pointers.
+// What the kernel of dropout is given, on any device: contiguous rows behind plain pointers. Free of torch's headers.
+//
+// Memory moves 2 elements (1 is read, 1 is written) for each element of x.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +8,9 @@
 #include "ops/cpu/capability.h"
 #include "ops/dtype.h"
 
-namespace megalith::ops::cpu {
+namespace megalith::ops {
 
-struct Dropout {
+struct DropoutCall {
   Dtype dtype;
   int64_t rows, columns;
   const void* x;
@@ -19,6 +21,13 @@ struct Dropout {
   void* y;
 };
 
-MEGALITH_DECLARE_CPU_KERNEL(dropout, (const Dropout& a));
+namespace cpu {
+MEGALITH_DECLARE_CPU_KERNEL(dropout, (const DropoutCall& a));
+}  // namespace cpu
 
-}  // namespace megalith::ops::cpu
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void dropout(const DropoutCall& a, void* stream);
+}  // namespace gpu
+
+}  // namespace megalith::ops
