@@ -4,6 +4,7 @@
 
 #include "ops/arguments.h"
 #include "ops/expert_activation/kernel.h"
+#include "ops/gpu/on_stream_of.h"
 
 namespace megalith::ops {
 namespace {
@@ -27,48 +28,71 @@ std::tuple<Tensor, Tensor> empty_expert_gradients(const Tensor& /*dy*/, const Te
   return {at::empty_like(x), at::empty({weights.defined() ? x.size(0) : 0}, wide_options(x))};
 }
 
-Tensor expert_activation_on_cpu(const Tensor& x, const Tensor& weights, ExpertActivation activation) {
+// On the device of x, by a kernel that runs there.
+using ExpertActivationLaunch = void (*)(const ExpertActivationCall&, const Tensor& x);
+
+template <ExpertActivationLaunch kLaunch>
+Tensor expert_activation_by(const Tensor& x, const Tensor& weights, ExpertActivation activation) {
   Tensor y = empty_expert_activation(x, weights, activation);
-  MEGALITH_CPU_KERNEL(expert_activation)
-  ({.dtype = to_dtype(x.scalar_type()),
-    .kind = activation.kind,
-    .is_gated = activation.is_gated,
-    .rows = y.size(0),
-    .columns = y.size(1),
-    .x = x.const_data_ptr(),
-    .weights = data_or_null(weights),
-    .y = y.mutable_data_ptr()});
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .kind = activation.kind,
+           .is_gated = activation.is_gated,
+           .rows = y.size(0),
+           .columns = y.size(1),
+           .x = x.const_data_ptr(),
+           .weights = data_or_null(weights),
+           .y = y.mutable_data_ptr()},
+          x);
   return y;
 }
 
-std::tuple<Tensor, Tensor> expert_activation_backward_on_cpu(const Tensor& dy, const Tensor& x, const Tensor& weights,
-                                                             ExpertActivation activation) {
+template <ExpertActivationLaunch kLaunch>
+std::tuple<Tensor, Tensor> expert_activation_backward_by(const Tensor& dy, const Tensor& x, const Tensor& weights,
+                                                         ExpertActivation activation) {
   auto [dx, dweights] = empty_expert_gradients(dy, x, weights, activation);
-  MEGALITH_CPU_KERNEL(expert_activation_backward)
-  ({.dtype = to_dtype(x.scalar_type()),
-    .kind = activation.kind,
-    .is_gated = activation.is_gated,
-    .rows = dy.size(0),
-    .columns = dy.size(1),
-    .x = x.const_data_ptr(),
-    .weights = data_or_null(weights),
-    .dy = dy.const_data_ptr(),
-    .dx = dx.mutable_data_ptr(),
-    .dweights = weights.defined() ? dweights.mutable_data_ptr() : nullptr});
+  kLaunch({.dtype = to_dtype(x.scalar_type()),
+           .kind = activation.kind,
+           .is_gated = activation.is_gated,
+           .rows = dy.size(0),
+           .columns = dy.size(1),
+           .x = x.const_data_ptr(),
+           .weights = data_or_null(weights),
+           .dy = dy.const_data_ptr(),
+           .dx = dx.mutable_data_ptr(),
+           .dweights = weights.defined() ? dweights.mutable_data_ptr() : nullptr},
+          x);
   return {dx, dweights};
 }
 
-constexpr ExpertActivationTable kExpertActivationCpu{.forward = expert_activation_on_cpu,
-                                                     .backward = expert_activation_backward_on_cpu};
+void run_expert_activation(const ExpertActivationCall& a, const Tensor& /*x*/) {
+  MEGALITH_CPU_KERNEL(expert_activation)(a);
+}
+void run_expert_activation_backward(const ExpertActivationCall& a, const Tensor& /*x*/) {
+  MEGALITH_CPU_KERNEL(expert_activation_backward)(a);
+}
+
+constexpr ExpertActivationTable kExpertActivationCpu{
+    .forward = expert_activation_by<run_expert_activation>,
+    .backward = expert_activation_backward_by<run_expert_activation_backward>};
 constexpr ExpertActivationTable kExpertActivationMeta{.forward = empty_expert_activation,
                                                       .backward = empty_expert_gradients};
+#ifdef MEGALITH_GPU_KERNELS
+constexpr ExpertActivationTable kExpertActivationGpu{
+    .forward = expert_activation_by<gpu::on_stream_of<&gpu::expert_activation, ExpertActivationCall>>,
+    .backward =
+        expert_activation_backward_by<gpu::on_stream_of<&gpu::expert_activation_backward, ExpertActivationCall>>};
+#endif
 
 }  // namespace
 
 constexpr Operator<ExpertActivationTable> kExpertActivation{.name = "expert_activation",
                                                             .reference = &kExpertActivationReference,
                                                             .cpu = &kExpertActivationCpu,
-                                                            .meta = &kExpertActivationMeta};
+                                                            .meta = &kExpertActivationMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                                            .gpu = &kExpertActivationGpu
+#endif
+};
 
 Tensor expert_activation(const Tensor& x, const Tensor& weights, ExpertActivation activation, Kernels kernels) {
   check_expert_activation("expert_activation", x, weights, activation);

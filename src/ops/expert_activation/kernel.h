@@ -1,4 +1,8 @@
-// The CPU kernels of expert_activation: contiguous rows behind plain pointers.
+// What the kernels of expert_activation are given, on any device: contiguous rows behind plain pointers. Free of
+// torch's headers.
+//
+// For each element of y memory moves 2 elements (1 is read, 1 is written), 3 backward (2 and 1); gated 3 (2 and 1), and
+// 5 backward (3 and 2).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +11,7 @@
 #include "ops/dtype.h"
 #include "ops/expert_activation/kind.h"
 
-namespace megalith::ops::cpu {
+namespace megalith::ops {
 
 struct ExpertActivationCall {
   Dtype dtype;
@@ -16,13 +20,21 @@ struct ExpertActivationCall {
   int64_t rows, columns;  // columns of y; a gated x has twice as many
   const void* x;
   const void* weights;  // (rows) wide, or null
-  void* y;              // forward alone
-  const void* dy;       // the rest backward alone
+  void* y;              // forward only
+  const void* dy;       // the rest backward only
   void* dx;
   void* dweights;  // wide; null without weights
 };
 
+namespace cpu {
 MEGALITH_DECLARE_CPU_KERNEL(expert_activation, (const ExpertActivationCall& a));
 MEGALITH_DECLARE_CPU_KERNEL(expert_activation_backward, (const ExpertActivationCall& a));
+}  // namespace cpu
 
-}  // namespace megalith::ops::cpu
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void expert_activation(const ExpertActivationCall& a, void* stream);
+void expert_activation_backward(const ExpertActivationCall& a, void* stream);
+}  // namespace gpu
+
+}  // namespace megalith::ops

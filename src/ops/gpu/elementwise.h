@@ -10,6 +10,8 @@
 namespace megalith::ops::gpu {
 
 inline constexpr int kElementwiseThreads = 256;
+// A launch has no more blocks than this: AMD's chips count its threads in 32 bits. Blocks take more work in turns.
+inline constexpr unsigned kMostBlocks = 1u << 23;
 
 // How blocks share a matrix of vectors. A block takes a run of one long row, or several short rows at once.
 struct VectorGrid {
@@ -51,9 +53,8 @@ void launch_vectors(const char* name, void (*kernel)(VectorGrid, Parameters...),
                     void* stream, std::type_identity_t<Parameters>... arguments) {
   if (rows == 0 || vectors == 0) return;
   const VectorGrid grid = make_vector_grid(rows, vectors);
-  // AMD's chips count the threads of a launch in 32 bits.
-  const unsigned blocks = std::min(grid.blocks, 1u << 23);
-  launch(name, kernel, blocks, kElementwiseThreads, 0, static_cast<Stream>(stream), grid, arguments...);
+  launch(name, kernel, std::min(grid.blocks, kMostBlocks), kElementwiseThreads, 0, static_cast<Stream>(stream), grid,
+         arguments...);
 }
 
 // Calls body with the number of elements that a thread takes at once, as a type: a vector of 16 bytes, or one element
