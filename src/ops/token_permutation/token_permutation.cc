@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "ops/arguments.h"
+#include "ops/gpu/on_stream_of.h"
 #include "ops/token_permutation/kernel.h"
 
 namespace megalith::ops {
@@ -119,18 +120,20 @@ Tensor permute_tokens_on_cpu(const Tensor& x, const Tensor& source) {
   return y;
 }
 
-Tensor combine_tokens_on_cpu(const Tensor& y, const Tensor& slots, const Tensor& weights) {
+// On the device of y, by a kernel that runs there.
+template <void (*kLaunch)(const CombineTokens&, const Tensor& y)>
+Tensor combine_tokens_by(const Tensor& y, const Tensor& slots, const Tensor& weights) {
   Tensor out = empty_rows(y, slots.size(0));
-  MEGALITH_CPU_KERNEL(combine_tokens)
-  ({.dtype = to_dtype(y.scalar_type()),
-    .tokens = slots.size(0),
-    .k = slots.size(1),
-    .columns = y.size(1),
-    .y = y.const_data_ptr(),
-    .y_stride = y.stride(0),
-    .slots = slots.const_data_ptr<int64_t>(),
-    .weights = data_or_null(weights),
-    .out = out.mutable_data_ptr()});
+  kLaunch({.dtype = to_dtype(y.scalar_type()),
+           .tokens = slots.size(0),
+           .k = slots.size(1),
+           .columns = y.size(1),
+           .y = y.const_data_ptr(),
+           .y_stride = y.stride(0),
+           .slots = slots.const_data_ptr<int64_t>(),
+           .weights = data_or_null(weights),
+           .out = out.mutable_data_ptr()},
+          y);
   return out;
 }
 
@@ -139,31 +142,82 @@ std::tuple<Tensor, Tensor> empty_combine_gradients(const Tensor& /*dout*/, const
   return {empty_rows(y, y.size(0)), at::empty_like(weights)};
 }
 
-std::tuple<Tensor, Tensor> combine_tokens_backward_on_cpu(const Tensor& dout, const Tensor& y, const Tensor& source,
-                                                          const Tensor& slots, const Tensor& weights) {
+template <void (*kLaunch)(const CombineTokensBackward&, const Tensor& y)>
+std::tuple<Tensor, Tensor> combine_tokens_backward_by(const Tensor& dout, const Tensor& y, const Tensor& source,
+                                                      const Tensor& slots, const Tensor& weights) {
   auto [dy, dweights] = empty_combine_gradients(dout, y, source, slots, weights);
-  MEGALITH_CPU_KERNEL(combine_tokens_backward)
-  ({.dtype = to_dtype(y.scalar_type()),
-    .tokens = slots.size(0),
-    .k = slots.size(1),
-    .columns = y.size(1),
-    .rows = y.size(0),
-    .dout = dout.const_data_ptr(),
-    .dout_stride = dout.stride(0),
-    .y = y.const_data_ptr(),
-    .y_stride = y.stride(0),
-    .source = source.const_data_ptr<int64_t>(),
-    .slots = slots.const_data_ptr<int64_t>(),
-    .weights = weights.const_data_ptr(),
-    .dy = dy.mutable_data_ptr(),
-    .dweights = dweights.mutable_data_ptr()});
+  kLaunch({.dtype = to_dtype(y.scalar_type()),
+           .tokens = slots.size(0),
+           .k = slots.size(1),
+           .columns = y.size(1),
+           .rows = y.size(0),
+           .dout = dout.const_data_ptr(),
+           .dout_stride = dout.stride(0),
+           .y = y.const_data_ptr(),
+           .y_stride = y.stride(0),
+           .source = source.const_data_ptr<int64_t>(),
+           .slots = slots.const_data_ptr<int64_t>(),
+           .weights = weights.const_data_ptr(),
+           .dy = dy.mutable_data_ptr(),
+           .dweights = dweights.mutable_data_ptr()},
+          y);
   return {dy, dweights};
 }
 
-constexpr TokenPermutationTable kTokenPermutationCpu{.sort_by_expert = sort_by_expert_on_cpu,
-                                                     .permute_tokens = permute_tokens_on_cpu,
-                                                     .combine_tokens = combine_tokens_on_cpu,
-                                                     .combine_tokens_backward = combine_tokens_backward_on_cpu};
+void run_combine_tokens(const CombineTokens& a, const Tensor& /*y*/) { MEGALITH_CPU_KERNEL(combine_tokens)(a); }
+void run_combine_tokens_backward(const CombineTokensBackward& a, const Tensor& /*y*/) {
+  MEGALITH_CPU_KERNEL(combine_tokens_backward)(a);
+}
+
+constexpr TokenPermutationTable kTokenPermutationCpu{
+    .sort_by_expert = sort_by_expert_on_cpu,
+    .permute_tokens = permute_tokens_on_cpu,
+    .combine_tokens = combine_tokens_by<run_combine_tokens>,
+    .combine_tokens_backward = combine_tokens_backward_by<run_combine_tokens_backward>};
+
+#ifdef MEGALITH_GPU_KERNELS
+ExpertOrder sort_by_expert_on_gpu(const Tensor& experts, const Tensor& keep, int64_t num_experts) {
+  const ExpertOrder order = empty_expert_order(experts, keep, num_experts);
+  const int64_t blocks = (experts.numel() + gpu::kSortedPairs - 1) / gpu::kSortedPairs;
+  const Tensor scratch = at::empty({num_experts, blocks}, experts.options().dtype(at::kInt));
+  const auto data = [](const Tensor& t) { return t.mutable_data_ptr<int64_t>(); };
+  gpu::on_stream_of<&gpu::sort_by_expert, gpu::SortByExpert>(
+      {.num_pairs = experts.numel(),
+       .num_experts = num_experts,
+       .k = experts.size(1),
+       .experts = experts.const_data_ptr<int64_t>(),
+       .keep = keep.defined() ? keep.const_data_ptr<bool>() : nullptr,
+       .counts = data(order.counts),
+       .offsets = data(order.offsets),
+       .pairs = data(order.pairs),
+       .source = data(order.source),
+       .slots = data(order.slots),
+       .scratch = scratch.mutable_data_ptr<int32_t>()},
+      experts);
+  return order;
+}
+
+Tensor permute_tokens_on_gpu(const Tensor& x, const Tensor& source) {
+  Tensor y = empty_rows(x, source.size(0));
+  const auto element_bytes = static_cast<int64_t>(x.element_size());
+  gpu::on_stream_of<&gpu::permute_tokens, gpu::PermuteTokens>({.rows = source.size(0),
+                                                               .row_bytes = x.size(1) * element_bytes,
+                                                               .element_bytes = element_bytes,
+                                                               .x = x.const_data_ptr(),
+                                                               .x_stride_bytes = x.stride(0) * element_bytes,
+                                                               .source = source.const_data_ptr<int64_t>(),
+                                                               .y = y.mutable_data_ptr()},
+                                                              x);
+  return y;
+}
+
+constexpr TokenPermutationTable kTokenPermutationGpu{
+    .sort_by_expert = sort_by_expert_on_gpu,
+    .permute_tokens = permute_tokens_on_gpu,
+    .combine_tokens = combine_tokens_by<gpu::on_stream_of<&gpu::combine_tokens, CombineTokens>>,
+    .combine_tokens_backward =
+        combine_tokens_backward_by<gpu::on_stream_of<&gpu::combine_tokens_backward, CombineTokensBackward>>};
+#endif
 
 constexpr TokenPermutationTable kTokenPermutationMeta{
     .sort_by_expert = empty_expert_order,
@@ -176,7 +230,11 @@ constexpr TokenPermutationTable kTokenPermutationMeta{
 constexpr Operator<TokenPermutationTable> kTokenPermutation{.name = "token_permutation",
                                                             .reference = &kTokenPermutationReference,
                                                             .cpu = &kTokenPermutationCpu,
-                                                            .meta = &kTokenPermutationMeta};
+                                                            .meta = &kTokenPermutationMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                                            .gpu = &kTokenPermutationGpu
+#endif
+};
 
 ExpertOrder sort_by_expert(const Tensor& experts, int64_t num_experts, const Tensor& keep, Kernels kernels) {
   check_experts(experts, num_experts, keep);
