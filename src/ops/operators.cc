@@ -80,7 +80,8 @@ std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels) {
   on.add(kLinearCrossEntropy, member("linear_cross_entropy", &LinearCrossEntropyTable::whole),
          member("softmax_statistics", &LinearCrossEntropyTable::statistics),
          member("cross_entropy_gradient_", &LinearCrossEntropyTable::gradient_));
-  on.add(kGradNorm, member("squared_norm", &GradNormTable::squared_norm));
+  on.add(kGradNorm, member("squared_norm", &GradNormTable::squared_norm),
+         member("squared_norm_and_zeros", &GradNormTable::squared_norm_and_zeros));
   on.add(kAdamw, member("adamw_", &AdamwTable::step));
   return on.origins;
 }

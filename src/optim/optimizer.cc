@@ -18,6 +18,7 @@ constexpr std::string_view kMasterState = "master";  // checkpoint/ knows this k
 
 // Places in a step's numbers: the squared norm, zeros, and from kRanks on a number for each rank of the world.
 constexpr int64_t kSquare = 0, kZeros = 1, kRanks = 2;
+static_assert(kZeros == kSquare + 1);  // as ops::squared_norm_and_zeros returns them
 
 // Whether this rank counts the part in sums over the world: one of its replicas does. Gradients are reduced by then, so
 // replicas hold the same.
@@ -86,12 +87,13 @@ std::vector<at::Tensor> Optimizer::counted_gradients() const {
 at::Tensor Optimizer::local_numbers() const {
   const std::vector<at::Tensor> counted = counted_gradients();
   const auto doubles = at::TensorOptions(device_).dtype(at::kDouble);
-  const at::Tensor square =
-      counted.empty() ? at::zeros({}, doubles) : ops::squared_norm(counted, kernels_).to(at::kDouble);
   const at::Tensor numbers = at::zeros({kRanks + groups_.world->size()}, doubles);
-  numbers[kSquare].copy_(square);
+  if (counted.empty()) return numbers;
+  const at::Tensor square = numbers[kSquare];
   if (options_.log_num_zeros_in_grad) {
-    for (const at::Tensor& grad : counted) numbers[kZeros].add_(grad.numel() - at::count_nonzero(grad));
+    numbers.narrow(0, kSquare, 2).copy_(ops::squared_norm_and_zeros(counted, kernels_));
+  } else {
+    square.copy_(ops::squared_norm(counted, kernels_));
   }
   numbers[kRanks + groups_.rank].copy_(at::isfinite(square).logical_not());
   return numbers;

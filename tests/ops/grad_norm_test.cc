@@ -81,9 +81,32 @@ TEST_P(SquaredNorm, NothingHasNoNorm) {
   EXPECT_EQ(squared_norm({testing::zeros({0})}).item<double>(), 0);
 }
 
+TEST_P(SquaredNorm, ZerosAreCountedInEveryDtype) {
+  at::manual_seed(3);
+  std::vector<Tensor> tensors{testing::zeros({0})};
+  int64_t expected = 0;
+  for (const at::ScalarType dtype : testing::kFloatingDtypes) {
+    for (const int64_t count : {1, 17, 40001}) {
+      Tensor x = testing::randn({count}).to(dtype);
+      x.narrow(0, 0, (count + 1) / 2).zero_();
+      x[0] = -0.0;
+      expected += x.numel() - at::count_nonzero(x).item<int64_t>();
+      tensors.push_back(x);
+    }
+  }
+  for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+    const Tensor sums = squared_norm_and_zeros(tensors, kernels);
+    ASSERT_EQ(sums.sizes(), at::IntArrayRef({2}));
+    EXPECT_EQ(sums[0].item<double>(), squared_norm(tensors, kernels).item<double>());
+    EXPECT_EQ(sums[1].item<double>(), static_cast<double>(expected));
+  }
+  EXPECT_EQ(squared_norm_and_zeros({}).sum().item<double>(), 0);
+}
+
 TEST(SquaredNorm, WrongTensorsAreNamed) {
   EXPECT_THROW(squared_norm({testing::ones({3}, at::kInt)}), UserError);
   EXPECT_THROW(squared_norm({testing::ones({3, 4}).t()}), UserError);
+  EXPECT_THROW(squared_norm_and_zeros({testing::ones({3, 4}).t()}), UserError);
 }
 
 MEGALITH_ON_EVERY_DEVICE(SquaredNorm);

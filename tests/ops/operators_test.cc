@@ -257,6 +257,10 @@ Calls other_calls() {
            [](const Inputs& in, Kernels kernels) {
              return Results{squared_norm({in.random({3, 8}), in.random({5})}, kernels)};
            }},
+          {"squared_norm_and_zeros",
+           [](const Inputs& in, Kernels kernels) {
+             return Results{squared_norm_and_zeros({in.random({3, 8}), in.random({5})}, kernels)};
+           }},
           {"adamw_", [](const Inputs& in, Kernels kernels) {
              const AdamwShard shard{.model = in.random({5}),
                                     .master = in.wide({5}),

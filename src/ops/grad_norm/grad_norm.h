@@ -14,8 +14,13 @@ namespace megalith::ops {
 // returns  0-d float64 tensor on that device (0 for an empty list, on the CPU)
 at::Tensor squared_norm(const std::vector<at::Tensor>& tensors, Kernels kernels = Kernels::kFused);
 
-struct GradNormTable {
-  at::Tensor (*squared_norm)(const std::vector<at::Tensor>& tensors);  // at least one
+// The same, and how many elements are exactly zero; on a GPU from one reading of the tensors, 4 bytes a parameter.
+// returns  (2) float64 tensor: sum of squares, zeros
+at::Tensor squared_norm_and_zeros(const std::vector<at::Tensor>& tensors, Kernels kernels = Kernels::kFused);
+
+struct GradNormTable {  // of at least one tensor
+  at::Tensor (*squared_norm)(const std::vector<at::Tensor>& tensors);
+  at::Tensor (*squared_norm_and_zeros)(const std::vector<at::Tensor>& tensors);
 };
 extern const GradNormTable kGradNormReference;
 extern const Operator<GradNormTable> kGradNorm;
