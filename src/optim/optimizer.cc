@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string_view>
 
 #include "core/error.h"
@@ -30,6 +31,9 @@ bool counts_here(const OwnedPart& part, const Groups& groups) {
   }
   return true;
 }
+
+// One operator on the device: a sum of squares is finite, infinite or NaN, and NaN is less than no number.
+at::Tensor is_finite_square(const at::Tensor& square) { return square.lt(std::numeric_limits<double>::infinity()); }
 
 }  // namespace
 
@@ -95,7 +99,7 @@ at::Tensor Optimizer::local_numbers() const {
   } else {
     square.copy_(ops::squared_norm(counted, kernels_));
   }
-  numbers[kRanks + groups_.rank].copy_(at::isfinite(square).logical_not());
+  numbers[kRanks + groups_.rank].copy_(is_finite_square(square).eq(0));
   return numbers;
 }
 
@@ -111,7 +115,7 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
 
 void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers) {
   const at::Tensor norm = numbers[kSquare].sqrt() / loss_scale;
-  is_made_ = at::isfinite(numbers[kSquare]);
+  is_made_ = is_finite_square(numbers[kSquare]);
   if (is_made_.is_cpu()) {  // to read it is no wait
     if (!is_made_.item<bool>()) return;
     is_made_ = at::Tensor();
