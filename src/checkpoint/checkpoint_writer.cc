@@ -113,7 +113,8 @@ void CheckpointWriter::plan() {
   ReplicaShare share(groups_);
   for (const CheckpointTensor& tensor : state_.tensors) {
     if (!settings_.with_optimizer && tensor.key != kModelKey) continue;
-    if (!share.is_mine(tensor.replica_axes, static_cast<int64_t>(tensor.local.nbytes()))) continue;
+    const std::vector<int>& places = tensor.placement->pipeline_ranks;
+    if (!share.is_mine(tensor.replica_axes, places, static_cast<int64_t>(tensor.local.nbytes()))) continue;
     if (!views.contains(tensor.key)) keys.push_back(tensor.key);
     std::vector<PieceView>& list = views[tensor.key];
     for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) list.push_back(std::move(view));

@@ -160,7 +160,8 @@ void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, 
   std::vector<PieceView> views;  // of what this rank writes
   ReplicaShare share(groups);
   for (const CheckpointTensor& tensor : tensors) {
-    if (!share.is_mine(tensor.replica_axes, static_cast<int64_t>(tensor.local.nbytes()))) continue;
+    const std::vector<int>& places = tensor.placement->pipeline_ranks;
+    if (!share.is_mine(tensor.replica_axes, places, static_cast<int64_t>(tensor.local.nbytes()))) continue;
     for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) views.push_back(std::move(view));
   }
   const std::vector<Chunk> chunks = make_chunks(views);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "checkpoint/exchange.h"
@@ -21,6 +22,28 @@ int64_t checksum_of(const at::Tensor& tensor) {
       checksum64(std::span(static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes())));
 }
 
+// Ranks that hold some tensors alike.
+struct Replicas {
+  Axis axis;
+  std::vector<int> places;  // along pp: Placement::pipeline_ranks
+  Groups::Pointer group;
+};
+
+std::vector<Replicas> replicas_of(std::span<const CheckpointTensor> tensors, const Groups& groups) {
+  std::vector<Replicas> all;
+  for (int i = 0; i < kNumAxes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    if (axis != Axis::kPp) all.push_back({axis, {}, groups.of(axis)});
+  }
+  std::set<std::vector<int>> holders;
+  for (const CheckpointTensor& tensor : tensors) {
+    if (tensor.replica_axes.contains(Axis::kPp)) holders.insert(tensor.placement->pipeline_ranks);
+  }
+  for (const std::vector<int>& places : holders) all.push_back({Axis::kPp, places, groups.on_stages(places)});
+  std::erase_if(all, [](const Replicas& one) { return !one.group || one.group->size() == 1; });
+  return all;
+}
+
 }  // namespace
 
 std::string ReplicaDifference::text() const {
@@ -34,15 +57,13 @@ std::optional<ReplicaDifference> find_replica_difference(std::span<const Checkpo
   for (const CheckpointTensor& tensor : tensors) checksums.push_back(checksum_of(tensor.local));
   std::optional<ReplicaDifference> found;
   size_t found_at = tensors.size();
-  for (int i = 0; i < kNumAxes; ++i) {
-    const auto axis = static_cast<Axis>(i);
-    // Along pp only a tied embedding has replicas, on the two ends.
-    const Groups::Pointer& group = axis == Axis::kPp ? groups.embedding : groups.of(axis);
-    if (!group || group->size() == 1) continue;
+  for (const Replicas& replicas : replicas_of(tensors, groups)) {
+    const auto& [axis, places, group] = replicas;
     std::vector<size_t> shared;
     std::vector<int64_t> mine;
     for (size_t t = 0; t < tensors.size(); ++t) {
       if (!tensors[t].replica_axes.contains(axis)) continue;
+      if (axis == Axis::kPp && tensors[t].placement->pipeline_ranks != places) continue;
       shared.push_back(t);
       mine.push_back(checksums[t]);
     }

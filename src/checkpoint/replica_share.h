@@ -16,13 +16,14 @@ class ReplicaShare {
  public:
   explicit ReplicaShare(const Groups& groups) : groups_(groups) {}
 
-  // Whether this rank writes the next tensor, which is the same on all ranks along these axes. To be asked for every
-  // tensor in the same order on all of them.
-  bool is_mine(const AxisSet& replica_axes, int64_t num_bytes);
+  // Whether this rank writes the next tensor, which is the same on all ranks along these axes, along pp at these places
+  // (Placement::pipeline_ranks). To be asked for every tensor in the same order on all of them.
+  bool is_mine(const AxisSet& replica_axes, const std::vector<int>& places, int64_t num_bytes);
 
  private:
   struct Load {
     AxisSet axes;
+    std::vector<int> places;
     size_t mine;
     std::vector<int64_t> bytes;  // by position among the replicas
   };

@@ -1,6 +1,10 @@
 // See groups.h.
 #include "comm/groups.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -10,18 +14,27 @@
 
 namespace megalith {
 
-Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& factory)
-    : mesh(mesh_of_world), rank(world_rank) {
-  MEGALITH_CHECK(rank >= 0 && rank < mesh.world_size(), "rank {} in a world of {}", rank, mesh.world_size());
+// The communicators that there are, by their ranks.
+struct Groups::Maker {
+  int rank;
+  GroupFactory factory;
+  std::map<std::vector<int>, Pointer> communicators = {};
+  std::map<std::vector<int>, Pointer> on_stages = {};
 
-  std::map<std::vector<int>, Pointer> communicators;
-  const auto make = [&](const std::vector<int>& ranks, const std::string& axis) -> Pointer {
+  Pointer make(const std::vector<int>& ranks, const std::string& axis) {
     if (ranks.empty()) return nullptr;
     if (ranks.size() == 1) return std::make_shared<SingleGroup>(axis, rank);
     Pointer& communicator = communicators[ranks];
     if (!communicator) communicator = factory(ranks, axis);
     return std::make_shared<GroupView>(communicator, axis);
-  };
+  }
+};
+
+Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& factory)
+    : mesh(mesh_of_world), rank(world_rank), maker_(new Maker{.rank = world_rank, .factory = factory}) {
+  MEGALITH_CHECK(rank >= 0 && rank < mesh.world_size(), "rank {} in a world of {}", rank, mesh.world_size());
+
+  const auto make = [&](const std::vector<int>& ranks, const std::string& axis) { return maker_->make(ranks, axis); };
   const auto over = [&](const AxisSet& axes) { return make(mesh.ranks_of(axes, rank), axes.text()); };
 
   // The order of creation is part of the agreement between ranks.
@@ -86,6 +99,18 @@ const Groups::Pointer& Groups::of(Axis axis) const {
       return edp_replicate;
   }
   throw InternalError("an axis without a group");
+}
+
+Groups::Pointer Groups::on_stages(const std::vector<int>& places) const {
+  if (places.empty() || (embedding && places == std::vector<int>{0, pp->size() - 1})) return embedding;
+  Pointer& group = maker_->on_stages[places];
+  if (group) return group;
+  std::vector<int> ranks;
+  for (const int place : places) ranks.push_back(pp->ranks().at(static_cast<size_t>(place)));
+  MEGALITH_CHECK(std::ranges::is_sorted(ranks) && std::ranges::find(ranks, rank) != ranks.end(),
+                 "rank {} asks for the stages {} of its pipeline", rank, fmt::join(places, ", "));
+  group = maker_->make(ranks, fmt::format("pp_{}", fmt::join(places, "_")));
+  return group;
 }
 
 std::vector<Groups::Pointer> Groups::all() const {

@@ -7,6 +7,8 @@
 // * The constructor connects the world first, and then the sets with ranks of several pipeline stages (pp, embedding).
 //   Every rank does so in this order, so nobody waits for ever: take a waiting rank whose set is the earliest. All
 //   members of that set come, because none of them can be held up in an earlier one.
+// * Whoever builds the model connects the sets of some of a pipeline's stages that hold copies of a parameter
+//   (on_stages), all of them in one order.
 // * All others connect at their first use, because many layouts do not use them all. Their ranks are of one stage, and
 //   the ranks of a stage issue the same calls in the same order. Suppose a run stalls: take from each stage the rank
 //   that has come least far. The others of its stage have issued all that it could wait for, so it waits for another
@@ -57,8 +59,16 @@ struct Groups {
 
   // The group that lies on one axis.
   const Pointer& of(Axis axis) const;
-  // Every group, in the order of creation, null ones left out.
+  // The ranks at these places of this rank's pipeline, ascending, its own among them: the holders of a parameter that
+  // several stages use. No places: those of `embedding`. Made when it is asked for the first time, by all of them; it
+  // connects like any other.
+  Pointer on_stages(const std::vector<int>& places) const;
+  // Every group that every rank has, in the order of creation, null ones left out.
   std::vector<Pointer> all() const;
+
+ private:
+  struct Maker;
+  std::shared_ptr<Maker> maker_;
 };
 
 }  // namespace megalith

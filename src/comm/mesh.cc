@@ -307,13 +307,19 @@ std::vector<int> Mesh::embedding_ranks(int rank) const {
   return {pipeline.front(), pipeline.back()};
 }
 
-std::vector<int> Mesh::replica_ranks(const AxisSet& axes, int rank) const {
+std::vector<int> Mesh::replica_ranks(const AxisSet& axes, int rank, const std::vector<int>& places) const {
   if (!axes.contains(Axis::kPp)) return ranks_of(axes, rank);
-  const std::vector<int> ends = embedding_ranks(rank);
-  MEGALITH_CHECK(!ends.empty(), "rank {} is on a stage between the ends of the pipeline", rank);
+  std::vector<int> holders = embedding_ranks(rank);
+  if (!places.empty()) {
+    const std::vector<int> pipeline = ranks_of(Axis::kPp, rank);
+    holders.clear();
+    for (const int place : places) holders.push_back(pipeline.at(static_cast<size_t>(place)));
+  }
+  MEGALITH_CHECK(std::find(holders.begin(), holders.end(), rank) != holders.end(),
+                 "rank {} is on a stage that holds no replica", rank);
   std::vector<int> ranks;
-  for (const int end : ends) {
-    const std::vector<int> some = ranks_of(axes.without(Axis::kPp), end);
+  for (const int holder : holders) {
+    const std::vector<int> some = ranks_of(axes.without(Axis::kPp), holder);
     ranks.insert(ranks.end(), some.begin(), some.end());
   }
   std::sort(ranks.begin(), ranks.end());

@@ -115,9 +115,9 @@ class Mesh {
   // the rank is on another stage.
   std::vector<int> embedding_ranks(int rank) const;
 
-  // The ranks that hold a replica of what `rank` holds along these axes, ascending; contains `rank`. Along pp only the
-  // two ends hold replicas: tied embeddings.
-  std::vector<int> replica_ranks(const AxisSet& axes, int rank) const;
+  // The ranks that hold a replica of what `rank` holds along these axes, ascending; contains `rank`. Along pp only
+  // these places of the pipeline hold replicas; none: its two ends (a tied embedding).
+  std::vector<int> replica_ranks(const AxisSet& axes, int rank, const std::vector<int>& places = {}) const;
 
   // For messages, the axes larger than one: "rank 5 dp1 tp1 pp0"; "rank 0" in a world of one.
   std::string describe(int rank) const;

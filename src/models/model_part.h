@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,7 +20,13 @@ struct ModelPart {
   // Parameters that the chunk's units use and another chunk of this rank has, by canonical name. The chunk holds a copy
   // of what it uses and neither has nor finds here.
   std::map<std::string, Parameter*> found;
-  std::set<std::string> copied;  // canonical names of the parameters of which several pipeline ranks hold copies
+  // The parameters of which several pipeline ranks hold copies, by canonical name, and these ranks, ascending.
+  std::map<std::string, std::vector<int>> copied;
+
+  std::vector<int> holders(const std::string& parameter) const {
+    const auto entry = copied.find(parameter);
+    return entry == copied.end() ? std::vector<int>() : entry->second;
+  }
 
   static ModelPart whole(std::vector<Unit> units) {
     const auto count = static_cast<int64_t>(units.size());

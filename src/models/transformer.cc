@@ -45,10 +45,10 @@ VocabularyWeights vocabulary_weights(const ModelConfig& config, const Transforme
                          .vocab = *config.vocab_size,
                          .padded_vocab = config.padded_vocab_size(tp),
                          .hidden = config.hidden_size};
-  table.is_shared = part.copied.contains(table.name);
+  table.pipeline_ranks = part.holders(table.name);
   VocabularyWeight output = table;
   output.name = names.head + ".weight";
-  output.is_shared = false;
+  output.pipeline_ranks.clear();
   // Published files repeat both tables in every prediction module.
   for (int64_t depth = 0; depth < config.num_prediction_modules(); ++depth) {
     const std::string module = fmt::format("{}.{}", names.layers, config.num_layers + depth);

@@ -34,9 +34,10 @@ Placement VocabularyWeight::placement(const Group& tp) const {
   Placement placement;
   placement.local_shape = {local_rows(tp), hidden};
   placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
-  if (is_shared) {
+  if (!pipeline_ranks.empty()) {
     placement.replica_axes.insert(Axis::kPp);
     placement.partial_axes.insert(Axis::kPp);
+    placement.pipeline_ranks = pipeline_ranks;
   }
   const int64_t valid = local_valid_rows(tp);
   if (valid > 0) {

@@ -22,7 +22,7 @@ struct VocabularyWeight {
   int64_t padded_vocab = 0;  // rows over all ranks; tp divides it. Rows from `vocab` on belong to no piece.
   int64_t hidden = 0;
   std::vector<std::string> aliases = {};
-  bool is_shared = false;  // first and last pipeline stage hold it both; their gradients are summed
+  std::vector<int> pipeline_ranks = {};  // several places in the pipeline that hold it; their gradients are summed
 
   int64_t local_rows(const Group& tp) const;
   int64_t local_start(const Group& tp) const;       // canonical row of local row 0

@@ -121,7 +121,7 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
                          .device = context.device,
                          .init = Init::normal(init_std),
                          // The copy of a tied embedding at the other end of the pipeline stays an embedding.
-                         .role = weight.is_shared ? ParameterRole::kEmbedding : ParameterRole::kHead})) {}
+                         .role = weight.pipeline_ranks.empty() ? ParameterRole::kHead : ParameterRole::kEmbedding})) {}
 
 LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
                           const ObjectiveScales& scales) {

@@ -55,10 +55,13 @@ Piece restrict(const Piece& piece, const Box& local_box);
 struct Placement {
   std::vector<int64_t> local_shape;
   std::vector<Piece> pieces;
-  // Every rank along these axes holds the same values; along pp the two ends of the pipeline alone (a tied embedding).
+  // Every rank along these axes holds the same values; along pp only those at pipeline_ranks.
   AxisSet replica_axes = {};
   AxisSet partial_axes = {};  // each rank's gradient is a part of a sum over these axes: dp and cp for a dense
                               // parameter, and tp for a norm under sequence parallelism
+  // The places in the pipeline of a parameter that several stages hold, ascending: where an axis set names pp. None:
+  // its two ends.
+  std::vector<int> pipeline_ranks = {};
 
   // The whole canonical tensor, held as it is.
   static Placement whole(std::string name, std::vector<int64_t> shape);

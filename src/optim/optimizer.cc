@@ -25,9 +25,10 @@ static_assert(kZeros == kSquare + 1);  // as ops::squared_norm_and_zeros returns
 // replicas hold the same.
 bool counts_here(const OwnedPart& part, const Groups& groups) {
   for (int axis = 0; axis < kNumAxes; ++axis) {
-    if (part.replica_axes.contains(static_cast<Axis>(axis)) && groups.of(static_cast<Axis>(axis))->rank() != 0) {
-      return false;
-    }
+    if (!part.replica_axes.contains(static_cast<Axis>(axis))) continue;
+    const std::vector<int>& places = part.parameter->placement().pipeline_ranks;
+    const int first = static_cast<Axis>(axis) == Axis::kPp && !places.empty() ? places.front() : 0;
+    if (groups.of(static_cast<Axis>(axis))->rank() != first) return false;
   }
   return true;
 }

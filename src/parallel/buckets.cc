@@ -120,9 +120,11 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules
     const BufferSpec wanted{.dtype = param->value().scalar_type(),
                             .grad_dtype = param->grad_dtype(),
                             .axes = param->placement().partial_axes.without(Axis::kTp),
+                            .pipeline_ranks = param->placement().pipeline_ranks,
                             .cut = rules.cut ? rules.cut(*param) : BucketCut::kAnywhere};
     auto found = std::find_if(open.begin(), open.end(), [&](const OpenBuffer& one) {
-      return one.spec().dtype == wanted.dtype && one.spec().axes == wanted.axes && one.spec().cut == wanted.cut;
+      return one.spec().dtype == wanted.dtype && one.spec().axes == wanted.axes &&
+             one.spec().pipeline_ranks == wanted.pipeline_ranks && one.spec().cut == wanted.cut;
     });
     if (found == open.end()) {
       open.emplace_back(wanted, open.size(), rules);
@@ -142,7 +144,7 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules
 }
 
 ReductionGroups reduction_groups(const AxisSet& partial_axes, const Groups& groups) {
-  const AxisSet axes = partial_axes.without(Axis::kPp);  // data_parallel.h sums over the ends of a pipeline
+  const AxisSet axes = partial_axes.without(Axis::kPp);  // data_parallel.h sums over the stages of a pipeline
   const auto single = [&] { return std::make_shared<SingleGroup>("none", groups.rank); };
   ReductionGroups found;
   if (axes == AxisSet{Axis::kDp, Axis::kCp}) {

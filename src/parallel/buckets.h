@@ -43,9 +43,10 @@ struct Bucket {
 
 struct BufferSpec {
   at::ScalarType dtype, grad_dtype;
-  // Over which the gradients are summed, tp aside. A tied embedding on both ends of a pipeline is partial over pp too,
-  // so it has a buffer of its own, and its runs are the same on both ends.
+  // Over which the gradients are summed, tp aside. What several stages of a pipeline hold is partial over pp too, so it
+  // has a buffer of its own for each set of stages, and its runs are the same on all of them.
   AxisSet axes;
+  std::vector<int> pipeline_ranks;       // Placement::pipeline_ranks
   BucketCut cut = BucketCut::kAnywhere;  // what its parameters ask for; a bucket of them may not have room for it
   int64_t size = 0;                      // elements, padding included
 };

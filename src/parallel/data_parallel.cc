@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <set>
 
 namespace megalith {
 
@@ -27,12 +28,16 @@ std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params) {
 
 namespace {
 
-void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std::string_view label) {
+// places: along pp, of the parameters that these places of the pipeline hold
+void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std::string_view label,
+              const std::vector<int>& places = {}) {
   if (group.size() == 1) return;
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     std::vector<at::Tensor> flat;
     for (const OwnedPart& part : parts) {
-      if (part.parameter->placement().partial_axes.contains(axis) && part.grad.scalar_type() == dtype) {
+      const Placement& placement = part.parameter->placement();
+      if (placement.partial_axes.contains(axis) && (axis != Axis::kPp || placement.pipeline_ranks == places) &&
+          part.grad.scalar_type() == dtype) {
         flat.push_back(part.grad.view({-1}));
       }
     }
@@ -51,7 +56,17 @@ void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std:
 
 void sum_over_model_ranks(const std::vector<OwnedPart>& parts, const Groups& groups) {
   sum_over(*groups.tp, Axis::kTp, parts, "gradients partial over tp");
-  if (groups.embedding) sum_over(*groups.embedding, Axis::kPp, parts, "gradients of the tied embedding");
+  // Set after set in one order, so that no two of them wait for one another.
+  std::set<std::vector<int>> holders;
+  for (const OwnedPart& part : parts) {
+    const Placement& placement = part.parameter->placement();
+    if (placement.partial_axes.contains(Axis::kPp)) holders.insert(placement.pipeline_ranks);
+  }
+  for (const std::vector<int>& places : holders) {
+    if (const Groups::Pointer group = groups.on_stages(places)) {
+      sum_over(*group, Axis::kPp, parts, "gradients of the tied embedding", places);
+    }
+  }
 }
 
 }  // namespace megalith

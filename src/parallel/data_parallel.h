@@ -81,8 +81,8 @@ class DataParallel {
 std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params);
 
 // Sums the gradients that are partial over tp (norms and biases under sequence parallelism), several at a time, and
-// then those of a tied embedding over the two ends of the pipeline. Every DataParallel ends finish_step with it: sums
-// over these ranks and over data commute, and a shard is smaller.
+// then those of what several stages of the pipeline hold (a tied embedding) over these. Every DataParallel ends
+// finish_step with it: sums over these ranks and over data commute, and a shard is smaller.
 void sum_over_model_ranks(const std::vector<OwnedPart>& parts, const Groups& groups);
 
 }  // namespace megalith

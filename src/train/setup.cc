@@ -65,16 +65,16 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
 }
 
 // The parameters of which several ranks of the pipeline hold copies.
-std::set<std::string> copied_parameters(const PipelinePlan& pipeline, const Groups& groups) {
-  std::set<std::string> copied;
-  const std::set<int> ends = {0, groups.pp->size() - 1};
+std::map<std::string, std::vector<int>> copied_parameters(const PipelinePlan& pipeline, const Groups& groups) {
+  std::map<std::string, std::vector<int>> copied;
+  std::set<std::vector<int>> own;
   for (const auto& [parameter, ranks] : pipeline.parameter_holders()) {
     if (ranks.size() == 1) continue;
-    // Groups::embedding sums their gradients.
-    MEGALITH_CHECK(ranks == ends, "copies of {} on ranks {} of a pipeline of {}: only its two ends have a group",
-                   parameter, fmt::join(ranks, ", "), groups.pp->size());
-    copied.insert(parameter);
+    copied[parameter] = {ranks.begin(), ranks.end()};
+    if (ranks.contains(groups.pp->rank())) own.insert(copied[parameter]);
   }
+  // All holders come here, set after set in one order, so that nobody waits forever.
+  for (const std::vector<int>& places : own) groups.on_stages(places)->connect();
   return copied;
 }
 
@@ -121,7 +121,7 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
   context.deferred_gradients = built.deferred.get();
   built.family = &family_for(config);
   const int rank = context.groups->pp->rank();
-  const std::set<std::string> copied = copied_parameters(pipeline, *context.groups);
+  const std::map<std::string, std::vector<int>> copied = copied_parameters(pipeline, *context.groups);
   for (int chunk = 0; chunk < pipeline.num_chunks; ++chunk) {
     const UnitRange& stage = pipeline.stages.at(static_cast<size_t>(shape.stage_of(rank, chunk)));
     const LayerRange layers = pipeline.layers_of(stage);

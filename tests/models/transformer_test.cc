@@ -275,7 +275,7 @@ TEST(Transformer, ATiedHeadOfAPipelineIsAnEmbedding) {
   const Groups groups = Groups::single();
   ModelPart last = ModelPart::whole(model_units(config));
   last.range = {2, 2};
-  last.copied = {"model.embed_tokens.weight"};
+  last.copied = {{"model.embed_tokens.weight", {0, 1}}};
   const auto model = family_for(config).build(config, tiny_context(groups), last);
   int num_tables = 0;
   for (const Parameter* parameter : model->parameters()) {
