@@ -52,10 +52,16 @@ endif()
 
 if(MEGALITH_GPU)
   # Here, not where the kernels are: a language belongs to the folder that enables it and those below.
+  set(_chosen ON)
   if(MEGALITH_GPU STREQUAL "CUDA" AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90)
+    set(_chosen OFF)
   endif()
   enable_language(${MEGALITH_GPU})
+  # scripts/gpu/registers.py looks at these three.
+  if(NOT _chosen AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    list(APPEND CMAKE_CUDA_ARCHITECTURES 100)
+  endif()
   # CMake 3.25 does not know yet that nvcc has C++20.
   if(MEGALITH_GPU STREQUAL "CUDA" AND NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

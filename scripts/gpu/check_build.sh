@@ -31,6 +31,13 @@ for kernel in "$source"/src/ops/*/gpu.cu; do
 done
 echo "kernels: $count launchers of src/ops/*/gpu.cu are in $program, with their device code"
 
+if [ -e "$build/cuda.env" ]; then
+  . "$build/cuda.env"
+  python3 "$here/registers.py" check "$CUDACXX" "$source"
+else
+  echo "registers: not looked at: $build/cuda.env, which names nvcc, is not there"
+fi
+
 # Undefined here, because torch's library defines them.
 nm -DC --undefined-only "$program" | grep -q ' c10d::ProcessGroupNCCL::ProcessGroupNCCL(' ||
   fail "$program makes no ProcessGroupNCCL: it was built without NCCL (the table of $build/logs/configure.log says why)"

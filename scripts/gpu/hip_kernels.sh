@@ -2,7 +2,7 @@
 # Compiles src/ops/*/gpu.cu with hipcc, each for every architecture, to object files: AMD's half of the one source for
 # nvcc and hipcc. Nothing is linked, which would take a ROCm build of torch.
 #
-# usage: hip_kernels.sh SOURCE FOLDER      HIPCC names the compiler, HIP_ARCHITECTURES the processors (gfx90a gfx942)
+# usage: hip_kernels.sh SOURCE FOLDER      HIPCC names the compiler, HIP_ARCHITECTURES the processors (gfx90a gfx942 gfx950)
 set -eu
 source=$1
 folder=$2
@@ -39,7 +39,7 @@ version=$("$hipcc" --version 2>/dev/null | sed -n 's/^HIP version: //p')
 known gfx90a || fail "hipcc ${version:-} compiles nothing, not even an empty kernel for gfx90a"
 
 architectures=
-for wanted in ${HIP_ARCHITECTURES:-gfx90a gfx942}; do
+for wanted in ${HIP_ARCHITECTURES:-gfx90a gfx942 gfx950}; do
   if known "$wanted"; then
     architectures="$architectures $wanted"
   elif [ "$wanted" = gfx942 ] && known gfx940; then
