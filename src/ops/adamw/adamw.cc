@@ -1,6 +1,7 @@
-// On the CPU all shards are cut into pieces of one size for the threads.
+// On the CPU all shards are cut into pieces of one size for the threads; a GPU takes them whole.
 #include "ops/adamw/adamw.h"
 
+#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "core/error.h"
 #include "ops/adamw/kernel.h"
 #include "ops/arguments.h"
+#include "ops/gpu/on_stream_of.h"
 
 namespace megalith::ops {
 namespace {
@@ -53,6 +55,24 @@ AdamwShard flat(const AdamwShard& shard) {
   return result;
 }
 
+AdamwPiece piece_of(const AdamwShard& shard, int64_t first, int64_t count) {
+  const auto at_element = [&](const at::Tensor& tensor) {
+    return static_cast<char*>(tensor.mutable_data_ptr()) + first * static_cast<int64_t>(tensor.element_size());
+  };
+  const bool has_copy = shard.model.defined();
+  return {.model_dtype = to_dtype((has_copy ? shard.model : shard.master).scalar_type()),
+          .moment_dtype = to_dtype(shard.exp_avg.scalar_type()),
+          .is_double = shard.master.scalar_type() == at::kDouble,
+          .count = count,
+          .model = has_copy ? at_element(shard.model) : nullptr,
+          .master = at_element(shard.master),
+          .grad = at_element(shard.grad),
+          .exp_avg = at_element(shard.exp_avg),
+          .exp_avg_sq = at_element(shard.exp_avg_sq),
+          .lr = shard.lr,
+          .weight_decay = shard.weight_decay};
+}
+
 constexpr int64_t kAdamwPieceElements = 1 << 16;
 
 // To read a number on the CPU is no wait.
@@ -60,24 +80,10 @@ void adamw_on_cpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& s
                   const AdamwDecision& decision) {
   if (decision.is_made.defined() && !decision.is_made.item<bool>()) return;
   const auto step = decision.step.defined() ? decision.step.item<double>() : static_cast<double>(options.step);
-  std::vector<cpu::AdamwPiece> pieces;
-  const auto at_element = [](const at::Tensor& tensor, int64_t first) {
-    return static_cast<char*>(tensor.mutable_data_ptr()) + first * static_cast<int64_t>(tensor.element_size());
-  };
+  std::vector<AdamwPiece> pieces;
   for (const AdamwShard& shard : shards) {
-    const at::Tensor& model = shard.model.defined() ? shard.model : shard.master;
     for (int64_t first = 0; first < shard.master.numel(); first += kAdamwPieceElements) {
-      pieces.push_back({.model_dtype = to_dtype(model.scalar_type()),
-                        .moment_dtype = to_dtype(shard.exp_avg.scalar_type()),
-                        .is_double = shard.master.scalar_type() == at::kDouble,
-                        .count = std::min(kAdamwPieceElements, shard.master.numel() - first),
-                        .model = shard.model.defined() ? at_element(model, first) : nullptr,
-                        .master = at_element(shard.master, first),
-                        .grad = at_element(shard.grad, first),
-                        .exp_avg = at_element(shard.exp_avg, first),
-                        .exp_avg_sq = at_element(shard.exp_avg_sq, first),
-                        .lr = shard.lr,
-                        .weight_decay = shard.weight_decay});
+      pieces.push_back(piece_of(shard, first, std::min(kAdamwPieceElements, shard.master.numel() - first)));
     }
   }
   MEGALITH_CPU_KERNEL(adamw)
@@ -95,10 +101,40 @@ constexpr AdamwTable kAdamwCpu{.step = adamw_on_cpu};
 constexpr AdamwTable kAdamwMeta{
     .step = [](const at::Tensor&, const std::vector<AdamwShard>&, const AdamwOptions&, const AdamwDecision&) {}};
 
+#ifdef MEGALITH_GPU_KERNELS
+void adamw_on_gpu(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards, const AdamwOptions& options,
+                  const AdamwDecision& decision) {
+  if (shards.empty()) return;
+  std::vector<AdamwPiece> whole;
+  for (const AdamwShard& shard : shards) whole.push_back(piece_of(shard, 0, shard.master.numel()));
+  const at::Tensor scratch = at::empty({3}, grad_scale.options().dtype(at::kDouble));
+  gpu::on_stream_of<&gpu::adamw, gpu::AdamwStep>(
+      {.shards = whole.data(),
+       .num_shards = static_cast<int64_t>(whole.size()),
+       .beta1 = options.beta1,
+       .beta2 = options.beta2,
+       .eps = options.eps,
+       .grad_scale = grad_scale.const_data_ptr(),
+       .scale_is_double = grad_scale.scalar_type() == at::kDouble,
+       .step = decision.step.defined() ? decision.step.const_data_ptr<double>() : nullptr,
+       .is_made = decision.is_made.defined() ? decision.is_made.const_data_ptr<bool>() : nullptr,
+       .host_step = static_cast<double>(options.step),
+       .scratch = scratch.mutable_data_ptr<double>()},
+      grad_scale);
+}
+constexpr AdamwTable kAdamwGpu{.step = adamw_on_gpu};
+#endif
+
 }  // namespace
 
-constexpr Operator<AdamwTable> kAdamw{
-    .name = "adamw", .reference = &kAdamwReference, .cpu = &kAdamwCpu, .meta = &kAdamwMeta};
+constexpr Operator<AdamwTable> kAdamw{.name = "adamw",
+                                      .reference = &kAdamwReference,
+                                      .cpu = &kAdamwCpu,
+                                      .meta = &kAdamwMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                      .gpu = &kAdamwGpu
+#endif
+};
 
 void adamw_(const std::vector<AdamwShard>& shards, const at::Tensor& grad_scale, const AdamwOptions& options,
             Kernels kernels, const AdamwDecision& decision) {
