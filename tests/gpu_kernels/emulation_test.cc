@@ -16,7 +16,7 @@ using gpu_emulation::Refused;
 
 // What the kernel is refused for; empty when it runs.
 template <typename Kernel>
-std::string refusal_of(Kernel kernel, unsigned threads, int wave_size = 32, dim3 grid = 1, size_t shared_bytes = 0) {
+std::string refusal_of(Kernel kernel, dim3 threads, int wave_size = 32, dim3 grid = 1, size_t shared_bytes = 0) {
   gpu_emulation::set_settings({.wave_size = wave_size});
   try {
     gpu_emulation::run("kernel", grid, threads, shared_bytes, kernel);
@@ -189,6 +189,7 @@ TEST(Emulation, RefusesLaunchesBeyondWhatChipsAllow) {
   EXPECT_TRUE(says(refusal_of(nothing, 0), "invalid launch: a launch of nothing"));
   EXPECT_TRUE(says(refusal_of(nothing, 32, 32, 0), "a launch of nothing"));
   EXPECT_TRUE(says(refusal_of(nothing, 1025), "a block of 1025 threads"));
+  EXPECT_TRUE(says(refusal_of(nothing, dim3(32, 2)), "a block of more than one dim"));
   EXPECT_TRUE(says(refusal_of(nothing, 32, 32, dim3(1, 65536)), "too many blocks"));
   EXPECT_TRUE(says(refusal_of(nothing, 1024, 64, dim3(1u << 22)), "2^32 threads"));
   EXPECT_EQ(refusal_of(nothing, 1, 64, 1, 64 << 10), "");

@@ -28,7 +28,9 @@ std::string why_not(dim3 grid, dim3 block, const Settings& settings) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   if (blocks == 0 || threads == 0) return "a launch of nothing";
-  if (threads > 1024 || block.z > 64) return "a block of " + std::to_string(threads) + " threads";
+  // A rule of ours, which lane() in ops/gpu/compiler.h counts on.
+  if (block.y > 1 || block.z > 1) return "a block of more than one dim";
+  if (threads > 1024) return "a block of " + std::to_string(threads) + " threads";
   if (grid.x > 0x7FFFFFFFu || grid.y > 0xFFFFu || grid.z > 0xFFFFu) return "too many blocks in one dim of the grid";
   // AMD's: the threads of a dim are counted in 32 bits.
   if (settings.wave_size == 64 && uint64_t{grid.x} * block.x >> 32 != 0)
