@@ -238,7 +238,7 @@ struct DecidedRules {
   void update(const UpdateStep& step) {
     for (size_t rule = 0; rule < rules.size(); ++rule) rules[rule]->update(slots[rule], step);
   }
-  // Of all slots: the model, the master and the state.
+  // The model, the master and the state of every slot.
   std::vector<at::Tensor> values() const {
     std::vector<at::Tensor> all;
     for (const auto& of_rule : slots) {
