@@ -34,9 +34,9 @@ MEGALITH_DECLARE_CPU_KERNEL(adamw, (const AdamwPiece* pieces, int64_t num_pieces
 // Pointers on the device, and the stream as its native handle.
 namespace gpu {
 
-// Of whole shards. Bytes that must move for each element: 4 for the gradient, read; 4 for the master and 4 or 2 for
-// each moment, read and written; 2 or 4 for the model's copy, written. 30 with fp32 moments and a bf16 copy, 22 with
-// bf16 moments.
+// The shards are whole. Bytes that must move for each element: 4 for the gradient, read; 4 for the master and 4 or 2
+// for each moment, read and written; 2 or 4 for the model's copy, written. 30 with fp32 moments and a bf16 copy, 22
+// with bf16 moments.
 struct AdamwStep {
   const AdamwPiece* shards;  // on the host, which may change them when the call has returned
   int64_t num_shards;

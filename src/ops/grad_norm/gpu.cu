@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kThreadsOfTotal = 1024;
 
-// Of one dtype, with all that a launch may have as arguments: 4 KiB.
+// Tensors of one dtype: as many as the arguments of a launch have room for, 4 KiB.
 constexpr int kMostTensors = 160;
 struct TensorTable {
   int num_tensors;
