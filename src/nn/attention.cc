@@ -87,12 +87,16 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const int64_t b = out.size(0), s = out.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
     const at::Tensor dqkv = at::empty({b * s, (n + 2 * g) * out.size(3)}, out.options());
     const HeadViews parts = split_heads(dqkv, b, s, n, g);
-    const auto unrotated = [&](const at::Tensor& dy) {
-      if (!call.angles.cos.defined()) return dy;
-      return ops::rotary_backward(dy, call.angles.cos, call.angles.sin, layer.is_rotary_interleaved_, layer.kernels_);
+    const auto turn_back_into = [&](const at::Tensor& place, const at::Tensor& dy) {
+      if (!call.angles.cos.defined()) {
+        place.copy_(dy);
+        return;
+      }
+      ops::rotary_backward_into(dy, call.angles.cos, call.angles.sin, layer.is_rotary_interleaved_, place,
+                                layer.kernels_);
     };
-    parts.q.copy_(unrotated(d.dq));
-    parts.k.copy_(unrotated(d.dk));
+    turn_back_into(parts.q, d.dq);
+    turn_back_into(parts.k, d.dk);
     parts.v.copy_(d.dv);
     return {dqkv, {}, {}, {}, {}};
   }

@@ -111,6 +111,28 @@ TEST_P(Rotary, BackwardTurnsBack) {
   }
 }
 
+TEST_P(Rotary, BackwardWritesIntoASliceOfAFusedGradient) {
+  at::manual_seed(5);
+  for (const at::ScalarType dtype : testing::kFloatingDtypes) {
+    for (const bool is_interleaved : {false, true}) {
+      const Case c{2, 3, 4, 10, 6};
+      const Angles angles = random_angles(2, c, dtype);
+      // Heads first in memory, as attention's gradients are.
+      const Tensor dy = testing::randn({c.b, c.n, c.s, c.d}).to(dtype).transpose(1, 2);
+      for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
+        const Tensor fused = testing::full({c.b, c.s, c.n + 3, c.d}, 7, dtype);
+        rotary_backward_into(dy, angles.cos, angles.sin, is_interleaved, fused.narrow(2, 1, c.n), kernels);
+        EXPECT_TENSOR_NEAR(fused.narrow(2, 1, c.n),
+                           rotary_backward(dy, angles.cos, angles.sin, is_interleaved, kernels));
+        // Its neighbours stay.
+        for (const int64_t head : {int64_t{0}, c.n + 1, c.n + 2}) {
+          EXPECT_TRUE((fused.select(2, head) == 7).all().item<bool>()) << "head " << head;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Rotary, GradientMatchesFiniteDifferences) {
   at::manual_seed(4);
   const Case c{1, 2, 3, 10, 6};
@@ -138,6 +160,9 @@ TEST(Rotary, WrongArgumentsAreNamed) {
   EXPECT_THROW(rotary(x, cos, testing::ones({1, 3, 3})), UserError);
   EXPECT_THROW(rotary(x, cos.to(at::kBFloat16), cos), UserError);
   EXPECT_THROW(rotary(testing::ones({2, 3, 8, 4}).transpose(2, 3), cos, cos), UserError);
+  EXPECT_THROW(rotary_backward_into(x, cos, cos, false, testing::ones({2, 3, 2, 8})), UserError);
+  EXPECT_THROW(rotary_backward_into(x, cos, cos, false, testing::ones({2, 3, 1, 8}, at::kDouble)), UserError);
+  EXPECT_THROW(rotary_backward_into(x, cos, cos, false, testing::ones({2, 3, 1, 16}).slice(3, 0, 16, 2)), UserError);
 }
 
 MEGALITH_ON_EVERY_DEVICE(Rotary);

@@ -21,8 +21,9 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   return at::cat({turned.flatten(-2).to(dtype), x.narrow(-1, 2 * half, d - 2 * half)}, -1);
 }
 
-at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved) {
-  return rotary(dy, cos, -sin, is_interleaved);
+void rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
+                     const at::Tensor& dx) {
+  dx.copy_(rotary(dy, cos, -sin, is_interleaved));
 }
 
 }  // namespace

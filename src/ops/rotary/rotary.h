@@ -25,9 +25,14 @@ at::Tensor rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 at::Tensor rotary_backward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin,
                            bool is_interleaved = false, Kernels kernels = Kernels::kFused);
 
+// The same, written into dx (b, s, n, d), of which only d must be contiguous: a slice of a fused gradient's place.
+void rotary_backward_into(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
+                          const at::Tensor& dx, Kernels kernels = Kernels::kFused);
+
 struct RotaryTable {
   at::Tensor (*forward)(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved);
-  at::Tensor (*backward)(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved);
+  void (*backward)(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin, bool is_interleaved,
+                   const at::Tensor& dx);
 };
 extern const RotaryTable kRotaryReference;
 extern const Operator<RotaryTable> kRotary;
