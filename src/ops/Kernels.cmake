@@ -25,8 +25,19 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   megalith_cpu_kernels(AVX512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
 endif()
 
+# Adapters with a table for GPUs are objects of their own in the library, so that a program of the tests can have others in
+# their place (tests/pretend).
+file(GLOB gpu_kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/gpu.cu")
+set(gpu_adapters "")
+foreach(kernel IN LISTS gpu_kernels)
+  get_filename_component(folder "${kernel}" DIRECTORY)
+  get_filename_component(name "${folder}" NAME)
+  list(APPEND gpu_adapters "${folder}/${name}.cc")
+endforeach()
+set_source_files_properties(${gpu_adapters} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+set_property(TARGET megalith_ops PROPERTY MEGALITH_GPU_ADAPTERS "${gpu_adapters}")
+
 if(MEGALITH_GPU)
-  file(GLOB gpu_kernels CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/ops/*/gpu.cu")
   set_source_files_properties(${gpu_kernels} PROPERTIES LANGUAGE ${MEGALITH_GPU})
   # A target of their own: the compilers' flags differ from those of the C++ files.
   add_library(megalith_ops_gpu OBJECT ${gpu_kernels})

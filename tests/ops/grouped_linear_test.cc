@@ -136,7 +136,13 @@ TEST_P(GroupedLinear, RowsMayBeStridedAndWeightsFlat) {
     const Tensor x = testing::randn({c.rows(), c.h + 7}).to(dtype).narrow(1, 4, c.h);
     const Tensor w = testing::randn({3 * c.o, c.h}).to(dtype), offsets = c.offsets();
     const Tensor y = grouped_linear_forward(x, w, offsets);
-    EXPECT_TRUE(at::equal(y, grouped_linear_forward(x.contiguous(), w.view({3, c.o, c.h}), offsets)));
+    const Tensor dense = grouped_linear_forward(x.contiguous(), w.view({3, c.o, c.h}), offsets);
+    if (GetParam().is_cpu()) {
+      EXPECT_TRUE(at::equal(y, dense));
+    } else {
+      // LibTorch's product may add in another order when rows lie apart; 16-bit results then round to a neighbour.
+      EXPECT_TENSOR_NEAR(y, dense, {.abs = 1e-30, .rel_to_max = dtype == at::kBFloat16 ? 1.0 / 128 : 1e-3});
+    }
     const Tensor dw = testing::ones({3 * c.o, c.h}, wide_of(dtype)),
                  same = testing::ones({3, c.o, c.h}, wide_of(dtype));
     grouped_linear_wgrad_(dw, y, x, offsets);

@@ -1,6 +1,7 @@
 // The pretend accelerator is as strict as a GPU, and stricter where a GPU only fails at times.
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <gtest/gtest.h>
@@ -130,6 +131,19 @@ TEST_F(Accelerator, WhatTheHostReadsTooEarlyIsNotThereYet) {
   event.wait();
   EXPECT_EQ(count_waits("an event"), 1);
   EXPECT_EQ(first_of(host), 1);
+}
+
+TEST_F(Accelerator, AWaitForAnEventBehindWhichAStepWasIssuedIsAnotherKind) {
+  StreamEvent event(kDevice);
+  event.record(current_stream(kDevice));
+  for (int step = 0; step < 2; ++step) {
+    event.wait();
+    RECORD_USER_SCOPE("optimizer");
+  }
+  EXPECT_EQ(count_waits("an event"), 2);
+  event.wait();
+  EXPECT_EQ(count_waits("an event"), 2);
+  EXPECT_EQ(count_waits("an old event"), 1);
 }
 
 // Writes 1 to x on another stream.

@@ -185,7 +185,9 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&megalith::pretend::fall_back>());
 }
 
-// LibTorch composes these on devices of others, with other roundings than the CPU's kernel.
+// LibTorch composes these on devices of others: with other roundings than the CPU's kernel, or, for the grouped
+// product, with waits that a GPU with a kernel for it does not have.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_grouped_mm", torch::CppFunction::makeFromBoxedFunction<&megalith::pretend::fall_back>());
   m.impl("silu_backward", torch::CppFunction::makeFromBoxedFunction<&megalith::pretend::fall_back>());
 }

@@ -1,4 +1,5 @@
 // What LibTorch asks of an accelerator apart from operators: devices, streams, events, memory. Registers it.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -23,9 +24,14 @@ struct Event {
   c10::DeviceIndex device = 0;
   c10::StreamId stream = kMainStream;
   int64_t position = 0;
+  int64_t period = 0;
 
   void reach() const { streams_of(device).run_until(stream, position); }
 };
+
+// An event of a step is old when the next step has been issued as well: a device still has that one to do while the
+// host waits. The step's own period ends behind the event.
+constexpr int64_t kOldPeriods = 2;
 
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
@@ -70,7 +76,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event;
     *static_cast<Event*>(*event) = {stream.device_index(), stream.id(),
-                                    streams_of(stream.device_index()).issued(stream.id())};
+                                    streams_of(stream.device_index()).issued(stream.id()), current_period()};
   }
   // Host and main stream go on; what is issued on `stream` from now on comes after the event.
   void block(void* event, const c10::Stream& stream) const override {
@@ -94,7 +100,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return true;
   }
   void synchronizeEvent(void* event) const override {
-    note_wait("an event");
+    const auto* awaited = static_cast<const Event*>(event);
+    const bool is_old = awaited != nullptr && current_period() - awaited->period >= kOldPeriods;
+    note_wait(is_old ? "an old event" : "an event");
     queryEvent(event);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -124,6 +132,11 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return before;
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override { return exchangeDevice(device); }
+  // Which at::manual_seed() sets; operators draw from the CPU's.
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex /*device*/) const override {
+    static const at::Generator generator = at::detail::createCPUGenerator();
+    return generator;
+  }
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
 

@@ -117,6 +117,8 @@ const bool is_watching = [] {
 
 }  // namespace
 
+int64_t current_period() { return periods.load(); }
+
 void note_wait(const std::string& what) {
   if (depth_of_work == 0) Ledger::instance().add(what);
 }

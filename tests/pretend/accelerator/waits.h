@@ -19,6 +19,8 @@ struct Wait {
   int64_t count;
 };
 
+int64_t current_period();
+
 // Counts one, unless the accelerator itself is at work on this thread.
 void note_wait(const std::string& what);
 

@@ -1,0 +1,45 @@
+# A device of LibTorch's private kind whose memory is the host's (accelerator/), with the GPU's kernels under emulation, and
+# what runs there: the program, and the tests of the operators a second time.
+if(NOT LibTorch_FLAVOUR STREQUAL "CPU")
+  message(STATUS "The pretend accelerator is left out: this torch is the ${LibTorch_FLAVOUR} build and has a GPU's device")
+  return()
+endif()
+
+file(GLOB accelerator_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/pretend/accelerator/*.cc")
+add_library(pretend_accelerator OBJECT ${accelerator_sources})
+target_include_directories(pretend_accelerator PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+target_link_libraries(pretend_accelerator PRIVATE megalith::torch dep::fmt megalith_warnings)
+target_precompile_headers(pretend_accelerator REUSE_FROM megalith_torch_pch)
+set(pretend_objects $<TARGET_OBJECTS:pretend_accelerator>)
+
+# The adapters of operators with a table for GPUs, compiled with it. On the link line they come before megalith_ops, whose
+# adapters are then not taken.
+if(TARGET test_gpu_kernels)
+  get_target_property(gpu_adapters megalith_ops MEGALITH_GPU_ADAPTERS)
+  add_library(megalith_gpu_adapters OBJECT ${gpu_adapters})
+  target_compile_definitions(megalith_gpu_adapters PRIVATE MEGALITH_GPU_KERNELS)
+  target_link_libraries(megalith_gpu_adapters PRIVATE megalith_device megalith::torch dep::fmt megalith_warnings)
+  target_precompile_headers(megalith_gpu_adapters REUSE_FROM megalith_torch_pch)
+  list(APPEND pretend_objects $<TARGET_OBJECTS:megalith_gpu_adapters> $<TARGET_OBJECTS:test_gpu_kernels_objects>
+       $<TARGET_OBJECTS:gpu_emulation_plain>)
+endif()
+
+add_executable(megalith_pretend "${CMAKE_SOURCE_DIR}/src/cli/main.cc" "${CMAKE_SOURCE_DIR}/src/cli/commands.cc" ${pretend_objects})
+target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
+# Its functions have names at run time, which say where the host waits.
+set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
+megalith_python_test(pretend/training_test.py pretend)
+
+# The accelerator's own tests, and those of docs/gpu.md.
+megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES ops)
+if(TARGET test_pretend)
+  target_sources(test_pretend PRIVATE ${pretend_objects})
+endif()
+
+# Every TEST_P of the operators has a second form there (support/on_device.h).
+if(TARGET test_ops)
+  add_executable(test_ops_pretend $<TARGET_OBJECTS:test_ops> ${pretend_objects})
+  set_target_properties(test_ops_pretend PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(test_ops_pretend PRIVATE megalith_ops megalith_device dep::gtest)
+  megalith_suites_of(ops_pretend unit.ops.pretend unit)
+endif()
