@@ -29,6 +29,7 @@ target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
 # Its functions have names at run time, which say where the host waits.
 set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
 megalith_python_test(pretend/training_test.py pretend)
+megalith_python_test(pretend/waits_test.py pretend)
 
 # The accelerator's own tests, and those of docs/gpu.md.
 megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES ops)
