@@ -70,7 +70,7 @@ class Model : public Module {
   // observations(), in their order. is_made: 0-d bool; false where the optimizer left everything as it was, and so must
   // the model, without reading it on the host; undefined: true.
   virtual void after_step(const std::vector<ObservedTensor>& /*observed*/, const at::Tensor& /*is_made*/) {}
-  // Of the layers with experts in this chunk, by layer number in the whole model.
+  // The routers of this chunk's layers with experts, by layer number in the whole model.
   virtual std::map<int64_t, ExpertRouter*> routers() { return {}; }
   const ModelPart& part() const { return part_; }
   // What a forward pass runs through the runner, in this order: blocks()[i].index == i.

@@ -19,8 +19,8 @@ enum class ObservationReduce {
   kMax,
 };
 
-// Of a layer with experts: the choices of each expert before any were dropped, and how many of all were dropped for
-// want of capacity, where there is one.
+// What a layer with experts reports: how often each expert was chosen, before any choice was dropped, and how many
+// choices were dropped where experts have a capacity.
 inline constexpr std::string_view kExpertTokens = "expert_tokens", kExpertsDropped = "experts_dropped";
 
 // One that some chunk of the whole model makes. All ranks have the same list, in one order.

@@ -40,7 +40,7 @@ class PredictionModule : public Module {
 };
 
 // x (b, s), shifted left by one along the sequences; the last token of each, and of each document in it, gets `fill`:
-// no module predicts from one document into the next. Of sequences that the ranks of cp share, x is this rank's part.
+// no module predicts from one document into the next. When the ranks of cp share sequences, x is this rank's part.
 at::Tensor rolled_left(const at::Tensor& x, double fill, const ForwardContext& forward, Group& cp);
 
 }  // namespace megalith

@@ -18,7 +18,7 @@
 
 namespace megalith {
 
-// Of the canonical linears below the layer's name.
+// The names of the canonical linears below the layer's name.
 struct AttentionNames {
   std::string q = "q_proj", k = "k_proj", v = "v_proj", output = "o_proj";
   std::string fused = {};  // one linear that holds [q | k | v] in the place of the three: GPT-2's c_attn

@@ -22,7 +22,7 @@ int64_t heads_of_rank(int64_t heads, const LayerContext& context, std::string_vi
 
 class AttentionCore {
  public:
-  // What forward leaves for backward. Of a shared sequence, once exchanged, those that this rank's heads attend with.
+  // What forward leaves for backward. For a shared sequence, after exchange(): what this rank's heads attend to.
   struct Tensors {
     at::Tensor q, k, v;   // (b, s, n, d), (b, s, g, d), (b, s, g, e)
     at::Tensor out, lse;  // (b, s, n, e), (b, n, s) wide; undefined before compute()
@@ -33,7 +33,7 @@ class AttentionCore {
     // The tensors, and nothing is kept any more.
     Tensors take() { return {q.take(), k.take(), v.take(), out.take(), lse.take()}; }
   };
-  // Of one forward pass.
+  // What holds for one forward pass.
   struct Call {
     bool is_shared;  // the sequence, by context-parallel ranks
     ops::AttentionMask mask;
@@ -50,7 +50,7 @@ class AttentionCore {
 
   Call make_call(const ForwardContext& forward) const;
 
-  // Of a shared sequence, trades tokens for heads; otherwise nothing.
+  // When ranks share the sequence, trades tokens for heads; otherwise does nothing.
   void exchange(Tensors& core, const Call& call) const;
   // out and lse from q, k and v as exchange() left them.
   void compute(Tensors& core, const Call& call) const;

@@ -1,7 +1,7 @@
 // Blocks: the parts of a model that memory techniques treat as one, and the hook through which they run.
 //
 // A model runs each of its blocks through the BlockRunner that it was given. What happens around the computation is
-// the runner's: recomputation keeps the inputs alone and computes again in backward, offloading moves what is kept to
+// the runner's: recomputation keeps only the inputs and computes again in backward, offloading moves what is kept to
 // the host, FSDP gathers the block's parameters before and frees them after, an overlapped parameter gathering waits
 // for those that the block reads. Runners wrap one another; they know no model.
 #pragma once
@@ -26,8 +26,8 @@ struct Block {
   // and behind them (embedding, final norm and head), whose parameters may be shared between blocks.
   bool is_layer = true;
   int64_t layer = -1;  // number in the whole model of its first layer; below 0 for what is no layer
-  // The body reads inputs[0] and inputs[1], where both are defined, through their sum alone, rounded to their dtype
-  // (ResidualStream): the sum is all that need be kept of them.
+  // The body reads inputs[0] and inputs[1], where both are defined, only through their sum, rounded to their dtype
+  // (ResidualStream): so only the sum need be kept.
   bool adds_inputs = false;
 };
 

@@ -72,7 +72,7 @@ struct ExchangedTensors {
   }
 };
 
-// Whether any token of one run of the sequence may see one of another by their places alone.
+// Whether, judged only by their places, any token of one run of the sequence may see one of another.
 bool can_see(const ops::AttentionMask& mask, int64_t first_query, int64_t first_key, int64_t chunk) {
   const int64_t last_query = first_query + chunk - 1, last_key = first_key + chunk - 1;
   if (mask.is_causal && first_key > last_query) return false;
@@ -130,7 +130,7 @@ ContextAttention::Heads ContextAttention::exchange_heads(const at::Tensor& q, co
 
 ContextAttention::Result ContextAttention::forward(const Heads& heads, const Masks& masks) const {
   Result result = attend(heads, masks_of_heads(heads, masks));
-  // Of one head a rank it is a view still, and what comes after takes it as rows.
+  // With one head on each rank the result is still a view, and what follows reads it as rows.
   if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0].contiguous();
   return result;
 }

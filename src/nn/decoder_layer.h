@@ -14,7 +14,7 @@
 
 namespace megalith {
 
-// Of the canonical tensors below the layer's name.
+// The names of the canonical tensors below the layer's name.
 struct DecoderNames {
   std::string input_norm = "input_layernorm", attention = "self_attn";
   std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";

@@ -139,7 +139,7 @@ at::Tensor LearnedPositions::forward(const ForwardContext& forward) {
   return PositionFunction::apply(ids, weight_->value(), this);
 }
 
-// Of all b * s tokens, (t) int64.
+// The positions of all b * s tokens, (t) int64.
 at::Tensor LearnedPositions::position_ids(const ForwardContext& forward) const {
   const int64_t num_positions = weight_->placement().local_shape[0];
   const auto check = [&](int64_t position) {

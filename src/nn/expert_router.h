@@ -2,7 +2,7 @@
 //
 //   logits = x W^T                                            t tokens, e experts, k of them a token
 //   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
-//   chosen  the k largest of scores (+ bias), of the best groups alone where experts are in groups
+//   chosen  the k largest of scores (+ bias), only of the best groups where experts are in groups
 //   weights = scores of the chosen (sigmoid and k > 1: divided by their sum + 1e-20) * scaling_factor
 //
 // Objectives beside the language model's (their gradients enter through attach_objective(), so that a layer that is
@@ -58,7 +58,7 @@ class ExpertRouter : public Module {
     // Rows of the microbatch's tokens that an expert takes at most; 0 without a capacity, and while decoding.
     int64_t capacity = 0;
   };
-  // x (t, h): this rank's tokens of the microbatch, each on one rank of tp and cp alone. Without sequence parallelism
+  // x (t, h): this rank's tokens of the microbatch, each on only one rank of tp and cp. Without sequence parallelism
   // the caller splits them over tp as that would: tokens [rank * t, (rank + 1) * t) of the b * s, of which those from
   // num_tokens on (of all tp ranks) are padding, which is routed nowhere.
   // Rows of padding have experts 0, weights 0 and keep false.
@@ -79,7 +79,7 @@ class ExpertRouter : public Module {
  private:
   friend struct RouterFunction;
 
-  // Of the n rows that are tokens: (n, e) in score_dtype_; (n, k) int64; (n, k) bool.
+  // For the n rows that are tokens: (n, e) in score_dtype_; (n, k) int64; (n, k) bool.
   at::Tensor compute_logits(const at::Tensor& x, const ForwardContext& forward, const MicrobatchTokens& tokens);
   at::Tensor choose(const at::Tensor& logits, const ForwardContext& forward, const MicrobatchTokens& tokens) const;
   at::Tensor keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,

@@ -91,7 +91,7 @@ struct ObjectiveScales {
   at::Tensor per_weight;
   double per_microbatch = 1;  // for terms defined per microbatch: loss scale / microbatches of the global batch
 
-  // Of a term that enters by this factor.
+  // The scales of a term that enters with this factor.
   ObjectiveScales times(double factor) const;
 };
 

@@ -91,7 +91,7 @@ struct LatentCoreFunction : torch::autograd::Function<LatentCoreFunction> {
     return of_heads.view({of_heads.size(0) * of_heads.size(1), -1});
   }
 
-  // Of all tokens that this rank's heads attend with.
+  // The core's inputs for all tokens that this rank's heads attend to.
   static Core heads_of(const LatentAttention& layer, const LatentAttention::Projections& x, const Call& call) {
     Core core = assemble(layer, x, call);
     layer.core_.exchange(core, call.core);

@@ -1,5 +1,5 @@
 // What a transformer layer consists of, as the layer sees it: something that attends, and something that transforms
-// each token alone. The forms of either stand in their own files (attention.h, latent_attention.h; mlp.h, moe_layer.h).
+// each token by itself. Their forms stand in their own files (attention.h, latent_attention.h; mlp.h, moe_layer.h).
 #pragma once
 
 #include "nn/forward.h"
@@ -12,8 +12,8 @@ namespace megalith {
 class AttentionLayer : public Module {
  public:
   // x (t, h) -> (t, h), differentiable. angles: undefined tables mean no rotation. With a KV cache (generation, no
-  // gradients) the keys and values of x are appended to it and all positions so far are attended to. Of a sequence that
-  // context-parallel ranks share, x is this rank's part, and theirs are attended to as well.
+  // gradients) the keys and values of x are appended to it and all positions so far are attended to. When
+  // context-parallel ranks share a sequence, x is this rank's part, and it attends to the other ranks' parts too.
   virtual at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) = 0;
 };
 

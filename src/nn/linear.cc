@@ -248,7 +248,7 @@ Kept Linear::again(Kept x) const {
 double Linear::own_forward_flops(const CostShape& shape) const {
   const auto& local = weight_->placement().local_shape;
   const int64_t split_tokens = shape.b * shape.s / (is_sequence_parallel_ ? tp_->size() : 1);
-  // A replicated layer sees the tokens of its rank alone; a column layer gathers them.
+  // A replicated layer sees only its rank's tokens; a column layer gathers those of all ranks.
   const auto tokens = static_cast<double>(role_ == LinearRole::kReplicated ? split_tokens : shape.b * shape.s);
   return 2 * tokens * static_cast<double>(local[0] * local[1]);
 }

@@ -95,7 +95,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    // Read on the CPU alone: on a GPU it would make the host wait.
+    // Read only on the CPU: on a GPU it would make the host wait.
     if (gradients[0].is_cpu()) {
       MEGALITH_CHECK(gradients[0].item<double>() == 1,
                      "the objective's gradient is {}; scale it through ObjectiveScales", gradients[0].item<double>());

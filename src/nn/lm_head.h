@@ -32,7 +32,7 @@ class LmHead : public Module {
   Loss loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
             const ObjectiveScales& scales);
 
-  // Of the chosen rows of the gathered (t, h), or of all when undefined: (rows, vocab) without padding, detached.
+  // The logits of the chosen rows of the gathered (t, h), or of all if undefined: (rows, vocab), no padding, detached.
   at::Tensor logits(const at::Tensor& x, const at::Tensor& rows = {});
 
   Parameter& weight() { return *weight_; }

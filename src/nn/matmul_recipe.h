@@ -30,7 +30,7 @@ enum class OperandRole { kInput, kWeight, kGradient };
 // A matrix as products read it.
 struct Operand {
   at::Tensor values;
-  // Of low precision: values are the tensor times this, rounded. 0-d, or a number for each expert (e); undefined: 1.
+  // In low precision, values are the tensor times this, rounded. 0-d, or a number for each expert (e); undefined: 1.
   at::Tensor scale = {};
   at::ScalarType dtype = values.scalar_type();  // of the tensor, and of what products with it give
 };
@@ -72,7 +72,7 @@ class MatmulRecipe {
   // dw (o, h) wide: added to, or overwritten.
   virtual void wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, bool accumulate) const;
 
-  // Of many experts (ops/grouped_linear): x and dy are sorted by expert, w is (e o, h).
+  // The products of many experts (ops/grouped_linear): x and dy are sorted by expert, w is (e o, h).
   virtual at::Tensor grouped_forward(const Operand& x, const Operand& w, const at::Tensor& offsets) const;
   virtual at::Tensor grouped_dgrad(const Operand& dy, const Operand& w, const at::Tensor& offsets) const;
   virtual void grouped_wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, const at::Tensor& offsets,

@@ -2,7 +2,7 @@
 //
 // b sequences of S tokens lie over cp ranks by the zig-zag (comm/sequence_shard.h), s = S / cp on each, and the b * s
 // tokens of a cp rank over its tp ranks, t rows on each: rows [rank * t, (rank + 1) * t). Rows from b * s on are
-// padding. Without ForwardContext::row_length every cp rank has the whole sequences (S = s), and shares with tp alone.
+// padding. Without ForwardContext::row_length every cp rank has the whole sequences (S = s), and shares only with tp.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,7 +15,7 @@
 
 namespace megalith {
 
-// Of the canonical linears below the layer's name; `gate` where there is one.
+// The names of the canonical linears below the layer's name; `gate` where there is one.
 struct MlpNames {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
@@ -42,7 +42,7 @@ class Mlp : public FeedForward {
   ops::ExpertActivation activation_;
   Kernels kernels_;
   SelectiveRecompute policy_;
-  Linear up_;  // [gate | up], or up alone
+  Linear up_;  // [gate | up], or only up
   Linear down_;
 };
 

@@ -36,8 +36,8 @@ struct LayerContext {
   const Groups* groups = nullptr;  // live groups of this rank; outlives the model
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  // Of what a model computes with beside its parameters; unset: device. With parameters on kMeta it gives a model whose
-  // memory comes later (FSDP).
+  // Where everything lies that a model computes with beside its parameters; unset: device. With parameters on kMeta, it
+  // gives a model whose memory comes later (FSDP).
   std::optional<at::Device> buffer_device = std::nullopt;
   Kernels kernels = Kernels::kFused;
   bool is_sequence_parallel = false;

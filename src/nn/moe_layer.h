@@ -39,7 +39,7 @@ struct MoeSite {
 };
 
 // The experts of this rank: gate_up (e_local * 2f, h) and down (e_local * h, f) of all of them in one tensor each, f
-// being this etp rank's part of an expert. An expert's gate stands above its up; without gates there is up alone.
+// being this etp rank's part of an expert. An expert's gate stands above its up; without gates there is only up.
 class GroupedExperts : public Module {
  public:
   // UserError when ep does not divide the experts, or etp an expert's width.

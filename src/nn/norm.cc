@@ -17,7 +17,7 @@ namespace megalith {
 
 at::Tensor ResidualStream::sum() const { return residual.defined() ? delta + residual : delta; }
 
-// The weights enter for the graph alone.
+// The weights are inputs only for the graph.
 struct NormFunction : torch::autograd::Function<NormFunction> {
   struct Call {
     Norm* layer;

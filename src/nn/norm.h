@@ -1,5 +1,5 @@
-// Normalisation as a layer, by root mean square (ops/rms_norm) or by mean and variance (ops/layer_norm), alone and
-// fused with the residual addition before it.
+// Normalisation as a layer, by root mean square (ops/rms_norm) or by mean and variance (ops/layer_norm), by
+// itself and fused with the residual addition before it.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     std::vector<Kept> kept;
   };
 
-  // A graph takes defined tensors alone; the body has its own slots.
+  // A graph takes only defined tensors; the body has its own slots.
   static std::vector<at::Tensor> in_slots(const std::vector<bool>& is_defined, at::TensorList tensors) {
     std::vector<at::Tensor> slots(is_defined.size());
     size_t next = 0;

@@ -23,7 +23,7 @@ struct RotaryOptions {
 
   void visit_rotary(OptionVisitor& v);
 
-  // Of a head's channels, those that are rotated.
+  // How many of a head's channels are rotated.
   int64_t rotated_channels(int64_t head_dim) const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * rotary_percent);
   }

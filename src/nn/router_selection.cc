@@ -67,7 +67,7 @@ at::Tensor weigh_experts(const at::Tensor& logits, const at::Tensor& experts, co
 
 at::Tensor sinkhorn(const at::Tensor& logits) {
   constexpr double kTolerance = 1e-4, kEpsilon = 1e-8;
-  // The factors of experts that hardly anybody wants are large, so that rounding alone could keep them moving.
+  // The factors of experts that hardly anybody wants are large, so that mere rounding could keep them moving.
   constexpr int kMaxIterations = 1000;
   const at::NoGradGuard no_grad;
   // In fp64 also for overflow's sake: exp of a logit of 89 is none of fp32's numbers.

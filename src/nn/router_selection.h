@@ -15,7 +15,7 @@ namespace megalith {
 // (n, e): the softmax, or the sigmoid divided by its row's sum + 1e-20. Differentiable.
 at::Tensor normalised_scores(const at::Tensor& logits, RouterScore score);
 
-// (n, k) int64, the best first: the k largest of scores + bias, of the best groups alone. bias (e) may be undefined.
+// (n, k) int64, the best first: the k largest of scores + bias, only of the best groups. bias (e) may be undefined.
 at::Tensor select_experts(const at::Tensor& logits, const at::Tensor& bias, const RouterOptions& options);
 
 // (n, k): how much each of the experts (n, k) counts. Differentiable in logits.

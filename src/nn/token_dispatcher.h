@@ -7,7 +7,7 @@
 //   all-to-all   each row is sent to the etp ranks of its expert's ep rank, and their parts of the result come back
 //   all-gather   all ranks of etp x ep get all tokens, and choose the rows of their experts; results are scattered
 //
-// All forms are differentiable and differ in the order of sums alone. One rank exchanges nothing.
+// All forms are differentiable and differ only in the order of sums. One rank exchanges nothing.
 // Source: Lepikhin et al. 2020, arXiv:2006.16668; Gale et al. 2022, arXiv:2211.15841 (no dropping, no padding).
 #pragma once
 

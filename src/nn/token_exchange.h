@@ -4,8 +4,8 @@
 //   start_exchange()   issues the exchange             in backward: waits for the reverse one
 //   wait()             its results may be used         in backward: issues the reverse exchange
 //
-// The two are nodes of the graph. Of the nodes that are ready, autograd runs the one that was made last; so in backward
-// wait() comes first, then whatever was computed between the two in forward, and start_exchange() last.
+// The two are nodes of the graph. Autograd runs first the ready node that was made last; so in backward wait() comes
+// first, then whatever was computed between the two in forward, and start_exchange() last.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,7 +56,7 @@ TokensUnderWay start_exchange(TokenExchange exchange, const at::Tensor& x);
 // Both steps at once.
 at::Tensor exchanged(TokenExchange exchange, const at::Tensor& x);
 
-// Of x (t, …), which all ranks of the group have alike, this rank's rows [rank t', (rank + 1) t'), t' = ceil(t / size).
+// All ranks have the same x (t, …); gives this rank's rows [rank t', (rank + 1) t') of it, with t' = ceil(t / size).
 // Behind the last row there are zeros. Gradients are gathered, so all ranks get the whole one.
 at::Tensor split_tokens(const at::Tensor& x, const Groups::Pointer& group, const std::string& label);
 // The parts (t', …) of all ranks -> (num_tokens, …) on all of them. What all ranks compute from it is the same, so each

@@ -4,7 +4,7 @@
 // A fixed scale (loss_scale) stays. The dynamic one, per step:
 //   not finite  good steps = 0, hysteresis -= 1; at 0 or below: scale = max(scale / 2, min)
 //   finite      good steps += 1; at `window` of them: scale *= 2, hysteresis refilled, good steps = 0
-// The hysteresis is refilled by growth alone, so after its first overflows every further one halves the scale.
+// Only growth refills the hysteresis, so after its first overflows every further one halves the scale.
 // Source: Megatron-LM megatron/core/optimizer/grad_scaler.py; Micikevicius et al. 2018, arXiv:1710.03740.
 #pragma once
 

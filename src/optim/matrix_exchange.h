@@ -42,7 +42,7 @@ class MatrixExchange {
     // A batch ends with the matrix that brings it to so many elements for each rank that takes part.
     int64_t batch_elements = 32 << 20;
   };
-  // Of the trainable parameters of data that `takes` names. All outlive it; the same on every rank.
+  // Exchanges the trainable parameters of data that `takes` names. All outlive it; the same on every rank.
   MatrixExchange(const DataParallel& data, const Groups& groups, const std::function<bool(const Parameter&)>& takes,
                  const Rules& rules);
 

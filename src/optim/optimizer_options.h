@@ -14,7 +14,7 @@ namespace megalith {
 enum class OptimizerKind { kAdam, kSgd, kMuon };
 enum class MomentDtype { kFp32, kBf16 };
 
-// Of a matrix of r rows (outputs) and c columns (inputs): what its orthogonal update is multiplied by.
+// What the orthogonal update of a matrix of r rows (outputs) and c columns (inputs) is multiplied by.
 enum class MuonScaleMode {
   kSpectral,      // sqrt(max(r, c)): an element moves by about lr, whatever the shape
   kUnitRmsNorm,   // sqrt(r / c): outputs of root mean square 1 move by about lr

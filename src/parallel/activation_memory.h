@@ -14,7 +14,7 @@
 
 namespace megalith {
 
-// Of one run of a block on this rank.
+// What one run of a block takes on this rank.
 struct BlockMemory {
   Block block;
   int64_t kept = 0;  // between its forward and its backward, its input included where that is kept

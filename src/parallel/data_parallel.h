@@ -24,9 +24,9 @@ namespace megalith {
 // What this rank updates of a parameter.
 struct OwnedPart {
   Parameter* parameter = nullptr;
-  // Of the flattened local tensor; nothing: all of it. An empty range is not listed.
+  // A range of the flattened local tensor; nothing: all of it. An empty range is not listed.
   std::optional<FlatRange> range;
-  // Of local shape without a range, of range->size() elements with one. model has the parameter's dtype and no
+  // They have the local shape without a range, range->size() elements with one. model has the parameter's dtype and no
   // autograd. Their storages stay for the life of the DataParallel. grad is complete between finish_step and
   // begin_step.
   at::Tensor model, grad;

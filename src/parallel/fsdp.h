@@ -71,7 +71,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   int64_t parameter_bytes() const override;
   int64_t gradient_bytes() const override;
 
-  // ---- BlockRunner: the model's blocks alone, in any mode, also outside a step ----
+  // ---- BlockRunner: only the model's blocks, in any mode, also outside a step ----
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,
                               const BlockBody& body) override;
 
@@ -86,7 +86,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   // ---- Memory beyond the runs, in bytes ----
   const FsdpMemory& memory() const { return memory_; }
   void reset_peak_memory();
-  // What the peaks of a step stay within, from the Placements alone.
+  // Bounds of a step's peaks, computed only from the Placements.
   int64_t whole_parameter_bytes_bound() const;
   int64_t whole_gradient_bytes_bound() const;
 

@@ -14,7 +14,7 @@ class RecomputeRunner : public BlockRunner {
  public:
   // outer    what runs around everything, DataParallel::runner(); null: nothing
   // offload  takes what the plan's offloaded layers keep; not null when there are any
-  // Both outlive the runner. Without autograd, as in evaluation, blocks run through outer alone.
+  // Both outlive the runner. Without autograd, as in evaluation, blocks run only through outer.
   RecomputeRunner(RecomputePlan plan, BlockRunner* outer, HostOffload* offload);
 
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,

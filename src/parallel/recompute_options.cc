@@ -71,7 +71,7 @@ void check_full(const RecomputeOptions& options, int64_t num_layers, std::vector
   }
 }
 
-// What steers full recomputation alone.
+// Refuses options that steer only full recomputation.
 void check_not_full(const RecomputeOptions& options, std::vector<UserError>& errors) {
   const std::string given = options.is_selective() ? "is selective" : "is not given";
   const auto refuse = [&](const std::string& what) {

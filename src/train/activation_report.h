@@ -10,7 +10,7 @@
 
 namespace megalith {
 
-// Of one microbatch in a chunk that is on the meta device, and whose blocks are cut as the plan wants. The chunk gets
+// The cost of one microbatch in a chunk on the meta device, whose blocks are cut as the plan wants. The chunk gets
 // gradient buffers, and runs through no runner afterwards.
 ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike);
 

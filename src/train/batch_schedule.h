@@ -3,7 +3,7 @@
 //
 //   ramp-up (start, increment, samples), with per = samples / ((global - start) / increment):
 //     consumed > samples: global;  else start + increment * floor(consumed / per)
-// A function of the samples consumed alone, so resuming needs nothing. With decrease_batch_size_if_needed a size that
+// A function of only the samples consumed, so resuming needs nothing. With decrease_batch_size_if_needed a size that
 // is no multiple of micro_batch_size times the data-parallel size is rounded down, and what is left out is counted.
 // Source: Megatron-LM megatron/core/num_microbatches_calculator.py.
 #pragma once

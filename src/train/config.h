@@ -131,9 +131,9 @@ struct Resolved {
 };
 
 // Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the
-// checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor. Of the hub it
-// asks for nothing while something is wrong: first config.json, once all rules hold that need no model; then the
-// tokenizer, once those of the model do; weights and data last.
+// checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor. It asks
+// the hub for nothing while something is wrong: first for config.json, once all rules hold that need no model; then for
+// the tokenizer, once the model's rules hold; last for weights and data.
 //   reads_batches  false: the command reads single tokens, which sequence_parallel, then off, could not split
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra = {},

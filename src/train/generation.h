@@ -18,7 +18,7 @@ struct GenerationRequest {
   std::vector<int64_t> stop_ids;  // generation ends after one of these; empty: never
   SamplingOptions sampling;
   // So many copies of the sequence are computed, and one is read: a model under sequence parallelism splits its tokens
-  // over the tensor-parallel ranks, and one token alone cannot be split. Give their number then.
+  // over the tensor-parallel ranks, and a single token cannot be split. Give their number then.
   int64_t num_copies = 1;
 };
 

@@ -103,7 +103,7 @@ bool PipelinedModel::has_last_stage() const {
 
 std::string PipelinedModel::gather_trace() const {
   MEGALITH_CHECK(last_schedule_ != nullptr, "a trace before the first step");
-  // Of each action: start, end, live.
+  // For each action: start, end, live.
   const auto& records = executor_->records();
   int64_t longest = 0;
   for (const auto& actions : last_schedule_->ranks) longest = std::max<int64_t>(longest, std::ssize(actions));

@@ -138,7 +138,7 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
 
 std::unique_ptr<DataParallel> make_data_parallel(const Resolved& resolved, const BuiltModel& built,
                                                  const Groups& groups, at::Device device) {
-  // FSDP alone reads the blocks, and it works without a pipeline only.
+  // Only FSDP reads the blocks, and it works only without a pipeline.
   return make_data_parallel(built.parameters(), groups, resolved.derived.data_parallel, built.chunks[0]->blocks(),
                             device, bucket_cut(resolved.config.optimizer));
 }

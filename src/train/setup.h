@@ -30,7 +30,7 @@ struct BuiltModel {
   std::vector<Parameter*> parameters() const;
   int64_t num_parameters() const;
 };
-// allocates_weights  false: the parameters have shapes alone (kMeta), and their memory comes later (FSDP)
+// allocates_weights  false: the parameters have only shapes (kMeta), and their memory comes later (FSDP)
 BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Device device,
                        bool allocates_weights = true);
 
@@ -50,7 +50,7 @@ struct BlockRunners {
 };
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device);
 
-// Weights alone, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
+// Only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);
 
 // The tokenizer that lies in the folder of --load_hf, or the byte tokenizer when its vocabulary fits the model's; null

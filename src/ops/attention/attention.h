@@ -58,8 +58,8 @@ struct AttentionGradients {
   at::Tensor dbias;       // fp32, shape of bias; undefined without a bias or when not asked for
 };
 
-// out and lse are those of the whole softmax: with them one block of keys can be differentiated alone, which is what
-// ring attention needs.
+// out and lse are those of the whole softmax: with them one block of keys can be differentiated by itself, as ring
+// attention needs.
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
                                       const AttentionMask& mask, const AttentionDropout& dropout = {},

@@ -53,7 +53,7 @@ struct AttentionCall {
   const int64_t* row_ids;  // (b, sq)
   int64_t head_start;
 
-  // Backward alone.
+  // Only for backward.
   HeadsView dout, dq, dk, dv_out;
   void* dbias;  // wide, contiguous, (bias_b, bias_n, sq, sk)
   int64_t bias_b, bias_n;

@@ -1,4 +1,4 @@
-// Block products by at::native::cpublas, of which LibTorch exports brgemm and its packing alone.
+// Block products by at::native::cpublas, of which LibTorch exports only brgemm and its packing.
 #include "ops/cpu/block_products.h"
 
 #include <ATen/native/CPUBlas.h>
@@ -14,7 +14,7 @@ namespace blas = at::native::cpublas;
 
 namespace {
 
-// ATen says yes for AMX alone; oneDNN also has kernels of AVX512_BF16's dot products for the same pairs of rows, unless
+// ATen says yes only for AMX; oneDNN also has kernels of AVX512_BF16's dot products for the same pairs of rows, unless
 // ONEDNN_MAX_CPU_ISA forbids them. One product tells.
 bool multiplies_pairs() {
   if (!cpu_features().avx512_bf16) return false;

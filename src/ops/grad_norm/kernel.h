@@ -16,7 +16,7 @@ struct SquaredPiece {
 };
 
 namespace cpu {
-// sums[i] = sum of squares of piece i, in an order that depends on its length alone.
+// sums[i] = sum of squares of piece i, in an order that depends only on its length.
 MEGALITH_DECLARE_CPU_KERNEL(squared_sums, (const SquaredPiece* pieces, int64_t num_pieces, double* sums));
 }  // namespace cpu
 

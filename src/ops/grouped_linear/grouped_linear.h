@@ -7,7 +7,7 @@
 // w        (e, o, h) or (e * o, h), contiguous, dtype of x
 // offsets  (e + 1) int64, rows before each expert: starts with 0, never falls, ends with t. Experts may be empty.
 //          For tensors on the CPU it is there too; for others it is on the CPU or on their device.
-// throws   UserError when shapes, dtypes or offsets do not fit (offsets are read on the CPU alone)
+// throws   UserError when shapes, dtypes or offsets do not fit (offsets are read only on the CPU)
 //
 // On the CPU, results repeat to the bit for any number of threads. On GPUs, forward and dgrad of bf16 go through ATen's
 // grouped product and everything else expert by expert; neither has been run on a GPU so far.

@@ -1,4 +1,4 @@
-// Layer normalisation over the last dim, alone and fused with the residual addition before it.
+// Layer normalisation over the last dim, by itself and fused with the residual addition before it.
 //
 //   y = (x - mean) / sqrt(var + eps) * weight + bias       computed in float32, rounded once to the dtype of x
 //

@@ -60,7 +60,7 @@ MEGALITH_DECLARE_CPU_KERNEL(scatter_add, (const ScatterAdd& a));
 //
 // A task is a group of panels (64 columns of y) times a run of rows. It packs its panels of b into pairs of rows, block
 // of k by block, multiplies its rows with them in fp32 and rounds once, on the way out. Only block_k changes results,
-// and that follows from k alone: they repeat to the bit for any number of threads.
+// and that follows only from k: they repeat to the bit for any number of threads.
 inline constexpr int64_t kProductPanel = 64;
 struct MatrixProduct {
   int64_t m, n, k;

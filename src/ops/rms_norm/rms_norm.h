@@ -1,4 +1,4 @@
-// Root-mean-square normalisation over the last dim, alone and fused with the residual addition before it.
+// Root-mean-square normalisation over the last dim, by itself and fused with the residual addition before it.
 //
 //   y = round(x / sqrt(mean(x^2) + eps)) * weight          statistics in float32, round() to the dtype of x
 //

@@ -187,7 +187,7 @@ class PipelineRun {
     }
   }
 
-  // Of the outputs the graph keeps the nodes; the tensors are for the next stage.
+  // The graph keeps only the nodes of the outputs; their tensors go to the next stage.
   void keep_outputs(const Action& action, int stage, StageResult& result, HeldGraph& graph) {
     Tensors tensors;
     std::vector<TensorSpec> descriptions;
@@ -297,7 +297,7 @@ class PipelineRun {
 
   // ---- communication ----
 
-  // Of the border in front of stage `border`, the same on both sides.
+  // The transfers over the border in front of stage `border`, the same on both sides.
   std::vector<megalith::Transfer> transfers_of(const Tensors& tensors, const Action& action, int border,
                                                bool is_backward) const {
     const bool is_send = action.kind == ActionKind::kSendForward || action.kind == ActionKind::kSendBackward;

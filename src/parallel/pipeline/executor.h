@@ -1,7 +1,7 @@
 // Runs this rank's list of a pipeline schedule: chunks forward and backward, what travels between stages, and nothing
 // else. It knows no model.
 //
-// Of a stage's outputs only the node of the graph is kept once they are sent: backward starts from that node with the
+// Once a stage's outputs are sent, only their node of the graph is kept: backward starts from that node with the
 // gradient that comes back, so their memory is free. Inputs are leaves of their own graph; their gradient is what is
 // sent on. Neighbouring stages on one rank hand their tensors over.
 #pragma once
@@ -54,7 +54,7 @@ class PipelineExecutor {
   // before  called before each computation of this rank (not for communication); may be empty
   void run(const PipelineSchedule& schedule, const std::function<void(const Action&)>& before = {});
 
-  // Of the last run, in the order of this rank's list.
+  // What the last run did, in the order of this rank's list.
   const std::vector<ActionRecord>& records() const { return records_; }
 
  private:

@@ -368,7 +368,7 @@ class PlanMaker {
 
   // ---- cuts ----
 
-  // Of each stage's layers; what is no layer lies at the ends.
+  // Cuts by each stage's number of layers; units that are no layer lie at the ends.
   void cut_by_layers(const std::vector<int64_t>& sizes) {
     int64_t num_letters = 0;
     for (const Unit& unit : plan.units) {

@@ -83,7 +83,7 @@ struct PipelineSchedule {
 // The computations of every rank; with_communication() adds the transfers.
 //
 // group: microbatches that a chunk takes before the next chunk's turn
-// (microbatch_group_size_per_virtual_pipeline_stage); 0: num_ranks. Read by the interleaved form alone.
+// (microbatch_group_size_per_virtual_pipeline_stage); 0: num_ranks. Read only by the interleaved form.
 //
 // Every number of microbatches from 1 is known, and any number of ranks, except:
 //   1F1B    of several chunks: a loop; group >= num_ranks; num_microbatches % group is 0 or at least num_ranks, so

@@ -36,7 +36,7 @@ struct Settings {
   uint64_t order_seed = 0;          // blocks and threads run in this permutation; 0: in the order of their numbers
   size_t num_unordered_blocks = 3;  // so many blocks in a row are at once, to ThreadSanitizer
 };
-// Of launches that begin from now on, in any thread.
+// For launches that begin from now on, in any thread.
 void set_settings(const Settings& settings);
 Settings settings();
 

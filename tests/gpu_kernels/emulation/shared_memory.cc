@@ -47,7 +47,7 @@ void* SharedMemory::array(const void* declaration, size_t bytes, size_t most_byt
 
 void* SharedMemory::allocate(size_t bytes) {
   if (!kHasRegion) {
-    // Of exactly this size, so that AddressSanitizer knows its end.
+    // Exactly this size, so that AddressSanitizer knows its end.
     void* memory = std::malloc(bytes);
     if (memory == nullptr) throw std::bad_alloc();
     return memory;
