@@ -16,8 +16,6 @@ Checksum128 from_xxh(XXH128_hash_t hash) { return {.high = hash.high64, .low = h
 
 std::string Checksum128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
 
-std::string checksum_hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
 std::optional<Checksum128> parse_checksum(std::string_view text) {
   if (text.size() != 32) return std::nullopt;
   Checksum128 sum;

@@ -20,7 +20,6 @@ struct Checksum128 {
   std::string hex() const;  // 32 lower-case digits, the most significant first: what `xxhsum -H128` prints
 };
 
-std::string checksum_hex(uint64_t value);  // 16 lower-case digits
 // The inverse of hex(); nothing when the text is not 32 hexadecimal digits.
 std::optional<Checksum128> parse_checksum(std::string_view text);
 

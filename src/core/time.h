@@ -12,21 +12,11 @@ class Stopwatch {
   double elapsed_s() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   double elapsed_ms() const { return elapsed_s() * 1e3; }
   void restart() { start_ = Clock::now(); }
-  // The elapsed time, and starts the next lap.
-  double lap_s() {
-    const Clock::time_point now = Clock::now();
-    const double elapsed_s = std::chrono::duration<double>(now - start_).count();
-    start_ = now;
-    return elapsed_s;
-  }
 
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point start_ = Clock::now();
 };
-
-// "2026-01-31T08:01:28Z" in universal time.
-std::string iso_timestamp(std::chrono::system_clock::time_point time = std::chrono::system_clock::now());
 
 // "2026-01-31 09:01:28" in local time, as log lines carry it.
 std::string local_timestamp(std::chrono::system_clock::time_point time = std::chrono::system_clock::now());

@@ -43,7 +43,6 @@ struct ParameterOptions {
   Init init;
   bool is_trainable = true;
   double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
-  double lr_mult = 1;
   ParameterRole role = ParameterRole::kVector;
 };
 

@@ -130,7 +130,7 @@ void Optimizer::step(double lr, double weight_decay, double loss_scale, const at
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
     for (UpdateSlot& slot : slots_[rule]) {
       const ParameterOptions& p = slot.part->parameter->options();
-      slot.lr = lr * p.lr_mult;
+      slot.lr = lr;
       slot.weight_decay = weight_decay * p.decay_mult;
     }
     rules_[rule]->update(slots_[rule], update);

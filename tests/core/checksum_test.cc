@@ -32,7 +32,6 @@ TEST(Checksum, OneFlippedBitShows) {
 TEST(Checksum, HexIsReadBack) {
   const Checksum128 sum = checksum128("abc");
   EXPECT_EQ(parse_checksum(sum.hex()), sum);
-  EXPECT_EQ(checksum_hex(0x2a), "000000000000002a");
   EXPECT_FALSE(parse_checksum("abc"));
   EXPECT_FALSE(parse_checksum(std::string(31, '0') + "g"));
   EXPECT_FALSE(parse_checksum(std::string(15, '0') + "g" + std::string(16, '0')));
