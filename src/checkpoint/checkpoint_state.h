@@ -43,7 +43,6 @@ std::vector<CheckpointTensor> model_tensors(const DataParallel& data);
 struct TrainState {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
-  int64_t consumed_valid_samples = 0;
   int64_t optimizer_step = 0;  // differs from iteration when iterations were skipped
   int64_t skipped_iterations = 0;
   int64_t seed = 0;

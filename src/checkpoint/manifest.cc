@@ -36,7 +36,6 @@ Json train_to_json(const TrainState& train) {
   for (const auto& [name, value] : train.numbers) numbers[name] = number_to_json(value);
   return {{"iteration", train.iteration},
           {"consumed_train_samples", train.consumed_train_samples},
-          {"consumed_valid_samples", train.consumed_valid_samples},
           {"optimizer_step", train.optimizer_step},
           {"skipped_iterations", train.skipped_iterations},
           {"seed", train.seed},
@@ -51,7 +50,6 @@ TrainState train_from_json(const Json& json, const std::string& where) {
   };
   TrainState train{.iteration = count("iteration"),
                    .consumed_train_samples = count("consumed_train_samples"),
-                   .consumed_valid_samples = count("consumed_valid_samples"),
                    .optimizer_step = count("optimizer_step"),
                    .skipped_iterations = count("skipped_iterations"),
                    .seed = json_get<int64_t>(json, "seed", where),

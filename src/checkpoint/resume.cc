@@ -68,17 +68,4 @@ bool has_checkpoint(const CheckpointOptions& options, const Groups& groups) {
   return broadcast_text(world, answer, 0, "checkpoint presence") == "yes";
 }
 
-ModelConfig read_checkpoint_model(const fs::path& root, std::optional<int64_t> step, const Groups& groups,
-                                  Logger& log) {
-  const auto found = find_checkpoint(root, step, *groups.world, log);
-  if (!found)
-    throw UserError(fmt::format("{} holds no checkpoint", root.string()), "give the folder that was given to --save");
-  ModelConfig config;
-  run_on_all(*groups.world, "checkpoint model", [&] {
-    const Manifest manifest = load_manifest(found->folder);
-    config = model_config_of(manifest.architecture, manifest.configuration);
-  });
-  return config;
-}
-
 }  // namespace megalith

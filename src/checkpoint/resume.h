@@ -31,9 +31,4 @@ std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState&
 // names only. Collective over the world.
 bool has_checkpoint(const CheckpointOptions& options, const Groups& groups);
 
-// The model of the newest intact checkpoint, for commands that are given a checkpoint and nothing else. UserError when
-// there is none. Collective over the world.
-ModelConfig read_checkpoint_model(const std::filesystem::path& root, std::optional<int64_t> step, const Groups& groups,
-                                  Logger& log);
-
 }  // namespace megalith

@@ -138,7 +138,6 @@ struct ToyState {
     state.train = {
         .iteration = 3,
         .consumed_train_samples = 96,
-        .consumed_valid_samples = 8,
         .optimizer_step = 2,
         .skipped_iterations = 1,
         .seed = 1234,
