@@ -1,8 +1,8 @@
 // Known names that are no options here, in groups that share a reason; see known_names.h.
 //
 // Upstream's presets list every argument with its default, so a name belongs here even when hardly anybody sets it.
-// Sub-options of a feature that is itself refused ("read only with num_experts") are without effect: one error for the
-// feature says more than twenty for its details.
+// An option that only refines a refused feature has the kind kNoEffect: one error for the feature says more than
+// twenty for its details.
 #include "config/known_names_table.h"
 
 namespace megalith {
@@ -220,7 +220,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "no such service is contacted",
      "wandb_* mlflow_* one_logger_* straggler_* adlr_autoresume_interval app_tag_run_name app_tag_run_version"},
     {Kind::kNoEffect, kSwitch, "this build does not record it",
-     "log_params_norm log_progress log_energy use_rocm_mem_info record_memory_history "
+     "log_progress log_energy use_rocm_mem_info record_memory_history "
      "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
      "use_nsys_profiler check_for_spiky_loss check_for_large_grads"},
     {Kind::kNoEffect, kValue, "this build does not record it",

@@ -80,7 +80,6 @@ std::string json_line(const StepRecord& record) {
       line["expert_tokens"][std::to_string(load.layer)] = load.tokens;
     }
   }
-  for (const auto& [name, value] : record.phases_ms) line["phases_ms"][name] = value;
   return dump_json(line);  // writes what is not finite as null
 }
 

@@ -16,6 +16,9 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("log_avg_reset_interval", log_avg_reset_interval, "Iteration lines after which those averages start anew.")
       .unit("lines")
       .at_least(1);
+  v.field("log_params_norm", log_params_norm,
+          "Log the L2 norm of all parameters after the step. It costs a pass over the weights for each step that is "
+          "logged.");
   v.field("metrics_file", metrics_file, "A file to which each optimizer step appends one JSON object.");
   v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.");
   v.field("page_file", page_file,
@@ -34,6 +37,12 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("log_world_size_to_tensorboard", log_world_size_to_tensorboard, "Write events with the number of ranks.");
   v.field("log_validation_ppl_to_tensorboard", log_validation_ppl_to_tensorboard,
           "Write events with the perplexity beside those with an evaluation's loss.");
+}
+
+bool LogOptions::is_params_norm_due(int64_t iteration, int64_t train_iters) const {
+  if (!log_params_norm) return false;
+  return metrics_file || iteration % log_interval == 0 || iteration == train_iters ||
+         (writes_tensorboard() && iteration % tensorboard_log_interval == 0);
 }
 
 }  // namespace megalith

@@ -14,6 +14,7 @@ struct LogOptions {
   bool log_throughput = true;
   int64_t log_avg_skip_iterations = 2;
   int64_t log_avg_reset_interval = 10;
+  bool log_params_norm = false;
   std::optional<std::string> metrics_file;
   std::optional<std::string> loss_plot_file;
   std::optional<std::string> page_file;
@@ -30,6 +31,9 @@ struct LogOptions {
   void visit(OptionVisitor& visitor);
 
   bool writes_tensorboard() const { return tensorboard_dir && !disable_tensorboard; }
+  // Whether this iteration is logged as a line, an event or an object, with the norm of the parameters. The same on all
+  // ranks.
+  bool is_params_norm_due(int64_t iteration, int64_t train_iters) const;
 };
 
 }  // namespace megalith

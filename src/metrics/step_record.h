@@ -1,5 +1,5 @@
-// Everything an optimizer step tells. The trainer fills one, the sinks render it; nobody parses a log line to learn a
-// number that we had.
+// Everything that a run reports of an optimizer step. The trainer fills it in and the sinks render it, so nobody must
+// parse a log line to learn a number that we had.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ struct StepRecord {
   // Name and value in the order they were defined, the task's main loss first; means over the global batch.
   std::vector<std::pair<std::string, double>> losses;
   std::optional<double> grad_norm;           // before clipping
-  std::optional<double> params_norm;         // when it was asked for
+  std::optional<double> params_norm;         // after the step; when it was asked for
   std::optional<int64_t> num_zeros;          // zeros in the gradient, when it was asked for
-  std::vector<ObservedValues> observations;  // what the model told of itself, over the global batch
+  std::vector<ObservedValues> observations;  // what the model reported, over the global batch
   double learning_rate = 0;                  // used in this step
-  std::optional<double> next_learning_rate;  // what the schedule has for the next one
+  std::optional<double> next_learning_rate;  // the next step's
   double loss_scale = 1;
   bool is_skipped = false;  // the optimizer did not move
   bool is_nan = false;      // a loss was not finite
@@ -42,8 +42,6 @@ struct StepRecord {
   int64_t memory_reserved_bytes = 0;   // what the process takes of it
   int64_t memory_allocated_bytes = 0;  // what tensors take now, between two steps
   int64_t memory_peak_bytes = 0;       // what tensors took at most
-
-  std::vector<std::pair<std::string, double>> phases_ms;  // "forward_backward", "optimizer", …
 
   double tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(tokens)); }
   double tflops_per_device() const { return per_s_per_device(flops) / 1e12; }

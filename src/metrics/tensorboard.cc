@@ -70,7 +70,6 @@ void TensorboardSink::on_step(const StepRecord& record) {
     over_iterations.emplace_back("iteration-time", record.elapsed_ms / 1e3);
     over_iterations.emplace_back("throughput", record.tflops_per_device());
     over_iterations.emplace_back("token_throughput(tokens/sec/gpu)", record.tokens_per_s_per_device());
-    for (const auto& [name, ms] : record.phases_ms) over_iterations.emplace_back(name + "-time", ms / 1e3);
   }
   if (options_.log_memory_to_tensorboard) {
     over_iterations.emplace_back("mem-reserved-bytes", static_cast<double>(record.memory_reserved_bytes));

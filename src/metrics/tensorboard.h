@@ -2,7 +2,7 @@
 //
 //   learning-rate, batch-size, skipped-train-samples, each loss ("lm loss"), loss-scale, world-size, grad-norm,
 //   num-zeros, params-norm            over iterations; with " vs samples" behind the tag over the samples consumed
-//   iteration-time (s), throughput (TFLOP/s/device), token_throughput(tokens/sec/gpu), NAME-time (s) of each phase
+//   iteration-time (s), throughput (TFLOP/s/device), token_throughput(tokens/sec/gpu)
 //   mem-reserved-bytes, mem-allocated-bytes, mem-max-allocated-bytes
 //   "lm loss validation", "lm loss validation ppl", the same of "test"; both axes
 //   sample                            a text over iterations

@@ -181,4 +181,15 @@ std::string Optimizer::rules_text() const {
   return text;
 }
 
+double Optimizer::params_norm() const {
+  std::vector<at::Tensor> masters;
+  for (const auto& slots : slots_) {
+    for (const UpdateSlot& slot : slots) {
+      if (counts_here(*slot.part, groups_)) masters.push_back(slot.master);
+    }
+  }
+  const double square = ops::squared_norm(masters, kernels_).item<double>();
+  return std::sqrt(groups_.world->reduced(square, ReduceOp::kSum, "parameter norm"));
+}
+
 }  // namespace megalith

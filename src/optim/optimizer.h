@@ -68,6 +68,8 @@ class Optimizer {
   int64_t num_bytes() const;
   // Which rules move how many of this rank's parts: "Muon 15, AdamW 8"; one rule: "AdamW 23".
   std::string rules_text() const;
+  // The L2 norm of all parameters that the rules move, of the masters where there are any. Collective over the world.
+  double params_norm() const;
 
  private:
   UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule);

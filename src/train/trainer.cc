@@ -280,6 +280,7 @@ bool Trainer::is_awaited(int64_t iteration) const {
   if (device_.is_cpu()) return true;           // has done the step when it is issued
   if (loss_scaler_.is_dynamic()) return true;  // the next step's scale depends on it
   if (iteration >= resolved_.derived.train_iters) return true;
+  if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
   const auto divides = [&](const auto& interval) { return interval && iteration % *interval == 0; };
   return divides(train.check_sync) || divides(train.exit_interval) || iteration % train.eval_interval == 0 ||
@@ -384,6 +385,9 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.is_nan = !result.is_loss_finite;
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {
     record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
+  }
+  if (resolved_.config.log.is_params_norm_due(step.iteration, d.train_iters)) {
+    record.params_norm = optimizer_->params_norm();  // this step's: it was awaited
   }
   record.elapsed_ms = elapsed_ms;
   record.tokens = step.num_samples * d.seq_length;

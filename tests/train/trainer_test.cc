@@ -335,6 +335,48 @@ TEST(Trainer, SamplesOfAModelWithACapacityAreTheSameOnEveryLayout) {
   }
 }
 
+// Each parameter counts once, whether its replicas, its slices or its shards lie on several ranks: the embedding is
+// tied, so the two ends of a pipeline both hold it.
+TEST(Trainer, TheNormOfTheParametersIsThatOfTheWholeModelOnEveryLayout) {
+  const Words common = {"--num_layers=2", "--train_iters=3", "--global_batch_size=4", "--log_params_norm"};
+  const Ran one = train(common);
+  double square = 0;
+  for (const at::Tensor& weight : one.weights) square += weight.to(at::kDouble).square().sum().item<double>();
+  ASSERT_TRUE(one.steps.back().params_norm);
+  // Sums of squares in float64, in another order.
+  EXPECT_NEAR(*one.steps.back().params_norm, std::sqrt(square), 1e-12 * std::sqrt(square));
+  EXPECT_NE(one.steps[0].params_norm, one.steps[1].params_norm);
+  const std::vector<std::pair<Mesh, Words>> layouts = {
+      {Mesh({.tp = 2}), {"--tensor_model_parallel_size=2", "--sequence_parallel"}},
+      {Mesh({.cp = 2}), {"--context_parallel_size=2"}},
+      {Mesh({.pp = 2}), {"--pipeline_model_parallel_size=2"}},
+      {Mesh({.dp = 2}), {"--use_distributed_optimizer"}},
+      {Mesh({.dp = 2}), {"--use_torch_fsdp2"}}};
+  for (const auto& [mesh, options] : layouts) {
+    ThreadWorld(2).run(mesh, [&, &options = options](Groups& groups) {
+      const Ran ran = train(common + options, groups);
+      for (size_t i = 0; i < 3; ++i) {
+        // In fp32 and another order of sums a step differs by some 1e-6 of itself, and a step is 1e-2 an element. The
+        // norm is near 13, and a matrix that is missing or counted twice changes it by more than 1e-2.
+        EXPECT_NEAR(*ran.steps[i].params_norm, *one.steps[i].params_norm, 1e-4) << options.back() << ", step " << i + 1;
+      }
+    });
+  }
+}
+
+TEST(Trainer, TheNormOfTheParametersIsThatOfTheMastersAndOnlyOfLoggedSteps) {
+  const Words common = {"--train_iters=5", "--global_batch_size=2", "--bf16", "--log_interval=3"};
+  const Ran ran = train(common + Words{"--log_params_norm"});
+  for (const StepRecord& step : ran.steps)
+    EXPECT_EQ(step.params_norm.has_value(), step.iteration == 3 || step.iteration == 5);
+  double square = 0;
+  for (const at::Tensor& weight : ran.weights) square += weight.to(at::kDouble).square().sum().item<double>();
+  // The model's weights are the masters, each rounded by at most 2^-9 of itself; the norm of the masters is not theirs.
+  EXPECT_NEAR(*ran.steps.back().params_norm, std::sqrt(square), 0x1p-9 * std::sqrt(square));
+  EXPECT_NE(*ran.steps.back().params_norm, std::sqrt(square));
+  for (const StepRecord& step : train(common).steps) EXPECT_FALSE(step.params_norm);
+}
+
 TEST(Trainer, ReadingAheadChangesNothing) {
   const TemporaryFolder folder;
   const Words common = {"--train_samples=60", "--global_batch_size=8", "--rampup_batch_size", "2,2,18",
