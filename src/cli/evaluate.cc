@@ -17,24 +17,22 @@ namespace megalith {
 namespace {
 
 struct EvaluateOptions {
-  Split eval_split = Split::kTrain;
-  bool has_split = false;
-  std::optional<std::string> split_name_text;
+  std::optional<std::string> eval_split;
   std::optional<std::string> losses_file;
 
   void visit(OptionVisitor& v) {
     v.group("Evaluation of a model");
-    v.field("eval_split", split_name_text, "train, valid or test; default: the first split with a weight.");
+    v.field("eval_split", eval_split, "train, valid or test. Default: the first split with a weight.");
     v.field("losses_file", losses_file, "File for the per-token losses: one JSON array a sample, in order.");
   }
 };
 
 Split chosen_split(const EvaluateOptions& options, const DataOptions& given) {
-  if (options.split_name_text) {
+  if (options.eval_split) {
     for (const Split split : kSplits) {
-      if (split_name(split) == *options.split_name_text) return split;
+      if (split_name(split) == *options.eval_split) return split;
     }
-    throw UserError(fmt::format("eval_split is '{}'", *options.split_name_text), "use train, valid or test");
+    throw UserError(fmt::format("eval_split is '{}'", *options.eval_split), "use train, valid or test");
   }
   if (given.has_split_paths()) {
     const DataOptions data = with_listed_paths(given);

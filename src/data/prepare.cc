@@ -235,8 +235,10 @@ PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& token
 }
 
 std::string describe(const PrepareReport& report) {
-  std::string text = fmt::format("{} documents from {} of input in {}\n", report.documents,
+  std::string text = fmt::format("{} documents from {} of input in {}", report.documents,
                                  format_bytes(report.input_bytes), format_duration(report.elapsed_s));
+  if (report.resumed_at > 0) text += fmt::format(", {} of them in an earlier run", report.resumed_at);
+  text += "\n";
   for (const auto& output : report.outputs) {
     text += fmt::format("  {}.bin: {} tokens in {} documents", output.prefix, output.tokens, output.documents);
     if (output.sequences > output.documents) text += fmt::format(" of {} sequences", output.sequences);

@@ -67,7 +67,6 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const Derived& d = resolved.derived;
   const ModelConfig& config = resolved.config.model;
   ModelNumbers numbers;
-  numbers.parameters_on_rank = built.num_parameters();
   // The whole, as one rank would hold it: without storage, the vocabulary padded as here.
   const Groups alone = Groups::single();
   ModelConfig whole = built.config();

@@ -19,9 +19,8 @@ struct ModelNumbers {
   int64_t parameters = 0;             // of the whole model without prediction modules, padding not counted
   int64_t prediction_parameters = 0;  // of these
   int64_t active_parameters = 0;      // those of `parameters` that one token meets
-  int64_t parameters_on_rank = 0;
-  double flops_per_step = 0;         // of all ranks, Primus's count (attention not halved for causality)
-  double flops_per_step_causal = 0;  // attention halved
+  double flops_per_step = 0;          // of all ranks, Primus's count (attention not halved for causality)
+  double flops_per_step_causal = 0;   // attention halved
 };
 
 // built may be on the meta device.

@@ -251,10 +251,11 @@ TEST_F(PrepareResume, AStoppedRunGoesOnAndGivesTheSameBytes) {
     EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
     EXPECT_FALSE(std::filesystem::exists(path("out_text_document.bin")));
     EXPECT_TRUE(std::filesystem::exists(path("out.prepare"))) << stop;
-    job.workers = 1;  // not part of what the bytes hang on
+    job.workers = 1;  // not part of what the bytes depend on
     const PrepareReport rest = prepare_data(job, *tokenizer_, log_);
     EXPECT_GT(rest.resumed_at, 0) << stop;
     EXPECT_LE(rest.resumed_at, stop);
+    EXPECT_NE(describe(rest).find(fmt::format(", {} of them in an earlier run\n", rest.resumed_at)), std::string::npos);
     EXPECT_TRUE(result() == expected) << stop;
     EXPECT_EQ(rest.documents, whole.documents);
     EXPECT_EQ(rest.input_bytes, whole.input_bytes);
