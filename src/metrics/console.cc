@@ -95,7 +95,7 @@ void ConsoleSink::on_validation(const ValidationRecord& record) {
   write_(fmt::format("{}\n{}\n{}\n", dashes, text, dashes));
 }
 
-void ConsoleSink::on_sample(const SampleRecord& record) {
+void ConsoleSink::on_generation(const GenerationRecord& record) {
   std::string text = fmt::format(" sample at iteration {}:\n    ", record.iteration);
   for (const char c : record.prompt + record.continuation) {
     text += c;

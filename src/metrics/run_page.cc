@@ -18,7 +18,7 @@ namespace megalith {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr size_t kMostSamples = 20;
+constexpr size_t kMostGenerations = 20;
 constexpr size_t kMostEvaluations = 12;
 
 void add_point(LongSeries& series, int64_t iteration, double value) {
@@ -121,10 +121,10 @@ void RunPageSink::on_validation(const ValidationRecord& record) {
   if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
-void RunPageSink::on_sample(const SampleRecord& record) {
-  samples_.push_back(record);
-  ++num_samples_;
-  if (samples_.size() > kMostSamples) samples_.pop_front();
+void RunPageSink::on_generation(const GenerationRecord& record) {
+  generations_.push_back(record);
+  ++num_generations_;
+  if (generations_.size() > kMostGenerations) generations_.pop_front();
   if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
@@ -255,17 +255,18 @@ std::string RunPageSink::evaluations() const {
       rows);
 }
 
-std::string RunPageSink::samples() const {
-  if (samples_.empty()) return "";
+std::string RunPageSink::generations() const {
+  if (generations_.empty()) return "";
   std::string text;
-  for (auto one = samples_.rbegin(); one != samples_.rend(); ++one) {  // the latest first
+  for (auto one = generations_.rbegin(); one != generations_.rend(); ++one) {  // the latest first
     text += fmt::format("<h3>iteration {}</h3><pre class=\"text\"><b>{}</b>{}</pre>\n", one->iteration,
                         escape_html(one->prompt), escape_html(one->continuation));
   }
-  const auto all = static_cast<size_t>(num_samples_);
+  const auto all = static_cast<size_t>(num_generations_);
   return fmt::format(
       "<section class=\"block\"><h2>Samples{}</h2>\n{}</section>\n",
-      all > samples_.size() ? fmt::format(" <small>(the last {} of {})</small>", samples_.size(), all) : "", text);
+      all > generations_.size() ? fmt::format(" <small>(the last {} of {})</small>", generations_.size(), all) : "",
+      text);
 }
 
 // The note that not every step is drawn, when that is so.
@@ -304,7 +305,8 @@ std::string RunPageSink::render() const {
       num_steps_ > 0 ? fmt::format("{}/{} · ", last_.iteration, last_.train_iters) : "", title, kRunPageStyle);
   page += fmt::format("<header><h1>{}</h1>{}<button id=\"theme\" type=\"button\">Dark</button><p>{}</p></header>\n",
                       title, status(), escape_html(settings_.subtitle));
-  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + thinning() + evaluations() + samples();
+  page +=
+      cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + thinning() + evaluations() + generations();
   if (!settings_.configuration.empty()) {
     page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
                         escape_html(settings_.configuration));

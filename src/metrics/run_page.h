@@ -1,5 +1,5 @@
 // page_file: one web page on a run, to keep open in a browser while it trains and to keep afterwards. Key numbers,
-// loss, learning rate, gradient norm, throughput, memory, evaluations, samples and configuration; light or dark as the
+// loss, learning rate, gradient norm, throughput, memory, evaluations, texts and configuration; light or dark as the
 // reader's system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to
 // install.
 //
@@ -44,7 +44,7 @@ class RunPageSink : public MetricsSink {
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
-  void on_sample(const SampleRecord& record) override;
+  void on_generation(const GenerationRecord& record) override;
   void on_end() override;
 
   // The whole page as it stands.
@@ -63,7 +63,7 @@ class RunPageSink : public MetricsSink {
   std::string status() const;
   std::string cards() const;
   std::string evaluations() const;
-  std::string samples() const;
+  std::string generations() const;
   std::vector<Chart> charts() const;
 
   RunPageSettings settings_;
@@ -81,8 +81,8 @@ class RunPageSink : public MetricsSink {
   std::vector<LongSeries> other_losses_, validation_;
   std::deque<ValidationRecord> evaluations_;  // the latest
   int64_t num_evaluations_ = 0;
-  std::deque<SampleRecord> samples_;  // the latest
-  int64_t num_samples_ = 0;
+  std::deque<GenerationRecord> generations_;  // the latest
+  int64_t num_generations_ = 0;
 };
 
 }  // namespace megalith

@@ -66,7 +66,7 @@ struct ValidationRecord {
 };
 
 // A text that the model wrote during training.
-struct SampleRecord {
+struct GenerationRecord {
   int64_t iteration = 0;
   // Token ids with spaces between them when there is no tokenizer. UTF-8 without control characters but tab and line
   // break.
@@ -79,7 +79,7 @@ class MetricsSink {
   virtual ~MetricsSink() = default;
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_validation(const ValidationRecord&) {}
-  virtual void on_sample(const SampleRecord&) {}
+  virtual void on_generation(const GenerationRecord&) {}
   // After the last step of the run.
   virtual void on_end() {}
 };

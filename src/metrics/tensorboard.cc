@@ -91,7 +91,7 @@ void TensorboardSink::on_validation(const ValidationRecord& record) {
   write(record.iteration, record.consumed_samples, both, {});
 }
 
-void TensorboardSink::on_sample(const SampleRecord& record) {
+void TensorboardSink::on_generation(const GenerationRecord& record) {
   // TensorBoard reads texts as Markdown: four spaces before each line keep it as it is.
   std::string text = "    ";
   for (const char c : record.prompt + record.continuation) {

@@ -110,9 +110,9 @@ SamplePlan plan_samples(const Resolved& resolved) {
   return plan;
 }
 
-SampleRecord make_sample(const SamplePlan& plan, PipelinedModel& model, int64_t iteration, at::Device device) {
+GenerationRecord make_generation(const SamplePlan& plan, PipelinedModel& model, int64_t iteration, at::Device device) {
   const std::vector<int64_t> ids = generate_tokens(model, plan.request, device);
-  SampleRecord record{.iteration = iteration, .prompt = plan.prompt, .continuation = {}};
+  GenerationRecord record{.iteration = iteration, .prompt = plan.prompt, .continuation = {}};
   if (plan.tokenizer == nullptr) {
     record.continuation = " " + ids_text(ids);
     return record;

@@ -45,6 +45,6 @@ struct SamplePlan {
 SamplePlan plan_samples(const Resolved& resolved);
 
 // Generates one continuation with the present weights, without dropout; the same on every rank.
-SampleRecord make_sample(const SamplePlan& plan, PipelinedModel& model, int64_t iteration, at::Device device);
+GenerationRecord make_generation(const SamplePlan& plan, PipelinedModel& model, int64_t iteration, at::Device device);
 
 }  // namespace megalith

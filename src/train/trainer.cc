@@ -455,8 +455,8 @@ void Trainer::evaluate(Split split, const std::string& when) {
 // On all ranks: weights may be spread over them, and those that do not report would only wait for the others.
 void Trainer::sample() {
   const ProfileRange range("sample");
-  const SampleRecord record = make_sample(*samples_, *model_, iteration_, device_);
-  for (const auto& sink : sinks_) sink->on_sample(record);
+  const GenerationRecord record = make_generation(*samples_, *model_, iteration_, device_);
+  for (const auto& sink : sinks_) sink->on_generation(record);
 }
 
 void Trainer::save(bool is_last) {

@@ -205,7 +205,7 @@ TEST(ValidationLine, PerplexityIsCutAtE20) {
 
 TEST(SampleLines, AreIndentedSoThatNoneIsTakenForAnIterationLine) {
   Printed printed;
-  printed.sink.on_sample({.iteration = 20, .prompt = "In the", .continuation = " end\n iteration 21/ 30 |"});
+  printed.sink.on_generation({.iteration = 20, .prompt = "In the", .continuation = " end\n iteration 21/ 30 |"});
   EXPECT_EQ(printed.text, " sample at iteration 20:\n    In the end\n     iteration 21/ 30 |\n");
 }
 

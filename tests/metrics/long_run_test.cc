@@ -90,7 +90,7 @@ class LongRun : public testing::Test {
   static ValidationRecord evaluation(int64_t iteration) {
     return {.iteration = iteration, .when = "", .losses = {{"lm loss", 2 + 1.0 / static_cast<double>(iteration)}}};
   }
-  static SampleRecord sample(int64_t iteration) {
+  static GenerationRecord sample(int64_t iteration) {
     return {.iteration = iteration, .prompt = "p", .continuation = std::string(100, 'c')};
   }
 
@@ -117,7 +117,7 @@ TEST_F(LongRun, NoSinkKeepsMoreAndMore) {
       for (const auto& sink : sinks) {
         sink->on_step(step(i));
         if (i % 10 == 0) sink->on_validation(evaluation(i));
-        if (i % 10 == 0) sink->on_sample(sample(i));
+        if (i % 10 == 0) sink->on_generation(sample(i));
       }
     }
   };

@@ -130,12 +130,12 @@ TEST_F(Page, AnyTextAndAnyNumberIsHarmless) {
 TEST_F(Page, ShowsTheLatestSamplesAsText) {
   RunPageSink sink(settings(), log_);
   sink.on_step(step(1));
-  sink.on_sample({.iteration = 1, .prompt = "Call <me>", .continuation = " </pre><script>x"});
+  sink.on_generation({.iteration = 1, .prompt = "Call <me>", .continuation = " </pre><script>x"});
   sink.on_end();
   EXPECT_TRUE(has(page(), "<h2>Samples</h2>"));
   EXPECT_TRUE(
       has(page(), "<h3>iteration 1</h3><pre class=\"text\"><b>Call &lt;me&gt;</b> &lt;/pre&gt;&lt;script&gt;x</pre>"));
-  for (int64_t i = 2; i <= 50; ++i) sink.on_sample({.iteration = i, .prompt = "p", .continuation = "c"});
+  for (int64_t i = 2; i <= 50; ++i) sink.on_generation({.iteration = i, .prompt = "p", .continuation = "c"});
   sink.on_end();
   EXPECT_TRUE(has(page(), "the last 20 of 50"));
   EXPECT_TRUE(has(page(), "<h3>iteration 31</h3>"));

@@ -25,11 +25,11 @@ struct Recorded : MetricsSink {
     records.push_back(record);
     if (record.iteration == stop_at) stop->store(15);
   }
-  void on_sample(const SampleRecord& record) override {
+  void on_generation(const GenerationRecord& record) override {
     if (samples != nullptr) samples->push_back(record);
   }
   std::vector<StepRecord>& records;
-  std::vector<SampleRecord>* samples = nullptr;
+  std::vector<GenerationRecord>* samples = nullptr;
   StopRequest* stop = nullptr;
   int64_t stop_at = -1;  // iteration after which a signal comes
 };
@@ -37,7 +37,7 @@ struct Recorded : MetricsSink {
 struct Ran {
   StopReason reason = StopReason::kFinished;
   std::vector<StepRecord> steps;
-  std::vector<SampleRecord> samples;
+  std::vector<GenerationRecord> samples;
   std::vector<at::Tensor> weights;
   std::string log;
   int64_t iteration = 0;
@@ -274,7 +274,7 @@ TEST(Trainer, ASampleIsWhatTheModelOfThatStepGenerates) {
                           "--hidden_dropout=0.3"};
   const Ran ran = train(common + sampling + Words{"--save", folder.path().string()});
   ASSERT_EQ(ran.samples.size(), 2u);
-  for (const SampleRecord& sample : ran.samples) {
+  for (const GenerationRecord& sample : ran.samples) {
     const auto resolved = resolve_tiny(
         {"--load", folder.path().string(), "--ckpt_step", std::to_string(sample.iteration)}, /*world_size=*/1);
     Logger log{LoggerSettings{.write = [](std::string_view) {}}};
@@ -291,7 +291,7 @@ TEST(Trainer, ASampleIsWhatTheModelOfThatStepGenerates) {
 }
 
 TEST(Trainer, AllRanksSampleTheSame) {
-  std::array<std::vector<SampleRecord>, 2> samples;
+  std::array<std::vector<GenerationRecord>, 2> samples;
   ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
     samples.at(static_cast<size_t>(groups.rank)) =
         train({"--train_iters=4", "--sample_interval=2", "--sample_prompt_ids=1"}, groups).samples;
