@@ -42,6 +42,10 @@ ModelConfig filled_in(const ModelConfig& config) {
     reset<ExpertOptions>(full);
   }
   full.mtp_num_layers = config.num_prediction_modules();
+  full.window_size.clear();
+  if (const int64_t window = config.attention_window(); window > 0) {
+    full.window_size = {window - 1, config.is_causal ? 0 : window - 1};
+  }
   if (full.position_embedding_type != PositionEmbedding::kRope) {
     full.rotary_base = defaults.rotary_base;
     full.rotary_percent = defaults.rotary_percent;

@@ -13,11 +13,11 @@
 
 namespace megalith {
 
-extern const ModelFamily kLlama, kQwen2, kQwen3, kMixtral, kDeepseekV2, kDeepseekV3, kGpt2, kGpt;
+extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kMixtral, kDeepseekV2, kDeepseekV3, kGpt2, kGpt;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,      &kQwen2,      &kQwen3, &kMixtral,
+const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral,    &kQwen2, &kQwen3, &kMixtral,
                                         &kDeepseekV2, &kDeepseekV3, &kGpt2,  &kGpt};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {

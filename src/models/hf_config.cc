@@ -1,5 +1,6 @@
 #include "models/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -155,6 +156,8 @@ void check_hf_bounds(const Json& json, std::string_view where) {
       {"max_position_embeddings", kMostPositions},
       {"original_max_position_embeddings", kMostPositions},
       {"n_positions", kMostPositions},
+      {"sliding_window", kMostPositions},
+      {"max_window_layers", kMostLayers},
       {"num_local_experts", kMostExperts},
       {"n_routed_experts", kMostExperts},
       {"n_shared_experts", kMostExperts},
@@ -221,13 +224,52 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
   refuse_unless(json, "hidden_act", "silu", "this family's MLP has SiLU gates");
   if (const Json* types = find_member(json, "layer_types", kHfConfigFile)) {
     for (const Json& type : *types) {
-      if (type == "full_attention") continue;
+      if (type == "full_attention" || (defaults.allows_window && type == "sliding_attention")) continue;
       throw UserError(fmt::format("{}: layer_types has {}, and only \"full_attention\" can be honoured", kHfConfigFile,
                                   dump_json(type)),
                       "this model mixes kinds of attention, which is not provided");
     }
   }
   return config;
+}
+
+void read_hf_window(const Json& json, std::optional<int64_t> otherwise, ModelConfig& config) {
+  const std::optional<int64_t> window =
+      json.contains("sliding_window") ? json_find<int64_t>(json, "sliding_window", kHfConfigFile) : otherwise;
+  if (!window) return;
+  check_hf_sizes({*window});
+  config.window_size = {*window - 1, 0};
+}
+
+void read_hf_upper_window(const Json& json, ModelConfig& config) {
+  const Json* types = find_member(json, "layer_types", kHfConfigFile);
+  int64_t num_windows = types == nullptr ? 0 : std::count(types->begin(), types->end(), Json("sliding_attention"));
+  if (!json_get_or<bool>(json, "use_sliding_window", false, kHfConfigFile)) {
+    if (num_windows == 0) return;
+    throw UserError(
+        fmt::format("{}: layer_types has \"sliding_attention\", and use_sliding_window is false", kHfConfigFile),
+        "the file contradicts itself: set use_sliding_window to true, or all layer_types to full_attention");
+  }
+  if (types == nullptr) {
+    const auto first = json_get_or<int64_t>(json, "max_window_layers", 28, kHfConfigFile);
+    num_windows = std::clamp<int64_t>(config.num_layers - first, 0, config.num_layers);
+  }
+  if (num_windows == 0) return;
+  ModelConfig windowed = config;
+  read_hf_window(json, 4096, windowed);
+  if (windowed.attention_window() > 0 && num_windows != config.num_layers) {
+    throw UserError(fmt::format("{}: use_sliding_window is true, for {} of {} layers", kHfConfigFile, num_windows,
+                                config.num_layers),
+                    "a window is provided only for all layers alike: this model cannot be loaded");
+  }
+  config.window_size = windowed.window_size;
+}
+
+void write_hf_upper_window(const ModelConfig& config, Json& json) {
+  const int64_t window = config.attention_window();
+  json["use_sliding_window"] = window > 0;
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["max_window_layers"] = window > 0 ? 0 : config.num_layers;
 }
 
 Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {

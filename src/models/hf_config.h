@@ -6,6 +6,7 @@
 
 #include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string_view>
 
 #include "models/model_config.h"
@@ -15,13 +16,22 @@ namespace megalith {
 // What the class of a family takes for a missing key.
 struct HfDefaults {
   int64_t max_position_embeddings = 2048;
-  bool allows_yarn = false;  // rotary scaling by YaRN's rule, which latent attention has
+  bool allows_yarn = false;    // rotary scaling by YaRN's rule, which latent attention has
+  bool allows_window = false;  // layers of the type "sliding_attention", of which read_hf_window() tells more
 };
 
 // Sizes, rotary embedding (rope_theta and rope_scaling, or version 5's rope_parameters), tying, special tokens;
 // RMSNorm, SwiGLU and rope, no biases, no hidden dropout. UserError names a key that is missing, wrong or cannot be
 // honoured.
 ModelConfig read_hf_decoder(const nlohmann::json& json, const HfDefaults& defaults);
+
+// The window of attention in `sliding_window`: a number, null, or what the class takes for a missing key.
+void read_hf_window(const nlohmann::json& json, std::optional<int64_t> otherwise, ModelConfig& config);
+
+// Qwen's: used with use_sliding_window, by the layers from max_window_layers on or by those that layer_types name.
+// UserError when only some layers have it. write_… gives the keys in the form that all versions read.
+void read_hf_upper_window(const nlohmann::json& json, ModelConfig& config);
+void write_hf_upper_window(const ModelConfig& config, nlohmann::json& json);
 
 // The same keys, in version 4's form, which version 5 reads too. UserError for what such a file cannot say.
 nlohmann::json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype);

@@ -15,8 +15,8 @@ namespace {
 
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "router_jitter_noise", 0.0, "noise on the experts' input is not provided");
-  refuse_unless(json, "sliding_window", nullptr, "sliding-window attention is not provided");
   ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 4096 * 32});
+  read_hf_window(json, std::nullopt, config);
   config.num_experts = json_get_or<int64_t>(json, "num_local_experts", 8, kHfConfigFile);
   config.moe_router_topk = json_get_or<int64_t>(json, "num_experts_per_tok", 2, kHfConfigFile);
   if (*config.num_experts < 1 || config.moe_router_topk < 1) {
@@ -47,6 +47,7 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   json["router_aux_loss_coef"] = config.moe_aux_loss_coeff;
   json["router_jitter_noise"] = 0.0;
   json["sliding_window"] = nullptr;
+  if (config.attention_window() > 0) json["sliding_window"] = config.attention_window();
   return json;
 }
 

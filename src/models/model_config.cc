@@ -1,6 +1,8 @@
 // The architecture's options, and the rules between them.
 #include "models/model_config.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "models/layer_pattern.h"
@@ -48,6 +50,13 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field("is_causal", is_causal,
           "A token attends only to itself and those before it. With false it attends to its whole sequence, as in "
           "BERT; task masked_lm needs that.");
+  v.field("window_size", window_size,
+          "Sliding window: the tokens before itself, and those behind, that a token attends to, such as 4095,0; -1 is "
+          "all. Hugging Face's sliding_window W is W-1,0. Default: all.")
+      .unit("tokens")
+      .at_least(-1)
+      .at_most(kMostPositions)
+      .in_toy(InToy::kMade);
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head its own weights instead of the embedding's.");
   visit_random(v);
@@ -86,6 +95,8 @@ PositionEmbedding ModelConfig::position_embedding() const {
   return use_rotary_position_embeddings ? PositionEmbedding::kRope : position_embedding_type;
 }
 
+int64_t ModelConfig::attention_window() const { return window_size.empty() ? 0 : window_size[0] + 1; }
+
 bool ModelConfig::has_experts_at(int64_t layer) const {
   if (!has_experts()) return false;
   const std::vector<int64_t> layers = parse_moe_layer_freq(moe_layer_freq, num_layers);
@@ -114,6 +125,22 @@ void check_latent_attention(const ModelConfig& config, std::vector<UserError>& e
   if (config.has_linear_bias() || config.add_qkv_bias) {
     errors.emplace_back("multi_latent_attention has no biases, and add_bias_linear or add_qkv_bias is true",
                         "set both to false");
+  }
+}
+
+void check_window(const ModelConfig& config, std::vector<UserError>& errors) {
+  const std::vector<int64_t>& window = config.window_size;
+  if (window.empty() || window == std::vector<int64_t>{-1}) return;
+  const std::string found = fmt::format("window_size is {}", fmt::join(window, ","));
+  if (window.size() != 2) {
+    errors.emplace_back(found + ", expected two numbers: the tokens before and those behind",
+                        "write 4095,0 for a window of 4096 tokens that ends with the token itself");
+  } else if (config.is_causal && window[1] > 0) {
+    errors.emplace_back(found + ", and is_causal lets no token see those behind it",
+                        fmt::format("set window_size to {},0", window[0]));
+  } else if (!config.is_causal && window[0] != window[1]) {
+    errors.emplace_back(found + " with is_causal false, where a window reaches as far behind as before",
+                        fmt::format("set window_size to {0},{0}", window[0]));
   }
 }
 
@@ -198,6 +225,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
 
   check_mlp(config, errors);
   check_norm(config, errors);
+  check_window(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {

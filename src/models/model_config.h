@@ -24,6 +24,7 @@ struct ModelConfig : LayerOptions {
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   bool use_rotary_position_embeddings = false;  // Megatron's old spelling of rope; read position_embedding()
   bool is_causal = true;                        // a token sees only itself and those before it
+  std::vector<int64_t> window_size;             // tokens before and behind that it sees; read attention_window()
   bool untie_embeddings_and_output_weights = false;
   std::optional<double> embedding_init_method_std;
 
@@ -38,6 +39,8 @@ struct ModelConfig : LayerOptions {
 
   // Derived.
   PositionEmbedding position_embedding() const;
+  // A token sees those less than so many positions away; 0: no such limit.
+  int64_t attention_window() const;
   int64_t num_prediction_modules() const { return mtp_num_layers.value_or(0); }
   // Whether a layer, by its number in the whole model, has experts; those of prediction modules are as the last is.
   bool has_experts_at(int64_t layer) const;

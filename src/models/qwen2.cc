@@ -12,8 +12,8 @@ namespace qwen2 {
 namespace {
 
 ModelConfig from_hf(const nlohmann::json& json) {
-  refuse_unless(json, "use_sliding_window", false, "sliding-window attention of the upper layers is not provided");
-  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768});
+  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768, .allows_window = true});
+  read_hf_upper_window(json, config);
   config.add_qkv_bias = true;
   return config;
 }
@@ -22,9 +22,7 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   nlohmann::json json = write_hf_decoder(config, dtype);
   json["architectures"] = {"Qwen2ForCausalLM"};
   json["model_type"] = "qwen2";
-  json["use_sliding_window"] = false;
-  json["sliding_window"] = nullptr;
-  json["max_window_layers"] = config.num_layers;
+  write_hf_upper_window(config, json);
   return json;
 }
 

@@ -16,8 +16,8 @@ constexpr int64_t kDefaultHeadDim = 128;  // of the class, whatever hidden_size 
 
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "attention_bias", false, "biases in Qwen3's attention are not provided");
-  refuse_unless(json, "use_sliding_window", false, "sliding-window attention of the upper layers is not provided");
-  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768});
+  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 32768, .allows_window = true});
+  read_hf_upper_window(json, config);
   const bool says_head_dim = json_find<int64_t>(json, "head_dim", kHfConfigFile).has_value();
   if (!says_head_dim && kDefaultHeadDim * config.num_attention_heads != config.hidden_size) {
     config.kv_channels = kDefaultHeadDim;
@@ -31,9 +31,7 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   json["architectures"] = {"Qwen3ForCausalLM"};
   json["model_type"] = "qwen3";
   json["attention_bias"] = false;
-  json["use_sliding_window"] = false;
-  json["sliding_window"] = nullptr;
-  json["max_window_layers"] = config.num_layers;
+  write_hf_upper_window(config, json);
   return json;
 }
 

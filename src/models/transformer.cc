@@ -153,6 +153,7 @@ void Transformer::add_block(Block block) {
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   ForwardContext context = input.context;
   context.mask.is_causal = config_.is_causal;
+  context.mask.window = config_.attention_window();
   if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
   context.objective_scale = head == HeadOutput::kLoss ? input.per_microbatch : 0;
   if (context.b * context.s % token_split_ != 0) {

@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kWidth = 20;  // no power of two, and nothing else is as wide
 constexpr int64_t kInnerWidth = 24, kExpertWidth = 16;
 constexpr int64_t kVocabulary = 37;
+constexpr int64_t kToyWindow = 3;  // shorter than every sequence
 // Products of random vectors of this width neither vanish nor saturate a softmax: 20 × 0.2² is near 1.
 constexpr double kInitStd = 0.2;
 
@@ -53,6 +54,7 @@ void shrink_attention(const ParallelOptions& parallel, const ModelConfig& user, 
   // GPT-2's heads make up the width.
   const bool is_free = user.position_embedding() != PositionEmbedding::kLearnedAbsolute;
   model.hidden_size = is_free ? kWidth : model.num_attention_heads * channels;
+  if (user.attention_window() > 0) model.window_size = {kToyWindow - 1, user.is_causal ? 0 : kToyWindow - 1};
   if (user.q_lora_rank) model.q_lora_rank = 10;
   model.kv_lora_rank = 12;
   model.qk_head_dim = 4;

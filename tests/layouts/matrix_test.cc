@@ -51,6 +51,14 @@ void add_context_parallel(std::vector<Layout>& list) {
   add({.tp = 2, .dp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 1, .cp_comm_type = {"p2p"}}, all);
   add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"a2a"}}, qwen3);
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}}, qwen3);
+  // A window that ends within a rank's chunk, or chunks before it.
+  const TinyRun window{.has_documents = true, .window = 3};
+  add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"p2p"}}, window);
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"all_gather"}}, window);
+  add({.cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}}, TinyRun{.has_dropout = true, .window = 5});
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}},
+      TinyRun{.window = 4, .is_masked = true});
+  add({.cp = 4, .micro_batch = 2, .recompute = selective, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, window);
   // Sharded states and parameters.
   add({.cp = 2, .micro_batch = 4, .data_parallel = zero1(), .cp_comm_type = {"p2p"}}, all);
   add({.dp = 4, .cp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = zero1(), .cp_comm_type = {"a2a"}}, tied);

@@ -19,6 +19,8 @@ bool has_llamas_parts(const ModelConfig& c) {
          !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0;
 }
 
+bool has_window(const ModelConfig& c) { return !c.window_size.empty() && c.window_size[0] >= 0; }
+
 // The number of layers without experts in front, or -1 when the others do not all have them.
 int64_t dense_layers_in_front(const ModelConfig& c) {
   int64_t dense = 0;
@@ -48,7 +50,7 @@ bool scales_softmax_only(const ModelConfig& c) {
 bool has_deepseeks_parts(const ModelConfig& c) {
   return c.multi_latent_attention && c.qk_layernorm && c.has_experts() && c.normalization == Normalization::kRmsNorm &&
          c.swiglu && !c.has_linear_bias() && dense_layers_in_front(c) >= 0 &&
-         c.shared_expert_size() % c.expert_ffn_size() == 0 && !scales_softmax_only(c);
+         c.shared_expert_size() % c.expert_ffn_size() == 0 && !scales_softmax_only(c) && !has_window(c);
 }
 
 bool is_deepseek_v2(const ModelConfig& c) {
@@ -69,12 +71,12 @@ bool is_gpt2(const ModelConfig& c) {
          c.activation() == ops::ActivationKind::kGeluTanh && c.has_linear_bias() &&
          c.num_kv_heads() == c.num_attention_heads &&
          (!c.kv_channels || *c.kv_channels * c.num_attention_heads == c.hidden_size) && !c.has_experts() &&
-         !c.multi_latent_attention && !c.qk_layernorm && c.num_prediction_modules() == 0;
+         !c.multi_latent_attention && !c.qk_layernorm && c.num_prediction_modules() == 0 && !has_window(c);
 }
 
 std::string expected_family(const ModelConfig& c) {
   const bool is_dense_llama = has_llamas_parts(c) && !c.has_experts();
-  if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) return "llama";
+  if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) return has_window(c) ? "mistral" : "llama";
   if (is_dense_llama && c.add_qkv_bias && !c.qk_layernorm) return "qwen2";
   if (is_dense_llama && !c.add_qkv_bias && c.qk_layernorm) return "qwen3";
   if (is_mixtral(c)) return "mixtral";
@@ -195,6 +197,9 @@ const std::vector<Change>& changes() {
         c.moe_aux_loss_coeff = 0.01;
       },
       [](ModelConfig& c, std::mt19937&) { c.moe_expert_capacity_factor = 1.5, c.moe_z_loss_coeff = 0.001; },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.window_size = r() % 3 == 0 ? std::vector<int64_t>{-1, 0} : std::vector<int64_t>{pick(r, {2, 7}), 0};
+      },
       [](ModelConfig& c, std::mt19937&) { c.q_lora_rank = 10; },
       [](ModelConfig& c, std::mt19937&) { c.rope_type = RopeType::kRope; },
       [](ModelConfig& c, std::mt19937&) { c.rotary_scaling_factor = 40; },
@@ -204,11 +209,12 @@ const std::vector<Change>& changes() {
 }
 
 TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
-  ModelConfig qwen2 = tiny_config(), qwen3 = qwen2;
+  ModelConfig qwen2 = tiny_config(), qwen3 = qwen2, mistral = qwen2;
+  mistral.window_size = {3, 0};
   qwen2.add_qkv_bias = true;
   qwen3.qk_layernorm = true;
   const std::vector<ModelConfig> starts = {
-      tiny_config(), qwen2, qwen3, small_mixtral(), small_deepseek(false), small_deepseek(true), small_gpt2()};
+      tiny_config(), mistral, qwen2, qwen3, small_mixtral(), small_deepseek(false), small_deepseek(true), small_gpt2()};
   std::mt19937 random(20);
   std::map<std::string, int> found;
   for (int round = 0; round < 1000; ++round) {

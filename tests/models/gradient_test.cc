@@ -50,6 +50,11 @@ std::vector<Case> cases() {
   // The weights' six gradients are what is left of terms that cancel (those of a softmax add up to zero), each rounded
   // twice more, by the norm and by the rotation: 10 % of the largest is seen on both kernels.
   list.back().bf16_tolerance = 0.15;
+  add("sliding_window", false, [](ModelConfig& c) {
+    c.window_size = {2, 0};
+    c.attention_dropout = 0.125;
+  });
+  add("sliding_window_documents", true, [](ModelConfig& c) { c.window_size = {1, 0}; });
   add("experts", true, [](ModelConfig& c) {
     c.num_experts = 5;
     c.moe_ffn_hidden_size = 12;

@@ -60,6 +60,24 @@ json qwen3_v4() {
     "use_cache": true})");
 }
 
+// The window of 64 tokens in the layers from `first` on.
+json with_upper_window(json config, int64_t first) {
+  config["use_sliding_window"] = true;
+  config["sliding_window"] = 64;
+  config["max_window_layers"] = first;
+  return config;
+}
+
+// As mistralai/Mistral-7B-v0.1 has it.
+json mistral_v4() {
+  return json::parse(R"({
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096,
+    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+    "sliding_window": 4096, "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2,
+    "initializer_range": 0.02, "torch_dtype": "bfloat16", "use_cache": true})");
+}
+
 class HfConfig : public testing::Test {
  protected:
   HfModel read(const json& config) {
@@ -129,6 +147,37 @@ TEST_F(HfConfig, Qwen3HasNormsOfHeadsAndAHeadDimOfItsOwn) {
   EXPECT_FALSE(even.kv_channels.has_value());
 }
 
+TEST_F(HfConfig, MistralHasAWindow) {
+  json published = mistral_v4();
+  const HfModel mistral = read(published);
+  EXPECT_EQ(mistral.family->name, "mistral");
+  EXPECT_EQ(mistral.config.window_size, (std::vector<int64_t>{4095, 0}));
+  EXPECT_EQ(mistral.config.attention_window(), 4096);
+  EXPECT_EQ(family_for(mistral.config).name, "mistral");
+  published.erase("sliding_window");  // the class takes 4096
+  EXPECT_EQ(as_text(read(published).config), as_text(mistral.config));
+  published["sliding_window"] = nullptr;  // from version 0.2 of the model on
+  const ModelConfig without = read(published).config;
+  EXPECT_EQ(without.attention_window(), 0);
+  EXPECT_EQ(family_for(without).name, "llama");
+}
+
+TEST_F(HfConfig, QwenHasAWindowInAllLayersOrInNone) {
+  for (const json& original : {qwen_v4(), qwen3_v4()}) {
+    EXPECT_EQ(read(with_upper_window(original, 28)).config.attention_window(), 0);
+    EXPECT_EQ(read(with_upper_window(original, 0)).config.attention_window(), 64);
+    json typed = with_upper_window(original, 28);  // the types win
+    typed["layer_types"] = std::vector<std::string>(28, "sliding_attention");
+    EXPECT_EQ(read(typed).config.attention_window(), 64);
+    typed["use_sliding_window"] = false;
+    EXPECT_NE(refusal(typed).find("use_sliding_window is false"), std::string::npos);
+    const HfModel windowed = read(with_upper_window(original, 0));
+    const json written = windowed.family->to_hf(windowed.config, at::kBFloat16);
+    EXPECT_EQ(written.at("max_window_layers"), 0);
+    EXPECT_EQ(as_text(read(written).config), as_text(windowed.config));
+  }
+}
+
 TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
   json config = llama_v4();
   for (const char* key : {"rope_theta", "tie_word_embeddings", "num_key_value_heads", "rms_norm_eps", "eos_token_id"})
@@ -146,7 +195,7 @@ TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
 }
 
 TEST_F(HfConfig, WhatIsWrittenReadsBackTheSame) {
-  for (const json& original : {llama_v4(), qwen_v4(), qwen3_v4()}) {
+  for (const json& original : {llama_v4(), mistral_v4(), qwen_v4(), qwen3_v4()}) {
     const HfModel model = read(original);
     const json written = model.family->to_hf(model.config, at::kBFloat16);
     EXPECT_EQ(as_text(read(written).config), as_text(model.config));
@@ -169,7 +218,10 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
       {llama_v4(), "attention_bias", true, "attention_bias is true"},
       {llama_v4(), "mlp_bias", true, "mlp_bias is true"},
       {qwen3_v4(), "attention_bias", true, "attention_bias is true"},
-      {qwen3_v4(), "use_sliding_window", true, "use_sliding_window is true"},
+      {with_upper_window(qwen3_v4(), 8), "use_sliding_window", true, "for 20 of 28 layers"},
+      {with_upper_window(qwen_v4(), 27), "use_sliding_window", true, "for 1 of 28 layers"},
+      {with_upper_window(qwen_v4(), 0), "sliding_window", 0, "at least 1"},
+      {llama_v4(), "layer_types", {"sliding_attention"}, "sliding_attention"},
       {llama_v4(), "hidden_act", "gelu", "hidden_act is \"gelu\""},
       {llama_v4(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "'yarn'"},
       {llama_v4(), "rope_scaling", {{"type", "linear"}, {"factor", 4}}, "'linear'"},
@@ -183,7 +235,6 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
       {llama_v4(), "hidden_size", nullptr, "hidden_size"},
       {llama_v4(), "num_key_value_heads", 0, "at least 1"},
       {llama_v4(), "num_key_value_heads", 5, "num_query_groups 5 does not divide"},
-      {qwen_v4(), "use_sliding_window", true, "use_sliding_window is true"},
       {qwen_v4(), "layer_types", {"full_attention", "sliding_attention"}, "sliding_attention"},
   };
   for (const Case& tested : cases) {

@@ -140,6 +140,16 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
          c.mtp_num_layers = 1;
        },
        "mtp_num_layers needs positions without a table"},
+      {[](ModelConfig& c) { c.window_size = {5}; }, "window_size is 5, expected two numbers"},
+      {[](ModelConfig& c) {
+         c.window_size = {5, 2};
+       },
+       "window_size is 5,2, and is_causal lets no token see those behind it"},
+      {[](ModelConfig& c) {
+         c.window_size = {5, 0};
+         c.is_causal = false;
+       },
+       "window_size is 5,0 with is_causal false"},
       {[](ModelConfig& c) {
          c.num_experts = 4;
          c.add_bias_linear = true;

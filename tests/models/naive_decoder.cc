@@ -66,6 +66,9 @@ class NaiveDecoder {
     angles_ = compute_rotary_angles(input.position_ids, frequencies, table_.scalar_type());
     const int64_t b = input.tokens.size(0), s = input.tokens.size(1);
     allowed_ = at::ones({s, s}, at::kBool).tril().unsqueeze(0).expand({b, s, s});
+    if (const int64_t window = config.attention_window(); window > 0) {
+      allowed_ = allowed_.logical_and(at::ones({s, s}, at::kBool).triu(1 - window));
+    }
     if (input.documents.defined()) {
       allowed_ = allowed_.logical_and(input.documents.unsqueeze(2) == input.documents.unsqueeze(1));
     }

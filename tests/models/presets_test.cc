@@ -48,6 +48,7 @@ const Expected kExpected[] = {
     {"llama3.2_1B", 1'235'814'400, 8.22},
     {"llama3.2_3B", 3'212'749'824, 21.39},
     {"llama3.3_70B", 70'553'706'496, 433.1},
+    {"mistral_7B_v0.1", 7'241'732'096, 0},
     {"qwen2.5_0.5B", 494'032'768, 3.49},
     {"qwen2.5_1.5B", 1'543'714'304, 10.32},
     {"qwen2.5_3B", 3'085'938'688, 20.33},
@@ -99,7 +100,7 @@ std::string family_of(const std::string& preset) {
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
-  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3"}) {
+  for (const char* family : {"mistral", "mixtral", "deepseek_v2", "deepseek_v3"}) {
     if (preset.starts_with(family)) return family;
   }
   if (preset.starts_with("qwen")) return preset.starts_with("qwen3") ? "qwen3" : "qwen2";

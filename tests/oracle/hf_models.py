@@ -15,6 +15,7 @@ from transformers import (
     DeepseekV3Config,
     GPT2Config,
     LlamaConfig,
+    MistralConfig,
     MixtralConfig,
     Qwen2Config,
     Qwen3Config,
@@ -85,6 +86,11 @@ CONFIGS = {
     "qwen3": lambda: Qwen3Config(**COMMON, head_dim=24, rope_theta=1000000.0, tie_word_embeddings=False),
     "qwen3_tied": lambda: Qwen3Config(
         **{**COMMON, "num_key_value_heads": 4}, head_dim=20, rope_theta=10000.0, tie_word_embeddings=True
+    ),
+    # Windows shorter than the samples.
+    "mistral": lambda: MistralConfig(**COMMON, sliding_window=7, rope_theta=10000.0, tie_word_embeddings=False),
+    "qwen_window": lambda: Qwen2Config(
+        **COMMON, use_sliding_window=True, sliding_window=5, max_window_layers=0, tie_word_embeddings=False
     ),
     "mixtral": lambda: MixtralConfig(
         **COMMON, num_local_experts=6, num_experts_per_tok=2, rope_theta=1000000.0, tie_word_embeddings=False

@@ -48,7 +48,9 @@ SizesJson small_deepseek(const char* version) {
 }
 
 std::vector<SizesJson> small_configs() {
-  SizesJson qwen = small_llama(), qwen3 = small_llama(), mixtral = small_llama();
+  SizesJson mistral = small_llama(), qwen = small_llama(), qwen3 = small_llama(), mixtral = small_llama();
+  mistral["model_type"] = "mistral";
+  mistral["sliding_window"] = 32;
   qwen["model_type"] = "qwen2";
   qwen3["model_type"] = "qwen3";
   mixtral["model_type"] = "mixtral";
@@ -58,7 +60,8 @@ std::vector<SizesJson> small_configs() {
     "model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_inner": 96, "n_layer": 2, "n_positions": 128, "vocab_size": 131,
     "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1,
     "layer_norm_epsilon": 1e-05, "bos_token_id": 130, "eos_token_id": 130, "initializer_range": 0.02})");
-  return {small_llama(), qwen, qwen3, mixtral, small_deepseek("deepseek_v2"), small_deepseek("deepseek_v3"), gpt2};
+  return {small_llama(), mistral, qwen, qwen3, mixtral, small_deepseek("deepseek_v2"), small_deepseek("deepseek_v3"),
+          gpt2};
 }
 
 // What a number may be damaged to: the edges of the types and of the bounds, powers of two in between, fractions.

@@ -124,6 +124,15 @@ TEST(ToyConfig, WithoutAWorldSizeDataParallelismIsTakenToBeThere) {
   EXPECT_EQ(toy.layout().train.micro_batch_size, 2);
 }
 
+TEST(ToyConfig, AWindowStaysAWindow) {
+  const Toy toy = make_toy("mistral_7B_v0.1.yaml", {"--context_parallel_size=2", "--dry_run_world_size=2"});
+  for (const Config* config : {&toy.layout(), &toy.one_rank()}) {
+    EXPECT_EQ(config->model.attention_window(), 3);
+    EXPECT_LT(3, *config->train.seq_length / 2);  // some keys lie before it, also on one of two ranks
+  }
+  EXPECT_EQ(family_for(toy.layout().model).name, "mistral");
+}
+
 TEST(ToyConfig, AWorldOfOneStaysOne) {
   const Toy toy = make_toy("demo.yaml", {"--dry_run_world_size=1"});
   EXPECT_EQ(toy.world.world_size, 1);
