@@ -1,4 +1,4 @@
-// The parts of Hugging Face's config.json that the families share, all of them or the Llama-like decoders alone, as
+// The parts of Hugging Face's config.json that families share: all of them, or only the Llama-like decoders; as
 // transformers 4 and 5 write it.
 #pragma once
 
@@ -36,8 +36,8 @@ void write_hf_upper_window(const ModelConfig& config, nlohmann::json& json);
 // The same keys, in version 4's form, which version 5 reads too. UserError for what such a file cannot say.
 nlohmann::json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype);
 
-// Of every family: vocab_size, tie_word_embeddings, initializer_range, special tokens. UserError also for quantised
-// weights.
+// What every family has: vocab_size, tie_word_embeddings, initializer_range, special tokens. UserError also for
+// quantised weights.
 struct HfCommonDefaults {
   bool is_tied = true;
 };
