@@ -164,7 +164,7 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
          c.num_experts = 4;
          c.moe_router_topk = 1;
        },
-       "gives it the weight 1 always"},
+       "always gives it the weight 1"},
       {[](ModelConfig& c) {
          c.num_experts = 4;
          c.moe_router_enable_expert_bias = true;

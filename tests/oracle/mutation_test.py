@@ -98,7 +98,7 @@ CONFIG_CHANGES = [
     ("llama", "norm epsilon", set_config(rms_norm_eps=1e-5)),
     ("mistral", "no window", set_config(sliding_window=None)),
     ("mistral", "a window of one token less", set_config(sliding_window=6)),
-    ("qwen_window", "no window", set_config(use_sliding_window=False)),
+    ("qwen_window", "no window", set_config(use_sliding_window=False, layer_types=None)),
     ("qwen", "rope base", set_config(rope_theta=10000.0)),
     ("qwen", "norm epsilon", set_config(rms_norm_eps=1e-6)),
     ("qwen3", "norm epsilon", set_config(rms_norm_eps=1e-6)),

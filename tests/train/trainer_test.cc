@@ -81,7 +81,10 @@ Ran train(const Words& more, const Groups& groups = Groups::single(), StopReques
   sinks.push_back(std::move(recorded));
   ran.reason = trainer.run(std::move(sinks));
   ran.iteration = trainer.iteration();
-  for (const Parameter* param : trainer.model().parameters()) ran.weights.push_back(param->data().clone());
+  for (const Parameter* param : trainer.model().parameters()) {
+    const bool is_there = param->data().storage().nbytes() > 0;  // FSDP gives memory back
+    if (is_there) ran.weights.push_back(param->data().clone());
+  }
   return ran;
 }
 
