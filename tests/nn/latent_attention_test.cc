@@ -281,8 +281,8 @@ TEST(LatentAttention, RecomputationGivesTheSameBitsAndKeepsWhatIsMeasured) {
           expect_latent_near(outcome, expected, 1e-300, what);  // to the bit
           EXPECT_EQ(run.num_attentions, variant.num_attentions) << what;
           EXPECT_EQ(run.num_restored, keeps_input ? 0 : 1) << what;
-          // The allocator rounds sizes up, and small numbers lie outside the layer.
-          EXPECT_NEAR(static_cast<double>(run.kept_bytes), static_cast<double>(run.kept_bytes_on_meta), 256) << what;
+          // The allocator makes each of a dozen tensors up to 32 bytes larger, as its free blocks happen to lie.
+          EXPECT_NEAR(static_cast<double>(run.kept_bytes), static_cast<double>(run.kept_bytes_on_meta), 400) << what;
           if (variant.core || variant.up) {
             EXPECT_LT(run.kept_bytes, plain.kept_bytes) << what;
           }
