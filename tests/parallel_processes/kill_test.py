@@ -119,7 +119,10 @@ def undisturbed(program, data, tmp_path_factory):
 
 
 def while_starting(run, rng, is_running):
-    time.sleep(rng.uniform(0, 1.5))
+    """Until the first step at the latest: on a quick machine a whole run fits into the time that a start may take."""
+    before, end = run.lines(), time.monotonic() + rng.uniform(0, 1.5)
+    while is_running() and run.lines() == before and time.monotonic() < end:
+        time.sleep(0.002)
 
 
 def while_stepping(run, rng, is_running):
@@ -264,7 +267,10 @@ def kill_under_torchrun(run, rng, count):
             MOMENTS[moment](run, rng, lambda: all(Path(f"/proc/{process}/exe").exists() for process in found.values()))
             kills.append(Kill(victim, moment, run.newest(), run.lines(), "restart"))
             since = time.monotonic()
-            os.kill(found[victim], 9)
+            try:
+                os.kill(found[victim], 9)
+            except ProcessLookupError:
+                pytest.fail(f"rank {victim} had ended before\n{describe(kills)}\n{log.read_text()[-8000:]}")
         code = agent.wait(timeout=240)
         assert code == 0, f"{describe(kills)}\n{log.read_text()[-8000:]}"
         kills[-1].seconds = float("nan")  # it ran to its end
