@@ -53,7 +53,10 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   for (const auto& [name, value] : resolved->exports) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   const RuntimeOptions& runtime = resolved->config.runtime;
   count_cpu_memory();
-  set_num_threads(runtime.threads, launch.local_world_size);
+  const int threads = set_num_threads(runtime.threads, launch.local_world_size);
+  if (const auto note = choose_thread_waiting(processor_share(threads, launch.local_world_size))) {
+    context.log.note("{}", *note);
+  }
   enable_amx();
   if (runtime.device.deterministic_mode) set_deterministic(true);
   const at::Device device = select_device(runtime.device.device, launch.local_rank);

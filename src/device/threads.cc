@@ -3,12 +3,17 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <future>
+#include <mutex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -92,6 +97,54 @@ int set_num_threads(const ThreadOptions& options, int ranks_on_this_machine) {
       options.num_threads ? narrow<int>(*options.num_threads) : default_num_threads(ranks_on_this_machine);
   at::set_num_threads(count);
   return count;
+}
+
+bool ProcessorShare::has_processor_for_each() const {
+  const double available = quota > 0 ? std::min<double>(processors, quota) : processors;
+  // Half a thread of others, such as a shell's or a monitor's, is not worth a change.
+  return threads <= 1 || threads * ranks <= available - others_load + 0.5;
+}
+
+ProcessorShare processor_share(int threads, int ranks_on_this_machine) {
+  ProcessorShare share{.threads = threads, .ranks = ranks_on_this_machine};
+  share.processors = omp_get_num_procs();
+  share.quota = cpu_quota().value_or(0);
+  // "0.84 0.51 0.33 3/712 4242": what ran in the last minute may have been a run of ours that has ended, so it counts
+  // only as far as so much wants to run now.
+  std::istringstream file(try_read_facts("/proc/loadavg").value_or(""));
+  double load = 0, skipped = 0;
+  int running = 0;
+  if (file >> load >> skipped >> skipped >> running) {
+    share.others_load = std::min<double>(load, std::max(0, running - ranks_on_this_machine));
+  }
+  return share;
+}
+
+void let_waiting_threads_sleep() {
+  // A team belongs to the thread that began it, and is managed for as long as that lives.
+  static std::once_flag once;
+  std::call_once(once, [] {
+    std::promise<void> done;
+    std::thread([&done] {
+      std::atomic<int> started = 0;
+#pragma omp parallel num_threads(omp_get_num_procs() + 1)
+      ++started;
+      done.set_value();
+      while (true) ::pause();
+    }).detach();
+    done.get_future().wait();
+  });
+}
+
+std::optional<std::string> choose_thread_waiting(const ProcessorShare& share) {
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return std::nullopt;
+  if (share.has_processor_for_each()) return std::nullopt;
+  let_waiting_threads_sleep();
+  std::string why = fmt::format("{} threads on {} processor{}", share.threads * share.ranks, share.processors,
+                                share.processors == 1 ? "" : "s");
+  if (share.quota > 0) why += fmt::format(", of which this container may use {:.3g}", share.quota);
+  if (share.others_load >= 0.5) why += fmt::format(", which others keep busy (load {:.3g})", share.others_load);
+  return fmt::format("threads that wait sleep instead of spin: {}; OMP_WAIT_POLICY=active lets them spin", why);
 }
 
 SingleThreadedScope::SingleThreadedScope() : previous_(at::get_num_threads()) { at::set_num_threads(1); }

@@ -89,7 +89,7 @@ Findings check_processor(const CpuFacts& cpu, const CpuFeatures& features, int u
   if (!use.uses_gpu && usable_cores < use.local_world_size) {
     all.add(FindingLevel::kWarning, "cores of the ranks",
             fmt::format("{} on {}", plural(use.local_world_size, "rank"), plural(usable_cores, "core")),
-            "start at most one rank a core, or set OMP_WAIT_POLICY=passive");
+            "start at most one rank a core");
   }
   if (std::find(cpu.governors.begin(), cpu.governors.end(), "powersave") != cpu.governors.end()) {
     all.add(FindingLevel::kNote, "clock", "the frequency governor is 'powersave'",

@@ -4,9 +4,13 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <omp.h>
 #include <sched.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <iostream>
 #include <thread>
 
 #include "core/error.h"
@@ -97,6 +101,50 @@ TEST(Threads, OptionWinsOverEnvironment) {
     EXPECT_EQ(default_num_threads(1), usable_cores());
   }
   at::set_num_threads(before);
+}
+
+TEST(Threads, WaitingThreadsMaySpinWhereEachHasAProcessor) {
+  EXPECT_TRUE((ProcessorShare{.threads = 8, .processors = 8}.has_processor_for_each()));
+  EXPECT_TRUE((ProcessorShare{.threads = 4, .ranks = 2, .processors = 8, .quota = 8}.has_processor_for_each()));
+  EXPECT_TRUE((ProcessorShare{.threads = 8, .processors = 8, .others_load = 0.4}.has_processor_for_each()));
+  EXPECT_TRUE((ProcessorShare{.threads = 1, .ranks = 8, .processors = 2}.has_processor_for_each()));  // nobody waits
+  EXPECT_FALSE((ProcessorShare{.threads = 8, .ranks = 2, .processors = 8}.has_processor_for_each()));
+  EXPECT_FALSE((ProcessorShare{.threads = 8, .processors = 8, .quota = 2.5}.has_processor_for_each()));
+  EXPECT_FALSE((ProcessorShare{.threads = 8, .processors = 8, .others_load = 3}.has_processor_for_each()));
+}
+
+TEST(Threads, APersonsWaitPolicyStands) {
+  const ProcessorShare crowded{.threads = 8, .processors = 2};
+  const EnvironmentScope policy("OMP_WAIT_POLICY", "active");
+  EXPECT_EQ(choose_thread_waiting(crowded), std::nullopt);
+}
+
+// Processor time of all threads, in seconds, while all but one of them wait at barriers for 0.2 s in all.
+double time_of_waiting_threads() {
+  const std::clock_t before = std::clock();
+#pragma omp parallel num_threads(omp_get_num_procs())
+  for (int round = 0; round < 200; ++round) {
+#pragma omp single
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+}
+
+// libgomp reads the environment when it is loaded, so this needs a process of its own.
+TEST(Threads, WaitingThreadsSleepOnceTheyAreTold) {
+  if (omp_get_num_procs() < 2) GTEST_SKIP() << "there is one processor";
+  const EnvironmentScope policy("OMP_WAIT_POLICY", nullptr), spins("GOMP_SPINCOUNT", nullptr);
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const auto note = choose_thread_waiting({.threads = 2, .processors = 1, .others_load = 1});
+        std::cerr << note.value_or("nothing") << "\n";
+        // Spinning takes 0.2 s of each processor but one, and far more than sleeping on a busy machine, too.
+        const double busy_s = time_of_waiting_threads();
+        std::cerr << busy_s << " s\n";
+        std::_Exit(busy_s < 0.1 * (omp_get_num_procs() - 1) ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "2 threads on 1 processor, which others keep busy \\(load 1\\)");
 }
 
 TEST(Threads, SingleThreadedScopeReachesNewThreads) {
