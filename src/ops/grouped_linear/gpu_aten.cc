@@ -1,7 +1,8 @@
 // The experts' products through ATen's grouped GEMM, which is what GPUs run in bf16. Nothing here waits for the device.
 // Not yet run on a GPU: tests run it on the CPU, where ATen composes it.
 //
-// The weight gradient stays with the reference: ATen's grouped product would round it to bf16 before it is summed.
+// The weight gradient is our kernel's, or the reference's: ATen's grouped product would round it to bf16 before it is
+// summed.
 #include <ATen/ATen.h>
 
 #include "ops/grouped_linear/grouped_linear.h"

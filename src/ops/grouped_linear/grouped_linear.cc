@@ -1,7 +1,13 @@
 #include "ops/grouped_linear/grouped_linear.h"
 
+#include <ATen/ATen.h>
+
 #include "core/error.h"
 #include "ops/arguments.h"
+#ifdef MEGALITH_GPU_KERNELS
+#include "ops/gpu/on_stream_of.h"
+#include "ops/grouped_linear/kernel.h"
+#endif
 
 namespace megalith::ops {
 namespace {
@@ -57,12 +63,72 @@ at::Tensor check_product(const char* op, const Argument& rows, const at::Tensor&
   return experts;
 }
 
+#ifdef MEGALITH_GPU_KERNELS
+
+at::Tensor offsets_beside(const at::Tensor& rows, const at::Tensor& offsets) {
+  return offsets.to(rows.device(), at::kLong, /*non_blocking=*/true);
+}
+
+at::Tensor multiply_on_gpu(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets, bool w_is_transposed) {
+  const int64_t n = w.size(w_is_transposed ? 1 : 2);
+  at::Tensor y = at::empty({x.size(0), n}, x.options());
+  const at::Tensor rows = offsets_beside(x, offsets);
+  gpu::on_stream_of<&gpu::grouped_product, gpu::GroupedProduct>({.dtype = to_dtype(x.scalar_type()),
+                                                                 .experts = w.size(0),
+                                                                 .rows = x.size(0),
+                                                                 .n = n,
+                                                                 .k = x.size(1),
+                                                                 .offsets = rows.const_data_ptr<int64_t>(),
+                                                                 .x = x.const_data_ptr(),
+                                                                 .x_stride = x.stride(0),
+                                                                 .w = w.const_data_ptr(),
+                                                                 .w_is_transposed = w_is_transposed,
+                                                                 .y = y.mutable_data_ptr()},
+                                                                x);
+  return y;
+}
+
+at::Tensor grouped_linear_on_gpu(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
+  if (takes_grouped_product(x, w)) return kGroupedLinearGpuAten.forward(x, w, offsets);
+  return multiply_on_gpu(x, w, offsets, /*w_is_transposed=*/true);
+}
+
+at::Tensor grouped_dgrad_on_gpu(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& offsets) {
+  if (takes_grouped_product(dy, w)) return kGroupedLinearGpuAten.dgrad(dy, w, offsets);
+  return multiply_on_gpu(dy, w, offsets, /*w_is_transposed=*/false);
+}
+
+void grouped_wgrad_on_gpu(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets,
+                          bool accumulate) {
+  const at::Tensor rows = offsets_beside(x, offsets);
+  gpu::on_stream_of<&gpu::grouped_gradient, gpu::GroupedGradient>({.dtype = to_dtype(x.scalar_type()),
+                                                                   .experts = dw.size(0),
+                                                                   .o = dw.size(1),
+                                                                   .h = dw.size(2),
+                                                                   .offsets = rows.const_data_ptr<int64_t>(),
+                                                                   .dy = dy.const_data_ptr(),
+                                                                   .dy_stride = dy.stride(0),
+                                                                   .x = x.const_data_ptr(),
+                                                                   .x_stride = x.stride(0),
+                                                                   .dw = dw.mutable_data_ptr(),
+                                                                   .accumulate = accumulate},
+                                                                  x);
+}
+
+constexpr GroupedLinearTable kGroupedLinearGpu{
+    .forward = grouped_linear_on_gpu, .dgrad = grouped_dgrad_on_gpu, .wgrad_ = grouped_wgrad_on_gpu};
+
+#endif
+
 }  // namespace
 
 constexpr Operator<GroupedLinearTable> kGroupedLinear{.name = "grouped_linear",
                                                       .reference = &kGroupedLinearReference,
                                                       .cpu = &kGroupedLinearCpu,
                                                       .meta = &kGroupedLinearMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                                      .gpu = &kGroupedLinearGpu,
+#endif
                                                       .gpu_aten = &kGroupedLinearGpuAten};
 
 at::Tensor grouped_linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets,

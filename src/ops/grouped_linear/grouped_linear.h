@@ -10,7 +10,8 @@
 // throws   UserError when shapes, dtypes or offsets do not fit (offsets are read only on the CPU)
 //
 // On the CPU, results repeat to the bit for any number of threads. On GPUs, forward and dgrad of bf16 go through ATen's
-// grouped product and everything else expert by expert; neither has been run on a GPU so far.
+// grouped product where its widths allow, everything else through our kernels; nothing waits for the device, unless
+// offsets lie in pageable memory of the CPU. None of it has been run on a GPU so far.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SUM, ROW, RMS, LAYER = "gpu/block_sum.h", "gpu/row.h", "rms_norm/gpu.cu", "layer_norm/gpu.cu"
+TILE, FRAGMENT, EXPERTS = "gpu/tile_product.h", "gpu/matrix_fragment.h", "grouped_linear/gpu.cu"
 WRONG = r"is .* instead of|Value of: results"  # what the tests say of a number
 RACE = "ThreadSanitizer: data race"
 OVERFLOW = "AddressSanitizer: heap-buffer-overflow"
@@ -110,6 +111,44 @@ MISTAKES = [
     Mistake("rms_norm: the weight's gradient overwrites", ROW,
             "mine_[slot * Kind::kWidth + i] += value;",
             "mine_[slot * Kind::kWidth + i] = value + (SEEDED ? W(0) : mine_[slot * Kind::kWidth + i]);", WRONG),
+    # Products of tiles, and the experts'.
+    Mistake("tile product: no barrier before a piece is multiplied", TILE,
+            "of_b.put(right);\n    __syncthreads();", "of_b.put(right);\n    if (!SEEDED) __syncthreads();", RACE),
+    Mistake("tile product: no barrier before the next piece takes the memory", TILE,
+            "__syncthreads();  // the next pieces", "if (!SEEDED) __syncthreads();  // the next pieces", RACE),
+    Mistake("tile product: fragments are read before all lanes have stored", TILE,
+            "__syncthreads();  // a fragment's", "if (!SEEDED) __syncthreads();  // a fragment's", RACE),
+    Mistake("tile product: the end of k is not looked at", TILE,
+            "of_a.fetch(a.data + first_row * a.stride + depth, a.stride, rows, k - depth, a.is_aligned);",
+            "of_a.fetch(a.data + first_row * a.stride + depth, a.stride, rows, SEEDED ? kTileDepth<T> : k - depth, a.is_aligned);",
+            OVERFLOW + "|" + WRONG),
+    Mistake("tile product: the last piece of k is lost", TILE,
+            "depth < k; depth += kTileDepth<T>", "depth < (SEEDED ? k - k % kTileDepth<T> : k); depth += kTileDepth<T>", WRONG),
+    Mistake("tile product: vectors although the rows do not begin at 16 bytes", TILE,
+            "are_aligned(data) && stride % kWidth == 0", "are_aligned(data) && (SEEDED || stride % kWidth == 0)",
+            "an access of 16 bytes at an address"),
+    Mistake("tile product: fragments where the shared array begins", TILE,
+            "(kFragmentAlignment - address % kFragmentAlignment) % kFragmentAlignment / sizeof(E)",
+            "(SEEDED ? 16 : (kFragmentAlignment - address % kFragmentAlignment) % kFragmentAlignment) / sizeof(E)",
+            "an access of 32 bytes at an address|" + OVERFLOW),
+    Mistake("tile product: rows beyond the matrix are written", TILE,
+            "if (row < rows && column < columns)", "if ((SEEDED || row < rows) && column < columns)", OVERFLOW + "|" + WRONG),
+    Mistake("fragment: rows are taken for columns", FRAGMENT,
+            "from[kRowsAreDepth ? k * stride + row : row * stride + k]",
+            "from[(SEEDED ? !kRowsAreDepth : kRowsAreDepth) ? k * stride + row : row * stride + k]", WRONG + "|" + OVERFLOW),
+    Mistake("fragment: sums of waves of 64 are stored as if of others", FRAGMENT,
+            "to[(lane() / kFragment * 4 + i) * kFragment + lane() % kFragment]",
+            "to[(SEEDED ? i * 4 + lane() / kFragment : lane() / kFragment * 4 + i) * kFragment + lane() % kFragment]", WRONG),
+    Mistake("experts: all add to the first one's gradient", EXPERTS,
+            "static_cast<Wide<T>*>(a.dw) + expert * a.o * a.h", "static_cast<Wide<T>*>(a.dw) + (SEEDED ? 0 : expert) * a.o * a.h",
+            RACE),
+    Mistake("experts: one without rows leaves what was there", EXPERTS,
+            "if (rows == 0 && a.accumulate) return;", "if (rows == 0 && (SEEDED || a.accumulate)) return;", WRONG),
+    Mistake("experts: the last tile of an expert is not counted", EXPERTS,
+            "const int64_t tiles = tiles_of<T>(last - first);", "const int64_t tiles = SEEDED ? (last - first) / kTile<T> : tiles_of<T>(last - first);",
+            WRONG),
+    Mistake("experts: no blocks for tiles that are parts", EXPERTS,
+            "(tiles_of<T>(a.rows) + a.experts + 1)", "(tiles_of<T>(a.rows) + (SEEDED ? 0 : a.experts + 1))", WRONG),
 ]
 
 
