@@ -7,6 +7,7 @@
 #include "ops/adamw/adamw.h"
 #include "ops/dropout/dropout.h"
 #include "ops/expert_activation/expert_activation.h"
+#include "ops/fp8_cast/fp8_cast.h"
 #include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
@@ -59,6 +60,7 @@ class OperatorCases {
   void add_swiglu();
   void add_gelu();
   void add_linear();
+  void add_fp8_cast();
   void add_experts();
   void add_embedding();
   void add_linear_cross_entropy();
@@ -261,6 +263,20 @@ void OperatorCases::add_linear() {
         return BenchInputs{x.wide_normal({o}), x.normal({t, o}, kWeightStd)};
       },
       [](const BenchInputs& in, Kernels kernels) { ops::bias_grad_(in[0], in[1], kernels); });
+}
+
+// Both layouts of an operand and its largest absolute value.
+void OperatorCases::add_fp8_cast() {
+  const int64_t t = t_, h = h_;
+  const BenchTensors& x = x_;
+  add(
+      "fp8_cast", "forward", {t, h}, 0, elements({t, h}) * (element_ + 2),
+      [=, &x] {
+        return BenchInputs{x.normal({t, h}), x.full({}, 16), x.full({}, 0)};
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::fp8_cast(in[0], in[1], at::kFloat8_e4m3fn, /*with_transposed=*/true, in[2], kernels);
+      });
 }
 
 // Each token goes to 2 of 8 experts, which have the model's ffn.
@@ -468,6 +484,7 @@ std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTen
   all.add_swiglu();
   all.add_gelu();
   all.add_linear();
+  all.add_fp8_cast();
   all.add_experts();
   all.add_embedding();
   all.add_linear_cross_entropy();

@@ -5,6 +5,7 @@
 #include "ops/attention/attention.h"
 #include "ops/dropout/dropout.h"
 #include "ops/expert_activation/expert_activation.h"
+#include "ops/fp8_cast/fp8_cast.h"
 #include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
@@ -58,6 +59,7 @@ std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels) {
          member("linear_wgrad_", &LinearTable::wgrad_), member("bias_grad_", &LinearTable::bias_grad_),
          member("embedding_forward", &LinearTable::embedding_forward),
          member("embedding_wgrad_", &LinearTable::embedding_wgrad_));
+  on.add(kFp8Cast, member("fp8_cast", &Fp8CastTable::cast));
   on.add(kRotary, member("rotary", &RotaryTable::forward), member("rotary_backward", &RotaryTable::backward));
   on.add(kAttention, member("attention_forward", &AttentionTable::forward),
          member("attention_backward", &AttentionTable::backward));

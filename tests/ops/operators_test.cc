@@ -16,6 +16,7 @@
 #include "ops/attention/attention.h"
 #include "ops/dropout/dropout.h"
 #include "ops/expert_activation/expert_activation.h"
+#include "ops/fp8_cast/fp8_cast.h"
 #include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
@@ -232,6 +233,12 @@ Calls other_calls() {
           {"dropout",
            [](const Inputs& in, Kernels kernels) {
              return Results{dropout(in.random({3, 8}), in.integers({4, 0, 9}), 0, 0.5, 7, kernels)};
+           }},
+          {"fp8_cast",
+           [](const Inputs& in, Kernels kernels) {
+             const Tensor amax = in.wide({});
+             const Fp8Cast cast = fp8_cast(in.random({3, 8}), in.wide({}), at::kFloat8_e4m3fn, true, amax, kernels);
+             return Results{cast.values, cast.transposed, amax};
            }},
           {"sort_by_expert",
            [](const Inputs& in, Kernels kernels) {

@@ -1,0 +1,67 @@
+// What the kernels of fp8_cast are given, on any device. Free of torch's headers.
+//
+// Bytes that must move: every element of x is read, and a byte of it is written, or two with the transpose.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/capability.h"
+#include "ops/dtype.h"
+
+namespace megalith::ops {
+
+enum class EightBits { kE4m3fn, kE5m2, kE4m3fnuz, kE5m2fnuz };
+
+// What sets the formats apart. A number of exponent e and mantissa m is 2^(e - bias) (1 + m / 2^mantissa_bits), and
+// 2^(1 - bias) m / 2^mantissa_bits where e is 0.
+struct EightBitsLayout {
+  int mantissa_bits, bias;
+  float largest;
+  uint32_t nan;
+  bool is_fnuz;  // no infinities, no negative zero
+};
+constexpr EightBitsLayout layout_of(EightBits format) {
+  switch (format) {
+    case EightBits::kE4m3fn:
+      return {3, 7, 448, 0x7F, false};
+    case EightBits::kE5m2:
+      return {2, 15, 57344, 0x7F, false};
+    case EightBits::kE4m3fnuz:
+      return {3, 8, 240, 0x80, true};
+    case EightBits::kE5m2fnuz:
+      return {2, 16, 57344, 0x80, true};
+  }
+  return {};
+}
+
+// The scale of element (row, column) is scales[(row >> row_shift) * scales_of_row + (column >> column_shift)].
+struct Fp8CastCall {
+  Dtype dtype;
+  EightBits format;
+  int64_t rows, columns;
+  const void* x;
+  int64_t x_stride;
+  const void* scales;  // wide
+  int row_shift, column_shift;
+  int64_t scales_of_row;
+  uint8_t* values;
+  uint8_t* transposed;  // (columns, rows), or null
+  void* amax;           // wide, or null. On the CPU one for each task of rows, written; on a GPU one, raised
+  // On a GPU. Enough to keep any chip busy; each of them ends with one atomic operation.
+  unsigned most_blocks = 4096;
+};
+
+// What a block of all rows or columns is shifted by: no index has so many bits.
+inline constexpr int kNoBlocks = 62;
+
+namespace cpu {
+inline constexpr int64_t kFp8TaskRows = 64;
+MEGALITH_DECLARE_CPU_KERNEL(fp8_cast, (const Fp8CastCall& a));
+}  // namespace cpu
+
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void fp8_cast(const Fp8CastCall& a, void* stream);
+}  // namespace gpu
+
+}  // namespace megalith::ops
