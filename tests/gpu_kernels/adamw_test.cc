@@ -83,7 +83,7 @@ std::vector<Array> stepped(std::vector<AdamwArrays>& shards, const StepOfTest& s
                       .weight_decay = shards[i].weight_decay});
   }
   const auto float_scale = static_cast<float>(step.grad_scale);
-  Array scratch(Dtype::kFloat64, 3);
+  Array scratch(Dtype::kFloat64, gpu::kAdamwScratch);
   const bool is_made = step.is_made.value_or(true);
   gpu::adamw({.shards = pieces.data(),
               .num_shards = static_cast<int64_t>(pieces.size()),

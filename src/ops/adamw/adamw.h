@@ -6,13 +6,25 @@
 //
 // as torch.optim.AdamW computes it (decay first: w *= 1 - lr * weight_decay, then the step), in float32 whatever the
 // dtype of the states. Source: Loshchilov & Hutter 2017, arXiv:1711.05101.
+//
+// Beside a bf16 weight the master may be kept in less than 4 bytes:
+//   remainder  the 16 bits that the weight lacks: master = weight + remainder, both as their bits. The weight is the
+//              master's nearest bf16, as beside an fp32 master, and the results are the same to the bit. A master
+//              halfway between two bf16 numbers needs a 17th bit, which side it lies on: the sign of exp_avg_sq, which
+//              is never negative, has it (narrow_master.h).
+//   none       the weight is all there is
+// Moments in bf16, and weights without a master, are rounded to the nearest, or at random in proportion to what lies on
+// either side (stochastically), so that the expected value is exact. The random numbers are a function of the step, the
+// name of a tensor, and the element's place there, so it does not matter how tensors are divided into shards.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "ops/adamw/kernel.h"
 #include "ops/operator.h"
 
 namespace megalith::ops {
@@ -20,11 +32,13 @@ namespace megalith::ops {
 // One shard: 1-d tensors of one length (or any shape, contiguous, with the same number of elements).
 struct AdamwShard {
   at::Tensor model;  // bf16 | fp16 | fp32 | fp64: receives the rounded result; undefined when master is the model's own
-  at::Tensor master;               // fp32 (fp64 for fp64 models)
-  at::Tensor grad;                 // dtype of master
+  at::Tensor master;               // fp32 (fp64 for fp64 models); undefined: model, bf16, is the weight
+  at::Tensor grad;                 // dtype of master, else fp32
   at::Tensor exp_avg, exp_avg_sq;  // fp32 or bf16 (fp64 for fp64 models)
   double lr = 0;
   double weight_decay = 0;
+  at::Tensor remainder;           // int16, in the place of master
+  std::optional<DrawnRun> drawn;  // rounds at random what is kept in bf16
 };
 
 struct AdamwOptions {

@@ -5,6 +5,7 @@
 
 #include "ops/adamw/kernel.h"
 #include "ops/gpu/element.h"
+#include "ops/gpu/philox.h"
 #include "ops/gpu/vector.h"
 
 namespace megalith::ops::gpu {
@@ -13,31 +14,43 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kPieceElements = 1 << 14;  // of a block of threads
 
+// What is left of a master beside a bf16 weight, as types: kernels are named by them in tables and profiles.
+struct WholeMaster {};
+struct RemainderMaster {};
+struct NoMaster {};
+
+struct ShardEntry {
+  void *model, *master;
+  const void* grad;
+  void *exp_avg, *exp_avg_sq;
+  int64_t count, first_block;
+  double lr, weight_decay;
+};
+struct DrawnShardEntry : ShardEntry {
+  DrawnRun drawn;
+};
+
 // All that a launch may have as arguments is 4 KiB.
-constexpr int kMostShards = 50;
+template <bool kIsStochastic>
 struct ShardTable {
+  static constexpr int kMostShards = kIsStochastic ? 34 : 50;
   int num_shards;
   int64_t num_blocks;
   double beta1, beta2, eps;
   const bool* is_made;
   const double* scalars;
-  struct {
-    void *model, *master;
-    const void* grad;
-    void *exp_avg, *exp_avg_sq;
-    int64_t count, first_block;
-    double lr, weight_decay;
-  } shards[kMostShards];
+  std::conditional_t<kIsStochastic, DrawnShardEntry, ShardEntry> shards[kMostShards];
 };
-static_assert(sizeof(ShardTable) <= 4000);
+static_assert(sizeof(ShardTable<false>) <= 4000 && sizeof(ShardTable<true>) <= 4000);
 
-// scalars: the factor of the gradients, 1 - beta1^t, and the root of 1 - beta2^t.
+// scalars: the factor of the gradients, 1 - beta1^t, the root of 1 - beta2^t, and t.
 __global__ void make_scalars(AdamwStep a) {
   const double step = a.step != nullptr ? *a.step : a.host_step;
   a.scratch[0] =
       a.scale_is_double ? *static_cast<const double*>(a.grad_scale) : *static_cast<const float*>(a.grad_scale);
   a.scratch[1] = 1 - pow(a.beta1, step);
   a.scratch[2] = sqrt(1 - pow(a.beta2, step));
+  a.scratch[3] = step;
 }
 
 __device__ inline float add_product(float a, float b, float c) { return fmaf(a, b, c); }
@@ -49,38 +62,117 @@ struct Factors {
   W grad_scale, decay, new1, old2, new2, root2, eps, step_size;
 };
 
-template <typename Model, typename Moment>
+template <typename Model, typename Moment, typename Master>
 struct Pointers {
+  using Kept = std::conditional_t<std::is_same_v<Master, WholeMaster>, Wide<Moment>, int16_t>;
   Model* model;
-  Wide<Moment>* master;
+  Kept* master;
   const Wide<Moment>* grad;
   Moment *exp_avg, *exp_avg_sq;
 };
 
-// Elements [i, i + kCount).
-template <int kCount, typename Model, typename Moment>
-__device__ void update(const Pointers<Model, Moment>& p, const Factors<Wide<Moment>>& f, int64_t i) {
-  using W = Wide<Moment>;
-  auto masters = load_vector<kCount>(p.master + i);
-  const auto grads = load_vector<kCount>(p.grad + i);
-  auto averages = load_vector<kCount>(p.exp_avg + i), squares = load_vector<kCount>(p.exp_avg_sq + i);
-  Vector<Model, kCount> models;
+// The random bits of an element: 16 for the weight, 16 for exp_avg, 16 for exp_avg_sq.
+struct ElementDraws {
+  uint32_t first, second;
+
+  __device__ uint32_t model() const { return first & 0xFFFF; }
+  __device__ uint32_t exp_avg() const { return first >> 16; }
+  __device__ uint32_t exp_avg_sq() const { return second & 0xFFFF; }
+};
+
+__device__ inline int64_t drawn_element(const DrawnRun& run, int64_t i) {
+  if (i < run.columns) return run.first + i * run.column_stride;  // without a division
+  const int64_t row = i / run.columns;
+  return run.first + row * run.row_stride + (i - row * run.columns) * run.column_stride;
+}
+
+// Of the elements [i, i + kCount) of the shard: a block of Philox has the words of two neighbours.
+template <int kCount>
+__device__ void draw(const DrawnRun& run, uint64_t number, int64_t i, ElementDraws (&draws)[kCount]) {
+  PhiloxWords drawn;
+  int64_t block = -1;
   MEGALITH_UNROLL
   for (int c = 0; c < kCount; ++c) {
+    const int64_t element = drawn_element(run, i + c);
+    if (element / 2 != block) {
+      block = element / 2;
+      drawn = philox_words(run.key, static_cast<uint64_t>(block), number);
+    }
+    draws[c] =
+        element % 2 == 0 ? ElementDraws{drawn.words[0], drawn.words[1]} : ElementDraws{drawn.words[2], drawn.words[3]};
+  }
+}
+
+// To the nearest, or where that is asked for up or down at random: a magnitude goes up when 16 random bits and the 16
+// that are lost exceed what these hold.
+template <typename T, bool kIsStochastic>
+__device__ T narrowed(Wide<T> value, uint32_t random) {
+  if constexpr (kIsStochastic && std::is_same_v<T, BFloat16>) {
+    if (value != value) return {0x7FC0};
+    return {static_cast<uint16_t>((__float_as_uint(value) + random) >> 16)};
+  } else {
+    return Rounding<T>::of(value);
+  }
+}
+
+// A master from a weight and the bits that it lacks, and back (narrow_master.h). The sign of exp_avg_sq says of a tie
+// that it lies above the weight.
+__device__ inline float joined(BFloat16 weight, int16_t remainder, bool is_upper_tie) {
+  return __uint_as_float((uint32_t{weight.bits} << 16) + static_cast<uint32_t>(int32_t{remainder}) +
+                         (is_upper_tie ? 0x10000u : 0u));
+}
+__device__ inline int16_t remainder_of(float master, BFloat16 weight, bool& is_upper_tie) {
+  const uint32_t rest = master != master ? 0 : __float_as_uint(master) - (uint32_t{weight.bits} << 16);
+  is_upper_tie = rest == 0x8000;
+  return static_cast<int16_t>(static_cast<uint16_t>(rest));
+}
+
+// Elements [i, i + kCount) of what the pointers point to.
+template <int kCount, bool kIsStochastic, typename Model, typename Moment, typename Master>
+__device__ void update(const Pointers<Model, Moment, Master>& p, const Factors<Wide<Moment>>& f, int64_t i,
+                       const ElementDraws (&draws)[kCount]) {
+  using W = Wide<Moment>;
+  constexpr bool kIsWhole = std::is_same_v<Master, WholeMaster>, kIsRemainder = std::is_same_v<Master, RemainderMaster>;
+  Vector<typename Pointers<Model, Moment, Master>::Kept, kCount> masters;
+  Vector<Model, kCount> models;
+  if constexpr (kIsWhole || kIsRemainder) masters = load_vector<kCount>(p.master + i);
+  if constexpr (!kIsWhole) models = load_vector<kCount>(p.model + i);
+  const auto grads = load_vector<kCount>(p.grad + i);
+  auto averages = load_vector<kCount>(p.exp_avg + i), squares = load_vector<kCount>(p.exp_avg_sq + i);
+  MEGALITH_UNROLL
+  for (int c = 0; c < kCount; ++c) {
+    W square = widen(squares[c]), master;
+    if constexpr (kIsWhole) {
+      master = masters[c];
+    } else if constexpr (kIsRemainder) {
+      master = joined(models[c], masters[c], __float_as_uint(square) >> 31 != 0);
+      square = fabsf(square);
+    } else {
+      master = widen(models[c]);
+    }
     const W g = grads[c] * f.grad_scale;
     const W before = widen(averages[c]);
     const W m = add_product(g - before, f.new1, before);
-    const W v = add_product(widen(squares[c]), f.old2, g * g * f.new2);
-    const W w = add_product(f.step_size, m / (sqrt(v) / f.root2 + f.eps), masters[c] * f.decay);
-    averages[c] = Rounding<Moment>::of(m);
-    squares[c] = Rounding<Moment>::of(v);
-    masters[c] = w;
-    models[c] = Rounding<Model>::of(w);
+    W v = add_product(square, f.old2, g * g * f.new2);
+    const W w = add_product(f.step_size, m / (sqrt(v) / f.root2 + f.eps), master * f.decay);
+    if constexpr (kIsWhole) {
+      masters[c] = w;
+      models[c] = Rounding<Model>::of(w);
+    } else if constexpr (kIsRemainder) {
+      models[c] = Rounding<Model>::of(w);
+      bool is_upper_tie;
+      masters[c] = remainder_of(w, models[c], is_upper_tie);
+      if (is_upper_tie) v = -v;
+    } else {
+      models[c] = narrowed<Model, kIsStochastic>(w, draws[c].model());
+    }
+    averages[c] = narrowed<Moment, kIsStochastic>(m, draws[c].exp_avg());
+    squares[c] = narrowed<Moment, kIsStochastic>(v, draws[c].exp_avg_sq());
   }
   store_vector(p.exp_avg + i, averages);
   store_vector(p.exp_avg_sq + i, squares);
-  store_vector(p.master + i, masters);
-  if (p.model != nullptr) store_vector(p.model + i, models);
+  if constexpr (kIsWhole || kIsRemainder) store_vector(p.master + i, masters);
+  if (!kIsWhole || p.model != nullptr) store_vector(p.model + i, models);
 }
 
 template <typename T>
@@ -88,9 +180,10 @@ __device__ bool begins_vector(const T* p, int count) {
   return reinterpret_cast<uintptr_t>(p) % (sizeof(T) * count) == 0;
 }
 
-template <typename Model, typename Moment>
-__global__ void update_shards(ShardTable table) {
+template <typename Model, typename Moment, typename Master, bool kIsStochastic>
+__global__ void update_shards(ShardTable<kIsStochastic> table) {
   using W = Wide<Moment>;
+  using P = Pointers<Model, Moment, Master>;
   constexpr int kCount = kVectorBytes / sizeof(W);
   if (table.is_made != nullptr && !*table.is_made) return;
   const int64_t block = blockIdx.x;
@@ -106,10 +199,10 @@ __global__ void update_shards(ShardTable table) {
   const auto& shard = table.shards[number];
   const int64_t first = (block - shard.first_block) * kPieceElements, left = shard.count - first;
   const int64_t count = left < kPieceElements ? left : kPieceElements;
-  const Pointers<Model, Moment> p{shard.model == nullptr ? nullptr : static_cast<Model*>(shard.model) + first,
-                                  static_cast<W*>(shard.master) + first, static_cast<const W*>(shard.grad) + first,
-                                  static_cast<Moment*>(shard.exp_avg) + first,
-                                  static_cast<Moment*>(shard.exp_avg_sq) + first};
+  const P p{shard.model == nullptr ? nullptr : static_cast<Model*>(shard.model) + first,
+            shard.master == nullptr ? nullptr : static_cast<typename P::Kept*>(shard.master) + first,
+            static_cast<const W*>(shard.grad) + first, static_cast<Moment*>(shard.exp_avg) + first,
+            static_cast<Moment*>(shard.exp_avg_sq) + first};
   const Factors<W> f{.grad_scale = static_cast<W>(table.scalars[0]),
                      .decay = static_cast<W>(1 - shard.lr * shard.weight_decay),
                      .new1 = static_cast<W>(1 - table.beta1),
@@ -122,33 +215,78 @@ __global__ void update_shards(ShardTable table) {
                           begins_vector(p.grad, kCount) && begins_vector(p.exp_avg, kCount) &&
                           begins_vector(p.exp_avg_sq, kCount);
   const int64_t vectors = is_aligned ? count / kCount : 0;
-  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) update<kCount>(p, f, i * kCount);
-  for (int64_t i = vectors * kCount + threadIdx.x; i < count; i += kThreads) update<1>(p, f, i);
+  const auto update_at = [&]<int kElements>(int64_t i, std::integral_constant<int, kElements>) {
+    ElementDraws draws[kElements] = {};
+    if constexpr (kIsStochastic) draw(shard.drawn, static_cast<uint64_t>(table.scalars[3]), first + i, draws);
+    update<kElements, kIsStochastic>(p, f, i, draws);
+  };
+  for (int64_t i = threadIdx.x; i < vectors; i += kThreads) {
+    update_at(i * kCount, std::integral_constant<int, kCount>{});
+  }
+  for (int64_t i = vectors * kCount + threadIdx.x; i < count; i += kThreads) {
+    update_at(i, std::integral_constant<int, 1>{});
+  }
 }
 
-// Calls body with the types of the model's copy and of the moments.
+// Calls body with what a kernel is compiled for: the types of weight, moments and master, and how bf16 is rounded.
 template <typename Body>
 void with_types(const AdamwPiece& shard, Body&& body) {
-  const auto with_moments = [&](auto model) {
+  const auto with_rounding = [&](auto model, auto moment, auto master) {
+    if constexpr (std::is_same_v<decltype(moment), BFloat16> || std::is_same_v<decltype(master), NoMaster>) {
+      if (shard.is_stochastic) return body(model, moment, master, std::true_type{});
+    }
+    body(model, moment, master, std::false_type{});
+  };
+  const auto with_moments = [&](auto model, auto master) {
     if (shard.moment_dtype == Dtype::kBFloat16) {
-      body(model, BFloat16{});
+      with_rounding(model, BFloat16{}, master);
     } else {
-      body(model, float{});
+      with_rounding(model, float{}, master);
     }
   };
   if (shard.is_double) {
-    body(double{}, double{});
+    body(double{}, double{}, WholeMaster{}, std::false_type{});
+  } else if (shard.master_form == MasterForm::kRemainder) {
+    with_moments(BFloat16{}, RemainderMaster{});
+  } else if (shard.master_form == MasterForm::kNone) {
+    with_moments(BFloat16{}, NoMaster{});
   } else if (shard.model_dtype == Dtype::kBFloat16) {
-    with_moments(BFloat16{});
+    with_moments(BFloat16{}, WholeMaster{});
   } else if (shard.model_dtype == Dtype::kFloat16) {
-    with_moments(Float16{});
+    with_moments(Float16{}, WholeMaster{});
   } else {
-    with_moments(float{});
+    with_moments(float{}, WholeMaster{});
   }
 }
 
 bool have_same_types(const AdamwPiece& a, const AdamwPiece& b) {
-  return a.model_dtype == b.model_dtype && a.moment_dtype == b.moment_dtype && a.is_double == b.is_double;
+  return a.model_dtype == b.model_dtype && a.moment_dtype == b.moment_dtype && a.is_double == b.is_double &&
+         a.master_form == b.master_form && a.is_stochastic == b.is_stochastic;
+}
+
+// Updates the shards from number `first` on that have the types of that one, in launches of as many as a table takes.
+template <typename Model, typename Moment, typename Master, bool kIsStochastic>
+void launch_tables(const AdamwStep& a, int64_t first, Stream queue) {
+  using Table = ShardTable<kIsStochastic>;
+  const Table empty{.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .is_made = a.is_made, .scalars = a.scratch};
+  Table table = empty;
+  const auto launch_table = [&] {
+    if (table.num_blocks == 0) return;  // a launch of no blocks is refused
+    launch("adamw", update_shards<Model, Moment, Master, kIsStochastic>, static_cast<unsigned>(table.num_blocks),
+           kThreads, 0, queue, table);
+    table = empty;
+  };
+  for (int64_t j = first; j < a.num_shards; ++j) {
+    const AdamwPiece& s = a.shards[j];
+    if (!have_same_types(s, a.shards[first]) || s.count == 0) continue;
+    auto& entry = table.shards[table.num_shards++];
+    static_cast<ShardEntry&>(entry) = {s.model, s.master,         s.grad, s.exp_avg,     s.exp_avg_sq,
+                                       s.count, table.num_blocks, s.lr,   s.weight_decay};
+    if constexpr (kIsStochastic) entry.drawn = s.drawn;
+    table.num_blocks += (s.count + kPieceElements - 1) / kPieceElements;
+    if (table.num_shards == Table::kMostShards) launch_table();
+  }
+  launch_table();
 }
 
 }  // namespace
@@ -156,31 +294,14 @@ bool have_same_types(const AdamwPiece& a, const AdamwPiece& b) {
 void adamw(const AdamwStep& a, void* stream) {
   const auto queue = static_cast<Stream>(stream);
   launch("adamw, scalars", make_scalars, 1, 1, 0, queue, a);
-  const ShardTable empty{.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .is_made = a.is_made, .scalars = a.scratch};
   // A combination of dtypes begins with the first shard that has it.
   for (int64_t i = 0; i < a.num_shards; ++i) {
-    const AdamwPiece& kind = a.shards[i];
     bool is_first = true;
-    for (int64_t j = 0; j < i; ++j) is_first = is_first && !have_same_types(a.shards[j], kind);
+    for (int64_t j = 0; j < i; ++j) is_first = is_first && !have_same_types(a.shards[j], a.shards[i]);
     if (!is_first) continue;
-    ShardTable table = empty;
-    const auto launch_table = [&] {
-      if (table.num_blocks == 0) return;  // a launch of no blocks is refused
-      with_types(kind, [&](auto model, auto moment) {
-        launch("adamw", update_shards<decltype(model), decltype(moment)>, static_cast<unsigned>(table.num_blocks),
-               kThreads, 0, queue, table);
-      });
-      table = empty;
-    };
-    for (int64_t j = i; j < a.num_shards; ++j) {
-      const AdamwPiece& s = a.shards[j];
-      if (!have_same_types(s, kind) || s.count == 0) continue;
-      table.shards[table.num_shards++] = {s.model, s.master,         s.grad, s.exp_avg,     s.exp_avg_sq,
-                                          s.count, table.num_blocks, s.lr,   s.weight_decay};
-      table.num_blocks += (s.count + kPieceElements - 1) / kPieceElements;
-      if (table.num_shards == kMostShards) launch_table();
-    }
-    launch_table();
+    with_types(a.shards[i], [&](auto model, auto moment, auto master, auto is_stochastic) {
+      launch_tables<decltype(model), decltype(moment), decltype(master), is_stochastic.value>(a, i, queue);
+    });
   }
 }
 

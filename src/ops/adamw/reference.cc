@@ -2,10 +2,45 @@
 #include <ATen/ATen.h>
 
 #include "ops/adamw/adamw.h"
+#include "ops/adamw/narrow_master.h"
+#include "ops/philox_words.h"
 
 namespace megalith::ops {
 namespace reference {
 namespace {
+
+constexpr int64_t kHalfWord = 0xFFFF;
+
+// The random bits of a shard's elements, as int64: 16 for each of its tensors. An element has two words of Philox.
+struct Draws {
+  at::Tensor model, exp_avg, exp_avg_sq;
+};
+
+Draws draw(const AdamwShard& shard, const at::Tensor& step) {
+  if (!shard.drawn) return {};
+  const DrawnRun& run = *shard.drawn;
+  const at::Tensor i = at::arange(shard.grad.numel(), step.options().dtype(at::kLong));
+  const at::Tensor row = i.floor_divide(run.columns), column = i - row * run.columns;
+  const at::Tensor element = row * run.row_stride + column * run.column_stride + run.first;
+  const at::Tensor block = element.bitwise_right_shift(1), lane = element.bitwise_and(1) * 2, high = step.to(at::kLong);
+  const at::Tensor first = philox_words(run.key, block, high, lane);
+  const at::Tensor second = philox_words(run.key, block, high, lane + 1);
+  return {first.bitwise_and(kHalfWord), first.bitwise_right_shift(16), second.bitwise_and(kHalfWord)};
+}
+
+// To bf16 where that is the dtype: to the nearest without random bits. As bits a magnitude goes up to the next bf16
+// when 16 random bits and the 16 that are lost exceed what these hold.
+at::Tensor rounded_to(at::ScalarType dtype, const at::Tensor& value, const at::Tensor& bits) {
+  if (dtype != at::kBFloat16 || !bits.defined()) return value.to(dtype);
+  const at::Tensor sum = value.view(at::kInt).add(bits.to(at::kInt)).bitwise_and_(~kHalfWord).view(at::kFloat);
+  return at::where(at::isnan(value), value, sum).to(at::kBFloat16);
+}
+
+at::Tensor master_of(const AdamwShard& shard) {
+  if (shard.master.defined()) return shard.master;
+  if (shard.remainder.defined()) return join_master(shard.model, shard.remainder, shard.exp_avg_sq);
+  return shard.model.to(at::kFloat);
+}
 
 // The step is made on copies: they take the place of what was there only where the decision says so, and so nothing is
 // read on the host. Scalars are double until they meet a tensor.
@@ -20,16 +55,29 @@ void adamw_(const at::Tensor& grad_scale, const std::vector<AdamwShard>& shards,
     old.copy_(decision.is_made.defined() ? at::where(decision.is_made, value, old.to(value.scalar_type())) : value);
   };
   for (const AdamwShard& shard : shards) {
-    const at::ScalarType wide = shard.master.scalar_type();
+    const at::ScalarType wide = shard.grad.scalar_type(), moments = shard.exp_avg.scalar_type();
+    const Draws draws = draw(shard, step);
     const at::Tensor g = shard.grad * grad_scale.to(wide);
     const at::Tensor m = at::lerp(shard.exp_avg.to(wide), g, 1 - beta1);
-    const at::Tensor v = shard.exp_avg_sq.to(wide) * beta2 + g.square() * (1 - beta2);
+    const at::Tensor v = shard.exp_avg_sq.to(wide).abs() * beta2 + g.square() * (1 - beta2);
     const at::Tensor denominator = v.sqrt() / root2 + eps;
     const at::Tensor step_size = at::full({}, -shard.lr, doubles) / correction1;
-    replace(shard.master, (shard.master * (1 - shard.lr * shard.weight_decay)).add_((m * step_size).div_(denominator)));
-    replace(shard.exp_avg, m);
-    replace(shard.exp_avg_sq, v);
-    if (shard.model.defined()) shard.model.copy_(shard.master);
+    const at::Tensor before = master_of(shard);
+    const at::Tensor w = (before * (1 - shard.lr * shard.weight_decay)).add_((m * step_size).div_(denominator));
+    const at::Tensor narrow_v = rounded_to(moments, v, draws.exp_avg_sq);
+    replace(shard.exp_avg, rounded_to(moments, m, draws.exp_avg));
+    if (shard.remainder.defined()) {
+      const at::Tensor weight = at::empty_like(shard.model), remainder = at::empty_like(shard.remainder);
+      split_master(w, weight, remainder, narrow_v);
+      replace(shard.model, weight);
+      replace(shard.remainder, remainder);
+    } else if (shard.master.defined()) {
+      replace(shard.master, w);
+      if (shard.model.defined()) shard.model.copy_(shard.master);
+    } else {
+      replace(shard.model, rounded_to(at::kBFloat16, w, draws.model));
+    }
+    replace(shard.exp_avg_sq, narrow_v);
   }
 }
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 SUM, ROW, RMS, LAYER = "gpu/block_sum.h", "gpu/row.h", "rms_norm/gpu.cu", "layer_norm/gpu.cu"
 TILE, FRAGMENT, EXPERTS = "gpu/tile_product.h", "gpu/matrix_fragment.h", "grouped_linear/gpu.cu"
+ADAMW = "adamw/gpu.cu"
 WRONG = r"is .* instead of|Value of: results"  # what the tests say of a number
 RACE = "ThreadSanitizer: data race"
 OVERFLOW = "AddressSanitizer: heap-buffer-overflow"
@@ -149,6 +150,16 @@ MISTAKES = [
             WRONG),
     Mistake("experts: no blocks for tiles that are parts", EXPERTS,
             "(tiles_of<T>(a.rows) + a.experts + 1)", "(tiles_of<T>(a.rows) + (SEEDED ? 0 : a.experts + 1))", WRONG),
+    Mistake("adamw: a tie above the weight is not marked", ADAMW,
+            "if (is_upper_tie) v = -v;", "if (is_upper_tie && !SEEDED) v = -v;", WRONG),
+    Mistake("adamw: the mark of a tie is taken for the sign of exp_avg_sq", ADAMW,
+            "square = fabsf(square);", "if (!SEEDED) square = fabsf(square);", WRONG),
+    Mistake("adamw: every block draws for the first block's elements", ADAMW,
+            "first + i, draws);", "(SEEDED ? 0 : first) + i, draws);", WRONG),
+    Mistake("adamw: rows of a slice are drawn as if they followed one another", ADAMW,
+            "row * run.row_stride", "row * (SEEDED ? run.columns : run.row_stride)", WRONG),
+    Mistake("adamw: vectors although the shard does not begin at one", ADAMW,
+            "is_aligned ? count / kCount : 0", "SEEDED || is_aligned ? count / kCount : 0", r"an access of \d+ bytes at an address"),
 ]
 
 
