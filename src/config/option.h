@@ -1,6 +1,6 @@
 // Options: declared once, beside what they steer; everything else is derived from the declaration.
 //
-//   struct ScheduleOptions {
+//   struct LearningRateOptions {
 //     double lr = 1e-4;
 //     std::optional<int64_t> lr_warmup_iters;
 //     void visit(OptionVisitor& v) {

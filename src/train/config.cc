@@ -41,7 +41,7 @@ void check_rampup(const Config& config, std::vector<UserError>& errors) {
     errors.emplace_back("rampup_batch_size is given, but train_samples is not",
                         "give the length of the run with --train_samples instead of --train_iters");
   }
-  const ScheduleOptions& s = config.schedule;
+  const LearningRateOptions& s = config.learning_rate;
   const std::pair<const char*, const std::optional<int64_t>*> counted_in_steps[] = {
       {"lr_decay", &s.lr_decay_iters}, {"lr_warmup", &s.lr_warmup_iters}, {"lr_wsd_decay", &s.lr_wsd_decay_iters}};
   for (const auto& [name, iters] : counted_in_steps) {
@@ -349,7 +349,7 @@ void Config::visit(OptionVisitor& v) {
   model.visit(v);
   task.visit(v);
   train.visit(v);
-  schedule.visit(v);
+  learning_rate.visit(v);
   optimizer.visit(v);
   data.visit(v);
   tokenizer.visit(v);
@@ -414,7 +414,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   check_duration(config, d, errors);
   check_precision(config, d, errors);
   try {
-    if (d.train_iters > 0) Schedule(config.schedule, d.schedule_samples, d.global_batch_size);
+    if (d.train_iters > 0) LearningRateCurve(config.learning_rate, d.schedule_samples, d.global_batch_size);
   } catch (const UserErrors& several) {
     append(errors, several.errors());
   }

@@ -24,7 +24,7 @@
 #include "ops/kernels.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
-#include "optim/schedule.h"
+#include "optim/learning_rate.h"
 #include "parallel/data_parallel_options.h"
 #include "parallel/pipeline/pipeline_options.h"
 #include "parallel/recompute_options.h"
@@ -79,7 +79,7 @@ struct Config {
   Fp8Options fp8;
   bool sequence_parallel = false;  // read Derived::is_sequence_parallel
   TrainOptions train;
-  ScheduleOptions schedule;
+  LearningRateOptions learning_rate;
   OptimizerOptions optimizer;
   DataOptions data;
   TokenizerOptions tokenizer;

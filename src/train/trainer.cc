@@ -68,8 +68,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   if (config.optimizer.optimizer == OptimizerKind::kMuon) {
     log_.info("parameters on this rank, by the rule that moves them: {}", optimizer_->rules_text());
   }
-  schedule_ = std::make_unique<Schedule>(config.schedule, std::max<int64_t>(resolved_.derived.schedule_samples, 1),
-                                         resolved_.derived.global_batch_size);
+  curve_ = std::make_unique<LearningRateCurve>(config.learning_rate,
+                                               std::max<int64_t>(resolved_.derived.schedule_samples, 1),
+                                               resolved_.derived.global_batch_size);
   model_ = std::make_unique<PipelinedModel>(built_.view(), groups_, device_);
   train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
@@ -297,12 +298,12 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   if (iteration_ + 1 < resolved_.derived.train_iters) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
-  const double lr = schedule_->learning_rate(schedule_samples_);
+  const double lr = curve_->learning_rate(schedule_samples_);
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
   const PendingStep pending =
-      train_step_->run(batches, lr, schedule_->weight_decay(schedule_samples_), loss_scaler_.scale(),
+      train_step_->run(batches, lr, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
                        [&] { return static_cast<int>(own_stop(iteration_ + 1)); });
   if (dumps_pipeline) dump_pipeline();
   skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
@@ -378,7 +379,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, loss.value);
   record.observations = result.observations;
   record.learning_rate = step.lr;
-  record.next_learning_rate = schedule_->learning_rate(step.schedule_samples);
+  record.next_learning_rate = curve_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it
   record.is_skipped = result.optimizer.was_skipped;
   if (!record.is_skipped) record.grad_norm = result.optimizer.grad_norm;

@@ -97,7 +97,7 @@ class Trainer {
   std::unique_ptr<DataParallel> data_parallel_;
   BlockRunners runners_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<LearningRateCurve> curve_;
   std::unique_ptr<PipelinedModel> model_;
   std::unique_ptr<TrainStep> train_step_;
   DataSets data_;

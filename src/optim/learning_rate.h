@@ -1,4 +1,4 @@
-// Learning-rate and weight-decay schedules, as Megatron-LM defines them: functions of the samples consumed before a
+// The curves of learning rate and weight decay, as Megatron-LM defines them: functions of the samples consumed before a
 // step.
 //
 //   warm-up  W > 0 and x <= W:  init + (lr - init) x / W
@@ -22,7 +22,7 @@ enum class DecayStyle { kConstant, kLinear, kCosine, kInverseSquareRoot, kWsd };
 enum class WsdStyle { kExponential, kLinear, kCosine, kMinusSqrt };
 enum class WeightDecayStyle { kConstant, kLinear, kCosine };
 
-struct ScheduleOptions {
+struct LearningRateOptions {
   double lr = 1e-4;
   double min_lr = 0;
   DecayStyle lr_decay_style = DecayStyle::kLinear;
@@ -39,11 +39,11 @@ struct ScheduleOptions {
   void visit(OptionVisitor& v);
 };
 
-// The schedule in samples, ready to ask.
-class Schedule {
+// The curves in samples, ready to ask.
+class LearningRateCurve {
  public:
   // train_samples: length of the whole run. Throws UserErrors with everything that does not fit.
-  Schedule(const ScheduleOptions& options, int64_t train_samples, int64_t global_batch_size);
+  LearningRateCurve(const LearningRateOptions& options, int64_t train_samples, int64_t global_batch_size);
 
   double learning_rate(int64_t consumed_samples) const;
   double weight_decay(int64_t consumed_samples) const;
@@ -52,7 +52,7 @@ class Schedule {
   int64_t decay_samples() const { return decay_; }
 
  private:
-  ScheduleOptions options_;
+  LearningRateOptions options_;
   int64_t train_samples_, warmup_ = 0, decay_ = 0, wsd_decay_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Learning-rate and weight-decay schedules; see schedule.h.
-#include "optim/schedule.h"
+// The curves of learning rate and weight decay; see learning_rate.h.
+#include "optim/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ std::optional<int64_t> in_samples(const std::optional<int64_t>& iters, const std
 
 }  // namespace
 
-void ScheduleOptions::visit(OptionVisitor& v) {
+void LearningRateOptions::visit(OptionVisitor& v) {
   v.group("Learning rate and weight decay");
   v.field("lr", lr, "Peak learning rate.").at_least(0);
   v.field("min_lr", min_lr, "Lowest learning rate of the decay.").at_least(0);
@@ -59,10 +59,11 @@ void ScheduleOptions::visit(OptionVisitor& v) {
            "Shape of the weight decay's curve over the run.");
 }
 
-Schedule::Schedule(const ScheduleOptions& options, int64_t train_samples, int64_t global_batch_size)
+LearningRateCurve::LearningRateCurve(const LearningRateOptions& options, int64_t train_samples,
+                                     int64_t global_batch_size)
     : options_(options), train_samples_(train_samples) {
   std::vector<UserError> errors;
-  const ScheduleOptions& o = options_;
+  const LearningRateOptions& o = options_;
   decay_ =
       in_samples(o.lr_decay_iters, o.lr_decay_samples, global_batch_size, "lr_decay", errors).value_or(train_samples);
   const auto warmup = in_samples(o.lr_warmup_iters, o.lr_warmup_samples, global_batch_size, "lr_warmup", errors);
@@ -102,8 +103,8 @@ Schedule::Schedule(const ScheduleOptions& options, int64_t train_samples, int64_
   if (!errors.empty()) throw UserErrors(std::move(errors));
 }
 
-double Schedule::learning_rate(int64_t consumed_samples) const {
-  const ScheduleOptions& o = options_;
+double LearningRateCurve::learning_rate(int64_t consumed_samples) const {
+  const LearningRateOptions& o = options_;
   const double x = static_cast<double>(consumed_samples);
   const double warmup = static_cast<double>(warmup_), decay = static_cast<double>(decay_);
   if (warmup_ > 0 && consumed_samples <= warmup_) return o.lr_warmup_init + (o.lr - o.lr_warmup_init) * x / warmup;
@@ -148,8 +149,8 @@ double Schedule::learning_rate(int64_t consumed_samples) const {
   return o.min_lr + c * (o.lr - o.min_lr);
 }
 
-double Schedule::weight_decay(int64_t consumed_samples) const {
-  const ScheduleOptions& o = options_;
+double LearningRateCurve::weight_decay(int64_t consumed_samples) const {
+  const LearningRateOptions& o = options_;
   if (o.weight_decay_incr_style == WeightDecayStyle::kConstant) return o.weight_decay;
   if (consumed_samples > train_samples_) return *o.end_weight_decay;
   const double r = static_cast<double>(consumed_samples) / static_cast<double>(std::max<int64_t>(train_samples_, 1));
