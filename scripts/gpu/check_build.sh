@@ -46,6 +46,17 @@ for library in libtorch_cuda libc10_cuda; do
 done
 echo "NCCL: $program makes c10d's ProcessGroupNCCL, and is linked to libtorch_cuda"
 
+# blas.cc looks its functions up by name in what torch has loaded.
+grep -aq cublasLtMatmulAlgoGetHeuristic "$program" || fail "$program does not call cublasLt: its headers were not found"
+if [ -e "$build/cuda.env" ]; then
+  wheels=$(dirname "$CUDA_TORCH")/nvidia
+  offered=$(nm -D --defined-only "$wheels"/cu*/lib/libcublasLt.so.*)
+  for function in $(grep -ao -E 'cublasLt[A-Z][A-Za-z]+' "$program" | sort -u); do
+    echo "$offered" | grep -q " [TW] $function\(@.*\)\?$" || fail "torch's libraries have no $function, which $program looks up"
+  done
+  echo "products: torch's libraries have the functions of cublasLt that $program looks up"
+fi
+
 "$here/try_program.sh" "$program" "$source"
 jobs=$(nproc 2>/dev/null || echo 1)
 echo "tests: core, config, device, hub, metrics, nn, ops, optim and tokenizer on the CPU with this torch"

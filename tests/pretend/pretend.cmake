@@ -12,6 +12,18 @@ target_link_libraries(pretend_accelerator PRIVATE megalith::torch dep::fmt megal
 target_precompile_headers(pretend_accelerator REUSE_FROM megalith_torch_pch)
 set(pretend_objects $<TARGET_OBJECTS:pretend_accelerator>)
 
+# A double of cuBLASLt, and the calls of it that the library has in builds for GPUs.
+add_library(pretend_blas OBJECT "${CMAKE_SOURCE_DIR}/src/ops/gpu/blas.cc")
+target_compile_definitions(pretend_blas PRIVATE MEGALITH_BLAS)
+target_include_directories(pretend_blas PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/pretend/blas/include")
+target_link_libraries(pretend_blas PRIVATE megalith_device megalith::torch dep::fmt megalith_warnings)
+target_precompile_headers(pretend_blas REUSE_FROM megalith_torch_pch)
+add_library(pretend_cublaslt OBJECT "${CMAKE_CURRENT_SOURCE_DIR}/pretend/blas/cublaslt.cc")
+target_include_directories(pretend_cublaslt PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+target_compile_options(pretend_cublaslt PRIVATE -O2)
+target_link_libraries(pretend_cublaslt PRIVATE megalith_warnings)
+list(APPEND pretend_objects $<TARGET_OBJECTS:pretend_blas> $<TARGET_OBJECTS:pretend_cublaslt>)
+
 # The adapters of operators with a table for GPUs, compiled with it. On the link line they come before megalith_ops, whose
 # adapters are then not taken.
 if(TARGET test_gpu_kernels)
@@ -26,7 +38,8 @@ endif()
 
 add_executable(megalith_pretend "${CMAKE_SOURCE_DIR}/src/cli/main.cc" "${CMAKE_SOURCE_DIR}/src/cli/commands.cc" ${pretend_objects})
 target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
-# Its functions have names at run time, which say where the host waits.
+# Its functions have names at run time, which say where the host waits, and by which blas.cc finds the double, as it finds
+# the library that LibTorch has loaded. So have those of the test programs.
 set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
 megalith_python_test(pretend/training_test.py pretend)
 megalith_python_test(pretend/waits_test.py pretend)
@@ -35,12 +48,13 @@ megalith_python_test(pretend/waits_test.py pretend)
 megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES ops)
 if(TARGET test_pretend)
   target_sources(test_pretend PRIVATE ${pretend_objects})
+  set_target_properties(test_pretend PROPERTIES ENABLE_EXPORTS ON)
 endif()
 
 # Every TEST_P of the operators has a second form there (support/on_device.h).
 if(TARGET test_ops)
   add_executable(test_ops_pretend $<TARGET_OBJECTS:test_ops> ${pretend_objects})
-  set_target_properties(test_ops_pretend PROPERTIES LINKER_LANGUAGE CXX)
+  set_target_properties(test_ops_pretend PROPERTIES LINKER_LANGUAGE CXX ENABLE_EXPORTS ON)
   target_link_libraries(test_ops_pretend PRIVATE megalith_ops megalith_device dep::gtest)
   megalith_suites_of(ops_pretend unit.ops.pretend unit)
 endif()

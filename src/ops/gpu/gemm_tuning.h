@@ -1,0 +1,50 @@
+// --gemm_tuning: which algorithm of the vendor's library a matrix product takes, measured once and kept in a file.
+//
+// An algorithm is a few words of memory that mean something only to the version of the library that made them, and
+// its time only to the device it ran on: a file names both, and is refused elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace megalith {
+class OptionVisitor;
+}  // namespace megalith
+
+namespace megalith::ops::gpu {
+
+enum class GemmTuning {
+  kOff,   // the library's first choice
+  kTune,  // the quickest of its first choices, timed for each product that the file does not have, and written there
+  kUse,   // what the file has, and the library's first choice for all others
+};
+
+struct GemmTuningOptions {
+  GemmTuning gemm_tuning = GemmTuning::kOff;
+  std::string gemm_tuning_file = "gemm_tuning.json";
+
+  bool is_on() const { return gemm_tuning != GemmTuning::kOff; }
+  void visit(OptionVisitor& visitor);
+};
+
+struct TunedAlgorithm {
+  std::vector<uint64_t> words;
+  int64_t workspace_bytes = 0;
+  double time_us = 0, first_time_us = 0;  // of this, and of the library's first choice
+};
+
+struct TunedProducts {
+  std::string library, device;                       // "cuBLASLt 130100", "NVIDIA H200, sm_90"
+  std::map<std::string, TunedAlgorithm> algorithms;  // by names of calls (product_plan.h)
+};
+
+// UserError when the file is not one of these, or of another library or device.
+TunedProducts load_tuned_products(const std::filesystem::path& path, const std::string& library,
+                                  const std::string& device);
+// Adds to what is in the file, if it is of this library and device; other ranks may have written it meanwhile.
+void add_tuned_products(const std::filesystem::path& path, const TunedProducts& tuned);
+
+}  // namespace megalith::ops::gpu

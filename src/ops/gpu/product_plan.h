@@ -1,0 +1,69 @@
+// Which call of cuBLASLt, or hipBLASLt, a matrix product is: a pure function, so that it is tested without a GPU.
+//
+// The libraries take matrices in columns; ours lie in rows. A matrix (r, c) in rows, `stride` apart, is its transpose
+// in columns with that leading dimension, so C = A B becomes C^T = B^T A^T: the call's A is our B, and its B our A.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace megalith::ops::gpu {
+
+enum class ProductType : int32_t { kFloat32, kBFloat16, kFloat16, kFloat8E4m3, kFloat8E5m2 };
+const char* name_of(ProductType type);
+int64_t bytes_of(ProductType type);
+
+// (rows, columns): element (r, c) lies at r row_stride + c column_stride, and one of the two strides is 1.
+struct ProductMatrix {
+  ProductType type;
+  int64_t rows, columns;
+  int64_t row_stride, column_stride;
+  uint64_t address;  // of the first element
+};
+
+// C (m, n) = A (m, k) B (k, n), to which C itself is added when accumulating, and a bias (n) of C's type.
+struct Product {
+  ProductMatrix a, b, c;
+  bool accumulate = false;
+  bool has_bias = false;
+  bool has_fast_sums = false;  // FP8: sums of fewer bits, as forward passes allow
+};
+
+// What a device multiplies.
+struct ProductCapability {
+  bool has_fp8 = false;
+  bool takes_any_fp8_layout = false;  // otherwise rows of both operands run along k
+};
+
+// A matrix as the library reads it: (rows, columns) in columns, `leading` apart.
+struct CallMatrix {
+  ProductType type;
+  int64_t rows, columns, leading;
+  int32_t alignment;  // bytes, a power of two up to 256: of the address and of each column's begin
+  auto operator<=>(const CallMatrix&) const = default;
+};
+
+// D (m, n) = op(A) op(B) + beta C in columns, D in the place of C; op transposes. Sums are in fp32.
+struct ProductCall {
+  int64_t m, n, k;
+  bool transposes_a, transposes_b;
+  CallMatrix a, b, c;
+  bool accumulate;  // beta is 1
+  bool has_bias;    // added to each column, as long as one
+  bool has_fast_sums;
+  auto operator<=>(const ProductCall&) const = default;
+};
+
+// The call, or why there is none, in words.
+struct ProductPlan {
+  ProductCall call;
+  std::string refusal;  // empty: `call` holds
+  explicit operator bool() const { return refusal.empty(); }
+};
+ProductPlan plan_product(const Product& product, const ProductCapability& capability);
+
+// "TN 4096x8192x1024 a bf16/1024/16 b bf16/1024/16 c fp32/4096/16 beta1": one line that names a call in files.
+std::string name_of(const ProductCall& call);
+
+}  // namespace megalith::ops::gpu
