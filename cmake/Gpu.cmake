@@ -34,6 +34,25 @@ macro(megalith_try_gpu option flavour language compiler)
   endif()
 endmacro()
 
+# megalith_known_hip_architectures(<compiler> <variable> <architecture…>): those that the compiler knows.
+function(megalith_known_hip_architectures compiler variable)
+  set(empty "${CMAKE_BINARY_DIR}/CMakeFiles/empty_kernel.hip")
+  file(WRITE "${empty}" "")
+  set(known "")
+  foreach(architecture IN LISTS ARGN)
+    execute_process(COMMAND "${compiler}" -x hip --offload-arch=${architecture} --cuda-device-only -nogpuinc -nogpulib
+                            -fsyntax-only "${empty}"
+                    RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+    if(result EQUAL 0)
+      list(APPEND known ${architecture})
+    endif()
+  endforeach()
+  if(NOT known)
+    message(FATAL_ERROR "${compiler} knows none of ${ARGN}; name an architecture with CMAKE_HIP_ARCHITECTURES")
+  endif()
+  set(${variable} ${known} PARENT_SCOPE)
+endfunction()
+
 foreach(_option IN ITEMS CUDA ROCM)
   string(TOUPPER "${MEGALITH_${_option}}" MEGALITH_${_option})
   if(NOT MEGALITH_${_option} MATCHES "^(ON|OFF|AUTO)$")
@@ -56,6 +75,10 @@ if(MEGALITH_GPU)
   if(MEGALITH_GPU STREQUAL "CUDA" AND NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES 80 90)
     set(_chosen OFF)
+  endif()
+  if(MEGALITH_GPU STREQUAL "HIP" AND NOT DEFINED CMAKE_HIP_ARCHITECTURES)
+    # Otherwise CMake asks the GPU of this machine, which there need not be.
+    megalith_known_hip_architectures("${CMAKE_HIP_COMPILER}" CMAKE_HIP_ARCHITECTURES gfx90a gfx942 gfx950)
   endif()
   enable_language(${MEGALITH_GPU})
   # scripts/gpu/registers.py looks at these three.

@@ -63,6 +63,11 @@ if(MEGALITH_GPU)
   add_library(megalith_ops_gpu OBJECT ${gpu_kernels})
   target_include_directories(megalith_ops_gpu PRIVATE "${CMAKE_SOURCE_DIR}/src")
   target_sources(megalith_ops PRIVATE $<TARGET_OBJECTS:megalith_ops_gpu>)
+  # Profilers name the lines of a kernel; the code is the same.
+  target_compile_options(megalith_ops_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
+                                                  $<$<COMPILE_LANGUAGE:HIP>:-gline-tables-only>)
+  list(JOIN CMAKE_${MEGALITH_GPU}_ARCHITECTURES "," built_for)
+  target_compile_definitions(megalith_device PRIVATE "MEGALITH_GPU_ARCHITECTURES=\"${built_for}\"")
   # The operators' tables name them (ops/operator.h).
   target_compile_definitions(megalith_ops PRIVATE MEGALITH_GPU_KERNELS)
 endif()
