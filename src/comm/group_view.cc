@@ -37,6 +37,11 @@ Group::State GroupView::start_send_receive(const std::vector<Transfer>& transfer
   return communicator_->start_send_receive(transfers, record);
 }
 
+Group::State GroupView::start_send_receive_on(Group& communicator, const std::vector<Transfer>& transfers,
+                                              const Record& record) {
+  return communicator.start_send_receive(transfers, record);
+}
+
 Group::State GroupView::start_barrier(const Record& record) { return communicator_->start_barrier(record); }
 
 }  // namespace megalith

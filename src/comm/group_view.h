@@ -32,6 +32,9 @@ class GroupView : public Group {
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override;
   State start_barrier(const Record& record) override;
 
+  // On another communicator, for views of several.
+  static State start_send_receive_on(Group& communicator, const std::vector<Transfer>& transfers, const Record& record);
+
  private:
   std::shared_ptr<Group> communicator_;
 };

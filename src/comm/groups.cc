@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "comm/group_view.h"
+#include "comm/communicators.h"
 #include "comm/single_group.h"
 #include "core/error.h"
 
@@ -18,15 +18,29 @@ namespace megalith {
 struct Groups::Maker {
   int rank;
   GroupFactory factory;
+  std::map<std::vector<int>, std::string> names = {};  // of those that serve an axis with priority
   std::map<std::vector<int>, Pointer> communicators = {};
   std::map<std::vector<int>, Pointer> on_stages = {};
 
+  void name_after(const std::string& axis, const std::vector<int>& ranks) {
+    MEGALITH_CHECK(has_priority(axis), "{} has no priority", axis);
+    names.try_emplace(ranks, axis);
+  }
+  const Pointer& communicator_of(const std::vector<int>& ranks, const std::string& axis) {
+    Pointer& communicator = communicators[ranks];
+    const auto name = names.find(ranks);
+    if (!communicator) communicator = factory(ranks, name == names.end() ? axis : name->second);
+    return communicator;
+  }
   Pointer make(const std::vector<int>& ranks, const std::string& axis) {
     if (ranks.empty()) return nullptr;
     if (ranks.size() == 1) return std::make_shared<SingleGroup>(axis, rank);
-    Pointer& communicator = communicators[ranks];
-    if (!communicator) communicator = factory(ranks, axis);
-    return std::make_shared<GroupView>(communicator, axis);
+    return std::make_shared<GroupView>(communicator_of(ranks, axis), axis);
+  }
+  Pointer make_pipeline(const std::vector<int>& ranks) {
+    if (ranks.size() == 1) return make(ranks, "pp");
+    const Pointer& forward = communicator_of(ranks, "pp");
+    return std::make_shared<PipelineView>(forward, factory(ranks, "pp_backward"), "pp");
   }
 };
 
@@ -37,12 +51,16 @@ Groups::Groups(const Mesh& mesh_of_world, int world_rank, const GroupFactory& fa
   const auto make = [&](const std::vector<int>& ranks, const std::string& axis) { return maker_->make(ranks, axis); };
   const auto over = [&](const AxisSet& axes) { return make(mesh.ranks_of(axes, rank), axes.text()); };
 
+  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kCpUlysses, Axis::kCpRing, Axis::kPp}) {
+    const AxisSet axes(axis);
+    maker_->name_after(axes.text(), mesh.ranks_of(axes, rank));
+  }
   // The order of creation is part of the agreement between ranks.
   world = make(mesh.ranks_of({Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp}, rank), "world");
   tp = over(Axis::kTp);
   cp = over(Axis::kCp);
   dp = over(Axis::kDp);
-  pp = over(Axis::kPp);
+  pp = maker_->make_pipeline(mesh.ranks_of(Axis::kPp, rank));
   dp_cp = make(mesh.ranks_of({Axis::kDp, Axis::kCp}, rank), "dp_cp");
   tp_cp = over({Axis::kTp, Axis::kCp});
   embedding = make(mesh.embedding_ranks(rank), "embedding");

@@ -2,14 +2,16 @@
 // factory that makes one communicator of any back end.
 //
 // Axes whose ranks are the same share a communicator (group_view.h): eight ranks of plain data parallelism have one,
-// not one each for world, dp, dp_cp, edp, …. A communicator is made, and connects, once for its set of ranks:
+// not one each for world, dp, dp_cp, edp, …. A communicator is made, and connects, once for its set of ranks; only a
+// pipeline has two, one a direction (communicators.h):
 //
 // * The constructor connects the world first, and then the sets with ranks of several pipeline stages (pp, embedding).
 //   Every rank does so in this order, so nobody waits for ever: take a waiting rank whose set is the earliest. All
 //   members of that set come, because none of them can be held up in an earlier one.
 // * Whoever builds the model connects the sets of some of a pipeline's stages that hold copies of a parameter
 //   (on_stages), all of them in one order.
-// * All others connect at their first use, because many layouts do not use them all. Their ranks are of one stage, and
+// * A training run connects what its steps use of the others before the first one (connect_for_training).
+// * What is left connects at its first use, because many layouts do not use them all. Its ranks are of one stage, and
 //   the ranks of a stage issue the same calls in the same order. Suppose a run stalls: take from each stage the rank
 //   that has come least far. The others of its stage have issued all that it could wait for, so it waits for another
 //   stage. Stages that wait for one another in a circle would be a fault of the schedule, and schedules are proved to
@@ -27,7 +29,8 @@
 namespace megalith {
 
 // ranks  members (world ranks, ascending); the calling rank is one of them, and there are at least two
-// axis   the first of the axes that it serves: "tp", "dp_cp", "embedding", …; unique among the calls of one rank
+// axis   of the axes that it serves the first, one with priority (communicators.h) before others: "tp", "dp_cp",
+//        "embedding", …; unique among the calls of one rank
 // Every member calls with the same arguments, and two members call for what both are part of in the same order. Nobody
 // waits for another before Group::connect() or the first collective.
 using GroupFactory = std::function<std::shared_ptr<Group>(std::vector<int> ranks, const std::string& axis)>;

@@ -8,7 +8,8 @@
 namespace megalith {
 
 // Null when the program was built without it.
+//   has_priority  the device does its work before that of other streams
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                    std::chrono::milliseconds timeout);
+                                                    std::chrono::milliseconds timeout, bool has_priority);
 
 }  // namespace megalith

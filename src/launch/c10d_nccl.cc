@@ -1,5 +1,5 @@
-// The collectives of NVIDIA's NCCL and AMD's RCCL, which c10d knows under one name; the only file outside src/ops
-// that is compiled against a GPU's headers.
+// The collectives of NVIDIA's NCCL and AMD's RCCL, which c10d knows under one name; outside src/ops only this
+// file and device/host_sync_cuda.cc are compiled against a GPU's headers.
 #ifdef MEGALITH_NCCL
 #define USE_C10D_NCCL 1
 #endif
@@ -14,14 +14,14 @@ namespace megalith {
 
 #ifdef MEGALITH_NCCL
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                    std::chrono::milliseconds timeout) {
-  const auto options = c10d::ProcessGroupNCCL::Options::create();
+                                                    std::chrono::milliseconds timeout, bool has_priority) {
+  const auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/has_priority);
   options->timeout = timeout;
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
 }
 #else
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int,
-                                                    std::chrono::milliseconds) {
+                                                    std::chrono::milliseconds, bool) {
   return nullptr;
 }
 #endif

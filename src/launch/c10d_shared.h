@@ -74,7 +74,7 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
                              const std::string& remedy =
                                  "see that all ranks were started and that the machines reach "
                                  "that address") const;
-  BackendPointer make_backend(const std::string& key, int rank, int size);
+  BackendPointer make_backend(const std::string& key, int rank, int size, bool has_priority);
   // The connections of these ranks, of which this one is at `position`. Returns when all have come. CommunicationError.
   BackendPointer connect(const std::vector<int>& ranks, int position, const std::string& axis);
   // Who is at fault when a collective over these ranks broke. Never throws: it is asked in the middle of a failure.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "comm/communicators.h"
 #include "core/error.h"
 #include "launch/c10d_backend.h"
 #include "launch/c10d_shared.h"
@@ -45,9 +46,9 @@ BackEndFault fault_of(const std::exception& error) {
   return translate_back_end_error(c10_error != nullptr ? c10_error->what_without_backtrace() : error.what());
 }
 
-BackendPointer C10dWorld::Shared::make_backend(const std::string& key, int rank, int size) {
+BackendPointer C10dWorld::Shared::make_backend(const std::string& key, int rank, int size, bool has_priority) {
   const StorePointer own = c10::make_intrusive<c10d::PrefixStore>(key, store);
-  if (!device.is_cpu()) return make_nccl_backend(own, rank, size, backend_timeout);
+  if (!device.is_cpu()) return make_nccl_backend(own, rank, size, backend_timeout, has_priority);
 #ifdef MEGALITH_GLOO
   return c10::make_intrusive<c10d::ProcessGroupGloo>(own, rank, size, gloo_options);
 #else
@@ -261,8 +262,8 @@ BackendPointer C10dWorld::Shared::connect(const std::vector<int>& ranks, int pos
   const SharedPart meeting(log.get(), axis, ranks, "connecting the ranks");
   try {
     // The groups of one axis have no rank in common.
-    BackendPointer backend =
-        make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position, static_cast<int>(ranks.size()));
+    BackendPointer backend = make_backend(fmt::format("group/{}/{}", axis, ranks.front()), position,
+                                          static_cast<int>(ranks.size()), has_priority(axis));
     if (!device.is_cpu()) {
       // NCCL connects in its first operation, which must be one of all ranks, and transfers between two are not.
       c10d::BarrierOptions options;

@@ -10,6 +10,7 @@
 #include "checkpoint/hf.h"
 #include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
+#include "comm/communicators.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -55,6 +56,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
                 device, log),
       loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16) {
   const Config& config = resolved_.config;
+  connect_for_training(groups_, config.model.has_experts());
   // Weights that are about to be replaced need not be drawn.
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
   const bool loads_weights = checkpoint.load_hf || has_checkpoint(checkpoint, groups_);

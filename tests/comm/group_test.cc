@@ -266,18 +266,24 @@ struct SharingLayout {
   size_t num_communicators;  // of rank 0
 };
 
-// Counted by hand: the sets of at least two ranks that rank 0 is part of.
+// Counted by hand: the sets of at least two ranks that rank 0 is part of, and a pipeline's second direction.
 std::vector<SharingLayout> sharing_layouts() {
   return {
       {"dp 8: only the world", {.dp = 8}, 1},
       {"tp 8: only the world", {.tp = 8}, 1},
-      {"pp 2: the ends are the world", {.pp = 2}, 1},
-      {"pp 4: the world, and its ends", {.pp = 4}, 2},
+      {"pp 2: the ends are the world; backward", {.pp = 2}, 2},
+      {"pp 4: the world, its ends; backward", {.pp = 4}, 3},
       {"tp 2 dp 4: world, tp, dp", {.tp = 2, .dp = 4, .etp = 2}, 3},
-      {"tp 2 dp 2 pp 2: world, tp, dp, pp", {.tp = 2, .dp = 2, .pp = 2, .etp = 2}, 4},
+      {"tp 2 dp 2 pp 2: world, tp, dp, pp; backward", {.tp = 2, .dp = 2, .pp = 2, .etp = 2}, 5},
       {"dp 8 ep 4: world, ep, edp", {.dp = 8, .ep = 4}, 3},
       {"tp 2 cp 2 dp 2: world, tp, cp, dp, dp_cp, tp_cp", {.tp = 2, .cp = 2, .dp = 2, .etp = 2}, 6},
   };
+}
+
+// The two communicators of a pipeline have the same ranks: that for gradients is told by a rank that nobody has.
+Ranks marked(Ranks ranks, const std::string& axis) {
+  if (axis == "pp_backward") ranks.insert(ranks.begin(), -1);
+  return ranks;
 }
 
 // What the factory was asked for, in order, by rank.
@@ -285,7 +291,7 @@ std::vector<std::vector<Ranks>> made_as_threads(const Mesh& mesh) {
   std::vector<std::vector<Ranks>> made(static_cast<size_t>(mesh.world_size()));
   ThreadWorld(mesh.world_size()).run([&](int rank, const GroupFactory& factory) {
     const Groups groups(mesh, rank, [&](const Ranks& ranks, const std::string& axis) {
-      made[static_cast<size_t>(rank)].push_back(ranks);
+      made[static_cast<size_t>(rank)].push_back(marked(ranks, axis));
       return factory(ranks, axis);
     });
     // Every axis goes through what it shares under its own name, and counts by itself.
@@ -309,7 +315,7 @@ std::vector<std::vector<Ranks>> made_in_dry_runs(const Mesh& mesh) {
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const GroupFactory factory = fake_group_factory(rank);
     const Groups groups(mesh, rank, [&](const Ranks& ranks, const std::string& axis) {
-      made[static_cast<size_t>(rank)].push_back(ranks);
+      made[static_cast<size_t>(rank)].push_back(marked(ranks, axis));
       return factory(ranks, axis);
     });
   }

@@ -5,10 +5,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <thread>
 
+#include "comm/group_view.h"
 #include "comm/thread_world.h"
 #include "core/error.h"
 #include "nn/linear.h"
@@ -250,6 +252,45 @@ TEST(PipelineExecutor, EveryAlgorithmGivesTheGradientsOfTheWholeModel) {
   for (const Case& one : cases) {
     expect_whole_model(with_communication(make_pipeline_schedule(one.algorithm, one.shape, one.group)));
   }
+}
+
+// A communicator that writes down what is sent and received over it.
+class WrittenDown final : public GroupView {
+ public:
+  WrittenDown(std::shared_ptr<Group> communicator, const std::string& axis, std::vector<std::string>& labels)
+      : GroupView(std::move(communicator), axis), labels_(labels) {}
+
+ protected:
+  State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override {
+    labels_.push_back(record->label);
+    return GroupView::start_send_receive(transfers, record);
+  }
+
+ private:
+  std::vector<std::string>& labels_;
+};
+
+TEST(PipelineExecutor, GradientsTravelOverACommunicatorOfTheirOwn) {
+  const PipelineSchedule schedule = gpipe_by_hand();
+  ThreadWorld(schedule.shape.num_ranks).run([&](int rank, const GroupFactory& factory) {
+    std::map<std::string, std::vector<std::string>> labels;
+    const Groups groups(Mesh({.pp = 2}), rank, [&](const std::vector<int>& ranks, const std::string& axis) {
+      return std::make_shared<WrittenDown>(factory(ranks, axis), axis, labels[axis]);
+    });
+    ToyStage stage(groups, nullptr, rank, 2);
+    load(stage, weights_of(2));
+    attach_gradients(stage);
+    PipelineExecutor executor(*groups.pp, {&stage}, nullptr, at::kCPU);
+    executor.run(schedule);
+    for (const auto& [axis, all] : labels) {
+      const bool is_backward = axis == "pp_backward";
+      EXPECT_EQ(all.size(), 3u) << axis << ": one a microbatch";
+      for (const std::string& label : all) {
+        EXPECT_EQ(label.find("gradient") != std::string::npos, is_backward) << axis << ": " << label;
+      }
+    }
+    EXPECT_EQ(labels.size(), 2u);
+  });
 }
 
 TEST(PipelineExecutor, SentOutputsAreFreedBeforeTheirBackward) {

@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "comm/communicators.h"
 #include "core/error.h"
 
 namespace megalith {
@@ -305,7 +306,9 @@ class PipelineRun {
     std::vector<megalith::Transfer> transfers;
     for (size_t i = 0; i < tensors.size(); ++i) {
       const int tag = narrow<int>(bundle * kMaxTensors + static_cast<int64_t>(i));
-      transfers.push_back({tensors[i], action.peer, is_send, tag});
+      MEGALITH_CHECK(tag < kBackwardTag, "{}: too many microbatches and stages to number their transfers",
+                     action.text());
+      transfers.push_back({tensors[i], action.peer, is_send, is_backward ? tag | kBackwardTag : tag});
     }
     return transfers;
   }
