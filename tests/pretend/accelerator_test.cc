@@ -146,8 +146,16 @@ TEST_F(Accelerator, AWaitForAnEventBehindWhichAStepWasIssuedIsAnotherKind) {
   EXPECT_EQ(count_waits("an old event"), 1);
 }
 
+// What is issued on `stream` from now on comes behind what the main stream was given.
+void put_behind_main(const c10::Stream& stream) {
+  StreamEvent issued(kDevice);
+  issued.record(current_stream(kDevice));
+  issued.make_wait(stream);
+}
+
 // Writes 1 to x on another stream.
 StreamEvent written_beside(const Tensor& x, const Tensor& ones, const c10::Stream& stream) {
+  put_behind_main(stream);
   const StreamScope scope(stream);
   x.copy_(ones, /*non_blocking=*/true);
   StreamEvent written(kDevice);
@@ -164,10 +172,60 @@ TEST_F(Accelerator, OtherStreamsAreAsLateAsTheyMayBe) {
 }
 
 TEST_F(Accelerator, AnEventWaitThatIsIgnoredIsSeen) {
-  ignore(Ignored::kEventWaits);
   const Tensor ones = at::ones({3}, pinned()), x = at::zeros({3}, here());
-  written_beside(x, ones, side_stream(kDevice)).make_wait(current_stream(kDevice));
+  const StreamEvent written = written_beside(x, ones, side_stream(kDevice));
+  ignore(Ignored::kEventWaits);
+  written.make_wait(current_stream(kDevice));
   EXPECT_EQ(first_of(x), 0);
+}
+
+// The main stream may be late as well.
+TEST_F(Accelerator, AStreamThatDoesNotWaitForTheMainOneIsRefused) {
+  const Tensor ones = at::ones({3}, pinned()), host = at::zeros({3}, pinned()), x = at::zeros({3}, here());
+  const c10::Stream beside = side_stream(kDevice);
+  const auto reads = [&] {
+    const StreamScope scope(beside);
+    host.copy_(x, /*non_blocking=*/true);
+  };
+  const auto writes = [&] {
+    const StreamScope scope(beside);
+    x.copy_(ones, /*non_blocking=*/true);
+  };
+  EXPECT_THROW(reads(), c10::Error);
+  EXPECT_THROW(writes(), c10::Error);
+  put_behind_main(beside);
+  EXPECT_NO_THROW(reads());
+  EXPECT_NO_THROW(writes());
+  // Another use by the main stream: what only reads needs no further event, what writes does.
+  (x + 1).sum();
+  EXPECT_NO_THROW(reads());
+  EXPECT_THROW(writes(), c10::Error);
+  x.add_(1);
+  EXPECT_THROW(reads(), c10::Error);
+  synchronize(kDevice);
+  EXPECT_NO_THROW(writes());
+}
+
+TEST_F(Accelerator, AStreamWhoseEventWaitsAreIgnoredIsRefused) {
+  ignore(Ignored::kEventWaitsOfSideStreams);
+  const Tensor ones = at::ones({3}, pinned()), x = at::zeros({3}, here());
+  EXPECT_THROW(written_beside(x, ones, side_stream(kDevice)), c10::Error);
+}
+
+TEST_F(Accelerator, AnEventTellsAStreamOnlyOfWhatCameBeforeIt) {
+  const Tensor ones = at::ones({3}, pinned()), x = at::zeros({3}, here());
+  const c10::Stream first = side_stream(kDevice), second = side_stream(kDevice);
+  const StreamEvent written = written_beside(x, ones, first);
+  // The event of a stream that came behind the main one carries that on.
+  written.make_wait(second);
+  {
+    const StreamScope scope(second);
+    EXPECT_NO_THROW(x.copy_(ones, /*non_blocking=*/true));
+  }
+  x.zero_();
+  written.make_wait(second);
+  const StreamScope scope(second);
+  EXPECT_THROW(x.copy_(ones, /*non_blocking=*/true), c10::Error);
 }
 
 // A block that a stream still reads when its owner frees it.
@@ -176,6 +234,7 @@ float read_after_free(bool is_recorded) {
   const c10::Stream beside = side_stream(kDevice);
   {
     const Tensor x = at::ones({3}, here());
+    put_behind_main(beside);
     const StreamScope scope(beside);
     host.copy_(x, /*non_blocking=*/true);
     if (is_recorded) x.record_stream(beside);

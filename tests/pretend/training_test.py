@@ -55,15 +55,15 @@ def test_a_resumed_run_equals_one_in_one_go(program, tmp_path):
 
 
 def test_offload_equals_no_offload_and_its_order_is_needed(program, tmp_path):
-    """Two streams: without the event or without record_stream what comes back is not what went."""
+    """Two streams: without the events or without record_stream what comes back is not what went."""
     plain = program.train(tmp_path / "plain", *LLAMA, "--fp32", saves=False)
     offloaded = program.train(tmp_path / "offloaded", *LLAMA, "--fp32", *OFFLOAD, saves=False)
     assert offloaded.steps == plain.steps
-    for mistake in ("event_waits", "record_stream"):
+    for mistake in ("event_waits", "event_waits_of_side_streams", "record_stream"):
         wrong = program.train(
             *(tmp_path / mistake, *LLAMA, "--fp32", *OFFLOAD), saves=False, expected=None, PRETEND_IGNORE=mistake
         )
-        # A gradient that is not finite ends the run.
+        # A gradient that is not finite ends the run, and so does a copy that does not wait for what it reads.
         assert wrong.code == 1 or (wrong.code == 0 and wrong.steps != plain.steps), (mistake, wrong.errors)
 
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "pretend/accelerator/memory.h"
 #include "pretend/accelerator/on_host.h"
 #include "pretend/accelerator/streams.h"
 #include "pretend/accelerator/waits.h"
@@ -26,6 +27,15 @@ at::Tensor as_host(const at::Tensor& x) {
 }
 
 void wait_for_stream(c10::DeviceIndex device) { streams_of(device).run(current_stream_id(device)); }
+
+void host_waits_for_stream(c10::DeviceIndex device) {
+  wait_for_stream(device);
+  streams_of(device).tell_host(current_stream_id(device));
+}
+
+void note_use_of(const at::Tensor& x, bool is_written) {
+  if (x.is_privateuseone() && x.storage()) note_use(x.storage().data(), is_written);
+}
 
 void before_operator_on(at::Device device) {
   if (!device.is_cpu() && current_stream_id(device.index()) != kMainStream) wait_for_stream(device.index());
@@ -166,13 +176,21 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack, std::optional<at::
   }
 }
 
+void note_uses(const c10::FunctionSchema& schema, const Arguments& arguments) {
+  for (const auto& [i, tensor] : arguments.tensors) note_use_of(tensor, is_written(schema.arguments()[i]));
+}
+
 void fall_back(const c10::OperatorHandle& op, Stack* stack) {
   const Arguments arguments(op, *stack);
   if (!is_at_work() && arguments.device.has_value()) {
     const std::string& name = op.schema().name();
     check_devices(name, arguments);
-    if (makes_the_host_wait(name, arguments, *stack)) note_wait(name);
+    if (makes_the_host_wait(name, arguments, *stack)) {
+      note_wait(name);
+      host_waits_for_stream(arguments.device->index());
+    }
     before_operator_on(*arguments.device);
+    note_uses(op.schema(), arguments);
   }
   const AtWork at_work;
   run_on_host(op, stack, arguments.device);

@@ -25,6 +25,7 @@ struct Event {
   c10::StreamId stream = kMainStream;
   int64_t position = 0;
   int64_t period = 0;
+  int64_t known_uses = 0;  // of memory, by the main stream
 
   void reach() const { streams_of(device).run_until(stream, position); }
 };
@@ -76,7 +77,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event;
     *static_cast<Event*>(*event) = {stream.device_index(), stream.id(),
-                                    streams_of(stream.device_index()).issued(stream.id()), current_period()};
+                                    streams_of(stream.device_index()).issued(stream.id()), current_period(),
+                                    streams_of(stream.device_index()).known_uses(stream.id())};
   }
   // Host and main stream go on; what is issued on `stream` from now on comes after the event.
   void block(void* event, const c10::Stream& stream) const override {
@@ -85,11 +87,17 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     if (stream.id() == kMainStream) {
       awaited.reach();
     } else if (awaited.stream != stream.id()) {
-      streams_of(stream.device_index()).push(stream.id(), [awaited] { awaited.reach(); });
+      if (ignores(Ignored::kEventWaitsOfSideStreams)) return;
+      Streams& streams = streams_of(stream.device_index());
+      streams.push(stream.id(), [awaited] { awaited.reach(); });
+      if (awaited.device == stream.device_index()) streams.learn(stream.id(), awaited.known_uses);
     }
   }
   bool queryEvent(void* event) const override {
-    if (event != nullptr) static_cast<Event*>(event)->reach();
+    if (event == nullptr) return true;
+    const auto* const reached = static_cast<const Event*>(event);
+    reached->reach();
+    streams_of(reached->device).tell_host_of(reached->known_uses);
     return true;
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
@@ -97,6 +105,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   bool queryStream(const c10::Stream& stream) const override {
     streams_of(stream.device_index()).run(stream.id());
+    streams_of(stream.device_index()).tell_host(stream.id());
     return true;
   }
   void synchronizeEvent(void* event) const override {
@@ -112,6 +121,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(c10::DeviceIndex device) const override {
     note_wait("the device");
     streams_of(device_at(device).index()).run_all();
+    streams_of(device_at(device).index()).tell_host(kMainStream);
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     record_stream(data.get(), stream.id());

@@ -29,8 +29,9 @@ struct Block {
   void* data = nullptr;
   size_t bytes = 0;  // rounded
   c10::DeviceIndex device = 0;
-  c10::StreamId stream = kMainStream;  // on which it was asked for
-  std::set<c10::StreamId> users;       // others that were recorded
+  c10::StreamId stream = kMainStream;    // on which it was asked for
+  std::set<c10::StreamId> users;         // others that were recorded
+  int64_t last_write = 0, last_use = 0;  // of the main stream's uses of memory
 };
 
 void make_nan(const Block& block) { std::memset(block.data, 0xFF, block.bytes); }
@@ -59,6 +60,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
     Block block{.bytes = (num_bytes + kGranularity - 1) / kGranularity * kGranularity,
                 .device = device,
                 .stream = current_stream_id(device)};
+    // Until now the main stream may have used it for something else.
+    if (block.stream == kMainStream) block.last_write = block.last_use = streams_of(device).use_on_main();
     {
       const std::lock_guard lock(mutex_);
       std::vector<void*>& free = free_[{device, block.stream, block.bytes}];
@@ -118,7 +121,34 @@ class DeviceMemory final : public c10::DeviceAllocator {
     if (found != live_.end() && stream != found->second.stream) found->second.users.insert(stream);
   }
 
+  void note_use(const void* data, bool is_written) {
+    const c10::DeviceIndex device = device_of(data);
+    if (device < 0) return;
+    // Not under the lock: a stream's tasks come back here.
+    const c10::StreamId stream = current_stream_id(device);
+    Streams& streams = streams_of(device);
+    const int64_t use = stream == kMainStream ? streams.use_on_main() : 0;
+    const int64_t known = streams.known_uses(stream);
+    const std::lock_guard lock(mutex_);
+    Block& block = live_.at(data);
+    if (stream == kMainStream) {
+      block.last_use = use;
+      if (is_written) block.last_write = use;
+      return;
+    }
+    TORCH_CHECK((is_written ? block.last_use : block.last_write) <= known, "stream ", stream, " of device ",
+                int{device}, is_written ? " writes" : " reads", " memory that the main stream still ",
+                is_written ? "uses" : "writes", ": no event makes it wait for that");
+  }
+
  private:
+  // -1 for what is not the beginning of a block.
+  c10::DeviceIndex device_of(const void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto found = live_.find(data);
+    return found == live_.end() ? c10::DeviceIndex{-1} : found->second.device;
+  }
+
   static void release(void* data) { static_cast<DeviceMemory&>(device_allocator()).free_block(data); }
 
   // Not under the lock when streams are told: their tasks come back here.
@@ -203,6 +233,10 @@ c10::Allocator& pinned_allocator() {
 void record_stream(const void* block, c10::StreamId stream) {
   if (ignores(Ignored::kRecordStream)) return;
   static_cast<DeviceMemory&>(device_allocator()).add_user(block, stream);
+}
+
+void note_use(const void* block, bool is_written) {
+  static_cast<DeviceMemory&>(device_allocator()).note_use(block, is_written);
 }
 
 bool is_pinned(const void* address) { return static_cast<PinnedMemory&>(pinned_allocator()).holds(address); }

@@ -12,6 +12,10 @@ namespace megalith::pretend {
 c10::DeviceAllocator& device_allocator();
 void record_stream(const void* block, c10::StreamId stream);
 
+// This thread's stream reads or writes the block, by what is issued now. c10::Error: it is not the main stream, and no
+// event orders it behind the main stream's last write (for a write: last use) of the block.
+void note_use(const void* block, bool is_written);
+
 // Host memory that copies need not wait for.
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* address);

@@ -75,12 +75,18 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   } else if (from.device() == to.device() || (!from.is_cpu() && !to.is_cpu())) {
     before_operator_on(from.device());
     before_operator_on(to.device());
+    note_use_of(from, /*is_written=*/false);
+    note_use_of(to, /*is_written=*/true);
     copy_now(to, from);
   } else if (is_asynchronous(from.is_cpu() ? from : to, from.is_cpu() ? to : from, non_blocking)) {
+    note_use_of(from, /*is_written=*/false);
+    note_use_of(to, /*is_written=*/true);
     if (from.numel() > 0) copy_later(to, from);
   } else {
     note_wait(from.is_cpu() ? "copy to the device" : "copy to the host");
-    wait_for_stream((from.is_cpu() ? to : from).device().index());
+    note_use_of(from, /*is_written=*/false);
+    note_use_of(to, /*is_written=*/true);
+    host_waits_for_stream((from.is_cpu() ? to : from).device().index());
     copy_now(to, from);
   }
   return to;
@@ -93,7 +99,8 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
 
 at::Scalar local_scalar_dense(const Tensor& x) {
   note_wait("item");
-  wait_for_stream(x.device().index());
+  note_use_of(x, /*is_written=*/false);
+  host_waits_for_stream(x.device().index());
   const AtWork at_work;
   return at::_local_scalar_dense(as_host(x));
 }

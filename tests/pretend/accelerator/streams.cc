@@ -1,6 +1,7 @@
 // See streams.h.
 #include "pretend/accelerator/streams.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -18,6 +19,7 @@ std::atomic<Ignored>& ignored() {
     const char* text = std::getenv("PRETEND_IGNORE");
     const std::string asked = text == nullptr ? "" : text;
     if (asked == "event_waits") return Ignored::kEventWaits;
+    if (asked == "event_waits_of_side_streams") return Ignored::kEventWaitsOfSideStreams;
     if (asked == "record_stream") return Ignored::kRecordStream;
     return Ignored::kNothing;
   }();
@@ -67,6 +69,36 @@ void Streams::run(c10::StreamId stream) { run_until(stream, std::numeric_limits<
 void Streams::run_all() {
   const std::lock_guard lock(mutex_);
   for (const auto& [stream, queue] : queues_) run(stream);
+}
+
+void Streams::forget_tasks() {
+  std::map<c10::StreamId, Queue> forgotten;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [stream, queue] : queues_) {
+      forgotten[stream].tasks.swap(queue.tasks);
+      queue.started = queue.issued;
+    }
+  }
+}  // what they held is freed here, which may give streams new tasks
+
+int64_t Streams::known_uses(c10::StreamId stream) {
+  if (stream == kMainStream) return main_uses_;
+  const std::lock_guard lock(mutex_);
+  return std::max(queues_[stream].known_uses, known_to_host_);
+}
+
+void Streams::learn(c10::StreamId stream, int64_t use) {
+  const std::lock_guard lock(mutex_);
+  int64_t& known = queues_[stream].known_uses;
+  known = std::max(known, use);
+}
+
+void Streams::tell_host(c10::StreamId stream) { tell_host_of(known_uses(stream)); }
+
+void Streams::tell_host_of(int64_t use) {
+  const std::lock_guard lock(mutex_);
+  known_to_host_ = std::max(known_to_host_, use);
 }
 
 Streams& streams_of(c10::DeviceIndex device) {

@@ -1,12 +1,15 @@
 // Streams of a pretend device. What runs on the main stream (id 0) has run when it is issued. Other streams are as late
 // as they may be: a task runs when somebody waits for it, so whoever forgets to wait sees what was there before.
 //
-// The main stream too has tasks: copies to host memory, which arrive when the host waits.
+// The main stream too has tasks: copies to host memory, which arrive when the host waits. That a device's main stream
+// may be late as well is held by order: its uses of memory are numbered, events carry the numbers, and another stream
+// that touches a block before an event has told it of the main stream's last use is refused (memory.h).
 #pragma once
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -28,15 +31,30 @@ class Streams {
   void run_until(c10::StreamId stream, int64_t position);
   void run(c10::StreamId stream);
   void run_all();
+  // Tasks that nobody waited for never run; blocks that they would have freed stay taken.
+  void forget_tasks();
+
+  // The main stream's uses of memory: numbers the next one.
+  int64_t use_on_main() { return ++main_uses_; }
+  // Up to which of them `stream` comes behind.
+  int64_t known_uses(c10::StreamId stream);
+  // From now on `stream` comes behind those up to `use`.
+  void learn(c10::StreamId stream, int64_t use);
+  // The host waited for `stream`: what it issues from now on comes behind what that stream knew.
+  void tell_host(c10::StreamId stream);
+  void tell_host_of(int64_t use);
 
  private:
   struct Queue {
     std::deque<std::function<void()>> tasks;
     int64_t issued = 0, started = 0;
+    int64_t known_uses = 0;
   };
   std::recursive_mutex mutex_;  // a task may wait for another stream's
   std::map<c10::StreamId, Queue> queues_;
   c10::StreamId made_ = 0;
+  std::atomic<int64_t> main_uses_{0};
+  int64_t known_to_host_ = 0;
 };
 
 Streams& streams_of(c10::DeviceIndex device);
@@ -51,8 +69,9 @@ c10::StreamId current_stream_id(c10::DeviceIndex device);
 void set_current_stream_id(c10::DeviceIndex device, c10::StreamId stream);
 
 // Mistakes that the accelerator makes on request, to see that tests catch them. The environment's PRETEND_IGNORE names
-// them at the start: event_waits, record_stream.
-enum class Ignored { kNothing, kEventWaits, kRecordStream };
+// them at the start: event_waits, event_waits_of_side_streams (so that the main stream is too late for them),
+// record_stream.
+enum class Ignored { kNothing, kEventWaits, kEventWaitsOfSideStreams, kRecordStream };
 void ignore(Ignored what);
 bool ignores(Ignored what);
 
