@@ -1,5 +1,6 @@
 // See thread_group.h. A collective is done in two halves: issuing copies the inputs to where the group meets and marks
-// the outputs as not to be read; wait() sleeps until all have come and then makes this rank's results from the copies.
+// the outputs as not to be read; wait() sleeps until all have come and then makes this rank's results from the copies,
+// in the order of the stream that waits.
 #include "comm/thread_group.h"
 
 #include <ATen/ATen.h>
@@ -12,6 +13,7 @@
 #include <numeric>
 
 #include "comm/tensor_text.h"
+#include "comm/thread_devices.h"
 #include "comm/thread_hub.h"
 #include "core/error.h"
 
@@ -69,14 +71,16 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
   return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
 }
 
-// A tensor that must stay as it is until wait(): an input as it was copied, an output full of poison.
+// A tensor that must stay as it is until wait(): an input as it was copied, an output full of poison. view: its memory
+// as the host sees it.
 class Untouched {
  public:
-  Untouched(at::Tensor tensor, at::Tensor copy) : tensor_(std::move(tensor)), copy_(std::move(copy)) {}
+  Untouched(at::Tensor tensor, at::Tensor view, at::Tensor copy)
+      : tensor_(std::move(tensor)), view_(std::move(view)), copy_(std::move(copy)) {}
 
-  static Untouched poisoned(at::Tensor tensor) {
-    if (tensor.nbytes() > 0) std::memset(tensor.mutable_data_ptr(), poison_byte(tensor.scalar_type()), tensor.nbytes());
-    return Untouched(std::move(tensor), at::Tensor());
+  static Untouched poisoned(at::Tensor tensor, at::Tensor view) {
+    if (view.nbytes() > 0) std::memset(view.mutable_data_ptr(), poison_byte(view.scalar_type()), view.nbytes());
+    return Untouched(std::move(tensor), std::move(view), at::Tensor());
   }
 
   void check(const std::string& what) const {
@@ -85,19 +89,26 @@ class Untouched {
                    "{}: the storage of a buffer was released before wait()", what);
     if (copy_.defined()) {
       const bool is_same =
-          tensor_.nbytes() == 0 || std::memcmp(tensor_.const_data_ptr(), copy_.const_data_ptr(), tensor_.nbytes()) == 0;
+          view_.nbytes() == 0 || std::memcmp(view_.const_data_ptr(), copy_.const_data_ptr(), view_.nbytes()) == 0;
       MEGALITH_CHECK(is_same, "{}: its input {} was changed before wait()", what, text_of(tensor_));
     } else {
-      const auto* bytes = static_cast<const unsigned char*>(tensor_.const_data_ptr());
-      const auto poison = static_cast<unsigned char>(poison_byte(tensor_.scalar_type()));
-      const bool is_same = std::all_of(bytes, bytes + tensor_.nbytes(), [=](unsigned char b) { return b == poison; });
+      const auto* bytes = static_cast<const unsigned char*>(view_.const_data_ptr());
+      const auto poison = static_cast<unsigned char>(poison_byte(view_.scalar_type()));
+      const bool is_same = std::all_of(bytes, bytes + view_.nbytes(), [=](unsigned char b) { return b == poison; });
       MEGALITH_CHECK(is_same, "{}: its output {} was written before wait()", what, text_of(tensor_));
     }
   }
 
  private:
-  at::Tensor tensor_, copy_;
+  at::Tensor tensor_, view_, copy_;
 };
+
+// Runs `work` in the order of the caller's stream of `device`.
+void in_stream_order(const ThreadHub& hub, at::Device device, std::function<void()> work) {
+  const ThreadDevices* devices = hub.settings().devices;
+  if (devices == nullptr) return work();
+  devices->in_stream_order(device, std::move(work));
+}
 
 std::string name_of(const CollectiveRecord& record) {
   return fmt::format("{} {} '{}'", name_of(record.kind), record.axis, record.label);
@@ -110,22 +121,23 @@ struct ThreadGroup::Part {
   at::Tensor input;    // undefined: brings nothing
   at::Tensor output;   // undefined: takes nothing
   std::vector<int64_t> in_splits = {}, out_splits = {};
-  double moved_bytes = 0;                              // over this rank's link, for the delay model
-  std::function<void(ThreadCollective&)> fill_output;  // run by wait(), without the lock
+  double moved_bytes = 0;  // over this rank's link, for the delay model
+  // Run by wait(), without the lock; out is the output as the host sees it.
+  std::function<void(ThreadCollective&, const at::Tensor& out)> fill_output;
 };
 
 class ThreadGroup::CollectiveWork : public WorkState {
  public:
+  // finish  checks the buffers and makes the results
   CollectiveWork(std::shared_ptr<ThreadHub> hub, std::shared_ptr<ThreadCollective> collective, std::vector<int> ranks,
-                 int position, Record record, std::vector<Untouched> buffers,
-                 std::function<void(ThreadCollective&)> fill_output)
+                 int position, at::Device device, Record record, std::function<void()> finish)
       : hub_(std::move(hub)),
         collective_(std::move(collective)),
         ranks_(std::move(ranks)),
         position_(position),
+        device_(device),
         record_(std::move(record)),
-        buffers_(std::move(buffers)),
-        fill_output_(std::move(fill_output)) {}
+        finish_(std::move(finish)) {}
 
   void wait() override {
     if (!collective_) return;
@@ -135,12 +147,8 @@ class ThreadGroup::CollectiveWork : public WorkState {
           lock, ranks_[static_cast<size_t>(position_)], [this] { return collective_->ready_at; },
           [this] { return what_for(); });
     }
-    for (const Untouched& buffer : buffers_) buffer.check(name_of(*record_));
-    if (fill_output_) {
-      const at::NoGradGuard no_grad;
-      fill_output_(*collective_);
-    }
-    buffers_.clear();
+    in_stream_order(*hub_, device_, finish_);
+    finish_ = nullptr;
     collective_.reset();
   }
 
@@ -164,9 +172,9 @@ class ThreadGroup::CollectiveWork : public WorkState {
   std::shared_ptr<ThreadCollective> collective_;  // null once done
   std::vector<int> ranks_;
   int position_;
+  at::Device device_;
   Record record_;
-  std::vector<Untouched> buffers_;
-  std::function<void(ThreadCollective&)> fill_output_;
+  std::function<void()> finish_;
 };
 
 class ThreadGroup::TransferWork : public WorkState {
@@ -174,12 +182,13 @@ class ThreadGroup::TransferWork : public WorkState {
   struct Part {
     std::shared_ptr<ThreadMessage> message;
     Transfer transfer;
+    at::Tensor view;  // of its tensor
     Untouched buffer;
     std::string text;  // "message 3 from rank 1"
   };
 
-  TransferWork(std::shared_ptr<ThreadHub> hub, int world_rank, Record record)
-      : hub_(std::move(hub)), world_rank_(world_rank), record_(std::move(record)) {}
+  TransferWork(std::shared_ptr<ThreadHub> hub, int world_rank, at::Device device, Record record)
+      : hub_(std::move(hub)), world_rank_(world_rank), device_(device), record_(std::move(record)) {}
 
   void add(Part part) { parts_.push_back(std::move(part)); }
 
@@ -190,11 +199,13 @@ class ThreadGroup::TransferWork : public WorkState {
       hub_->wait(
           lock, world_rank_, [this] { return ready_at(); }, [this] { return what_for(); });
     }
-    const at::NoGradGuard no_grad;
-    for (const Part& part : parts_) part.buffer.check(fmt::format("{}, {}", name_of(*record_), part.text));
-    for (const Part& part : parts_) {
-      if (!part.transfer.is_send) part.transfer.tensor.copy_(part.message->copy);
-    }
+    in_stream_order(*hub_, device_, [parts = parts_, record = record_] {
+      const at::NoGradGuard no_grad;
+      for (const Part& part : parts) part.buffer.check(fmt::format("{}, {}", name_of(*record), part.text));
+      for (const Part& part : parts) {
+        if (!part.transfer.is_send) part.view.copy_(part.message->copy);
+      }
+    });
     parts_.clear();
   }
 
@@ -226,6 +237,7 @@ class ThreadGroup::TransferWork : public WorkState {
 
   std::shared_ptr<ThreadHub> hub_;
   int world_rank_;
+  at::Device device_;
   Record record_;
   std::vector<Part> parts_;
 };
@@ -234,24 +246,33 @@ ThreadGroup::ThreadGroup(std::vector<int> ranks, int position, std::string axis,
                          std::shared_ptr<ThreadMeeting> meeting)
     : Group(std::move(ranks), position, std::move(axis)), hub_(std::move(hub)), meeting_(std::move(meeting)) {}
 
+at::Device ThreadGroup::device() const {
+  const ThreadDevices* devices = hub_->settings().devices;
+  return devices == nullptr ? at::kCPU : devices->device_of(ranks()[static_cast<size_t>(rank())]);
+}
+
+at::Tensor ThreadGroup::host_view(const at::Tensor& tensor, const Record& record) const {
+  if (!tensor.defined()) return tensor;
+  MEGALITH_CHECK(tensor.device() == device(), "{}: this rank's tensors are on {}, this one is on {}", name_of(*record),
+                 device().str(), tensor.device().str());
+  return tensor.is_cpu() ? tensor : hub_->settings().devices->host_view(tensor);
+}
+
 Group::State ThreadGroup::join(const Part& part, const Record& record) {
   const size_t position = static_cast<size_t>(rank());
   const int64_t number = next_collective_++;
   const std::string description =
       fmt::format("{} '{}'{}{}", name_of(record->kind), record->label, part.detail.empty() ? "" : " ", part.detail);
-  for (const at::Tensor& tensor : {part.input, part.output}) {
-    MEGALITH_CHECK(!tensor.defined() || tensor.is_cpu(), "{}: ranks as threads need CPU tensors, this one is on {}",
-                   name_of(*record), tensor.device().str());
-  }
+  const at::Tensor in = host_view(part.input, record), out = host_view(part.output, record);
 
   // Before the lock is taken: copying may take long. The input is copied first, the output may lie in it.
   std::vector<Untouched> buffers;
   at::Tensor copy;
-  if (part.input.defined()) {
-    copy = copy_of(part.input);
-    if (!part.output.defined() || !overlap(part.input, part.output)) buffers.emplace_back(part.input, copy);
+  if (in.defined()) {
+    copy = copy_of(in);
+    if (!out.defined() || !overlap(in, out)) buffers.emplace_back(part.input, in, copy);
   }
-  if (part.output.defined()) buffers.push_back(Untouched::poisoned(part.output));
+  if (out.defined()) buffers.push_back(Untouched::poisoned(part.output, out));
 
   const ThreadHub::Lock lock = hub_->lock();
   hub_->check_alive(lock);
@@ -290,21 +311,26 @@ Group::State ThreadGroup::join(const Part& part, const Record& record) {
     meeting_->open.erase(number);
   }
   hub_->progress(lock);
-  return std::make_shared<CollectiveWork>(hub_, collective, ranks(), rank(), record, std::move(buffers),
-                                          part.fill_output);
+  const auto finish = [collective, record, out, buffers = std::move(buffers), fill_output = part.fill_output] {
+    for (const Untouched& buffer : buffers) buffer.check(name_of(*record));
+    if (!fill_output) return;
+    const at::NoGradGuard no_grad;
+    fill_output(*collective, out);
+  };
+  return std::make_shared<CollectiveWork>(hub_, collective, ranks(), rank(), device(), record, finish);
 }
 
 Group::State ThreadGroup::start_all_reduce(const at::Tensor& tensor, ReduceOp op, const Record& record) {
   Part part{.detail = fmt::format("{} {}", text_of(tensor), name_of(op)), .input = tensor, .output = tensor};
   part.moved_bytes = 2.0 * (size() - 1) / size() * static_cast<double>(tensor.nbytes());
-  part.fill_output = [tensor, op](ThreadCollective& collective) { tensor.copy_(reduced_inputs(collective, op)); };
+  part.fill_output = [op](ThreadCollective& all, const at::Tensor& out) { out.copy_(reduced_inputs(all, op)); };
   return join(part, record);
 }
 
 Group::State ThreadGroup::start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record& record) {
   Part part{.detail = text_of(in), .input = in, .output = out};
   part.moved_bytes = (size() - 1.0) * static_cast<double>(in.nbytes());
-  part.fill_output = [out](ThreadCollective& collective) {
+  part.fill_output = [](ThreadCollective& collective, const at::Tensor& out) {
     const int64_t n = collective.inputs.front().numel();
     for (size_t r = 0; r < collective.inputs.size(); ++r) {
       out.view(-1).narrow(0, static_cast<int64_t>(r) * n, n).copy_(collective.inputs[r].view(-1));
@@ -317,7 +343,7 @@ Group::State ThreadGroup::start_reduce_scatter(const at::Tensor& out, const at::
                                                const Record& record) {
   Part part{.detail = fmt::format("{} {}", text_of(in), name_of(op)), .input = in, .output = out};
   part.moved_bytes = (size() - 1.0) * static_cast<double>(out.nbytes());
-  part.fill_output = [out, op, position = rank()](ThreadCollective& collective) {
+  part.fill_output = [op, position = rank()](ThreadCollective& collective, const at::Tensor& out) {
     out.view(-1).copy_(reduced_inputs(collective, op).view(-1).narrow(0, position * out.numel(), out.numel()));
   };
   return join(part, record);
@@ -335,7 +361,8 @@ Group::State ThreadGroup::start_all_to_all(const at::Tensor& out, const at::Tens
             .in_splits = in_splits,
             .out_splits = out_splits};
   part.moved_bytes = static_cast<double>(std::max(in.nbytes(), out.nbytes()));
-  part.fill_output = [out, position = static_cast<size_t>(rank()), ranks = ranks(), record](ThreadCollective& all) {
+  part.fill_output = [position = static_cast<size_t>(rank()), ranks = ranks(), record](ThreadCollective& all,
+                                                                                       const at::Tensor& out) {
     int64_t row = 0;
     for (size_t from = 0; from < all.inputs.size(); ++from) {
       const int64_t sent = all.in_splits[from][position], expected = all.out_splits[position][from];
@@ -355,8 +382,8 @@ Group::State ThreadGroup::start_broadcast(const at::Tensor& tensor, int root, co
     part.input = tensor;
   } else {
     part.output = tensor;
-    part.fill_output = [tensor, root](ThreadCollective& collective) {
-      tensor.copy_(collective.inputs[static_cast<size_t>(root)]);
+    part.fill_output = [root](ThreadCollective& collective, const at::Tensor& out) {
+      out.copy_(collective.inputs[static_cast<size_t>(root)]);
     };
   }
   return join(part, record);
@@ -366,18 +393,18 @@ Group::State ThreadGroup::start_barrier(const Record& record) { return join(Part
 
 Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transfers, const Record& record) {
   const auto world_rank = [&](int position) { return ranks()[static_cast<size_t>(position)]; };
-  const auto work = std::make_shared<TransferWork>(hub_, world_rank(rank()), record);
+  const auto work = std::make_shared<TransferWork>(hub_, world_rank(rank()), device(), record);
 
   // Sends first: what a rank sends itself and receives into the same memory must be copied before it is poisoned.
-  std::vector<at::Tensor> copies;
+  std::vector<at::Tensor> views, copies;
   for (const Transfer& transfer : transfers) {
-    MEGALITH_CHECK(transfer.tensor.is_cpu(), "{}: ranks as threads need CPU tensors", name_of(*record));
-    copies.push_back(transfer.is_send ? copy_of(transfer.tensor) : at::Tensor());
+    views.push_back(host_view(transfer.tensor, record));
+    copies.push_back(transfer.is_send ? copy_of(views.back()) : at::Tensor());
   }
   std::vector<Untouched> buffers;
   for (size_t i = 0; i < transfers.size(); ++i) {
-    buffers.push_back(transfers[i].is_send ? Untouched(transfers[i].tensor, copies[i])
-                                           : Untouched::poisoned(transfers[i].tensor));
+    buffers.push_back(transfers[i].is_send ? Untouched(transfers[i].tensor, views[i], copies[i])
+                                           : Untouched::poisoned(transfers[i].tensor, views[i]));
   }
 
   const ThreadHub::Lock lock = hub_->lock();
@@ -416,7 +443,7 @@ Group::State ThreadGroup::start_send_receive(const std::vector<Transfer>& transf
       message->ready_at = hub_->transfer_end(static_cast<double>(message->copy.nbytes()), channel.busy_until);
       channel.open.erase(number);
     }
-    work->add({message, transfer, buffers[i], text});
+    work->add({message, transfer, views[i], buffers[i], text});
   }
   hub_->progress(lock);
   return work;

@@ -20,6 +20,8 @@ class ThreadGroup : public Group {
   ThreadGroup(std::vector<int> ranks, int position, std::string axis, std::shared_ptr<ThreadHub> hub,
               std::shared_ptr<ThreadMeeting> meeting);
 
+  at::Device device() const override;
+
  protected:
   State start_all_reduce(const at::Tensor& tensor, ReduceOp op, const Record& record) override;
   State start_all_gather(const at::Tensor& out, const at::Tensor& in, const Record& record) override;
@@ -36,6 +38,8 @@ class ThreadGroup : public Group {
   struct Part;  // what this rank brings to a collective
 
   State join(const Part& part, const Record& record);
+  // The tensor's memory as the host sees it. Throws where the tensor is not on this rank's device.
+  at::Tensor host_view(const at::Tensor& tensor, const Record& record) const;
 
   std::shared_ptr<ThreadHub> hub_;
   std::shared_ptr<ThreadMeeting> meeting_;

@@ -1,6 +1,7 @@
 // See thread_world.h.
 #include "comm/thread_world.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +10,7 @@
 #include <thread>
 #include <tuple>
 
+#include "comm/thread_devices.h"
 #include "comm/thread_group.h"
 #include "comm/thread_hub.h"
 #include "core/error.h"
@@ -59,6 +61,7 @@ void ThreadWorld::run(const std::function<void(int, const GroupFactory&)>& body)
       return std::make_shared<ThreadGroup>(std::move(ranks), position, axis, hub, std::move(meeting));
     };
     try {
+      const c10::DeviceGuard guard(settings_.devices == nullptr ? at::kCPU : settings_.devices->device_of(rank));
       body(rank, factory);
     } catch (...) {
       hub->fail(rank, std::current_exception());

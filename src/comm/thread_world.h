@@ -14,7 +14,8 @@
 // When a rank throws, the others leave their collectives with a PeerError.
 //
 // Reductions are done in rank order, bf16 and fp16 in fp32 with one rounding, so results are equal on all ranks and
-// bit-reproducible. Only CPU tensors. Every rank computes with one thread while run() is on.
+// bit-reproducible. Every rank computes with one thread while run() is on, on the CPU; or on a device of its own
+// (thread_devices.h), where outputs hold NaN until the stream that called wait() comes to that point.
 #pragma once
 
 #include <functional>
@@ -26,6 +27,8 @@
 #include "comm/groups.h"
 
 namespace megalith {
+
+class ThreadDevices;
 
 // Thrown in a rank that waits for others of which one failed.
 class PeerError : public std::runtime_error {
@@ -47,8 +50,9 @@ struct DelayModel {
 
 struct ThreadWorldSettings {
   DelayModel delay;
-  double timeout_s = 60;  // waiting longer than this is an error
-  double stall_s = 3;     // and so is every rank waiting, with nothing issued for this long
+  double timeout_s = 60;                   // waiting longer than this is an error
+  double stall_s = 3;                      // and so is every rank waiting, with nothing issued for this long
+  const ThreadDevices* devices = nullptr;  // of the ranks; null: the CPU
 };
 
 class ThreadWorld {

@@ -130,7 +130,9 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   ModelConfig config = config_of(layout.task);
   config.moe_token_dispatcher_type = layout.dispatcher;
   config.moe_shared_expert_overlap = layout.overlaps_shared_expert;
+  const at::Device device = precision.devices == nullptr ? at::kCPU : precision.devices->device_of(groups.rank);
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
+  context.device = device;
   if (!layout.task.fp8_format.empty()) {
     context.recipe = make_recipe({.fp8_format = layout.task.fp8_format, .fp8_recipe = "tensorwise"}, precision.kernels);
   }
@@ -157,7 +159,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   if (hooks.change_data_parallel) data = hooks.change_data_parallel(std::move(data), built, groups);
   const std::unique_ptr<Task> objective = objective_of(layout.task, config);
   return run_steps(
-      built, *data, groups, at::kCPU,
+      built, *data, groups, device,
       {.num_steps = num_steps,
        .task = objective.get(),
        .microbatches = [&](int step) { return microbatches(layout, groups, config, step, *objective, hooks); },
@@ -245,7 +247,7 @@ std::string Layout::text() const {
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,
                                     const Mistake* mistake) {
   std::vector<RankOutcome> ranks(static_cast<size_t>(layout.world_size()));
-  ThreadWorld(layout.world_size())
+  ThreadWorld(layout.world_size(), {.devices = precision.devices})
       .run(Mesh({.tp = layout.tp,
                  .cp = layout.cp,
                  .dp = layout.dp,
@@ -269,7 +271,7 @@ const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& pr
   const auto found = known.find(key);
   if (found != known.end()) return found->second;
   const Layout alone{.micro_batch = micro_batch, .task = task};
-  return known[key] = run_layout(alone, precision, num_steps)[0];
+  return known[key] = run_layout(alone, {precision.dtype, precision.kernels}, num_steps)[0];
 }
 
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/groups.h"
+#include "comm/thread_devices.h"
 #include "models/model.h"
 #include "nn/expert_options.h"
 #include "optim/optimizer.h"
@@ -75,6 +76,7 @@ struct Layout {
 struct Precision {
   at::ScalarType dtype = at::kDouble;
   Kernels kernels = Kernels::kReference;
+  const ThreadDevices* devices = nullptr;  // of the ranks; null: the CPU
 };
 
 // Where a mistake can be put in without touching the program; every member may be empty.
@@ -95,8 +97,8 @@ OptimizerOptions optimizer_of(const TinyRun& task);
 // One outcome a rank. Learning rate and the rest are fixed.
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,
                                     const Mistake* mistake = nullptr);
-// The same task on one rank, kept for the next layout that asks: in one microbatch, or in those of `layout` where the
-// task's numbers are defined per microbatch (balance of experts, scales of eight-bit products).
+// The same task on one rank on the CPU, kept for the next layout that asks: in one microbatch, or in those of `layout`
+// where the task's numbers are defined per microbatch (balance of experts, scales of eight-bit products).
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps);
 
 // The comparison of train/layout_check.h; a failure begins with the layout.

@@ -58,3 +58,10 @@ if(TARGET test_ops)
   target_link_libraries(test_ops_pretend PRIVATE megalith_ops megalith_device dep::gtest)
   megalith_suites_of(ops_pretend unit.ops.pretend unit)
 endif()
+
+# Ranks as threads, each with a pretend device of its own.
+megalith_test(layouts_pretend LABEL pretend TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=8 USES verify ops)
+if(TARGET test_layouts_pretend)
+  target_sources(test_layouts_pretend PRIVATE layouts/layout.cc ${pretend_objects})
+  set_target_properties(test_layouts_pretend PROPERTIES ENABLE_EXPORTS ON)
+endif()
