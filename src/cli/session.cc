@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "device/memory.h"
 #include "device/threads.h"
+#include "ops/gpu/blas.h"
 
 namespace megalith {
 namespace {
@@ -60,6 +61,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   enable_amx();
   if (runtime.device.deterministic_mode) set_deterministic(true);
   const at::Device device = select_device(runtime.device.device, launch.local_rank);
+  ops::gpu::set_gemm_tuning(runtime.gemm_tuning, device);
   if (resolved->derived.dtype == at::kBFloat16 && !has_native_bf16(device)) {
     context.log.note("bf16 is emulated on this processor, and slower than fp32");
   }

@@ -343,6 +343,7 @@ void RuntimeOptions::visit(OptionVisitor& v) {
            "fused: vectorised operators. reference: the plain, slow ones that define them, for tracking down a wrong "
            "number.")
       .in_toy(InToy::kMade);
+  gemm_tuning.visit(v);
 }
 
 void Config::visit(OptionVisitor& v) {
@@ -408,6 +409,11 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
   if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
     errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
+  }
+  if (config.runtime.device.deterministic_mode &&
+      config.runtime.gemm_tuning.gemm_tuning == ops::gpu::GemmTuning::kTune) {
+    errors.emplace_back("gemm_tuning tune chooses by time, which varies from run to run: not with deterministic_mode",
+                        "tune once without it, then add --gemm_tuning use");
   }
   check_batch(config, d, errors);
   check_rampup(config, errors);

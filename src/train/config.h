@@ -21,6 +21,7 @@
 #include "metrics/log_options.h"
 #include "models/model_config.h"
 #include "nn/fp8_recipe.h"
+#include "ops/gpu/gemm_tuning.h"
 #include "ops/kernels.h"
 #include "optim/loss_scaler.h"
 #include "optim/optimizer.h"
@@ -65,6 +66,7 @@ struct RuntimeOptions {
   DeviceOptions device;
   ThreadOptions threads;
   Kernels kernels = Kernels::kFused;
+  ops::gpu::GemmTuningOptions gemm_tuning;
 
   void visit(OptionVisitor& v);
 };

@@ -4,6 +4,7 @@
 #include "comm/groups.h"
 #include "core/strings.h"
 #include "models/families.h"
+#include "ops/gpu/blas.h"
 #include "planner/pipeline_simulator.h"
 
 namespace megalith {
@@ -107,6 +108,9 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
     text += fmt::format("  {:<44} {}  ({})\n", option->name(), option->text(), option->source().where);
   }
   text += fmt::format("device: {}\n", device_text);
+  if (const std::string tuning = ops::gpu::gemm_tuning_text(); !tuning.empty()) {
+    text += fmt::format("matrix products: algorithms of {}\n", tuning);
+  }
   text += fmt::format("layout: {} rank{}: data parallel {}, tensor parallel {}, pipeline {}, context parallel {}{}\n",
                       d.world_size, d.world_size == 1 ? "" : "s", d.data_parallel_size,
                       c.parallel.tensor_model_parallel_size, c.parallel.pipeline_model_parallel_size,

@@ -67,6 +67,12 @@ CONFIGURATION = [
     ("bad split", ("train", *MODEL, "--data_path", "x", "--split", "most,rest"), ["split", "most,rest"]),
     ("no checkpoint", ("train", *MOCK, "--load", "nowhere", "--exit_on_missing_checkpoint"), ["nowhere", "exit_on_missing_checkpoint"]),
     ("step of no checkpoint", ("train", *MOCK, "--ckpt_step", 5), ["ckpt_step", "--load"]),
+    ("tuned products on the CPU", ("train", *MOCK, "--gemm_tuning", "use"), ["gemm_tuning", "cuBLASLt or hipBLASLt", "off"]),
+    (
+        "choices by time where results must repeat",
+        ("train", *MOCK, "--gemm_tuning", "tune", "--deterministic_mode"),
+        ["gemm_tuning tune", "deterministic_mode", "--gemm_tuning use"],
+    ),
     ("negative workers", ("train", *MOCK, "--num_workers", -1), ["num_workers", "-1"]),
     ("sample without a prompt", ("train", *MOCK, "--sample_interval", 5), ["sample_interval", "--sample_prompt"]),
     ("prompt without an interval", ("train", *MOCK, "--sample_prompt", "hello"), ["sample_prompt", "--sample_interval"]),

@@ -43,6 +43,22 @@ def test_kernels_agree(case, program, tmp_path):
         assert norm == pytest.approx(expected_norm, rel=norm_bound)
 
 
+def test_tuned_products_are_measured_once_and_used_again(program, tmp_path):
+    file = tmp_path / "gemm.json"
+    words = (*CASES["bf16"], "--gemm_tuning_file", file)
+    plain = program.train(tmp_path / "plain", *CASES["bf16"], saves=False)
+    tuned = program.train(tmp_path / "tuned", *words, "--gemm_tuning", "tune", saves=False)
+    written = file.read_text()
+    count = len(json.loads(written)["products"])
+    assert count >= 9, "three products of each of at least three layers' shapes"
+    used = program.train(tmp_path / "used", *words, "--gemm_tuning", "use", saves=False)
+    assert f"matrix products: algorithms of cuBLASLt 130100, {count} products of {file}" in used.errors
+    assert used.steps == tuned.steps and file.read_text() == written
+    for (loss, norm), (plain_loss, plain_norm) in zip(tuned.steps, plain.steps):
+        assert loss == pytest.approx(plain_loss, rel=BOUNDS["bf16"][0])
+        assert norm == pytest.approx(plain_norm, rel=BOUNDS["bf16"][1])
+
+
 def test_a_resumed_run_equals_one_in_one_go(program, tmp_path):
     words = (*CASES["gpt2"], "--seed", 7)
     straight = program.train(tmp_path / "straight", *words, steps=4)
