@@ -7,16 +7,12 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "device/memory.h"
 #include "nn/function.h"
+#include "nn/loss_rows.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 
 namespace megalith {
-
-namespace {
-
-constexpr int64_t kChunkRows = 1024;  // logits of so many rows are held at a time
-
-}  // namespace
 
 struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
   // Per-token losses and, with_grad, the gradient of x (of this rank's tokens) and of the weight.
@@ -38,7 +34,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     if (head.tp_->size() == 1) {
       auto [losses, dx] = ops::linear_cross_entropy(
           x, weight, labels, row_scale, with_grad, dw,
-          {.valid_vocab = head.local_valid_, .chunk_rows = kChunkRows, .kernels = head.recipe_->kernels()});
+          {.valid_vocab = head.local_valid_, .chunk_rows = head.rows_at_a_time(x), .kernels = head.recipe_->kernels()});
       return {losses, dx};
     }
     Result result = vocabulary_parallel(head, x, weight, labels, row_scale, with_grad, dw);
@@ -58,8 +54,9 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     Group& tp = *head.tp_;
     const std::string& label = head.weight_->name();
     Result result{at::empty(labels.sizes(), row_scale.options()), with_grad ? at::empty_like(x) : at::Tensor()};
-    for (int64_t begin = 0; begin < x.size(0); begin += kChunkRows) {
-      const int64_t rows = std::min(kChunkRows, x.size(0) - begin);
+    const int64_t most_rows = head.rows_at_a_time(x);
+    for (int64_t begin = 0; begin < x.size(0); begin += most_rows) {
+      const int64_t rows = std::min(most_rows, x.size(0) - begin);
       const auto chunk = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, rows); };
       const Operand rows_x{chunk(x)}, w{weight};
       const at::Tensor logits = head.recipe_->forward(rows_x, w, {});
@@ -122,6 +119,23 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
                          .init = Init::normal(init_std),
                          // The copy of a tied embedding at the other end of the pipeline stays an embedding.
                          .role = weight.pipeline_ranks.empty() ? ParameterRole::kHead : ParameterRole::kEmbedding})) {}
+
+// On a CPU, and with the references, the fewest: numbers do not depend on the machine there.
+int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
+  if (rows_at_a_time_ > 0) return rows_at_a_time_;
+  rows_at_a_time_ = kFewestLossRows;
+  if (x.is_cpu() || x.is_meta() || recipe_->kernels() == Kernels::kReference) return rows_at_a_time_;
+  const MemoryStats memory = memory_stats(x.device());
+  const int64_t row_bytes = weight_->data().size(0) * x.element_size();
+  rows_at_a_time_ = loss_rows(row_bytes, memory.total_bytes - memory.allocated_bytes);
+  if (tp_->size() > 1) {
+    // Ranks that cut differently would wait for each other forever. Read once in a run.
+    const at::Tensor fewest = at::full({}, rows_at_a_time_, x.options().dtype(at::kLong));
+    tp_->all_reduce(fewest, ReduceOp::kMin, "rows of logits").wait();
+    rows_at_a_time_ = fewest.item<int64_t>();
+  }
+  return rows_at_a_time_;
+}
 
 LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const at::Tensor& loss_weights,
                           const ObjectiveScales& scales) {

@@ -1,6 +1,8 @@
 // The language-model head: logits, or the loss without ever holding them, over a vocabulary that may be split over the
 // tensor-parallel ranks.
 //
+// Rows of logits are held some thousands at a time (nn/loss_rows.h).
+//
 // The loss computes its gradients in the forward pass (ops/linear_cross_entropy): the weight's is summed into the
 // Parameter's buffer there, and the activations' is kept and returned in backward, which must start with a gradient of
 // one.
@@ -43,10 +45,13 @@ class LmHead : public Module {
  private:
   friend struct LmLossFunction;
 
+  int64_t rows_at_a_time(const at::Tensor& x);
+
   Group* tp_;
   bool is_sequence_parallel_;
   std::shared_ptr<const MatmulRecipe> recipe_;  // plain, whatever the layers multiply with
   int64_t vocab_, local_start_, local_valid_;
+  int64_t rows_at_a_time_ = 0;  // 0 before the first loss
   Parameter* weight_;
 };
 
