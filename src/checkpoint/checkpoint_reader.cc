@@ -18,6 +18,10 @@ namespace {
 
 bool is_weight(const std::string& key) { return key == kModelKey || key == kMasterKey; }
 
+bool is_wanted(const CheckpointTensor& tensor, const LoadSettings& settings) {
+  return settings.with_optimizer || is_weight(tensor.key) || tensor.is_optional;
+}
+
 const TensorStore& store_of(const std::map<std::string, TensorStore>& stores, std::string_view key) {
   static const TensorStore empty;
   const auto found = stores.find(std::string(key));
@@ -113,6 +117,8 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
   std::vector<Read> reads;
   std::set<std::string> used;  // names of the stored model
   std::vector<std::string> missing, misshaped;
+  std::set<const CheckpointTensor*> afresh;
+  std::set<std::string> begun_afresh;
   bool lacks_optimizer = false;
 
   run_on_all(world, "checkpoint contents", [&] {
@@ -120,11 +126,16 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     check_same_architecture(manifest.architecture, state.architecture, folder.string());
     stores = open_checkpoint(folder, manifest);
     for (const CheckpointTensor& tensor : state.tensors) {
-      if (!settings.with_optimizer && !is_weight(tensor.key)) continue;
+      if (!is_wanted(tensor, settings)) continue;
       for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
         const std::string key = source_key(stores, tensor.key, view);
         const TensorStore& store = store_of(stores, key);
         StoreFit fit = compare_with_store(store, std::span(&view, 1));
+        if (tensor.is_optional && !(fit.missing.empty() && fit.misshaped.empty())) {
+          begun_afresh.insert(tensor.key);
+          afresh.insert(&tensor);
+          continue;
+        }
         const auto titled = [&](const std::string& text) {
           return is_weight(tensor.key) ? text : tensor.key + " " + text;
         };
@@ -163,12 +174,13 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
   });
   run_on_all(world, "checkpoint read", [&] {
     for (const CheckpointTensor& tensor : state.tensors) {
-      const bool is_read = settings.with_optimizer || is_weight(tensor.key);
+      const bool is_read = is_wanted(tensor, settings) && !afresh.contains(&tensor);
       const bool has_padding = tensor.placement->num_local_elements() != tensor.placement->num_canonical_elements();
       if (is_read && has_padding) at::Tensor(tensor.local).zero_();
     }
     for (const Read& read : reads) read_pieces(*read.store, read.views);
   });
+  if (settings.begun_afresh != nullptr) *settings.begun_afresh = std::move(begun_afresh);
   state.train = manifest.train;
   return manifest;
 }

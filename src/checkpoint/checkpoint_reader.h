@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@
 namespace megalith {
 
 struct LoadSettings {
-  bool with_optimizer = true;  // otherwise only the weights ("model" and "master")
+  bool with_optimizer = true;  // otherwise only the weights ("model" and "master") and what is optional
+  // Receives the keys of optional tensors that were left as they are, because the checkpoint lacks some of them.
+  std::set<std::string>* begun_afresh = nullptr;
 };
 
 // A checkpoint's tensors, opened for reading: one store for each key.

@@ -32,6 +32,8 @@ struct CheckpointTensor {
   std::optional<FlatRange> range = std::nullopt;
   // Axes along which other ranks hold this very tensor (or this very range of it); one of them writes it.
   AxisSet replica_axes = {};
+  // Read only from a checkpoint that has it in this shape: it can begin afresh.
+  bool is_optional = false;
 };
 
 // A parameter's values, under the key "model".

@@ -19,10 +19,13 @@ bool holds_checkpoint(const fs::path& root) {
 Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_optimizer, CheckpointState& state,
                    const Groups& groups, Logger& log) {
   const TrainState present = state.train;
-  const Manifest manifest = load_checkpoint(found.folder, state, groups, {.with_optimizer = with_optimizer});
+  std::set<std::string> begun_afresh;
+  const Manifest manifest =
+      load_checkpoint(found.folder, state, groups, {.with_optimizer = with_optimizer, .begun_afresh = &begun_afresh});
   if (is_finetune) state.train = present;
   log.info("loaded {} from {}{}", with_optimizer ? "weights and optimizer" : "weights", found.folder.string(),
            is_finetune ? ", starting at iteration 0" : fmt::format(" at iteration {}", manifest.train.iteration));
+  note_begun_afresh(found.folder, begun_afresh, log);
   return {.folder = found.folder,
           .is_finetune = is_finetune,
           .has_optimizer = with_optimizer,
@@ -30,6 +33,11 @@ Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_opt
 }
 
 }  // namespace
+
+void note_begun_afresh(const fs::path& folder, const std::set<std::string>& keys, Logger& log) {
+  for (const std::string& key : keys)
+    log.note("{} does not hold this run's {}: it begins afresh", folder.string(), key);
+}
 
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log) {

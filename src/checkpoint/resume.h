@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint_options.h"
@@ -26,6 +28,9 @@ struct Resumed {
 // exit_on_missing_checkpoint. Collective over the world.
 std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState& state, const Groups& groups,
                               Logger& log);
+
+// Says what load_checkpoint() left as it is of what a checkpoint need not have (LoadSettings::begun_afresh).
+void note_begun_afresh(const std::filesystem::path& folder, const std::set<std::string>& keys, Logger& log);
 
 // Whether a resume would find a checkpoint: then there is no need to initialise weights or to read load_hf. Looks at
 // names only. Collective over the world.

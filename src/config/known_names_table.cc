@@ -94,16 +94,14 @@ constexpr KnownNamesRow kRows[] = {
 
     // ---- Precision ----
     {Kind::kUnsupported, kValue, "FP8 by that word (fp8_format has it)", "fp8_e4m3=false fp8_hybrid=false"},
-    {Kind::kUnsupported, kSwitch, "weight gradients or whole layers outside FP8",
-     "fp8_wgrad=true first_last_layers_bf16=false"},
+    {Kind::kUnsupported, kSwitch, "FP8 scales of each rank apart", "fp8_reduce_amax=true"},
     {Kind::kUnsupported, kValue, "FP4 training", "fp4=null fp4_format=null"},
     {Kind::kUnsupported, kValue, "a file of precisions", "te_precision_config_file=null"},
-    {Kind::kNoEffect, kValue, "read only with fp8_recipe delayed, first_last_layers_bf16 or fp4",
-     "fp8_margin fp8_interval fp8_amax_history_len fp8_amax_compute_algo num_layers_at_start_in_bf16 "
-     "num_layers_at_end_in_bf16 fp4_recipe mxfp4_scale_rounding_mode"},
-    {Kind::kNoEffect, kSwitch, "read only with fp8_recipe delayed or fp4",
-     "fp8_reduce_amax fp4_param fp4_param_gather mxfp4_gradient_stochastic_rounding"},
-    {Kind::kNoEffect, kSwitch, "weights are held in the model's precision and rounded where they are multiplied",
+    {Kind::kNoEffect, kValue, "delayed scales are found anew after every microbatch, as Megatron-LM does",
+     "fp8_interval"},
+    {Kind::kNoEffect, kValue, "read only with fp4", "fp4_recipe mxfp4_scale_rounding_mode"},
+    {Kind::kNoEffect, kSwitch, "read only with fp4", "fp4_param fp4_param_gather mxfp4_gradient_stochastic_rounding"},
+    {Kind::kNoEffect, kSwitch, "weights are held in the model's precision, and both products read one eight-bit copy",
      "fp8_param_gather fp8_param no_fp8_weight_transpose_cache keep_fp8_weight_transpose_cache_te "
      "keep_fp8_transpose_cache_when_using_custom_fsdp moe_router_padding_for_fp8"},
     {Kind::kUnsupported, kSwitch, "a cross entropy in fp16", "fp16_lm_cross_entropy=false"},

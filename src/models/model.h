@@ -12,6 +12,7 @@
 #include "nn/block_runner.h"
 #include "nn/forward.h"
 #include "nn/module.h"
+#include "nn/recipe_memory.h"
 
 namespace megalith {
 
@@ -77,6 +78,9 @@ class Model : public Module {
   virtual const std::vector<Block>& blocks() const = 0;
   // What every forward pass runs its blocks through from now on; null: nothing. It outlives its use.
   void set_runner(BlockRunner* runner) { runner_ = runner; }
+  // What the recipe of its layers remembers, for who runs its passes; null: nothing.
+  void set_recipe_memory(std::shared_ptr<RecipeMemory> memory) { recipe_memory_ = std::move(memory); }
+  RecipeMemory* recipe_memory() const { return recipe_memory_.get(); }
 
  protected:
   explicit Model(ModelPart part) : part_(std::move(part)) {}
@@ -84,6 +88,7 @@ class Model : public Module {
 
  private:
   BlockRunner* runner_ = nullptr;
+  std::shared_ptr<RecipeMemory> recipe_memory_;
   ModelPart part_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "comm/groups.h"
 #include "nn/expert_router.h"
+#include "nn/matmul_recipe.h"
 
 namespace megalith {
 
@@ -112,8 +113,9 @@ void Transformer::make_layer(const Unit& unit, const LayerContext& context, cons
     // What comes from the embedding or another stage is one tensor.
     add_block({.name = unit.name, .layer = unit.number, .adds_inputs = !layers_.empty()});
   }
-  layers_.push_back(
-      std::make_unique<DecoderLayer>(context, unit.name, config_, decoder_site(config_, names, unit.number)));
+  LayerContext own = context;
+  if (own.recipe != nullptr && own.recipe->leaves_plain(unit.number, config_.num_layers)) own.recipe = nullptr;
+  layers_.push_back(std::make_unique<DecoderLayer>(own, unit.name, config_, decoder_site(config_, names, unit.number)));
   layer_numbers_.push_back(unit.number);
   register_module(*layers_.back());
   blocks_.back().modules.push_back(layers_.back().get());

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "comm/group.h"
+#include "nn/fp8_blocks.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 
@@ -64,64 +65,139 @@ at::Tensor scaled(const at::Tensor& tensor, const at::Tensor& factor, const Oper
 }
 
 // Saturating: a cast of LibTorch's gives NaN above E4M3's range, where the hardware gives the largest number.
-at::Tensor cast(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale, const OperandScope& scope) {
+at::Tensor saturated(const at::Tensor& scaled, at::ScalarType fp8) {
   const double largest = largest_of(fp8);
-  return scaled(tensor, scale, scope).clamp_(-largest, largest).to(fp8);
+  return scaled.clamp(-largest, largest).to(fp8);
+}
+
+at::Tensor cast(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale, const OperandScope& scope) {
+  return saturated(scale.dim() >= 2 ? scaled_blocks(tensor, scale, {}, 1) : scaled(tensor, scale, scope), fp8);
+}
+
+// In blocks of rows, for the weight's product.
+at::Tensor cast_down_columns(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale,
+                             const at::Tensor& offsets) {
+  return saturated(scaled_blocks(tensor, scale, offsets, 1), fp8);
 }
 
 // What the eight bits stand for.
 at::Tensor values_of(const Operand& operand, const at::Tensor& offsets = {}) {
-  return scaled(operand.values, operand.scale.reciprocal(), {.offsets = offsets});
+  const at::Tensor factor = operand.scale.reciprocal();
+  if (factor.dim() >= 2) return scaled_blocks(operand.values, factor, {}, 1);
+  return scaled(operand.values, factor, {.offsets = offsets});
+}
+
+// Likewise for the weight's product; what was not rounded is itself.
+at::Tensor wgrad_values_of(const Operand& operand, const at::Tensor& offsets = {}) {
+  const bool is_apart = operand.wgrad_values.defined();
+  const at::Tensor& values = is_apart ? operand.wgrad_values : operand.values;
+  const at::Tensor& scale = is_apart ? operand.wgrad_scale : operand.scale;
+  if (!scale.defined()) return values;
+  if (scale.dim() >= 2) return scaled_blocks(values, scale.reciprocal(), offsets, operand.num_parts);
+  return scaled(values, scale.reciprocal(), {.offsets = offsets});
+}
+
+Fp8Scaling scaling_of(const Fp8Options& options) {
+  if (options.fp8_recipe == "delayed") return Fp8Scaling::kDelayed;
+  return options.fp8_recipe == "blockwise" ? Fp8Scaling::kBlockwise : Fp8Scaling::kTensorwise;
 }
 
 }  // namespace
 
-void Fp8Options::visit(OptionVisitor& v) {
-  v.group("Precision");
-  v.field("fp8_format", fp8_format,
-          "Round the operands of the layers' matrix products to eight bits: hybrid has E4M3 forward and E5M2 "
-          "gradients, e4m3 has E4M3 for both. Embedding, router, attention and head stay in the model's precision. "
-          "Needs fp8_recipe tensorwise. The products are computed in fp32 from the rounded values, which gives FP8 "
-          "training's numbers and smaller activations, but not its speed.")
-      .words({"hybrid", "e4m3"})
-      .alias("fp8")
-      .in_toy(InToy::kSetAside);
-  v.field("fp8_recipe", fp8_recipe,
-          "How scales are found when fp8_format is set. tensorwise: from each tensor's present largest absolute value "
-          "(Transformer Engine's current scaling). delayed, blockwise and mxfp8 are refused; delayed is the default "
-          "because it is Megatron-LM's.")
-      .words({"delayed", "tensorwise", "blockwise", "mxfp8"});
+Fp8Recipe::Fp8Recipe(const Fp8Settings& settings, Kernels kernels) : MatmulRecipe(kernels), settings_(settings) {
+  std::optional<DelayedScaling> delayed;
+  if (settings.scaling == Fp8Scaling::kDelayed) delayed = settings.delayed;
+  memory_ =
+      std::make_shared<Fp8Memory>(delayed, largest_of(eight_bits_of(OperandRole::kGradient)), settings.keeps_weights);
 }
 
-std::vector<UserError> check_fp8_options(const Fp8Options& options) {
-  std::vector<UserError> errors;
-  if (options.is_on() && options.fp8_recipe != "tensorwise") {
-    errors.emplace_back(fmt::format("fp8_format {} with fp8_recipe {}, which this build does not have",
-                                    *options.fp8_format, options.fp8_recipe),
-                        "set fp8_recipe to tensorwise, or leave fp8_format out");
+std::shared_ptr<const MatmulRecipe> Fp8Recipe::for_chunk() const {
+  return std::make_shared<const Fp8Recipe>(settings_, kernels());
+}
+
+bool Fp8Recipe::leaves_plain(int64_t layer, int64_t num_layers) const {
+  return layer < settings_.num_plain_first || layer >= num_layers - settings_.num_plain_last;
+}
+
+at::ScalarType Fp8Recipe::eight_bits_of(OperandRole role) const {
+  const bool is_wider = role == OperandRole::kGradient && settings_.format == Fp8Format::kHybrid;
+  return is_wider ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
+}
+
+// amax: receives what delayed scaling recorded, or is to record each time that the operand is used.
+at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
+                                 at::Tensor* amax) const {
+  if (scope.scale.defined()) return scope.scale;
+  const double largest = largest_of(eight_bits_of(role));
+  if (is_blockwise()) {
+    const bool is_weight = role == OperandRole::kWeight;
+    return scales_of_blocks(is_weight ? amax_of_squares(tensor, scope.num_experts) : amax_along_rows(tensor), largest);
   }
-  return errors;
+  if (settings_.scaling == Fp8Scaling::kDelayed) {
+    MEGALITH_CHECK(scope.layer >= 0, "{}: delayed scaling of a layer that it does not know", scope.label);
+    if (memory_->is_recording(role)) {
+      *amax = compute_amax(tensor, scope);
+      memory_->record(scope.layer, role, *amax);
+    }
+    return memory_->scale(scope.layer, role);
+  }
+  at::Tensor present = compute_amax(tensor, scope);
+  if (scope.group != nullptr && scope.group->size() > 1) {
+    scope.group->all_reduce(present, ReduceOp::kMax, std::string(scope.label) + " amax").wait();
+  }
+  return compute_scale(present, largest);
 }
 
 Operand Fp8Recipe::take(const at::Tensor& tensor, OperandRole role, const OperandScope& scope) const {
-  const bool is_wider = role == OperandRole::kGradient && format_ == Fp8Format::kHybrid;
-  const at::ScalarType fp8 = is_wider ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
-  at::Tensor scale = scope.scale;
-  if (!scale.defined()) {
-    const at::Tensor amax = compute_amax(tensor, scope);
-    if (scope.group != nullptr && scope.group->size() > 1) {
-      scope.group->all_reduce(amax, ReduceOp::kMax, std::string(scope.label) + " amax").wait();
-    }
-    scale = compute_scale(amax, largest_of(fp8));
+  if (role == OperandRole::kWeight) return take_weight(tensor, scope);
+  at::Tensor amax;
+  const at::ScalarType fp8 = eight_bits_of(role);
+  const at::Tensor scale = find_scale(tensor, role, scope, &amax);
+  Operand operand{cast(tensor, fp8, scale, scope), scale, tensor.scalar_type()};
+  if (role != OperandRole::kGradient) return operand;  // of an input keep() says it
+  if (!settings_.rounds_wgrad) {
+    operand.wgrad_values = tensor;
+  } else if (is_blockwise()) {
+    operand.wgrad_scale = scales_of_blocks(amax_down_columns(tensor, scope.offsets), largest_of(fp8));
+    operand.wgrad_values = cast_down_columns(tensor, fp8, operand.wgrad_scale, scope.offsets);
   }
-  return {cast(tensor, fp8, scale, scope), scale, tensor.scalar_type()};
+  return operand;
+}
+
+// Within a step a weight is rounded once, and the first microbatch's scale serves all.
+Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& scope) const {
+  Fp8Memory::Weight* const known = memory_->weight(scope.layer);
+  at::Tensor scale = scope.scale;
+  if (known != nullptr && known->operand.scale.defined()) {
+    if (known->amax.defined() && memory_->is_recording(OperandRole::kWeight)) {
+      memory_->record(scope.layer, OperandRole::kWeight, known->amax);
+    }
+    if (known->operand.values.defined()) return known->operand;
+    scale = known->operand.scale;
+  }
+  OperandScope scaled_as = scope;
+  scaled_as.scale = scale;
+  at::Tensor amax;
+  const at::Tensor found = find_scale(weight, OperandRole::kWeight, scaled_as, &amax);
+  const Operand operand{cast(weight, eight_bits_of(OperandRole::kWeight), found, scope), found, weight.scalar_type()};
+  if (known != nullptr && !known->operand.scale.defined()) memory_->set_weight(scope.layer, operand, amax);
+  return operand;
 }
 
 KeptOperand Fp8Recipe::keep(const Activation& x, const Operand& taken, const OperandScope& scope) const {
+  if (!settings_.rounds_wgrad) return {x.keep(), {}, taken.dtype};
+  const at::ScalarType fp8 = taken.values.scalar_type();
+  if (is_blockwise()) {
+    const at::Tensor scale = scales_of_blocks(amax_down_columns(x.value, scope.offsets), largest_of(fp8));
+    const auto rounded = [fp8, scale, offsets = scope.offsets](const at::Tensor& value) {
+      return cast_down_columns(value, fp8, scale, offsets);
+    };
+    return {x.kept.is_defined() ? x.kept.then(rounded) : Kept(rounded(x.value)), scale, taken.dtype};
+  }
   if (!x.kept.is_defined()) return {Kept(taken.values), taken.scale, taken.dtype};
   // With the scale of the first pass.
-  const Kept again = x.kept.then([scope, fp8 = taken.values.scalar_type(), scale = taken.scale](
-                                     const at::Tensor& value) { return cast(value, fp8, scale, scope); });
+  const Kept again = x.kept.then(
+      [scope, fp8, scale = taken.scale](const at::Tensor& value) { return cast(value, fp8, scale, scope); });
   return {again, taken.scale, taken.dtype};
 }
 
@@ -135,7 +211,7 @@ at::Tensor Fp8Recipe::dgrad(const Operand& dy, const Operand& w) const {
 }
 
 void Fp8Recipe::wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, bool accumulate) const {
-  ops::linear_wgrad_(dw, values_of(dy), values_of(x), accumulate, kernels());
+  ops::linear_wgrad_(dw, wgrad_values_of(dy), wgrad_values_of(x), accumulate, kernels());
 }
 
 at::Tensor Fp8Recipe::grouped_forward(const Operand& x, const Operand& w, const at::Tensor& offsets) const {
@@ -148,12 +224,24 @@ at::Tensor Fp8Recipe::grouped_dgrad(const Operand& dy, const Operand& w, const a
 
 void Fp8Recipe::grouped_wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, const at::Tensor& offsets,
                                bool accumulate) const {
-  ops::grouped_linear_wgrad_(dw, values_of(dy, offsets), values_of(x, offsets), offsets, accumulate, kernels());
+  ops::grouped_linear_wgrad_(dw, wgrad_values_of(dy, offsets), wgrad_values_of(x, offsets), offsets, accumulate,
+                             kernels());
 }
 
-std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels) {
+std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels, bool keeps_weights) {
   if (!options.is_on()) return nullptr;
-  return std::make_shared<Fp8Recipe>(options.fp8_format == "hybrid" ? Fp8Format::kHybrid : Fp8Format::kE4m3, kernels);
+  Fp8Settings settings{.format = options.fp8_format == "hybrid" ? Fp8Format::kHybrid : Fp8Format::kE4m3,
+                       .scaling = scaling_of(options),
+                       .delayed = {.history_length = options.fp8_amax_history_len,
+                                   .takes_largest = options.fp8_amax_compute_algo == "max",
+                                   .margin = options.fp8_margin},
+                       .rounds_wgrad = options.fp8_wgrad,
+                       .keeps_weights = keeps_weights};
+  if (options.first_last_layers_bf16) {
+    settings.num_plain_first = options.num_layers_at_start_in_bf16;
+    settings.num_plain_last = options.num_layers_at_end_in_bf16;
+  }
+  return std::make_shared<Fp8Recipe>(settings, kernels);
 }
 
 }  // namespace megalith

@@ -1,18 +1,22 @@
-// Products whose operands are rounded to eight bits, each with a scale of its own that follows from its largest
-// absolute value at that moment (current scaling, "tensorwise"):
+// Products whose operands are rounded to eight bits.
 //
-//   scale  = max_fp8 / amax          1 where amax is 0 or infinite; the largest fp32 where the quotient is infinite
 //   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3, 57344 for E5M2
 //
 // Inputs and weights are E4M3; gradients are E5M2 (hybrid) or E4M3. The products multiply what the eight bits stand
 // for, values / scale, and add in fp32 (fp64 for fp64 models), on any device; a GPU's own eight-bit products are not
-// used yet. What is kept of an input is its eight-bit copy: a byte an element.
+// used yet. What is kept of an input is its eight-bit copy: a byte an element. Weights are rounded once a step, when
+// they are first read after the optimizer has written them. Recipes differ in their scales:
 //
-// amax is taken over the whole tensor wherever its parts lie: over tp for the parts that tp cuts, and over cp, whose
-// ranks have parts of the same sequences. So a layout rounds as one rank does. Each expert has scales of its own, over
-// the rows that reach this rank.
+//   tensorwise  max_fp8 / amax of the tensor as it is now; 1 where amax is 0 or infinite
+//   delayed     from the amaxes of past microbatches (nn/fp8_memory.h)
+//   blockwise   of each block of 128 elements, or of 128 x 128 of a weight (nn/fp8_blocks.h)
 //
-// Source: Micikevicius et al. 2022, arXiv:2209.05433 (formats); current scaling as Transformer Engine has it.
+// amax is taken over the whole tensor wherever its parts lie: with tensorwise over tp for the parts that tp cuts, and
+// over cp, whose ranks have parts of the same sequences; with delayed over all ranks of tp, cp and dp. So a layout
+// rounds as one rank does. Blocks lie in what a rank holds: where every cut falls on a multiple of 128 they are those
+// of one rank. Each expert has scales of its own, over the rows that reach this rank (delayed: that reach any).
+//
+// Source: Micikevicius et al. 2022, arXiv:2209.05433 (formats); recipes as Transformer Engine has them.
 #pragma once
 
 #include <memory>
@@ -22,6 +26,7 @@
 
 #include "config/option.h"
 #include "core/error.h"
+#include "nn/fp8_memory.h"
 #include "nn/matmul_recipe.h"
 
 namespace megalith {
@@ -31,19 +36,47 @@ enum class Fp8Format {
   kE4m3,
 };
 
+enum class Fp8Scaling { kTensorwise, kDelayed, kBlockwise };
+
 // Megatron-LM's names.
 struct Fp8Options {
   std::optional<std::string> fp8_format;  // "hybrid", "e4m3"; unset: no eight-bit products
-  std::string fp8_recipe = "delayed";     // of those that Megatron-LM has, tensorwise is there
+  std::string fp8_recipe = "delayed";
+  int64_t fp8_margin = 0;
+  int64_t fp8_amax_history_len = 1;
+  std::string fp8_amax_compute_algo = "most_recent";
+  bool fp8_wgrad = true;
+  bool first_last_layers_bf16 = false;
+  int64_t num_layers_at_start_in_bf16 = 1, num_layers_at_end_in_bf16 = 1;
 
   void visit(OptionVisitor& v);
   bool is_on() const { return fp8_format.has_value(); }
 };
-std::vector<UserError> check_fp8_options(const Fp8Options& options);
+// num_layers  of the model, without prediction modules
+std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers);
+// What is set and changes nothing.
+std::vector<std::string> fp8_notes(const Fp8Options& options);
+// "hybrid FP8, delayed (history 16, max, margin 0)"; of a run without: ""
+std::string fp8_text(const Fp8Options& options, int64_t num_layers);
+
+struct Fp8Settings {
+  Fp8Format format = Fp8Format::kHybrid;
+  Fp8Scaling scaling = Fp8Scaling::kTensorwise;
+  DelayedScaling delayed = {};
+  bool rounds_wgrad = true;                         // the operands of the weights' products too
+  bool keeps_weights = true;                        // their eight-bit copies, from their first use in a step to its end
+  int64_t num_plain_first = 0, num_plain_last = 0;  // layers of the model
+};
 
 class Fp8Recipe : public MatmulRecipe {
  public:
-  Fp8Recipe(Fp8Format format, Kernels kernels) : MatmulRecipe(kernels), format_(format) {}
+  Fp8Recipe(const Fp8Settings& settings, Kernels kernels);
+  Fp8Recipe(Fp8Format format, Kernels kernels) : Fp8Recipe(Fp8Settings{.format = format}, kernels) {}
+
+  std::shared_ptr<const MatmulRecipe> for_chunk() const override;
+  int64_t add_layer(const RecipeLayer& layer) const override { return memory_->add_layer(layer); }
+  std::shared_ptr<RecipeMemory> memory() const override { return memory_; }
+  bool leaves_plain(int64_t layer, int64_t num_layers) const override;
 
   Operand take(const at::Tensor& tensor, OperandRole role, const OperandScope& scope) const override;
   KeptOperand keep(const Activation& x, const Operand& taken, const OperandScope& scope) const override;
@@ -57,10 +90,17 @@ class Fp8Recipe : public MatmulRecipe {
                       bool accumulate) const override;
 
  private:
-  Fp8Format format_;
+  at::ScalarType eight_bits_of(OperandRole role) const;
+  bool is_blockwise() const { return settings_.scaling == Fp8Scaling::kBlockwise; }
+  at::Tensor find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, at::Tensor* amax) const;
+  Operand take_weight(const at::Tensor& weight, const OperandScope& scope) const;
+
+  Fp8Settings settings_;
+  std::shared_ptr<Fp8Memory> memory_;
 };
 
 // What the options ask for; null: the plain recipe.
-std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels);
+//   keeps_weights  see Fp8Settings
+std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kernels kernels, bool keeps_weights = true);
 
 }  // namespace megalith

@@ -27,7 +27,10 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
     at::Tensor weight_scale = {};  // of the weights as an operand
 
     const MatmulRecipe& recipe() const { return *experts->recipe_; }
-    OperandScope scope(Group* ranks) const { return {.group = ranks, .label = parameter->name(), .offsets = offsets}; }
+    int64_t layer() const { return experts->layers_[parameter == experts->down_ ? 1 : 0]; }
+    OperandScope scope(Group* ranks) const {
+      return {.group = ranks, .label = parameter->name(), .offsets = offsets, .layer = layer()};
+    }
     Operand input_of(const at::Tensor& rows) const {
       return recipe().take(rows, OperandRole::kInput, scope(input_ranks));
     }
@@ -36,7 +39,8 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
                            {.group = experts->etp_,
                             .label = parameter->name(),
                             .num_experts = experts->num_local_,
-                            .scale = weight_scale});
+                            .scale = weight_scale,
+                            .layer = layer()});
     }
   };
 
@@ -155,6 +159,16 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
                           std::move(up), parameter);
   parameter.init = Init::normal(site.output_init_std);
   down_ = &register_parameter(name + ".experts.down_proj.weight", std::move(down), parameter);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Parameter& weight = i == 0 ? *gate_up_ : *down_;
+    layers_[i] = recipe_->add_layer({.name = weight.name().substr(0, weight.name().rfind(".weight")),
+                                     .dtype = context.dtype,
+                                     .device = context.buffer_device.value_or(context.device),
+                                     .num_weight_elements = weight.placement().num_local_elements(),
+                                     .num_experts = options.expert_count(),
+                                     .first_expert = groups.ep->rank() * num_local_,
+                                     .num_local_experts = num_local_});
+  }
 }
 
 at::Tensor GroupedExperts::multiply(const Activation& x, Parameter* weight, const at::Tensor& offsets) {

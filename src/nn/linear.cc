@@ -93,8 +93,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       layer.recipe_->bias_grad_(target.buffer, incoming);
       layer.bias_->close_grad();
     }
-    Operand dy =
-        layer.recipe_->take(incoming, OperandRole::kGradient, {.group = layer.gradient_ranks_, .label = label});
+    Operand dy = layer.recipe_->take(incoming, OperandRole::kGradient,
+                                     {.group = layer.gradient_ranks_, .label = label, .layer = layer.layer_});
     // Taken from the node, which lives until the whole backward pass is done.
     KeptOperand x = std::exchange(call.x, {});
     const bool needs_x = layer.weight_->is_trainable();
@@ -136,7 +136,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // The input of the weight's product, and the gathering of it that may be under way.
   struct WeightProduct {
     Operand x;
-    Work gathering;
+    std::vector<Work> gatherings;
   };
 
   static WeightProduct begin_weight_product(const Linear& layer, const Operand& x) {
@@ -145,41 +145,49 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 
   static void finish_weight_product(Linear& layer, const Operand& dy, WeightProduct product) {
-    product.gathering.wait();
+    for (Work& gathering : product.gatherings) gathering.wait();
     const Parameter::GradTarget target = layer.weight_->open_grad();
     layer.recipe_->wgrad_(target.buffer, dy, product.x, target.accumulate);
     layer.weight_->close_grad();
   }
 
   static OperandScope input_scope(const Linear& layer) {
-    return {.group = layer.input_ranks_, .label = layer.weight_->name()};
+    return {.group = layer.input_ranks_, .label = layer.weight_->name(), .layer = layer.layer_};
   }
   static Operand input_operand(const Linear& layer, const at::Tensor& x) {
     return layer.recipe_->take(x, OperandRole::kInput, input_scope(layer));
   }
   // scale: from an earlier call; undefined: none
   static Operand weight_operand(const Linear& layer, const at::Tensor& scale = {}) {
-    return layer.recipe_->take(layer.weight_->data(), OperandRole::kWeight,
-                               {.group = layer.weight_ranks_, .label = layer.weight_->name(), .scale = scale});
+    return layer.recipe_->take(
+        layer.weight_->data(), OperandRole::kWeight,
+        {.group = layer.weight_ranks_, .label = layer.weight_->name(), .scale = scale, .layer = layer.layer_});
   }
 
   // A column layer under sequence parallelism computes with the tokens of all ranks.
   static bool gathers(const Linear& layer) { return layer.role_ == LinearRole::kColumn && layer.is_sequence_parallel_; }
 
-  // All ranks' rows of an operand. Eight-bit values travel as bytes.
+  // All ranks' rows of an operand, and of scales that belong to rows. Eight-bit values travel as bytes.
   static WeightProduct begin_gathering(const Linear& layer, const Operand& local) {
-    const auto as_sent = [](const at::Tensor& values) {
-      return at::isFloat8Type(values.scalar_type()) ? values.view(at::kByte) : values;
+    WeightProduct all{local, {}};
+    const auto gather = [&](at::Tensor& rows) {
+      const auto as_sent = [](const at::Tensor& values) {
+        return at::isFloat8Type(values.scalar_type()) ? values.view(at::kByte) : values;
+      };
+      if (!rows.defined() || rows.dim() < 2) return;
+      const at::Tensor own = rows.contiguous();
+      std::vector<int64_t> shape = own.sizes().vec();
+      shape[0] *= layer.tp_->size();
+      rows = at::empty(shape, own.options());
+      all.gatherings.push_back(layer.tp_->all_gather(as_sent(rows), as_sent(own), layer.weight_->name()));
     };
-    std::vector<int64_t> shape = local.values.sizes().vec();
-    shape[0] *= layer.tp_->size();
-    WeightProduct all{{at::empty(shape, local.values.options()), local.scale, local.dtype}, {}};
-    all.gathering = layer.tp_->all_gather(as_sent(all.x.values), as_sent(local.values), layer.weight_->name());
+    for (at::Tensor* rows : {&all.x.values, &all.x.scale, &all.x.wgrad_values, &all.x.wgrad_scale}) gather(*rows);
+    all.x.num_parts = layer.tp_->size();
     return all;
   }
   static Operand gathered(const Linear& layer, const Operand& local) {
     WeightProduct all = begin_gathering(layer, local);
-    all.gathering.wait();
+    for (Work& gathering : all.gatherings) gathering.wait();
     return all.x;
   }
 };
@@ -230,6 +238,10 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
     parameter.role = ParameterRole::kVector;
     bias_ = &register_parameter(name + ".bias", std::move(bias), parameter);
   }
+  layer_ = recipe_->add_layer({.name = name,
+                               .dtype = context.dtype,
+                               .device = context.buffer_device.value_or(context.device),
+                               .num_weight_elements = weight_->placement().num_local_elements()});
 }
 
 at::Tensor Linear::forward(const Activation& x) {

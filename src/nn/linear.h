@@ -75,6 +75,7 @@ class Linear : public Module {
   // Ranks with the other parts of the input, of the weight and of the output's gradient; null: all of it is here.
   Group *input_ranks_, *weight_ranks_, *gradient_ranks_;
   std::shared_ptr<const MatmulRecipe> recipe_;
+  int64_t layer_ = -1;  // the recipe's number of it
   DeferredGradients* deferred_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;

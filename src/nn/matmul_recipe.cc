@@ -8,6 +8,10 @@
 
 namespace megalith {
 
+std::shared_ptr<const MatmulRecipe> MatmulRecipe::for_chunk() const {
+  return std::make_shared<const MatmulRecipe>(kernels_);
+}
+
 Operand MatmulRecipe::take(const at::Tensor& tensor, OperandRole /*role*/, const OperandScope& /*scope*/) const {
   return {tensor};
 }

@@ -7,7 +7,7 @@
 //   dx = dy w             dgrad()
 //   dw += dy^T x          wgrad_()     into the Parameter's buffer, which is wider than the operands
 //
-// The plain recipe multiplies in the tensors' own dtype and keeps them as they are; fp8_recipe.h has one that rounds
+// The plain recipe multiplies in the tensors' own dtype and keeps them as they are; fp8_recipe.h has those that round
 // the operands to eight bits. LayerContext::recipe says which one a model's layers use; the router and the head are
 // always plain.
 #pragma once
@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "nn/kept.h"
@@ -24,15 +25,20 @@
 namespace megalith {
 
 class Group;
+class RecipeMemory;  // nn/recipe_memory.h
 
 enum class OperandRole { kInput, kWeight, kGradient };
 
 // A matrix as products read it.
 struct Operand {
   at::Tensor values;
-  // In low precision, values are the tensor times this, rounded. 0-d, or a number for each expert (e); undefined: 1.
+  // In low precision, values are the tensor times this, rounded. 0-d; or a number for each expert (e); or one for each
+  // block (nn/fp8_blocks.h); undefined: 1.
   at::Tensor scale = {};
   at::ScalarType dtype = values.scalar_type();  // of the tensor, and of what products with it give
+  // Where the weight's product, which adds over the rows, reads something else than the others: that, and its scale.
+  at::Tensor wgrad_values = {}, wgrad_scale = {};
+  int64_t num_parts = 1;  // of as many ranks' rows, one after another: blocks of rows begin anew in each
 };
 
 // An operand between forward and backward.
@@ -53,6 +59,17 @@ struct OperandScope {
   at::Tensor offsets = {};      // (e + 1): the rows belong to experts, whose scales are apart; undefined: one scale
   int64_t num_experts = 0;      // likewise, of weights (e o, h): every expert has equally many rows
   at::Tensor scale = {};        // known from before: nothing is computed or exchanged
+  int64_t layer = -1;           // as MatmulRecipe::add_layer() numbered it
+};
+
+// A layer whose products a recipe computes, as it remembers it.
+struct RecipeLayer {
+  std::string name;  // the same in every layout: "model.layers.0.self_attn.qkv_proj"
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  int64_t num_weight_elements = 0;  // of this rank
+  // Of the whole model, and which of them are here; 0: a layer without experts.
+  int64_t num_experts = 0, first_expert = 0, num_local_experts = 0;
 };
 
 class MatmulRecipe {
@@ -60,6 +77,15 @@ class MatmulRecipe {
   explicit MatmulRecipe(Kernels kernels) : kernels_(kernels) {}
   virtual ~MatmulRecipe() = default;
   MatmulRecipe(const MatmulRecipe&) = delete;
+
+  // The same recipe for the layers of another chunk, of which it knows none yet.
+  virtual std::shared_ptr<const MatmulRecipe> for_chunk() const;
+  // Layers say once that they are there, and have the number in their scopes; -1: nothing is remembered of them.
+  virtual int64_t add_layer(const RecipeLayer& /*layer*/) const { return -1; }
+  // What is remembered between passes; null: nothing.
+  virtual std::shared_ptr<RecipeMemory> memory() const { return nullptr; }
+  // Whether this layer of a model of so many is left to the plain recipe.
+  virtual bool leaves_plain(int64_t /*layer*/, int64_t /*num_layers*/) const { return false; }
 
   // tensor (rows, columns) as an operand. With a group every rank of it calls.
   virtual Operand take(const at::Tensor& tensor, OperandRole role, const OperandScope& scope) const;

@@ -10,6 +10,7 @@
 // arXiv:2401.06066 (shared experts).
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,7 @@ class GroupedExperts : public Module {
   double rows_per_token_;    // of this rank, when experts are balanced; for costs
   Parameter* gate_up_;
   Parameter* down_;
+  std::array<int64_t, 2> layers_{-1, -1};  // the recipe's numbers of gate_up_ and down_
 };
 
 class MoeLayer : public FeedForward {

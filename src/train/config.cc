@@ -454,7 +454,8 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_experts = config.model.has_experts(),
                                                     .has_shared_experts = config.model.shared_expert_size() > 0,
                                                     .has_latent_attention = config.model.multi_latent_attention}));
-  append(errors, check_fp8_options(config.fp8));
+  append(errors, check_fp8_options(config.fp8, config.model.num_layers));
+  for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
     resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
   }

@@ -31,7 +31,7 @@ ModelChunks::ModelChunks(std::vector<Model*> chunks, PipelinePlan pipeline, Defe
 // A chunk as the executor sees it, with what the present run wants of it.
 class PipelinedModel::Stage : public PipelineStage {
  public:
-  Stage(Model& model, bool is_first) : model_(model), is_first_(is_first) {}
+  Stage(Model& model, bool is_first, const Groups& groups) : model_(model), is_first_(is_first), groups_(groups) {}
 
   struct Run {
     MakeInput make_input;
@@ -53,7 +53,11 @@ class PipelinedModel::Stage : public PipelineStage {
 
   StageResult forward(int microbatch, const Bundle& inputs) override {
     const auto made = made_.extract(microbatch);
+    // In evaluation a recipe remembers nothing.
+    RecipeMemory* memory = at::GradMode::is_enabled() ? model_.recipe_memory() : nullptr;
+    if (memory != nullptr) memory->begin_forward(microbatch);
     ModelOutput output = model_.forward(made ? made.mapped() : make(microbatch), inputs, run_.head);
+    if (memory != nullptr) memory->end_forward(microbatch, groups_);
     StageResult result{.outputs = std::move(output.boundary), .objective = {}};
     for (const LossTerm& term : output.terms) {
       if (!term.objective.defined()) continue;
@@ -63,11 +67,19 @@ class PipelinedModel::Stage : public PipelineStage {
     return result;
   }
 
+  void before_backward(int microbatch) override {
+    if (model_.recipe_memory() != nullptr) model_.recipe_memory()->begin_backward(microbatch);
+  }
+  void after_backward(int microbatch) override {
+    if (model_.recipe_memory() != nullptr) model_.recipe_memory()->end_backward(microbatch, groups_);
+  }
+
  private:
   ModelInput make(int microbatch) const { return run_.make_input(microbatch, model_.part().own_units()); }
 
   Model& model_;
   const bool is_first_;
+  const Groups& groups_;
   Run run_;
   mutable std::map<int, ModelInput> made_;  // by microbatch: inputs of forward passes to come
 };
@@ -82,7 +94,7 @@ PipelinedModel::PipelinedModel(ModelChunks chunks, const Groups& groups, at::Dev
   std::vector<PipelineStage*> stages;
   for (int chunk = 0; chunk < chunks_.plan.num_chunks; ++chunk) {
     const int stage = shape.stage_of(groups.pp->rank(), chunk);
-    stages_.push_back(std::make_unique<Stage>(*chunks_.models[static_cast<size_t>(chunk)], stage == 0));
+    stages_.push_back(std::make_unique<Stage>(*chunks_.models[static_cast<size_t>(chunk)], stage == 0, groups));
     stages.push_back(stages_.back().get());
   }
   executor_ = std::make_unique<PipelineExecutor>(*groups.pp, stages, chunks_.deferred, device);
@@ -156,9 +168,16 @@ void PipelinedModel::train(int num_microbatches, const MakeInput& make_input,
   int num_forwards = num_microbatches * chunks_.plan.num_chunks;
   if (std::exchange(is_aligned_, false)) groups_.pp->barrier("beginning of a traced step").wait();
   const at::AutoGradMode record(true);
+  const auto for_each_memory = [&](void (RecipeMemory::*call)()) {
+    for (const Model* model : chunks_.models) {
+      if (model->recipe_memory() != nullptr) (model->recipe_memory()->*call)();
+    }
+  };
+  for_each_memory(&RecipeMemory::begin_step);
   executor_->run(schedule, [&](const Action& action) {
     if (action.kind == ActionKind::kForward) before_forward(--num_forwards == 0);
   });
+  for_each_memory(&RecipeMemory::end_step);
   last_schedule_ = &schedule;
 }
 

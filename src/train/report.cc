@@ -136,10 +136,16 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
                   d.train_iters, format_count(static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length)),
                   fmt::format("{:.3g}", numbers.flops_per_step / 1e12),
                   fmt::format("{:.3g}", numbers.flops_per_step_causal / 1e12));
+  if (const std::string eight_bits = fp8_text(c.fp8, c.model.num_layers); !eight_bits.empty()) {
+    text += fmt::format("\nproducts of the layers: {}", eight_bits);
+  }
   if (memory != nullptr) {
     text += fmt::format("\nmemory on this rank: parameters {}, gradients {}, optimizer {}, activations about {}",
                         format_bytes(memory->parameters), format_bytes(memory->gradients),
                         format_bytes(memory->optimizer), format_bytes(memory->activations));
+    if (memory->weight_copies > 0) {
+      text += fmt::format(", eight-bit weights {}", format_bytes(memory->weight_copies));
+    }
   }
   return text;
 }

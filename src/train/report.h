@@ -12,7 +12,8 @@ namespace megalith {
 // Bytes by owner on this rank.
 struct MemoryByOwner {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
-  int64_t activations = 0;  // measured without data, see activation_report.h
+  int64_t activations = 0;    // measured without data, see activation_report.h
+  int64_t weight_copies = 0;  // what a recipe makes of the weights, during a step
 };
 
 struct ModelNumbers {

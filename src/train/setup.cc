@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
+#include "checkpoint/resume.h"
 #include "comm/groups.h"
 #include "comm/single_group.h"
 #include "core/error.h"
@@ -33,6 +34,22 @@ std::vector<Parameter*> BuiltModel::parameters() const {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
+}
+
+std::vector<CheckpointTensor> BuiltModel::recipe_tensors() const {
+  std::vector<CheckpointTensor> tensors;
+  for (const auto& chunk : chunks) {
+    if (chunk->recipe_memory() == nullptr) continue;
+    for (const RecipeMemory::State& state : chunk->recipe_memory()->states()) {
+      tensors.push_back({.key = state.key,
+                         .placement = &state.placement,
+                         .local = state.tensor,
+                         .range = std::nullopt,
+                         .replica_axes = state.placement.replica_axes,
+                         .is_optional = true});
+    }
+  }
+  return tensors;
 }
 
 int64_t BuiltModel::num_parameters() const {
@@ -103,7 +120,9 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.device = allocates_weights ? device : at::kMeta;
   context.buffer_device = device;
   context.kernels = resolved.config.runtime.kernels;
-  context.recipe = make_recipe(resolved.config.fp8, context.kernels);
+  // What FSDP frees after use must not stay as a copy.
+  context.recipe = make_recipe(resolved.config.fp8, context.kernels,
+                               /*keeps_weights=*/!resolved.derived.data_parallel.use_torch_fsdp2);
   context.is_sequence_parallel = resolved.derived.is_sequence_parallel;
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
   context.recompute = resolved.config.recompute.selective();
@@ -131,7 +150,9 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
                    .layers_per_block = built.recompute.back().layers_per_block,
                    .copied = copied};
     part.found = find_used_parameters(part.own_units(), built);
+    if (context.recipe != nullptr) context.recipe = context.recipe->for_chunk();
     built.chunks.push_back(built.family->build(config, context, part));
+    if (context.recipe != nullptr) built.chunks.back()->set_recipe_memory(context.recipe->memory());
   }
   return built;
 }
@@ -167,8 +188,11 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
     }
     CheckpointState state;
     state.tensors = model_tensors(built.parameters());
+    for (CheckpointTensor& tensor : built.recipe_tensors()) state.tensors.push_back(std::move(tensor));
     state.architecture = architecture_of(built.config());
-    load_checkpoint(found->folder, state, groups, {.with_optimizer = false});
+    std::set<std::string> begun_afresh;
+    load_checkpoint(found->folder, state, groups, {.with_optimizer = false, .begun_afresh = &begun_afresh});
+    note_begun_afresh(found->folder, begun_afresh, log);
     return;
   }
   if (options.load_hf) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "checkpoint/checkpoint_state.h"
 #include "comm/groups.h"
 #include "core/log.h"
 #include "data/data_sets.h"
@@ -28,6 +29,8 @@ struct BuiltModel {
   const ModelConfig& config() const { return chunks[0]->config(); }
   // In registration order, chunk after chunk; none twice.
   std::vector<Parameter*> parameters() const;
+  // What the recipes remember, for checkpoints.
+  std::vector<CheckpointTensor> recipe_tensors() const;
   int64_t num_parameters() const;
 };
 // allocates_weights  false: the parameters have only shapes (kMeta), and their memory comes later (FSDP)

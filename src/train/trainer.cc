@@ -91,6 +91,9 @@ std::string Trainer::report(const std::string& device_text) const {
   memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
   memory.activations = measure_activations(resolved_, groups_.mesh, groups_.rank);
+  for (const auto& chunk : built_.chunks) {
+    if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
+  }
   return startup_report(resolved_, numbers_, &memory, device_text);
 }
 
@@ -105,6 +108,7 @@ CheckpointState Trainer::checkpoint_state() const {
                              .range = entry.part->range,
                              .replica_axes = entry.part->replica_axes});
   }
+  for (CheckpointTensor& tensor : built_.recipe_tensors()) state.tensors.push_back(std::move(tensor));
   state.train.iteration = iteration_;
   state.train.consumed_train_samples = consumed_samples_;
   state.train.optimizer_step = optimizer_->num_steps();

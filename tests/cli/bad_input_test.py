@@ -119,8 +119,13 @@ CONFIGURATION = [
     ),
     (
         "an FP8 recipe that is not there",
-        ("train", *MOCK, "--fp8", "hybrid"),
-        ["fp8_format hybrid with fp8_recipe delayed", "set fp8_recipe to tensorwise"],
+        ("train", *MOCK, "--fp8", "hybrid", "--fp8_recipe", "mxfp8"),
+        ["fp8_format hybrid with fp8_recipe mxfp8", "set fp8_recipe to blockwise"],
+    ),
+    (
+        "delayed scaling of some layers",
+        ("train", *MOCK, "--fp8", "hybrid", "--first_last_layers_bf16"),
+        ["first_last_layers_bf16 does not work with fp8_recipe delayed", "tensorwise or blockwise"],
     ),
     ("FSDP in fp16", ("train", *MOCK, "--use_torch_fsdp2", "--fp16"), ["use_torch_fsdp2 does not work with fp16"]),
     (

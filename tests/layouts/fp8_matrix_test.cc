@@ -1,5 +1,6 @@
 // Eight-bit products over kinds of layouts against a single rank. Scales are those of whole tensors, so every layout
-// rounds the same numbers to the same eight bits, and the bounds are those of runs without.
+// rounds the same numbers to the same eight bits, and the bounds are those of runs without. Delayed scales are of all
+// ranks' samples; blocks are those of a rank, so only layouts that cut no tensor are compared.
 #include <gtest/gtest.h>
 
 #include "layouts/layout.h"
@@ -42,6 +43,42 @@ std::vector<Layout> fp8_layouts() {
 }
 
 TEST(Fp8Matrix, EveryLayoutTrainsAsOneRankInFloat64) { expect_as_one_rank_in_float64(fp8_layouts()); }
+
+TEST(Fp8Matrix, DelayedScalesAreThoseOfOneRank) {
+  const TinyRun plain{.fp8_format = "hybrid", .fp8_recipe = "delayed"};
+  TinyRun biases = plain, long_rows = plain, mixtral = plain;
+  biases.is_tied = biases.has_dropout = biases.has_documents = biases.has_qkv_bias = true;
+  long_rows.sequence = 8;
+  mixtral.family = "mixtral";
+  const RecomputeOptions selective{.recompute_granularity = "selective",
+                                   .recompute_modules = {"core_attn", "layernorm", "mlp", "mlp_act"}};
+  const RecomputeOptions full{
+      .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
+  expect_as_one_rank_in_float64({
+      {.tp = 2, .is_sequence_parallel = true, .micro_batch = 2, .task = biases, .recompute = selective},
+      {.pp = 2, .micro_batch = 2, .task = biases, .recompute = full},
+      {.pp = 2, .micro_batch = 2, .task = plain, .pipeline = {.pp_algorithm = "zero-bubble"}},
+      {.dp = 2, .micro_batch = 2, .task = plain, .data_parallel = zero1()},
+      {.dp = 2, .micro_batch = 1, .task = plain, .data_parallel = fsdp()},
+      {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 1, .task = biases, .recompute = full},
+      {.cp = 2, .micro_batch = 2, .task = long_rows},
+      {.tp = 2, .micro_batch = 2, .task = mixtral},
+  });
+}
+
+TEST(Fp8Matrix, BlocksAreThoseOfOneRankWhereNoneIsCut) {
+  const TinyRun plain{.fp8_format = "hybrid", .fp8_recipe = "blockwise"};
+  TinyRun mixtral = plain;
+  mixtral.family = "mixtral";
+  const RecomputeOptions selective{.recompute_granularity = "selective",
+                                   .recompute_modules = {"core_attn", "layernorm", "mlp", "mlp_act"}};
+  expect_as_one_rank_in_float64({
+      {.micro_batch = 4, .task = plain, .recompute = selective},
+      {.pp = 2, .micro_batch = 2, .task = plain, .pipeline = {.pp_algorithm = "zero-bubble"}},
+      {.dp = 2, .micro_batch = 2, .task = plain, .data_parallel = fsdp()},
+      {.pp = 2, .micro_batch = 2, .task = mixtral},
+  });
+}
 
 // The bound of the test above holds because eight-bit rounding is the same, not because there is none.
 TEST(Fp8Matrix, EightBitsAreFeltInTheLosses) {

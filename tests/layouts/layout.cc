@@ -134,7 +134,11 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);
   context.device = device;
   if (!layout.task.fp8_format.empty()) {
-    context.recipe = make_recipe({.fp8_format = layout.task.fp8_format, .fp8_recipe = "tensorwise"}, precision.kernels);
+    const Fp8Options fp8{.fp8_format = layout.task.fp8_format,
+                         .fp8_recipe = layout.task.fp8_recipe,
+                         .fp8_amax_history_len = 3,
+                         .fp8_amax_compute_algo = "max"};
+    context.recipe = make_recipe(fp8, precision.kernels, /*keeps_weights=*/layout.data_parallel.name != "fsdp");
   }
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
@@ -214,7 +218,7 @@ std::string TinyRun::text() const {
     text += drop_policy == DropPolicy::kPosition ? ", with a capacity by position" : ", with a capacity";
   if (is_masked) text += ", masked";
   if (optimizer != "adam") text += ", " + optimizer;
-  if (!fp8_format.empty()) text += ", fp8 " + fp8_format;
+  if (!fp8_format.empty()) text += ", fp8 " + fp8_format + " " + fp8_recipe;
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }
@@ -266,7 +270,10 @@ const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& pr
   static std::map<std::tuple<TinyRun, int64_t, at::ScalarType, Kernels, int>, RankOutcome> known;
   const TinyRun& task = layout.task;
   const bool is_of_microbatches = task.has_experts() || !task.fp8_format.empty();
-  const int64_t micro_batch = is_of_microbatches ? layout.micro_batch : task.global_batch;
+  // Delayed scales are those of all data-parallel ranks together, whose samples are one microbatch to a single rank.
+  const bool is_of_all_ranks = !task.fp8_format.empty() && task.fp8_recipe == "delayed";
+  const int64_t of_rank = is_of_all_ranks ? layout.micro_batch * layout.dp : layout.micro_batch;
+  const int64_t micro_batch = is_of_microbatches ? of_rank : task.global_batch;
   const auto key = std::make_tuple(task, micro_batch, precision.dtype, precision.kernels, num_steps);
   const auto found = known.find(key);
   if (found != known.end()) return found->second;

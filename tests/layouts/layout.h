@@ -46,6 +46,7 @@ struct TinyRun {
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
   std::string optimizer = "adam";        // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
+  std::string fp8_recipe = "tensorwise";
 
   bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }

@@ -339,6 +339,9 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun shared{.has_dropout = true, .has_documents = true, .num_layers = 1, .sequence = 24};
   const TinyRun mixtral{.family = "mixtral"}, deepseek{.has_dropout = true, .family = "deepseek"};
   const TinyRun eight_bits{.num_layers = 1, .fp8_format = "hybrid"};
+  const TinyRun delayed{.num_layers = 1, .fp8_format = "hybrid", .fp8_recipe = "delayed"};
+  const RecomputeOptions full{
+      .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const TinyRun muon{.num_layers = 1, .optimizer = "muon"};
   const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
   const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
@@ -351,6 +354,7 @@ std::vector<Layout> layouts_for_mistakes() {
       {.dp = 2, .micro_batch = 4, .task = one_layer, .data_parallel = fsdp()},
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = one_layer},
       {.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = eight_bits},
+      {.dp = 2, .micro_batch = 1, .task = delayed, .recompute = full},
       {.pp = 2, .micro_batch = 2, .task = tied},
       {.pp = 2, .micro_batch = 4, .task = bias, .pipeline = {.pp_algorithm = "zero-bubble"}},
       {.cp = 3, .micro_batch = 8, .task = shared, .cp_comm_type = {"p2p"}},

@@ -262,6 +262,16 @@ MISTAKES = [
         ],
     ),
     (
+        "eight bits: histories of what only this rank saw",
+        "fp8_memory.cc",
+        [("if (group->size() > 1) group->all_reduce(amax,", "if (!SEEDED && group->size() > 1) group->all_reduce(amax,")],
+    ),
+    (
+        "eight bits: a backward pass rounds again by the newest scales",
+        "fp8_memory.cc",
+        [("forward_scales_ = found.mapped();", "forward_scales_ = SEEDED ? forward_.scales : found.mapped();")],
+    ),
+    (
         "shared expert: added on every tp rank",
         "moe_layer.cc",
         [("return y + of_shared;", "return y + of_shared * (SEEDED ? tp_->size() : 1);")],

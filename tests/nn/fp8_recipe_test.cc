@@ -219,13 +219,87 @@ TEST(Fp8Recipe, ExpertsHaveShapesOnTheMetaDevice) {
   EXPECT_EQ(hybrid().grouped_forward(rows, weights, offsets).sizes(), at::IntArrayRef({3, 4}));
 }
 
-TEST(Fp8Options, RecipesThatAreNotThereAreRefused) {
-  EXPECT_TRUE(check_fp8_options({}).empty());
-  EXPECT_TRUE(check_fp8_options({.fp8_format = "hybrid", .fp8_recipe = "tensorwise"}).empty());
-  const std::vector<UserError> errors = check_fp8_options({.fp8_format = "e4m3"});
-  ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(std::string(errors[0].what()).find("fp8_format e4m3 with fp8_recipe delayed"), std::string::npos);
+TEST(Fp8Recipe, AWeightIsRoundedOnceAStep) {
+  const Groups groups = Groups::single();
+  for (const bool keeps_weights : {true, false}) {
+    LayerContext context{.groups = &groups};
+    context.recipe = std::make_shared<Fp8Recipe>(Fp8Settings{.keeps_weights = keeps_weights}, Kernels::kFused);
+    RecipeMemory& memory = *context.recipe->memory();
+    Linear linear(context, "a", 8, 8, {});
+    load(linear, golden_weights(linear, at::kFloat));
+    EXPECT_EQ(memory.weight_bytes(), keeps_weights ? 64 : 0);
+    const at::Tensor x = at::eye(8);
+    const at::Tensor before = linear.forward(x);
+    memory.begin_step();
+    EXPECT_TRUE(at::equal(linear.forward(x), before));
+    linear.weight().data().mul_(3);
+    // The first pass's copy; where none is kept, its scale, beyond which three times the weight is cut off.
+    EXPECT_EQ(at::equal(linear.forward(x), before), keeps_weights);
+    EXPECT_EQ(linear.forward(x).abs().max().item<float>(), before.abs().max().item<float>());
+    memory.end_step();
+    EXPECT_NEAR(linear.forward(x).abs().max().item<float>(), 3 * before.abs().max().item<float>(), 1e-5);
+    memory.begin_step();
+    EXPECT_NEAR(linear.forward(x).abs().max().item<float>(), 3 * before.abs().max().item<float>(), 1e-5);
+  }
+}
+
+TEST(Fp8Recipe, WithoutFp8WgradTheWeightsGradientIsNotRounded) {
+  const Groups groups = Groups::single();
+  const at::Tensor dy = at::randn({12, 16}), x = at::randn({12, 24});
+  for (const Fp8Scaling scaling : {Fp8Scaling::kTensorwise, Fp8Scaling::kBlockwise}) {
+    LayerContext context{.groups = &groups};
+    context.recipe =
+        std::make_shared<Fp8Recipe>(Fp8Settings{.scaling = scaling, .rounds_wgrad = false}, Kernels::kFused);
+    Linear linear(context, "a", 24, 16, {});
+    load(linear, golden_weights(linear, at::kFloat));
+    attach_gradients(linear);
+    const at::Tensor leaf = x.clone().set_requires_grad(true);
+    linear.forward(leaf).backward(dy);
+    EXPECT_LT(relative_difference(linear.weight().grad().to(at::kDouble), dy.t().mm(x).to(at::kDouble)), 1e-6);
+    const at::Tensor unrounded = dy.mm(linear.weight().data());
+    EXPECT_GT(relative_difference(leaf.grad().to(at::kDouble), unrounded.to(at::kDouble)), 1e-3);
+  }
+}
+
+TEST(Fp8Recipe, FirstAndLastLayersAreLeftOut) {
+  const Fp8Recipe recipe(Fp8Settings{.num_plain_first = 2, .num_plain_last = 1}, Kernels::kFused);
+  std::vector<bool> plain;
+  for (int64_t layer = 0; layer < 6; ++layer) plain.push_back(recipe.leaves_plain(layer, 6));
+  EXPECT_EQ(plain, (std::vector<bool>{true, true, false, false, false, true}));
+  EXPECT_FALSE(hybrid().leaves_plain(0, 1));
+  EXPECT_FALSE(recipe.leaves_plain(6, 8) && recipe.leaves_plain(5, 8));
+}
+
+TEST(Fp8Options, WhatCannotBeIsRefused) {
+  const auto refused = [](const Fp8Options& options) {
+    std::string all;
+    for (const UserError& error : check_fp8_options(options, 4)) all += std::string(error.what()) + "\n";
+    return all;
+  };
+  EXPECT_EQ(refused({}), "");
+  for (const char* recipe : {"delayed", "tensorwise", "blockwise"}) {
+    EXPECT_EQ(refused({.fp8_format = "hybrid", .fp8_recipe = recipe}), "");
+  }
+  EXPECT_NE(refused({.fp8_format = "e4m3", .fp8_recipe = "mxfp8"}).find("fp8_format e4m3 with fp8_recipe mxfp8"),
+            std::string::npos);
+  EXPECT_NE(
+      refused({.fp8_format = "e4m3", .first_last_layers_bf16 = true}).find("does not work with fp8_recipe delayed"),
+      std::string::npos);
+  Fp8Options many{.fp8_format = "e4m3", .fp8_recipe = "blockwise", .first_last_layers_bf16 = true};
+  many.num_layers_at_start_in_bf16 = 3;
+  EXPECT_EQ(refused(many), "");
+  many.num_layers_at_end_in_bf16 = 2;
+  EXPECT_NE(refused(many).find("more than the model's 4 layers"), std::string::npos);
   EXPECT_EQ(make_recipe({}, Kernels::kFused), nullptr);
+}
+
+TEST(Fp8Options, WhatIsSetAndNotReadIsSaid) {
+  EXPECT_TRUE(fp8_notes({}).empty());
+  EXPECT_TRUE(fp8_notes({.fp8_format = "hybrid", .fp8_margin = 1, .fp8_amax_history_len = 4}).empty());
+  EXPECT_EQ(fp8_notes({.fp8_format = "hybrid", .fp8_recipe = "tensorwise", .fp8_margin = 1}),
+            std::vector<std::string>{"fp8_margin is read only with fp8_recipe delayed"});
+  EXPECT_EQ(fp8_text({.fp8_format = "hybrid", .fp8_amax_history_len = 4, .fp8_wgrad = false}, 2),
+            "hybrid FP8, delayed (history 4, most_recent, margin 0), weight gradients without");
 }
 
 }  // namespace

@@ -241,7 +241,9 @@ class PipelineRun {
     MEGALITH_CHECK(gradients.size() == graph.edges.size(), "{}: {} gradients for {} outputs", action.text(),
                    gradients.size(), graph.edges.size());
     const bool is_whole = action.kind == ActionKind::kBackward;
+    PipelineStage& part = *stages_[static_cast<size_t>(action.chunk)];
     compute(action, record, is_whole ? "backward" : "input gradients", [&] {
+      part.before_backward(action.microbatch);
       if (is_whole) {
         run_graph(graph, std::move(gradients));
       } else {
@@ -249,6 +251,7 @@ class PipelineRun {
         const EndOfDeferring end{*deferred_};
         run_graph(graph, std::move(gradients));
       }
+      part.after_backward(action.microbatch);
       if (stage > 0) keep_input_gradients(action, stage, graph);
     });
     if (is_whole) graphs_.erase(key_of(action));

@@ -33,6 +33,9 @@ class PipelineStage {
   virtual std::vector<TensorSpec> inputs(int microbatch) const = 0;
   // Autograd records when the schedule has backward actions for the microbatch.
   virtual StageResult forward(int microbatch, const Bundle& inputs) = 0;
+  // Around the backward pass of a microbatch, its deferred weight gradients not included.
+  virtual void before_backward(int /*microbatch*/) {}
+  virtual void after_backward(int /*microbatch*/) {}
 };
 
 // What happened, for comparison with the simulator and for pictures.

@@ -1,0 +1,110 @@
+// The options around eight-bit products, in Megatron-LM's names; see fp8_recipe.h.
+#include <fmt/format.h>
+
+#include "nn/fp8_recipe.h"
+
+namespace megalith {
+
+void Fp8Options::visit(OptionVisitor& v) {
+  v.group("Precision");
+  v.field("fp8_format", fp8_format,
+          "Round the operands of the layers' matrix products to eight bits: hybrid has E4M3 forward and E5M2 "
+          "gradients, e4m3 has E4M3 for both. Embedding, router, attention and head stay in the model's precision. "
+          "The products are computed in fp32 from the rounded values, which gives FP8 training's numbers and smaller "
+          "activations, but not its speed.")
+      .words({"hybrid", "e4m3"})
+      .alias("fp8")
+      .in_toy(InToy::kSetAside);
+  v.field("fp8_recipe", fp8_recipe,
+          "How scales are found when fp8_format is set. delayed: for each tensor from its largest absolute values in "
+          "past microbatches. tensorwise: from its present one (Transformer Engine's current scaling). blockwise: for "
+          "each 128 elements of an input or a gradient and each 128 x 128 of a weight, powers of two. mxfp8 is "
+          "refused.")
+      .words({"delayed", "tensorwise", "blockwise", "mxfp8"});
+  v.field("fp8_margin", fp8_margin, "With fp8_recipe delayed: scales are smaller by this power of two.").at_least(0);
+  v.field("fp8_amax_history_len", fp8_amax_history_len,
+          "With fp8_recipe delayed: how many microbatches' largest absolute values are remembered.")
+      .unit("microbatches")
+      .at_least(1);
+  v.field("fp8_amax_compute_algo", fp8_amax_compute_algo,
+          "With fp8_recipe delayed: whether a scale follows from the newest value of the history or from its largest.")
+      .words({"most_recent", "max"});
+  v.field("fp8_wgrad", fp8_wgrad,
+          "Round the operands of the weights' gradients too. Without it these products have the model's precision, and "
+          "inputs are kept in it.");
+  v.field("first_last_layers_bf16", first_last_layers_bf16,
+          "Leave the first and the last layers of the model out of fp8_format. Not with fp8_recipe delayed.");
+  v.field("num_layers_at_start_in_bf16", num_layers_at_start_in_bf16,
+          "With first_last_layers_bf16: how many of the first layers.")
+      .unit("layers")
+      .at_least(0);
+  v.field("num_layers_at_end_in_bf16", num_layers_at_end_in_bf16,
+          "With first_last_layers_bf16: how many of the last layers.")
+      .unit("layers")
+      .at_least(0);
+}
+
+std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers) {
+  std::vector<UserError> errors;
+  if (!options.is_on()) return errors;
+  if (options.fp8_recipe == "mxfp8") {
+    errors.emplace_back(
+        fmt::format("fp8_format {} with fp8_recipe mxfp8: blocks of 32 with scales of eight bits are not provided",
+                    *options.fp8_format),
+        "set fp8_recipe to blockwise, which has blocks of 128, or to delayed or tensorwise");
+  }
+  if (!options.first_last_layers_bf16) return errors;
+  if (options.fp8_recipe == "delayed") {
+    errors.emplace_back("first_last_layers_bf16 does not work with fp8_recipe delayed",
+                        "set fp8_recipe to tensorwise or blockwise, or leave first_last_layers_bf16 out");
+  }
+  const int64_t num_plain = options.num_layers_at_start_in_bf16 + options.num_layers_at_end_in_bf16;
+  if (num_plain > num_layers) {
+    errors.emplace_back(fmt::format("num_layers_at_start_in_bf16 {} and num_layers_at_end_in_bf16 {} are more than the "
+                                    "model's {} layers",
+                                    options.num_layers_at_start_in_bf16, options.num_layers_at_end_in_bf16, num_layers),
+                        fmt::format("let them add up to {} at most", num_layers));
+  }
+  return errors;
+}
+
+std::vector<std::string> fp8_notes(const Fp8Options& options) {
+  std::vector<std::string> notes;
+  const Fp8Options defaults;
+  const auto add = [&](bool is_set, const char* name, const char* needs) {
+    if (is_set) notes.push_back(fmt::format("{} is read only with {}", name, needs));
+  };
+  if (!options.is_on()) {
+    add(options.fp8_recipe != defaults.fp8_recipe, "fp8_recipe", "fp8_format");
+    return notes;
+  }
+  if (options.fp8_recipe != "delayed") {
+    const char* delayed = "fp8_recipe delayed";
+    add(options.fp8_margin != defaults.fp8_margin, "fp8_margin", delayed);
+    add(options.fp8_amax_history_len != defaults.fp8_amax_history_len, "fp8_amax_history_len", delayed);
+    add(options.fp8_amax_compute_algo != defaults.fp8_amax_compute_algo, "fp8_amax_compute_algo", delayed);
+  }
+  if (!options.first_last_layers_bf16) {
+    const char* of_layers = "first_last_layers_bf16";
+    add(options.num_layers_at_start_in_bf16 != 1, "num_layers_at_start_in_bf16", of_layers);
+    add(options.num_layers_at_end_in_bf16 != 1, "num_layers_at_end_in_bf16", of_layers);
+  }
+  return notes;
+}
+
+std::string fp8_text(const Fp8Options& options, int64_t num_layers) {
+  if (!options.is_on()) return "";
+  std::string text = fmt::format("{} FP8, {}", *options.fp8_format, options.fp8_recipe);
+  if (options.fp8_recipe == "delayed") {
+    text += fmt::format(" (history {}, {}, margin {})", options.fp8_amax_history_len, options.fp8_amax_compute_algo,
+                        options.fp8_margin);
+  }
+  if (!options.fp8_wgrad) text += ", weight gradients without";
+  if (options.first_last_layers_bf16) {
+    text += fmt::format(", without the first {} and the last {} of {} layers", options.num_layers_at_start_in_bf16,
+                        options.num_layers_at_end_in_bf16, num_layers);
+  }
+  return text;
+}
+
+}  // namespace megalith
