@@ -97,7 +97,7 @@ void draw_apart(uint64_t key, uint64_t number, int64_t from, int64_t stride, int
   }
 }
 
-// Of the elements [from, from + count) of the shard.
+// What the elements [from, from + count) of the shard draw.
 void draw(const DrawnRun& run, uint64_t number, int64_t from, int64_t count, Draws& draws) {
   for (int64_t done = 0; done < count;) {
     const int64_t row = (from + done) / run.columns, column = (from + done) % run.columns;

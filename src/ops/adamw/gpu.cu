@@ -86,7 +86,7 @@ __device__ inline int64_t drawn_element(const DrawnRun& run, int64_t i) {
   return run.first + row * run.row_stride + (i - row * run.columns) * run.column_stride;
 }
 
-// Of the elements [i, i + kCount) of the shard: a block of Philox has the words of two neighbours.
+// What the elements [i, i + kCount) of the shard draw: a block of Philox has the words of two neighbours.
 template <int kCount>
 __device__ void draw(const DrawnRun& run, uint64_t number, int64_t i, ElementDraws (&draws)[kCount]) {
   PhiloxWords drawn;
