@@ -127,7 +127,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     stores = open_checkpoint(folder, manifest);
     for (const CheckpointTensor& tensor : state.tensors) {
       if (!is_wanted(tensor, settings)) continue;
-      for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
+      for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range, tensor.form)) {
         const std::string key = source_key(stores, tensor.key, view);
         const TensorStore& store = store_of(stores, key);
         StoreFit fit = compare_with_store(store, std::span(&view, 1));

@@ -16,6 +16,7 @@
 #include "checkpoint/configuration.h"
 #include "checkpoint/pieces.h"
 #include "nn/parameter.h"
+#include "optim/stored_form.h"
 #include "parallel/data_parallel.h"
 
 namespace megalith {
@@ -34,6 +35,8 @@ struct CheckpointTensor {
   AxisSet replica_axes = {};
   // Read only from a checkpoint that has it in this shape: it can begin afresh.
   bool is_optional = false;
+  // What files hold, where that is not `local` as it is; its parts are shaped as `local`.
+  std::optional<StoredForm> form = std::nullopt;
 };
 
 // A parameter's values, under the key "model".

@@ -117,7 +117,9 @@ void CheckpointWriter::plan() {
     if (!share.is_mine(tensor.replica_axes, places, static_cast<int64_t>(tensor.local.nbytes()))) continue;
     if (!views.contains(tensor.key)) keys.push_back(tensor.key);
     std::vector<PieceView>& list = views[tensor.key];
-    for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) list.push_back(std::move(view));
+    for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range, tensor.form)) {
+      list.push_back(std::move(view));
+    }
   }
   const Group& world = *groups_.world;
   for (const std::string& key : keys) {

@@ -72,6 +72,15 @@ std::vector<Box> join_boxes(std::vector<Box> boxes) {
   return boxes;
 }
 
+// What the view holds of a box of its canonical tensor, as it is stored. A view, or computed where there is a form.
+at::Tensor stored_values(const PieceView& view, const Box& box) {
+  const std::vector<int64_t>& origin = view.piece.canonical.offset;
+  if (!view.form) return slice_box(view.tensor, box, origin);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : view.form->parts) parts.push_back(slice_box(part, box, origin));
+  return view.form->join(parts);
+}
+
 // The block assembled from the parts that reach into it; without a copy when one part holds it as it is wanted.
 at::Tensor read_block(const Chunk& chunk, const Box& block, at::ScalarType dtype) {
   at::Tensor result;
@@ -79,7 +88,7 @@ at::Tensor read_block(const Chunk& chunk, const Box& block, at::ScalarType dtype
   for (const PieceView& part : chunk.parts) {
     const Box common = intersect(part.piece.canonical, block);
     if (common.is_empty()) continue;
-    const at::Tensor source = slice_box(part.tensor, common, part.piece.canonical.offset);
+    const at::Tensor source = stored_values(part, common);
     if (common == block && source.is_cpu() && source.scalar_type() == dtype && source.is_contiguous()) return source;
     if (!result.defined()) result = at::empty(block.extent, at::TensorOptions().dtype(dtype));
     slice_box(result, common, block.offset).copy_(source);
@@ -101,9 +110,18 @@ at::Tensor slice_box(const at::Tensor& tensor, const Box& box, const std::vector
 }
 
 std::vector<PieceView> piece_views(const Placement& placement, const at::Tensor& local,
-                                   const std::optional<FlatRange>& range) {
+                                   const std::optional<FlatRange>& range, const std::optional<StoredForm>& form) {
   const at::NoGradGuard no_grad;
   std::vector<PieceView> views;
+  if (form) {
+    views = piece_views(placement, local, range);
+    for (PieceView& view : views) view.form = StoredForm{form->dtype, {}, form->join, form->split};
+    for (const at::Tensor& part : form->parts) {
+      const std::vector<PieceView> of_part = piece_views(placement, part, range);
+      for (size_t i = 0; i < views.size(); ++i) views[i].form->parts.push_back(of_part[i].tensor);
+    }
+    return views;
+  }
   if (!range) {
     MEGALITH_CHECK(local.sizes() == at::IntArrayRef(placement.local_shape), "local tensor [{}], placement [{}]",
                    fmt::join(local.sizes(), ", "), fmt::join(placement.local_shape, ", "));
@@ -139,9 +157,9 @@ std::vector<Chunk> make_chunks(std::span<const PieceView> views) {
     const auto [entry, is_new] = group_of.emplace(view.piece.name, groups.size());
     if (is_new) groups.emplace_back();
     std::vector<const PieceView*>& group = groups[entry->second];
-    MEGALITH_CHECK(group.empty() || (group[0]->piece.shape == view.piece.shape &&
-                                     group[0]->tensor.scalar_type() == view.tensor.scalar_type()),
-                   "{} is held with two shapes or dtypes", view.piece.name);
+    MEGALITH_CHECK(
+        group.empty() || (group[0]->piece.shape == view.piece.shape && group[0]->stored_dtype() == view.stored_dtype()),
+        "{} is held with two shapes or dtypes", view.piece.name);
     const auto is_same = [&](const PieceView* other) { return other->piece.canonical == view.piece.canonical; };
     if (std::none_of(group.begin(), group.end(), is_same)) group.push_back(&view);
   }
@@ -157,7 +175,7 @@ std::vector<Chunk> make_chunks(std::span<const PieceView> views) {
       Chunk chunk{.name = group[0]->piece.name,
                   .shape = group[0]->piece.shape,
                   .box = std::move(box),
-                  .dtype = group[0]->tensor.scalar_type(),
+                  .dtype = group[0]->stored_dtype(),
                   .parts = {}};
       for (const PieceView* view : group) {
         const Box common = intersect(view->piece.canonical, chunk.box);
@@ -180,7 +198,7 @@ Chunk copy_to_host(const Chunk& chunk, at::Tensor& buffer) {
   Piece whole{.name = chunk.name, .shape = chunk.shape, .canonical = chunk.box, .local = Box::whole(chunk.box.extent)};
   for (const PieceView& part : chunk.parts) {
     const Box common = intersect(part.piece.canonical, chunk.box);
-    slice_box(buffer, common, chunk.box.offset).copy_(slice_box(part.tensor, common, part.piece.canonical.offset));
+    slice_box(buffer, common, chunk.box.offset).copy_(stored_values(part, common));
   }
   Chunk copy{.name = chunk.name, .shape = chunk.shape, .box = chunk.box, .dtype = chunk.dtype, .parts = {}};
   copy.parts.push_back({std::move(whole), buffer});

@@ -15,18 +15,23 @@
 #include <vector>
 
 #include "nn/placement.h"
+#include "optim/stored_form.h"
 
 namespace megalith {
 
 struct PieceView {
-  Piece piece;        // piece.canonical: the box of the canonical tensor that this is
-  at::Tensor tensor;  // of that box's extents; shares the local tensor's memory
+  Piece piece;                                    // piece.canonical: the box of the canonical tensor that this is
+  at::Tensor tensor;                              // of that box's extents; shares the local tensor's memory
+  std::optional<StoredForm> form = std::nullopt;  // of parts that are such views, where files hold another form
+
+  at::ScalarType stored_dtype() const { return form ? form->dtype : tensor.scalar_type(); }
 };
 
-// local  of placement.local_shape; with a range, one-dimensional of end - begin elements
+// local  of placement.local_shape; with a range, one-dimensional of end - begin elements; the form's parts likewise
 // Padding is in no view. In the order of the placement's pieces.
 std::vector<PieceView> piece_views(const Placement& placement, const at::Tensor& local,
-                                   const std::optional<FlatRange>& range = std::nullopt);
+                                   const std::optional<FlatRange>& range = std::nullopt,
+                                   const std::optional<StoredForm>& form = std::nullopt);
 
 struct Chunk {
   std::string name;            // of the canonical tensor

@@ -278,7 +278,7 @@ StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView>
           fmt::format("{} is [{}], expected [{}]", name, fmt::join(entry.shape, ", "), fmt::join(piece.shape, ", ")));
     } else if (!scalar_type_of(entry.dtype)) {
       fit.misshaped.push_back(fmt::format("{} is of type {}, which cannot be read", name, name_of(entry.dtype)));
-    } else if (view.tensor.is_floating_point()) {
+    } else if (at::isFloatingType(view.stored_dtype())) {
       require_floats(name, entry);
     }
   }
@@ -286,7 +286,17 @@ StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView>
 }
 
 void read_pieces(const TensorStore& store, std::span<const PieceView> views) {
-  for (const PieceView& view : views) store.read(store.resolve(view.piece), view.piece.canonical, view.tensor);
+  const at::NoGradGuard no_grad;
+  for (const PieceView& view : views) {
+    const std::string_view name = store.resolve(view.piece);
+    if (!view.form) {
+      store.read(name, view.piece.canonical, view.tensor);
+      continue;
+    }
+    const at::Tensor stored = at::empty(view.tensor.sizes(), view.tensor.options().dtype(view.form->dtype));
+    store.read(name, view.piece.canonical, stored);
+    view.form->split(stored, view.form->parts);
+  }
 }
 
 void read_pieces(const TensorStore& store, const Placement& placement, const at::Tensor& local,

@@ -105,7 +105,8 @@ constexpr KnownNamesRow kRows[] = {
      "fp8_param_gather fp8_param no_fp8_weight_transpose_cache keep_fp8_weight_transpose_cache_te "
      "keep_fp8_transpose_cache_when_using_custom_fsdp moe_router_padding_for_fp8"},
     {Kind::kUnsupported, kSwitch, "a cross entropy in fp16", "fp16_lm_cross_entropy=false"},
-    {Kind::kUnsupported, kValue, "optimizer state in that dtype", "main_grads_dtype=fp32 main_params_dtype=fp32"},
+    {Kind::kUnsupported, kValue, "gradients in that dtype", "main_grads_dtype=fp32"},
+    {Kind::kUnsupported, kValue, "masters in that dtype (master_weights has smaller ones)", "main_params_dtype=fp32"},
 
     // ---- Architecture ----
     {Kind::kUnsupported, kValue, "ROCm's earlier mixture of experts (num_experts has it)", "use_rocmoe=false"},

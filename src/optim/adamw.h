@@ -1,8 +1,12 @@
-// AdamW as an update rule: one pass of ops/adamw.h over all slots. It takes every parameter, so it stands last in a
+// AdamW as an update rule: one pass of ops/adamw over all slots. It takes every parameter, so it stands last in a
 // list.
 #pragma once
 
+#include <unordered_map>
+#include <vector>
+
 #include "ops/kernels.h"
+#include "optim/drawn_runs.h"
 #include "optim/optimizer_options.h"
 #include "optim/update_rule.h"
 
@@ -10,16 +14,20 @@ namespace megalith {
 
 class AdamwRule : public UpdateRule {
  public:
+  static constexpr size_t kExpAvg = 0, kExpAvgSq = 1;  // of a slot's state
+
   AdamwRule(const OptimizerOptions& options, Kernels kernels) : options_(options), kernels_(kernels) {}
 
   std::string_view name() const override { return "AdamW"; }
   bool takes(const Parameter& /*parameter*/) const override { return true; }
+  bool takes_narrow_masters() const override { return true; }
   std::vector<StateSpec> state(at::ScalarType grad_dtype) const override;
   void update(std::span<const UpdateSlot> slots, const UpdateStep& step) override;
 
  private:
   OptimizerOptions options_;
   Kernels kernels_;
+  std::unordered_map<const OwnedPart*, std::vector<PartRun>> runs_;  // of slots that are rounded at random
 };
 
 }  // namespace megalith

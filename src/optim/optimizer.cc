@@ -10,6 +10,8 @@
 
 #include "core/error.h"
 #include "ops/grad_norm/grad_norm.h"
+#include "optim/adamw.h"
+#include "optim/narrow_master.h"
 #include "optim/update_rules.h"
 
 namespace megalith {
@@ -58,16 +60,26 @@ Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOp
 UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule) {
   UpdateSlot slot{.part = &part, .grad = part.grad};
   const auto like = part.grad.options();
-  if (part.model.scalar_type() != part.grad.scalar_type()) {
-    slot.model = part.model;
-    slot.master = at::empty(part.model.sizes(), like);
-    state_.push_back({std::string(kMasterState), &part, slot.master});
-  } else {
+  const std::vector<StateSpec> specs = rule.state(part.grad.scalar_type());
+  for (const StateSpec& spec : specs) slot.state.push_back(at::zeros(part.model.sizes(), like.dtype(spec.dtype)));
+  const bool is_own_master = part.model.scalar_type() == part.grad.scalar_type();
+  const ops::MasterForm form = master_form(rule, part.model.scalar_type(), options_);
+  const bool has_remainder = form == ops::MasterForm::kRemainder;
+  if (is_own_master) {
     slot.master = part.model;
+  } else {
+    slot.model = part.model;
+    if (has_remainder) {
+      slot.remainder = at::zeros(part.model.sizes(), like.dtype(at::kShort));
+      state_.push_back({std::string(kMasterState), &part, slot.remainder, stored_master(slot)});
+    } else if (form == ops::MasterForm::kWhole) {
+      slot.master = at::empty(part.model.sizes(), like);
+      state_.push_back({std::string(kMasterState), &part, slot.master});
+    }
   }
-  for (const StateSpec& spec : rule.state(part.grad.scalar_type())) {
-    slot.state.push_back(at::zeros(part.model.sizes(), like.dtype(spec.dtype)));
-    state_.push_back({spec.key, &part, slot.state.back()});
+  for (size_t i = 0; i < specs.size(); ++i) {
+    state_.push_back({specs[i].key, &part, slot.state[i]});
+    if (has_remainder && i == AdamwRule::kExpAvgSq) state_.back().form = stored_square(slot);
   }
   return slot;
 }
@@ -75,9 +87,7 @@ UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule) {
 void Optimizer::reset_masters() {
   data_.wait_for_parameters();
   for (const auto& slots : slots_) {
-    for (const UpdateSlot& slot : slots) {
-      if (slot.model.defined()) slot.master.copy_(slot.model);
-    }
+    for (const UpdateSlot& slot : slots) reset_master(slot);
   }
 }
 
@@ -183,12 +193,18 @@ std::string Optimizer::rules_text() const {
 
 double Optimizer::params_norm() const {
   std::vector<at::Tensor> masters;
+  double square = 0;
   for (const auto& slots : slots_) {
     for (const UpdateSlot& slot : slots) {
-      if (counts_here(*slot.part, groups_)) masters.push_back(slot.master);
+      if (!counts_here(*slot.part, groups_)) continue;
+      if (slot.master.defined()) {
+        masters.push_back(slot.master);
+      } else {  // one at a time: each is a copy
+        square += ops::squared_norm({wide_master(slot)}, kernels_).item<double>();
+      }
     }
   }
-  const double square = ops::squared_norm(masters, kernels_).item<double>();
+  if (!masters.empty()) square += ops::squared_norm(masters, kernels_).item<double>();
   return std::sqrt(groups_.world->reduced(square, ReduceOp::kSum, "parameter norm"));
 }
 

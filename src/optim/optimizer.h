@@ -4,21 +4,23 @@
 // Norm, clipping and decision stay on the device: the host issues the update without knowing them, and learns them from
 // read() when the numbers have come, which may be a step later. A step whose gradient is not finite changes nothing.
 //
-// State is named tensors, one set a part: "master" (only where the model's dtype is not already the master's), then
-// what the part's rule keeps ("exp_avg", "exp_avg_sq", "momentum_buffer"). Checkpoints see them through the parameter's
-// Placement.
+// State is named tensors, one set a part: "master" (only where the model's dtype is not already the master's, and where
+// master_weights asks for one), then what the part's rule keeps ("exp_avg", "exp_avg_sq", "momentum_buffer").
+// Checkpoints see them through the parameter's Placement.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/groups.h"
 #include "ops/kernels.h"
 #include "optim/optimizer_options.h"
+#include "optim/stored_form.h"
 #include "optim/update_rule.h"
 #include "parallel/data_parallel.h"
 
@@ -29,6 +31,7 @@ struct OptimizerTensor {
   std::string key;  // "master", or one that the part's rule names
   const OwnedPart* part;
   at::Tensor tensor;
+  std::optional<StoredForm> form = std::nullopt;  // what checkpoints hold, where that is not the tensor as it is
 };
 
 struct OptimizerStep {

@@ -32,6 +32,15 @@ void OptimizerOptions::visit(OptionVisitor& v) {
   v.choice("exp_avg_sq_dtype", exp_avg_sq_dtype, {"fp32", "bf16"},
            "Dtype that the second moment is kept in; it must be exp_avg_dtype.")
       .in_toy(InToy::kDefault);
+  v.choice("master_weights", master_weights, {"fp32", "remainder", "none"},
+           "What AdamW keeps beside a bf16 weight. fp32: a copy of 4 bytes. remainder: the 16 bits that the weight "
+           "lacks, with the same results to the bit. none: nothing; steps smaller than half a unit of bf16 need "
+           "stochastic_rounding.")
+      .in_toy(InToy::kSetAside);
+  v.field("stochastic_rounding", stochastic_rounding,
+          "Round what AdamW keeps in bf16, moments and weights without masters, up or down at random, so that the "
+          "expected value is exact. The same under every layout.")
+      .in_toy(InToy::kDefault);
   v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0 means no momentum and no optimizer state.")
       .at_least(0)
       .below(1);
@@ -69,6 +78,25 @@ void MuonOptions::visit(OptionVisitor& v) {
       .in_toy(InToy::kSetAside);
 }
 
+namespace {
+
+void append_narrow_errors(const OptimizerOptions& options, std::vector<UserError>& errors) {
+  const bool is_narrow = options.master_weights != MasterWeights::kFp32;
+  if (is_narrow && options.optimizer == OptimizerKind::kSgd) {
+    errors.emplace_back(fmt::format("master_weights {} with optimizer sgd, which moves fp32 masters only",
+                                    options.master_weights == MasterWeights::kNone ? "none" : "remainder"),
+                        "leave master_weights out, or use optimizer adam");
+  }
+  if (options.stochastic_rounding && options.exp_avg_dtype == MomentDtype::kFp32 &&
+      options.master_weights != MasterWeights::kNone) {
+    errors.emplace_back("stochastic_rounding has nothing to round: moments and master weights are exact",
+                        "add --use_precision_aware_optimizer --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16, or "
+                        "--master_weights none, or leave stochastic_rounding out");
+  }
+}
+
+}  // namespace
+
 std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) {
   std::vector<UserError> errors;
   const auto name = [](MomentDtype dtype) { return dtype == MomentDtype::kBf16 ? "bf16" : "fp32"; };
@@ -85,6 +113,7 @@ std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) 
         fmt::format("exp_avg_dtype {} with optimizer sgd, which keeps no such moments", name(options.exp_avg_dtype)),
         "leave exp_avg_dtype and exp_avg_sq_dtype out");
   }
+  append_narrow_errors(options, errors);
   return errors;
 }
 

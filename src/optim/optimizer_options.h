@@ -13,6 +13,8 @@ namespace megalith {
 
 enum class OptimizerKind { kAdam, kSgd, kMuon };
 enum class MomentDtype { kFp32, kBf16 };
+// What is kept beside a bf16 weight.
+enum class MasterWeights { kFp32, kRemainder, kNone };
 
 // What the orthogonal update of a matrix of r rows (outputs) and c columns (inputs) is multiplied by.
 enum class MuonScaleMode {
@@ -42,6 +44,8 @@ struct OptimizerOptions {
   bool log_num_zeros_in_grad = false;
   bool use_precision_aware_optimizer = false;
   MomentDtype exp_avg_dtype = MomentDtype::kFp32, exp_avg_sq_dtype = MomentDtype::kFp32;
+  MasterWeights master_weights = MasterWeights::kFp32;
+  bool stochastic_rounding = false;
   double sgd_momentum = 0.9;
   MuonOptions muon;
 

@@ -28,9 +28,10 @@ struct StateSpec {
 // A part as its rule sees it. All tensors have the part's extents and are contiguous.
 struct UpdateSlot {
   const OwnedPart* part = nullptr;
-  at::Tensor model;               // where the rounded master goes; undefined when the model's own tensor is the master
-  at::Tensor master, grad;        // the gradient's dtype: fp32, or fp64 for an fp64 model
-  std::vector<at::Tensor> state;  // in the order of UpdateRule::state()
+  at::Tensor model;         // where the rounded master goes; undefined when the model's own tensor is the master
+  at::Tensor master, grad;  // the gradient's dtype: fp32, or fp64 for an fp64 model
+  at::Tensor remainder;     // int16: in the place of a master (narrow_master.h); neither: the model's weight is all
+  std::vector<at::Tensor> state;    // in the order of UpdateRule::state()
   double lr = 0, weight_decay = 0;  // of this step, with the parameter's multipliers
 };
 
@@ -60,6 +61,8 @@ class UpdateRule {
   virtual Granularity granularity() const { return Granularity::kElements; }
   // Whether the rule can update a parameter. The first rule of a list that takes it gets it.
   virtual bool takes(const Parameter& parameter) const = 0;
+  // Whether the rule can do without fp32 masters: slots of bf16 weights then have what master_weights says.
+  virtual bool takes_narrow_masters() const { return false; }
   // State of a part whose gradient has this dtype. It starts as zeros.
   virtual std::vector<StateSpec> state(at::ScalarType grad_dtype) const = 0;
   // Called once, before the first step, on every rank: a rule that communicates plans here what it will exchange. Both

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "optim/adamw.h"
 #include "optim/muon.h"
+#include "optim/narrow_master.h"
 #include "optim/sgd.h"
 
 namespace megalith {
@@ -15,6 +16,24 @@ at::Tensor UpdateStep::draft(const at::Tensor& kept) const { return is_made.defi
 void UpdateStep::settle(const at::Tensor& kept, const at::Tensor& draft) const {
   if (is_made.defined()) kept.copy_(at::where(is_made, draft, kept));
 }
+
+namespace {
+
+// Beside a weight that is not its own master.
+size_t master_bytes(const UpdateRule& rule, at::ScalarType model, at::ScalarType grad,
+                    const OptimizerOptions& options) {
+  switch (master_form(rule, model, options)) {
+    case ops::MasterForm::kWhole:
+      return c10::elementSize(grad);
+    case ops::MasterForm::kRemainder:
+      return c10::elementSize(at::kShort);
+    case ops::MasterForm::kNone:
+      return 0;
+  }
+  MEGALITH_CHECK(false, "a form of masters without a case");
+}
+
+}  // namespace
 
 std::vector<std::unique_ptr<UpdateRule>> make_update_rules(const OptimizerOptions& options, Kernels kernels) {
   std::vector<std::unique_ptr<UpdateRule>> rules;
@@ -56,10 +75,10 @@ int64_t optimizer_bytes(const std::vector<Parameter*>& parameters, const Optimiz
   for (const Parameter* parameter : parameters) {
     if (!parameter->is_trainable()) continue;
     const at::ScalarType grad_dtype = parameter->grad_dtype();
-    size_t each = parameter->value().scalar_type() == grad_dtype ? 0 : c10::elementSize(grad_dtype);
-    for (const StateSpec& spec : rules[rule_of(rules, *parameter)]->state(grad_dtype)) {
-      each += c10::elementSize(spec.dtype);
-    }
+    const UpdateRule& rule = *rules[rule_of(rules, *parameter)];
+    const at::ScalarType model_dtype = parameter->value().scalar_type();
+    size_t each = model_dtype == grad_dtype ? 0 : master_bytes(rule, model_dtype, grad_dtype, options);
+    for (const StateSpec& spec : rule.state(grad_dtype)) each += c10::elementSize(spec.dtype);
     bytes += parameter->placement().num_local_elements() * static_cast<int64_t>(each);
   }
   return bytes;

@@ -122,6 +122,12 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
     errors.emplace_back(fmt::format("{} and {} are both given", given[0], given[1]), "keep one of them");
   }
   d.dtype = train.bf16 ? at::kBFloat16 : train.fp16 ? at::kHalf : at::kFloat;
+  if (config.optimizer.master_weights != MasterWeights::kFp32 && !train.bf16) {
+    errors.emplace_back(fmt::format("master_weights {} is about bf16 weights, and the model is {}",
+                                    config.optimizer.master_weights == MasterWeights::kNone ? "none" : "remainder",
+                                    train.fp16 ? "fp16" : "fp32"),
+                        "add --bf16, or leave --master_weights out");
+  }
   if (train.fp16) {
     const std::vector<UserError> scaling = check_loss_scale_options(train.loss_scaling);
     errors.insert(errors.end(), scaling.begin(), scaling.end());
@@ -419,6 +425,10 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   check_rampup(config, errors);
   check_duration(config, d, errors);
   check_precision(config, d, errors);
+  if (config.optimizer.master_weights == MasterWeights::kNone && !config.optimizer.stochastic_rounding) {
+    resolved.notes.emplace_back(
+        "master_weights none without stochastic_rounding: steps smaller than half a unit of bf16 change nothing");
+  }
   try {
     if (d.train_iters > 0) LearningRateCurve(config.learning_rate, d.schedule_samples, d.global_batch_size);
   } catch (const UserErrors& several) {

@@ -106,7 +106,8 @@ CheckpointState Trainer::checkpoint_state() const {
                              .placement = &entry.part->parameter->placement(),
                              .local = entry.tensor,
                              .range = entry.part->range,
-                             .replica_axes = entry.part->replica_axes});
+                             .replica_axes = entry.part->replica_axes,
+                             .form = entry.form});
   }
   for (CheckpointTensor& tensor : built_.recipe_tensors()) state.tensors.push_back(std::move(tensor));
   state.train.iteration = iteration_;

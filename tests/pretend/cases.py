@@ -22,6 +22,11 @@ CASES = {
         *(*LLAMA, "--bf16", "--use_distributed_optimizer", "--use_precision_aware_optimizer"),
         *("--exp_avg_dtype", "bf16", "--exp_avg_sq_dtype", "bf16"),
     ),
+    "masters_as_remainders": (*LLAMA, "--bf16", "--use_distributed_optimizer", "--master_weights", "remainder"),
+    "all_in_bf16": (
+        *(*LLAMA, "--bf16", "--use_precision_aware_optimizer", "--exp_avg_dtype", "bf16", "--exp_avg_sq_dtype", "bf16"),
+        *("--master_weights", "none", "--stochastic_rounding"),
+    ),
     "fsdp": (*LLAMA, "--fp32", "--use_torch_fsdp2"),
     "muon": (*LLAMA, "--fp32", "--optimizer", "muon"),
     "deterministic": (*LLAMA, "--fp32", "--deterministic_mode"),

@@ -92,6 +92,16 @@ TEST(Config, ADryRunResolvesTheLayoutOfMoreRanks) {
   EXPECT_EQ(resolved->derived.data_parallel_size, 4);
 }
 
+TEST(Config, WeightsWithoutMastersThatAreRoundedToTheNearestAreNoted) {
+  const Words none = {"--bf16", "--master_weights=none"};
+  const auto nearest = resolve_with(none);
+  ASSERT_EQ(nearest->notes.size(), 1U);
+  EXPECT_NE(nearest->notes[0].find("without stochastic_rounding"), std::string::npos) << nearest->notes[0];
+  Words random = none;
+  random.emplace_back("--stochastic_rounding");
+  EXPECT_TRUE(resolve_with(random)->notes.empty());
+}
+
 TEST(Config, SequenceParallelNeedsTensorParallelRanksAndTokensThatDivide) {
   const auto resolved = resolve_with({"--sequence_parallel", "--tensor_model_parallel_size=4"}, 4);
   EXPECT_TRUE(resolved->derived.is_sequence_parallel);
@@ -166,6 +176,10 @@ TEST(Config, WhatCannotWorkIsRefusedWithTheNumbers) {
       {{"--loss_scale=8"}, "loss_scale 8 is given without fp16"},
       {{"--exp_avg_dtype=bf16"}, "exp_avg_dtype bf16 and exp_avg_sq_dtype fp32 differ"},
       {{"--exp_avg_dtype=bf16", "--exp_avg_sq_dtype=bf16"}, "exp_avg_dtype bf16 needs use_precision_aware_optimizer"},
+      {{"--master_weights=remainder"}, "master_weights remainder is about bf16 weights, and the model is fp32"},
+      {{"--master_weights=none", "--fp16"}, "master_weights none is about bf16 weights, and the model is fp16"},
+      {{"--master_weights=none", "--bf16", "--optimizer=sgd"}, "master_weights none with optimizer sgd"},
+      {{"--stochastic_rounding", "--bf16"}, "stochastic_rounding has nothing to round"},
       {{"--rampup_batch_size", "1,1,8", "--global_batch_size=4"},
        "rampup_batch_size is given, but train_samples is not"},
       {{"--rampup_batch_size", "1,2,8", "--global_batch_size=4", "--train_samples=9"}, "do not lead from 1 to"},

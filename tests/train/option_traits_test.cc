@@ -64,7 +64,8 @@ TEST(OptionTraits, AToySetsAsideOnlyPrecision) {
   Config config;
   const OptionSet options(config);
   EXPECT_EQ(names_with(options, [](const Option& option) { return option.traits().in_toy == InToy::kSetAside; }),
-            (Names{"bf16", "fp16", "fp8_format", "grad_reduce_in_bf16", "exp_avg_dtype", "muon_fp32_matmul_prec"}));
+            (Names{"bf16", "fp16", "fp8_format", "grad_reduce_in_bf16", "exp_avg_dtype", "master_weights",
+                   "muon_fp32_matmul_prec"}));
 }
 
 TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {
