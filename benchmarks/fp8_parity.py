@@ -1,0 +1,101 @@
+"""How far the losses of eight-bit training are from those of bf16: one small model, the same samples, every recipe.
+
+Trains configs/models/demo.yaml (11 million parameters) for each of bf16 and the FP8 recipes, one after another, and
+compares the loss averaged over the last tenth of the steps. The text is the demo's (examples/demo/make_text.sh), or one
+that is given.
+
+usage: fp8_parity.py --program build/megalith [--text FILE] [--steps 500] [--threads 2] [--output FILE] [option of train…]
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = ("tensorwise", "delayed", "blockwise")
+
+
+def prepared_text(arguments, folder):
+    """The prefix of the tokens: a token is a byte."""
+    text = arguments.text
+    if not text:
+        run([ROOT / "examples/demo/make_text.sh", folder / "text"])
+        text = folder / "text/train.jsonl"
+    words = ("--input", text, "--output_prefix", folder / "tokens", "--tokenizer_type", "ByteTokenizer", "--append_eod")
+    run([arguments.program, "prepare", *words])
+    return next(folder.glob("tokens*.idx")).with_suffix("")
+
+
+def run(words):
+    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        sys.exit(f"{shlex.join(map(str, words))}\n{done.stdout}{done.stderr}")
+
+
+def options(arguments, prefix):
+    """As configs/experiments/demo.yaml has them, but for the number of steps and shorter sequences."""
+    return (
+        *("--config", ROOT / "configs/models/demo.yaml", "--data_path", prefix, "--split", "100,0,0", "--vocab_size", 257),
+        *("--seq_length", 128, "--micro_batch_size", 4, "--global_batch_size", 4, "--train_iters", arguments.steps),
+        *("--lr", 2e-3, "--min_lr", 2e-4, "--lr_decay_style", "cosine", "--lr_warmup_iters", max(arguments.steps // 10, 1)),
+        *("--weight_decay", 0.1, "--adam_beta2", 0.95, "--clip_grad", 1.0, "--eval_iters", 0, "--log_interval", 100),
+        *("--bf16", "--device", "cpu", "--num_threads", arguments.threads, *arguments.more),
+    )
+
+
+def train(arguments, prefix, folder, *more):
+    """The losses of a run, by step."""
+    files = ("--data_cache_path", folder / "cache", "--metrics_file", folder / "metrics.jsonl")
+    run([arguments.program, "train", *options(arguments, prefix), *files, *more])
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line["lm_loss"] for line in map(json.loads, lines) if "lm_loss" in line]
+
+
+def end_of(losses):
+    """The loss of the last tenth of the steps."""
+    last = losses[-max(len(losses) // 10, 1) :]
+    return sum(last) / len(last)
+
+
+def compare(arguments, folder):
+    """Rows of (what, loss, loss over that of bf16)."""
+    prefix = prepared_text(arguments, folder)
+    rows = []
+    for recipe in (None, *RECIPES):
+        own = folder / (recipe or "bf16")
+        own.mkdir()
+        more = ("--fp8_format", "hybrid", "--fp8_recipe", recipe) if recipe else ()
+        loss = end_of(train(arguments, prefix, own, *more))
+        rows.append((f"hybrid, {recipe}" if recipe else "bf16", loss, loss / rows[0][1] if rows else 1.0))
+        print(f"{rows[-1][0]:<20} {loss:.4f} {rows[-1][2]:.4f}", flush=True)
+    return rows
+
+
+def table(rows):
+    lines = ["| products | loss | over bf16 |", "| --- | ---:| ---:|"]
+    lines += [f"| {what} | {loss:.4f} | {ratio:.4f} |" for what, loss, ratio in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", default=str(ROOT / "build/megalith"))
+    parser.add_argument("--text")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", help="a file that receives the table")
+    arguments, arguments.more = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = compare(arguments, Path(folder))
+    if arguments.output:
+        Path(arguments.output).write_text(table(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
