@@ -29,9 +29,9 @@ AttentionCore::AttentionCore(const LayerContext& context, const std::string& nam
       dropout_key_(make_philox_key(context.seed, "dropout." + name)),
       head_start_(num_heads * context.groups->tp->rank()),
       num_kv_heads_(num_kv_heads),
-      kernels_(context.kernels),
+      kernels_(context.kernels, context.attention_libraries),
       context_(*context.groups, context_parallel_kind(context.context_parallel_kinds, layer), name, scale, num_heads,
-               num_kv_heads, context.kernels) {}
+               num_kv_heads, kernels_) {}
 
 AttentionCore::Call AttentionCore::make_call(const ForwardContext& forward) const {
   Call call{forward.row_length > 0, forward.mask, {}};

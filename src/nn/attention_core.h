@@ -73,7 +73,7 @@ class AttentionCore {
   uint64_t dropout_key_;
   int64_t head_start_;
   int64_t num_kv_heads_;
-  Kernels kernels_;
+  ops::AttentionKernels kernels_;
   ContextAttention context_;
 };
 

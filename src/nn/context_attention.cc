@@ -82,6 +82,28 @@ bool can_see(const ops::AttentionMask& mask, int64_t first_query, int64_t first_
          first_key < mask.key_lengths.max().item<int64_t>();
 }
 
+// The positions of a rank's tokens [first, first + count) in a sequence of `length`.
+std::vector<ops::PositionRun> zigzag_runs(int64_t length, int size, int rank, const TokenRange& tokens) {
+  const int64_t chunk = div_exact(length, 2 * size), tokens_end = tokens.first + tokens.count;
+  std::vector<ops::PositionRun> runs;
+  int64_t begin = 0;  // of the chunk among the rank's tokens
+  for (const int64_t number : zigzag_chunks(size, rank)) {
+    const int64_t first = std::max(begin, tokens.first), end = std::min(begin + chunk, tokens_end);
+    if (first < end) runs.push_back({number * chunk + first - begin, end - first});
+    begin += chunk;
+  }
+  return runs;
+}
+
+// What the host knows of a mask, with other queries and keys.
+std::shared_ptr<const ops::MaskRuns> runs_of_part(const ops::AttentionMask& mask, std::vector<ops::PositionRun> queries,
+                                                  std::vector<ops::PositionRun> keys) {
+  auto part = mask.runs ? std::make_shared<ops::MaskRuns>(*mask.runs) : std::make_shared<ops::MaskRuns>();
+  part->queries = std::move(queries);
+  part->keys = std::move(keys);
+  return part;
+}
+
 // Whether a document may have tokens in both; always "may" on an accelerator, which would have to be waited for.
 bool share_documents(const at::Tensor& queries, const at::Tensor& keys) {
   if (!queries.defined() || !queries.is_cpu()) return true;
@@ -100,7 +122,7 @@ struct ContextAttention::Part {
 };
 
 ContextAttention::ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale,
-                                   int64_t num_heads, int64_t num_kv_heads, Kernels kernels)
+                                   int64_t num_heads, int64_t num_kv_heads, ops::AttentionKernels kernels)
     : kind_(kind),
       name_(std::move(name)),
       ulysses_(kind == ContextParallelKind::kAllToAll      ? groups.cp
@@ -112,7 +134,7 @@ ContextAttention::ContextAttention(const Groups& groups, ContextParallelKind kin
       scale_(scale),
       num_heads_(num_heads),
       num_kv_heads_(num_kv_heads),
-      kernels_(kernels) {}
+      kernels_(std::move(kernels)) {}
 
 ContextAttention::Heads ContextAttention::exchange_heads(const at::Tensor& q, const at::Tensor& k,
                                                          const at::Tensor& v) const {
@@ -188,9 +210,10 @@ std::vector<at::Tensor> ContextAttention::to_tokens(const std::vector<at::Tensor
 // The masks of the tokens and heads that this rank has after the exchange.
 ContextAttention::Masks ContextAttention::masks_of_heads(const Heads& heads, const Masks& masks) const {
   MEGALITH_CHECK(!masks.mask.bias.defined(), "{}: no bias is cut over context-parallel ranks", name_);
-  if (ulysses_->size() == 1) return masks;
   Masks own = masks;
-  const int64_t length = heads.q.size(1) * ring_->size();
+  const int64_t tokens = heads.q.size(1), length = tokens * ring_->size();
+  own.mask.runs = runs_of_part(masks.mask, zigzag_runs(length, ring_->size(), ring_->rank(), {0, tokens}), {});
+  if (ulysses_->size() == 1) return own;
   const at::Tensor& given = masks.mask.query_positions;
   own.mask.query_positions = zigzag_indices(length, ring_->size(), ring_->rank()).to(given.device());
   if (masks.mask.key_documents.defined()) {
@@ -241,6 +264,8 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
     // Places ascend, so those within the length come first.
     mask.key_lengths = mask.key_positions.unsqueeze(0).lt(mask.key_lengths.unsqueeze(1)).sum(1);
   }
+  mask.runs = runs_of_part(masks.mask, zigzag_runs(tokens * size, size, ring_->rank(), part.queries),
+                           zigzag_runs(tokens * size, size, source, part.keys));
   part.masks.dropout.row_ids = part.queries.of(part.masks.dropout.row_ids, 1);
   return part;
 }

@@ -52,7 +52,7 @@ class ContextAttention {
   // name  for the trace: "model.layers.0.self_attn"
   // UserError when U does not divide the heads and KV heads.
   ContextAttention(const Groups& groups, ContextParallelKind kind, std::string name, double scale, int64_t num_heads,
-                   int64_t num_kv_heads, Kernels kernels);
+                   int64_t num_kv_heads, ops::AttentionKernels kernels);
 
   // q (b, s, n, d), k (b, s, g, d), v (b, s, g, e) of this rank's tokens, keys rotated by their place in the sequence.
   Heads exchange_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) const;
@@ -91,7 +91,7 @@ class ContextAttention {
   Groups::Pointer ulysses_, ring_;
   double scale_;
   int64_t num_heads_, num_kv_heads_;
-  Kernels kernels_;
+  ops::AttentionKernels kernels_;
 };
 
 }  // namespace megalith

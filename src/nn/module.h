@@ -11,6 +11,7 @@
 
 #include "comm/context_parallel.h"
 #include "nn/parameter.h"
+#include "ops/attention/libraries.h"
 #include "ops/kernels.h"
 
 namespace megalith {
@@ -40,6 +41,7 @@ struct LayerContext {
   // gives a model whose memory comes later (FSDP).
   std::optional<at::Device> buffer_device = std::nullopt;
   Kernels kernels = Kernels::kFused;
+  ops::AttentionLibraries attention_libraries = {ops::AttentionLibrary::kFlash};  // on a GPU, the preferred one first
   bool is_sequence_parallel = false;
   uint64_t seed = 1234;  // of the dropout keys
   SelectiveRecompute recompute;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "device/transfer.h"
+#include "ops/attention/mask_runs.h"
 
 namespace megalith {
 namespace {
@@ -26,6 +27,28 @@ class DrawnSource : public BatchSource {
   std::unique_ptr<BatchSource> rows_;
   const Task& task_;
 };
+
+// What the host knows of a mask without asking a device: where the documents of each row begin, and where its padding
+// does. Both lie in host memory, where the data workers have written them.
+std::shared_ptr<const ops::MaskRuns> runs_of(const Batch& part) {
+  auto runs = std::make_shared<ops::MaskRuns>();
+  if (part.has(field::kDocumentIds)) {
+    const at::Tensor ids = part.whole(field::kDocumentIds).to(at::kCPU, at::kInt).contiguous();
+    const int32_t* id = ids.const_data_ptr<int32_t>();
+    for (int64_t row = 0; row < ids.size(0); ++row, id += ids.size(1)) {
+      std::vector<int64_t>& begins = runs->documents.emplace_back();
+      for (int64_t i = 0; i < ids.size(1); ++i) {
+        if (i == 0 || id[i] != id[i - 1]) begins.push_back(i);
+      }
+    }
+  }
+  if (part.has(field::kKeyLengths)) {
+    const at::Tensor lengths = part.at(field::kKeyLengths).to(at::kCPU, at::kLong).contiguous();
+    runs->lengths.assign(lengths.const_data_ptr<int64_t>(), lengths.const_data_ptr<int64_t>() + lengths.numel());
+  }
+  runs->plans = ops::make_attention_plans();
+  return runs;
+}
 
 }  // namespace
 
@@ -76,6 +99,7 @@ ModelInput TextTask::make_input(const Batch& part, at::Device device, std::span<
     context.mask.key_documents = here.whole(field::kDocumentIds);
   }
   context.mask.key_lengths = here.find(field::kKeyLengths);
+  context.mask.runs = runs_of(part);
   return input;
 }
 

@@ -14,6 +14,8 @@ CASES = {
     "experts_in_bf16": (*MIXTRAL, "--bf16"),
     "experts_in_fp8": (*MIXTRAL, "--bf16", *FP8),
     "documents": (*LLAMA, "--fp32", *DOCUMENTS),
+    "documents_in_bf16": (*LLAMA, "--bf16", *DOCUMENTS),
+    "window_in_bf16": (*LLAMA, "--bf16", "--window_size", "6,0"),
     "full_recompute": (*LLAMA, "--fp32", *FULL),
     "selective_recompute": (*GPT2, "--fp32", *SELECTIVE),
     "offload": (*LLAMA, "--fp32", *OFFLOAD),

@@ -67,20 +67,28 @@ void check_arguments(const char* op, const at::Tensor& q, const at::Tensor& k, c
 
 }  // namespace
 
-constexpr Operator<AttentionTable> kAttention{
-    .name = "attention", .reference = &kAttentionReference, .cpu = &kAttentionCpu, .meta = &kAttentionMeta};
+constexpr Operator<AttentionTable> kAttention{.name = "attention",
+                                              .reference = &kAttentionReference,
+                                              .cpu = &kAttentionCpu,
+                                              .meta = &kAttentionMeta,
+                                              .gpu_aten = &kAttentionGpuAten};
+
+const char* name_of(AttentionLibrary library) {
+  return library == AttentionLibrary::kCudnn ? "cuDNN" : "flash attention";
+}
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                      double scale, const AttentionMask& mask,
-                                                     const AttentionDropout& dropout, Kernels kernels) {
+                                                     const AttentionDropout& dropout, const AttentionKernels& kernels) {
   check_arguments("attention_forward", q, k, v, mask, dropout);
-  return kAttention.run("attention_forward", &AttentionTable::forward, kernels, q, k, v, scale, mask, dropout);
+  return kAttention.run("attention_forward", &AttentionTable::forward, kernels.kernels, q, k, v, scale, mask, dropout,
+                        kernels.libraries);
 }
 
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
                                       const AttentionMask& mask, const AttentionDropout& dropout, bool with_dbias,
-                                      Kernels kernels) {
+                                      const AttentionKernels& kernels) {
   constexpr const char* kOp = "attention_backward";
   check_arguments(kOp, q, k, v, mask, dropout);
   check_heads(kOp, {"dout", dout}, q);
@@ -90,8 +98,8 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
   check_dtype(kOp, {"lse", lse}, wide_dtype(q.scalar_type()));
   check_shape(kOp, {"lse", lse}, {q.size(0), q.size(2), q.size(1)});
   check_devices(kOp, {{"q", q}, {"lse", lse}});
-  return kAttention.run(kOp, &AttentionTable::backward, kernels, dout, q, k, v, out, lse, scale, mask, dropout,
-                        with_dbias);
+  return kAttention.run(kOp, &AttentionTable::backward, kernels.kernels, dout, q, k, v, out, lse, scale, mask, dropout,
+                        with_dbias, kernels.libraries);
 }
 
 }  // namespace megalith::ops

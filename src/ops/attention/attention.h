@@ -13,14 +13,18 @@
 // lse  (b, n, sq)      fp32 (fp64 for fp64)
 //
 // On the CPU results do not depend on the number of threads, and no score matrix is kept: memory grows with sq + sk.
-// There positions must lie between -2^30 and 2^30.
+// There positions must lie between -2^30 and 2^30. On a GPU it is computed by a vendor's library where one takes the
+// mask (plan.h), with as much memory; otherwise by the reference, which keeps score matrices.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <tuple>
 
+#include "ops/attention/libraries.h"
+#include "ops/attention/mask_runs.h"
 #include "ops/operator.h"
 
 namespace megalith::ops {
@@ -35,7 +39,12 @@ struct AttentionMask {
   at::Tensor key_documents;    // (b, sk) int32
   at::Tensor key_lengths;      // (b) int64: keys from this index on are padding
   at::Tensor bias;             // (1 or b, 1 or n, sq, sk), dtype of q or fp32: added to the scaled scores
+  // The same as the tensors say, for the host; null: nothing was told. Only a GPU's libraries read it.
+  std::shared_ptr<const MaskRuns> runs = nullptr;
 };
+
+// InternalError when the runs of a mask in host memory do not say what its tensors do.
+void check_runs(const AttentionMask& mask, int64_t sq, int64_t sk);
 
 // Counter-based dropout of the probabilities, as in dropout.h. The element's position is
 // (row_ids[b, query], head_start + head, key position), independent of the layout: it has word (key position mod 4) of
@@ -51,7 +60,7 @@ struct AttentionDropout {
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                      double scale, const AttentionMask& mask,
                                                      const AttentionDropout& dropout = {},
-                                                     Kernels kernels = Kernels::kFused);
+                                                     const AttentionKernels& kernels = {});
 
 struct AttentionGradients {
   at::Tensor dq, dk, dv;  // shapes and dtypes of q, k, v; contiguous
@@ -63,17 +72,17 @@ struct AttentionGradients {
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
                                       const AttentionMask& mask, const AttentionDropout& dropout = {},
-                                      bool with_dbias = false, Kernels kernels = Kernels::kFused);
+                                      bool with_dbias = false, const AttentionKernels& kernels = {});
 
 struct AttentionTable {
   std::tuple<at::Tensor, at::Tensor> (*forward)(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                 double scale, const AttentionMask& mask,
-                                                const AttentionDropout& dropout);
+                                                const AttentionDropout& dropout, const AttentionLibraries& libraries);
   AttentionGradients (*backward)(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& out, const at::Tensor& lse, double scale, const AttentionMask& mask,
-                                 const AttentionDropout& dropout, bool with_dbias);
+                                 const AttentionDropout& dropout, bool with_dbias, const AttentionLibraries& libraries);
 };
-extern const AttentionTable kAttentionReference, kAttentionCpu, kAttentionMeta;
+extern const AttentionTable kAttentionReference, kAttentionCpu, kAttentionMeta, kAttentionGpuAten;
 extern const Operator<AttentionTable> kAttention;
 
 }  // namespace megalith::ops

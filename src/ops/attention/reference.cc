@@ -83,7 +83,8 @@ at::Tensor dropout_factors(const AttentionDropout& dropout, const AttentionMask&
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                      double scale, const AttentionMask& mask,
-                                                     const AttentionDropout& dropout) {
+                                                     const AttentionDropout& dropout,
+                                                     const AttentionLibraries& /*libraries*/) {
   const at::Tensor scores = masked_scores(q, k, scale, mask);
   const at::Tensor lse = at::logsumexp(scores, -1);
   at::Tensor p = probabilities(scores, lse);
@@ -93,7 +94,8 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& q, const 
 
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                       const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, double scale,
-                                      const AttentionMask& mask, const AttentionDropout& dropout, bool with_dbias) {
+                                      const AttentionMask& mask, const AttentionDropout& dropout, bool with_dbias,
+                                      const AttentionLibraries& /*libraries*/) {
   const int64_t g = k.size(2);
   const at::Tensor p = probabilities(masked_scores(q, k, scale, mask), lse);
   const at::Tensor dout_wide = heads_first(dout);

@@ -155,7 +155,8 @@ void run_tasks(Kernel* kernel, const AttentionCall& call, int64_t num_tasks) {
 
 std::tuple<at::Tensor, at::Tensor> empty_attention(const at::Tensor& q, const at::Tensor& /*k*/, const at::Tensor& v,
                                                    double /*scale*/, const AttentionMask& /*mask*/,
-                                                   const AttentionDropout& /*dropout*/) {
+                                                   const AttentionDropout& /*dropout*/,
+                                                   const AttentionLibraries& /*libraries*/) {
   const int64_t b = q.size(0), sq = q.size(1), n = q.size(2);
   return {at::empty({b, sq, n, v.size(3)}, q.options()), at::empty({b, n, sq}, wide_options(q))};
 }
@@ -163,7 +164,8 @@ std::tuple<at::Tensor, at::Tensor> empty_attention(const at::Tensor& q, const at
 AttentionGradients empty_attention_gradients(const at::Tensor& /*dout*/, const at::Tensor& q, const at::Tensor& k,
                                              const at::Tensor& v, const at::Tensor& /*out*/, const at::Tensor& /*lse*/,
                                              double /*scale*/, const AttentionMask& mask,
-                                             const AttentionDropout& /*dropout*/, bool with_dbias) {
+                                             const AttentionDropout& /*dropout*/, bool with_dbias,
+                                             const AttentionLibraries& /*libraries*/) {
   const auto dense = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   const bool has_dbias = with_dbias && mask.bias.defined();
   return {.dq = dense(q),
@@ -174,8 +176,10 @@ AttentionGradients empty_attention_gradients(const at::Tensor& /*dout*/, const a
 
 std::tuple<at::Tensor, at::Tensor> attention_on_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                                     double scale, const AttentionMask& mask,
-                                                    const AttentionDropout& dropout) {
-  auto [out, lse] = empty_attention(q, k, v, scale, mask, dropout);
+                                                    const AttentionDropout& dropout,
+                                                    const AttentionLibraries& libraries) {
+  check_runs(mask, q.size(1), k.size(1));
+  auto [out, lse] = empty_attention(q, k, v, scale, mask, dropout, libraries);
   Call owner(mask, dropout, q, k, v, scale, out, lse);
   AttentionCall& call = owner.call;
   const int64_t units = call.b * call.g, threads = at::get_num_threads();
@@ -193,8 +197,9 @@ std::tuple<at::Tensor, at::Tensor> attention_on_cpu(const at::Tensor& q, const a
 AttentionGradients attention_backward_on_cpu(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                                              double scale, const AttentionMask& mask, const AttentionDropout& dropout,
-                                             bool with_dbias) {
-  AttentionGradients d = empty_attention_gradients(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias);
+                                             bool with_dbias, const AttentionLibraries& libraries) {
+  AttentionGradients d =
+      empty_attention_gradients(dout, q, k, v, out, lse, scale, mask, dropout, with_dbias, libraries);
   const at::Tensor& dbias = d.dbias;
   const at::Tensor dense_lse = lse.contiguous();
   Call owner(mask, dropout, q, k, v, scale, out, dense_lse);
