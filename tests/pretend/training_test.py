@@ -27,7 +27,8 @@ def test_the_same_arithmetic_gives_the_same_bits(case, program, tmp_path):
 BOUNDS = {"fp32": (1e-4, 1e-4), "bf16": (1e-3, 0.03), "fp16": (1e-3, 0.01), "fp8": (2e-3, 0.1)}
 FUSED = (
     *("llama", "qwen3", "gpt2", "squared_relu", "mixtral", "deepseek_v3", "bf16", "fp16_with_a_loss_scale", "fp8"),
-    *("experts_in_bf16", "documents", "documents_in_bf16", "window_in_bf16", "moments_in_bf16"),
+    *("experts_in_bf16", "documents", "documents_in_bf16", "window_in_bf16", "moments_in_bf16", "masters_as_remainders"),
+    "all_in_bf16",
 )
 
 
