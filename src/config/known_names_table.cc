@@ -18,7 +18,7 @@ constexpr KnownNamesRow kRows[] = {
      "apply_rope_fusion persist_layer_norm no_persist_layer_norm cross_entropy_loss_fusion fused_single_qkv_rope "
      "fused_padded_mla_attention use_te_activation_func use_transformer_engine_op_fuser flash_decode "
      "gradient_accumulation_fusion enable_fused_linear_ce"},
-    {Kind::kNoEffect, kValue, "operators are always fused", "cross_entropy_fusion_impl attention_backend"},
+    {Kind::kNoEffect, kValue, "operators are always fused", "cross_entropy_fusion_impl"},
     {Kind::kNoEffect, kSwitch, "softmax is always computed in fp32", "attention_softmax_in_fp32"},
     {Kind::kNoEffect, kSwitch, "there is one implementation, with neither Transformer Engine nor Apex",
      "use_mcore_models deprecated_use_mcore_models use_legacy_models te_rng_tracker inference_rng_tracker "

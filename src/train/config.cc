@@ -34,6 +34,18 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
   d.global_batch_size = d.num_microbatches * chunk;
 }
 
+// Megatron-LM's words for a back end are told once.
+std::vector<UserError> check_attention_backend(const RuntimeOptions& runtime, std::vector<std::string>& notes) {
+  using enum AttentionBackend;
+  const AttentionBackend backend = runtime.attention_backend;
+  if (backend == kFused) notes.emplace_back("attention_backend fused is cudnn here");
+  if (backend == kUnfused) notes.emplace_back("attention_backend unfused is reference here");
+  if (backend == kLocal) notes.emplace_back("attention_backend local is reference here");
+  if (!runtime.device.deterministic_mode || (backend != kCudnn && backend != kFused)) return {};
+  return {UserError("attention_backend cudnn with deterministic_mode: cuDNN's backward adds in no fixed order",
+                    "set attention_backend to auto or flash")};
+}
+
 // Steps of a ramp differ in size: what is counted in steps has no length in samples.
 void check_rampup(const Config& config, std::vector<UserError>& errors) {
   if (config.train.rampup_batch_size.empty()) return;
@@ -350,6 +362,11 @@ void RuntimeOptions::visit(OptionVisitor& v) {
            "number.")
       .in_toy(InToy::kMade);
   gemm_tuning.visit(v);
+  v.choice(
+      "attention_backend", attention_backend, {"auto", "cudnn", "flash", "reference", "fused", "unfused", "local"},
+      "Who computes attention on a GPU, wherever it takes the mask: cuDNN, flash attention, or the reference, which "
+      "keeps a matrix of scores. auto measures both libraries at the start. Megatron-LM's fused is cudnn here, its "
+      "unfused and local are reference.");
 }
 
 void Config::visit(OptionVisitor& v) {
@@ -466,6 +483,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_latent_attention = config.model.multi_latent_attention}));
   append(errors, check_fp8_options(config.fp8, config.model.num_layers));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
+  append(errors, check_attention_backend(config.runtime, resolved.notes));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
     resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
   }

@@ -61,12 +61,16 @@ struct TrainOptions {
   void visit(OptionVisitor& v);
 };
 
+// Who computes attention on a GPU. The last three are Megatron-LM's words: for cuDNN, the reference, and the reference.
+enum class AttentionBackend { kAuto, kCudnn, kFlash, kReference, kFused, kUnfused, kLocal };
+
 // How the program runs on this machine.
 struct RuntimeOptions {
   DeviceOptions device;
   ThreadOptions threads;
   Kernels kernels = Kernels::kFused;
   ops::gpu::GemmTuningOptions gemm_tuning;
+  AttentionBackend attention_backend = AttentionBackend::kAuto;
 
   void visit(OptionVisitor& v);
 };

@@ -18,6 +18,7 @@
 #include "device/memory.h"
 #include "models/model_bounds.h"
 #include "optim/update_rules.h"
+#include "train/attention_choice.h"
 
 namespace megalith {
 
@@ -128,7 +129,11 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.recompute = resolved.config.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds(resolved.config.parallel);
   check_weights_fit(resolved, config, context, device);
-  return build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
+  AttentionChoice attention = choose_attention(resolved, device);
+  context.attention_libraries = attention.libraries;
+  BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
+  built.attention = std::move(attention.text);
+  return built;
 }
 
 BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const PipelinePlan& pipeline,

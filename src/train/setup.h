@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint_state.h"
@@ -24,6 +25,7 @@ struct BuiltModel {
   std::unique_ptr<DeferredGradients> deferred;  // null when the schedule does not split backward
   std::vector<std::unique_ptr<Model>> chunks;   // by chunk index
   std::vector<RecomputePlan> recompute;         // of each chunk: what its blocks are cut for
+  std::string attention;                        // who computes it (train/attention_choice.h); empty on a CPU
 
   ModelChunks view() const;
   const ModelConfig& config() const { return chunks[0]->config(); }

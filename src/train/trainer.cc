@@ -94,7 +94,8 @@ std::string Trainer::report(const std::string& device_text) const {
   for (const auto& chunk : built_.chunks) {
     if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
   }
-  return startup_report(resolved_, numbers_, &memory, device_text);
+  const std::string attention = built_.attention.empty() ? "" : "\nattention: " + built_.attention;
+  return startup_report(resolved_, numbers_, &memory, device_text + attention);
 }
 
 CheckpointState Trainer::checkpoint_state() const {

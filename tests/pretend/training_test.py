@@ -60,6 +60,41 @@ def test_tuned_products_are_measured_once_and_used_again(program, tmp_path):
         assert norm == pytest.approx(plain_norm, rel=BOUNDS["bf16"][1])
 
 
+# Who computes attention, as the start-up report says it. The vendors' libraries are stood in for.
+SERVED = {
+    "causal": ("bf16", (), "cuDNN"),
+    "causal by flash attention": ("bf16", ("--attention_backend", "flash"), "flash attention"),
+    "Megatron-LM's word": ("bf16", ("--attention_backend", "fused"), "cuDNN"),
+    "documents": ("documents_in_bf16", (), "flash attention"),
+    "a window": ("window_in_bf16", (), "flash attention"),
+    "deterministic": ("bf16", ("--deterministic_mode",), "flash attention"),
+    "nobody": ("bf16", ("--attention_backend", "unfused"), "the reference, as attention_backend says"),
+    "fp32": ("llama", (), "the reference, because the libraries take bf16 and fp16, and these are Float"),
+    "a window for cuDNN": (
+        *("window_in_bf16", ("--attention_backend", "cudnn")),
+        "the reference, because cuDNN does not take such a mask",
+    ),
+    "dropout": ("gpt2", (), "the reference, because"),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_report_says_who_computes_attention(name, program, tmp_path):
+    case, words, expected = SERVED[name]
+    run = program.train(tmp_path, *CASES[case], *words, steps=1, saves=False)
+    told = [line for line in run.errors.splitlines() if line.strip().startswith("attention:")]
+    assert len(told) == 1 and expected in told[0], run.errors
+    if "fused" in words:
+        assert "attention_backend fused is cudnn here" in run.errors
+
+
+def test_a_library_in_no_fixed_order_is_refused_in_deterministic_mode(program, tmp_path):
+    words = ("--deterministic_mode", "--attention_backend", "cudnn")
+    run = program.train(tmp_path, *CASES["bf16"], *words, saves=False, expected=2)
+    assert "attention_backend cudnn with deterministic_mode" in run.errors
+    assert "set attention_backend to auto or flash" in run.errors
+
+
 def test_a_resumed_run_equals_one_in_one_go(program, tmp_path):
     words = (*CASES["gpt2"], "--seed", 7)
     straight = program.train(tmp_path / "straight", *words, steps=4)
