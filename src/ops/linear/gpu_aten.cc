@@ -1,6 +1,6 @@
 // The vendor's products on a GPU, which read bf16 and fp16 as they are and add a weight gradient in fp32 where it lies:
-// called directly where LibTorch's operators do not offer what is wanted, else through them. Bias and embedding have no
-// call that is better than the reference.
+// called directly where LibTorch's operators do not offer what is wanted, else through them. Bias and embedding have
+// kernels of ours.
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "ops/arguments.h"
+#include "ops/gpu/on_stream_of.h"
+#include "ops/linear/gpu_kernel.h"
 #include "ops/linear/kernel.h"
 #include "ops/linear/products.h"
 
@@ -130,12 +132,68 @@ constexpr LinearTable kLinearMeta{
     .embedding_forward = empty_embedding,
     .embedding_wgrad_ = [](const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t) {}};
 
+#ifdef MEGALITH_GPU_KERNELS
+void bias_grad_on_gpu(const at::Tensor& db, const at::Tensor& dy) {
+  const int64_t runs = gpu::runs_of_rows(dy.size(0), dy.size(1));
+  const at::Tensor parts = at::empty({runs, dy.size(1)}, db.options());
+  gpu::on_stream_of<&gpu::sum_rows>(gpu::SumRows{.dtype = to_dtype(dy.scalar_type()),
+                                                 .rows = dy.size(0),
+                                                 .columns = dy.size(1),
+                                                 .stride = dy.stride(0),
+                                                 .dy = dy.const_data_ptr(),
+                                                 .db = db.mutable_data_ptr(),
+                                                 .parts = parts.mutable_data_ptr(),
+                                                 .runs = runs},
+                                    dy);
+}
+
+at::Tensor embedding_forward_on_gpu(const at::Tensor& ids, const at::Tensor& table, int64_t start) {
+  at::Tensor y = empty_embedding(ids, table, start);
+  const at::Tensor dense_ids = ids.contiguous();
+  const auto bytes = static_cast<int64_t>(table.element_size());
+  gpu::on_stream_of<&gpu::gather_rows>(gpu::GatherRows{.num_ids = ids.size(0),
+                                                       .row_bytes = table.size(1) * bytes,
+                                                       .element_bytes = bytes,
+                                                       .ids = dense_ids.const_data_ptr<int64_t>(),
+                                                       .start = start,
+                                                       .num_rows = table.size(0),
+                                                       .table = table.const_data_ptr(),
+                                                       .table_stride_bytes = table.stride(0) * bytes,
+                                                       .y = y.mutable_data_ptr()},
+                                       table);
+  return y;
+}
+
+void embedding_wgrad_on_gpu(const at::Tensor& dw, const at::Tensor& ids, const at::Tensor& dy, int64_t start) {
+  const auto [sorted, order] = ids.sort(/*stable=*/true, 0, /*descending=*/false);
+  gpu::on_stream_of<&gpu::scatter_rows>(gpu::ScatterRows{.dtype = to_dtype(dy.scalar_type()),
+                                                         .num_ids = ids.size(0),
+                                                         .columns = dy.size(1),
+                                                         .sorted = sorted.const_data_ptr<int64_t>(),
+                                                         .order = order.const_data_ptr<int64_t>(),
+                                                         .start = start,
+                                                         .num_rows = dw.size(0),
+                                                         .dy = dy.const_data_ptr(),
+                                                         .dy_stride = dy.stride(0),
+                                                         .dw = dw.mutable_data_ptr(),
+                                                         .dw_stride = dw.stride(0)},
+                                        dw);
+}
+
+constexpr LinearTable kLinearGpu{.bias_grad_ = bias_grad_on_gpu,
+                                 .embedding_forward = embedding_forward_on_gpu,
+                                 .embedding_wgrad_ = embedding_wgrad_on_gpu};
+#endif
+
 }  // namespace
 
 constexpr Operator<LinearTable> kLinear{.name = "linear",
                                         .reference = &kLinearReference,
                                         .cpu = &kLinearCpu,
                                         .meta = &kLinearMeta,
+#ifdef MEGALITH_GPU_KERNELS
+                                        .gpu = &kLinearGpu,
+#endif
                                         .gpu_aten = &kLinearGpuAten};
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& w, const at::Tensor& bias, Kernels kernels) {
