@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/fp8_cast/kernel.h"
 #include "ops/gpu/on_stream_of.h"
@@ -88,7 +89,7 @@ Fp8Cast fp8_cast_on_cpu(const Tensor& x, const Tensor& scale, at::ScalarType dty
   Tensor of_tasks;
   if (amax.defined()) of_tasks = at::empty({(x.size(0) + cpu::kFp8TaskRows - 1) / cpu::kFp8TaskRows}, amax.options());
   MEGALITH_CPU_KERNEL(fp8_cast)(make_call(x, scale, dtype, result, mutable_data_or_null(of_tasks)));
-  if (amax.defined()) amax.copy_(at::maximum(amax, of_tasks.amax()));
+  raise_amax(amax, of_tasks);
   return result;
 }
 
@@ -123,7 +124,7 @@ Fp8Cast fp8_cast(const Tensor& x, const Tensor& scale, at::ScalarType dtype, boo
   check_rows("fp8_cast", {"x", x});
   check_scale(x, scale);
   (void)eight_bits_of(dtype);
-  if (amax.defined()) check_dense("fp8_cast", {"amax", amax}, {}, wide_dtype(x.scalar_type()), {"x", x});
+  check_amax("fp8_cast", amax, x);
   return kFp8Cast.run("fp8_cast", &Fp8CastTable::cast, kernels, x, scale, dtype, with_transposed, amax);
 }
 

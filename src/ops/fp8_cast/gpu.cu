@@ -1,12 +1,9 @@
 // Casts to eight bits on a GPU: vectors of 16 bytes in, and where the transpose is wanted, tiles of 128 by 128 that
-// turn in shared memory, so that both results are written in runs of 128 bytes. The largest absolute value is combined
-// as an integer, whose order is that of numbers that are not negative: no order of blocks shows in it.
-#include <cstring>
-
+// turn in shared memory, so that both results are written in runs of 128 bytes.
 #include "ops/fp8_cast/kernel.h"
-#include "ops/gpu/block_sum.h"
 #include "ops/gpu/element.h"
 #include "ops/gpu/elementwise.h"
+#include "ops/gpu/largest.h"
 
 namespace megalith::ops::gpu {
 namespace {
@@ -42,33 +39,15 @@ __device__ W scale_at(const Fp8CastCall& a, int64_t row, int64_t column) {
   return static_cast<const W*>(a.scales)[(row >> a.row_shift) * a.scales_of_row + (column >> a.column_shift)];
 }
 
-// All threads of the block call it.
-template <typename W>
-__device__ void raise_amax(void* amax, W largest) {
-  if (amax == nullptr) return;
-  using Bits = std::conditional_t<sizeof(W) == 8, unsigned long long, unsigned>;
-  largest = max_over_block(largest);
-  if (threadIdx.x != 0) return;
-  Bits bits;
-  memcpy(&bits, &largest, sizeof(W));
-  atomicMax(static_cast<Bits*>(amax), bits);
-}
-
-// The sign goes, of a NaN too.
-template <typename W>
-__device__ W magnitude_of(W x) {
-  return x != x ? W(__uint_as_float(0x7FC00000)) : x < 0 ? -x : x == 0 ? W(0) : x;
-}
-
 template <typename T, int kCount>
 __device__ Vector<uint8_t, kCount> cast_vector(const Fp8CastCall& a, const EightBitsLayout& layout, int64_t row,
-                                               int64_t column, Wide<T>& largest) {
+                                               int64_t column, Largest<Wide<T>>& largest) {
   const auto x = load_vector<kCount>(static_cast<const T*>(a.x) + row * a.x_stride + column);
   Vector<uint8_t, kCount> codes;
   MEGALITH_UNROLL
   for (int i = 0; i < kCount; ++i) {
     const Wide<T> value = widen(x[i]);
-    largest = Max{}(largest, magnitude_of(value));
+    largest.take(value);
     codes[i] = scaled_bits(layout, value, scale_at<Wide<T>>(a, row, column + i));
   }
   store_vector(a.values + row * a.columns + column, codes);
@@ -77,10 +56,10 @@ __device__ Vector<uint8_t, kCount> cast_vector(const Fp8CastCall& a, const Eight
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kElementwiseThreads) cast(VectorGrid grid, Fp8CastCall a, EightBitsLayout layout) {
-  Wide<T> largest = 0;
+  Largest<Wide<T>> largest;
   for_each_vector(
       grid, [&](int64_t row, int64_t vector) { cast_vector<T, kCount>(a, layout, row, vector * kCount, largest); });
-  raise_amax(a.amax, largest);
+  largest.raise(a.amax);
 }
 
 // Where the code of (row, column) of a tile lies. Groups of four columns change places with the group of rows, so that
@@ -94,7 +73,7 @@ __global__ void __launch_bounds__(kTileThreads)
     cast_and_transpose(Fp8CastCall a, EightBitsLayout layout, bool has_runs, unsigned tiles_of_row, unsigned tiles) {
   MEGALITH_SHARED(uint8_t, tile, kTile * kTile);
   const int thread = static_cast<int>(threadIdx.x);
-  Wide<T> largest = 0;
+  Largest<Wide<T>> largest;
   for (unsigned t = blockIdx.x; t < tiles; t += gridDim.x) {
     const int64_t first_row = int64_t{t / tiles_of_row} * kTile, first_column = int64_t{t % tiles_of_row} * kTile;
     __syncthreads();  // the last tile may still be read
@@ -120,7 +99,7 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     }
   }
-  raise_amax(a.amax, largest);
+  largest.raise(a.amax);
 }
 
 template <typename T, int kCount>

@@ -1,7 +1,7 @@
 // The definition of fp8_cast, in ATen's operators.
 #include <ATen/ATen.h>
 
-#include "ops/arguments.h"
+#include "ops/amax.h"
 #include "ops/fp8_cast/fp8_cast.h"
 
 namespace megalith::ops {
@@ -21,7 +21,7 @@ Fp8Cast fp8_cast(const Tensor& x, const Tensor& scale, at::ScalarType dtype, boo
   const Tensor factor = scale.dim() == 0 ? scale : spread_scales(spread_scales(scale, 0, x.size(0)), 1, x.size(1));
   // A cast of LibTorch's gives NaN or infinity above the range, where the hardware gives the largest number.
   const Tensor values = (x.to(scale.scalar_type()) * factor).clamp_(-largest, largest).to(dtype).contiguous();
-  if (amax.defined() && x.numel() > 0) amax.copy_(at::maximum(amax, x.abs().amax().to(amax.scalar_type())));
+  raise_amax(amax, x);
   Fp8Cast result{values, {}};
   if (with_transposed) result.transposed = values.view(at::kByte).t().contiguous().view(dtype);
   return result;

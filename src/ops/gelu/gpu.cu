@@ -98,7 +98,8 @@ void bias_gelu_backward(const BiasGeluBackward& a, void* stream) {
 
 void geglu(const GegluForward& a, void* stream) {
   with_form(a.form, [&](auto activation) {
-    launch_gated_activation<decltype(activation)>("geglu", a.dtype, a.rows, a.columns, a.gate_up, a.y, stream);
+    launch_gated_activation<decltype(activation)>("geglu", a.dtype, a.rows, a.columns, a.gate_up, a.y,
+                                                  /*amax=*/nullptr, stream);
   });
 }
 

@@ -1,15 +1,17 @@
-// y = round(activation(gate)) * up of rows [gate | up], and its gradient: the kernels of swiglu and geglu. Only gpu.cu
-// files include it.
+// y = round(activation(gate)) * up of rows [gate | up], on request with the largest |y|, and its gradient: the kernels
+// of swiglu and geglu. Only gpu.cu files include it.
 #pragma once
 
 #include "ops/gpu/activations.h"
 #include "ops/gpu/elementwise.h"
+#include "ops/gpu/largest.h"
 
 namespace megalith::ops::gpu {
 
 template <typename Activation, typename T, int kCount>
 __global__ void __launch_bounds__(kElementwiseThreads)
-    gated_activation(VectorGrid grid, int64_t columns, const T* gate_up, T* y) {
+    gated_activation(VectorGrid grid, int64_t columns, const T* gate_up, T* y, void* amax) {
+  Largest<Wide<T>> largest;
   for_each_vector(grid, [&](int64_t row, int64_t vector) {
     const int64_t column = vector * kCount;
     const T* gate_at = gate_up + row * 2 * columns + column;
@@ -19,9 +21,11 @@ __global__ void __launch_bounds__(kElementwiseThreads)
     for (int i = 0; i < kCount; ++i) {
       const Wide<T> value = rounded<T>(Activation::template at<T>(widen(gate[i])).value);
       result[i] = Rounding<T>::of(value * widen(up[i]));
+      largest.take(widen(result[i]));
     }
     store_vector(y + row * columns + column, result);
   });
+  largest.raise(amax);
 }
 
 template <typename Activation, typename T, int kCount>
@@ -47,12 +51,12 @@ __global__ void __launch_bounds__(kElementwiseThreads)
 
 template <typename Activation>
 void launch_gated_activation(const char* name, Dtype dtype, int64_t rows, int64_t columns, const void* gate_up, void* y,
-                             void* stream) {
+                             void* amax, void* stream) {
   with_type(dtype, [&](auto zero) {
     using T = decltype(zero);
     with_vector_width<T>(are_aligned(gate_up, y) && is_whole_vectors<T>(columns), [&](auto count) {
       launch_vectors(name, gated_activation<Activation, T, count()>, rows, columns / count(), stream, columns,
-                     static_cast<const T*>(gate_up), static_cast<T*>(y));
+                     static_cast<const T*>(gate_up), static_cast<T*>(y), amax);
     });
   });
 }

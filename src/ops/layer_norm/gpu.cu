@@ -1,5 +1,6 @@
 // Layer normalisation on a GPU: each row is read once and kept in registers; the gradients of weight and bias come from
 // the same pass as dx, by blocks of rows that are added in order, so that they repeat to the bit.
+#include "ops/gpu/largest.h"
 #include "ops/gpu/row.h"
 #include "ops/layer_norm/kernel.h"
 
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormF
 
   const T *weight = static_cast<const T*>(a.weight), *bias = static_cast<const T*>(a.bias);
   T* y = row_at<T>(a.y, start);
+  Largest<W> largest;
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column), w = load_vector<Kind::kWidth>(weight + column);
     const auto b = load_vector<Kind::kWidth>(bias + column);
@@ -59,9 +61,11 @@ __global__ void __launch_bounds__(Kind::kMostThreads) layer_norm_rows(LayerNormF
     for (int i = 0; i < Kind::kWidth; ++i) {
       const W n = (widen(x[i]) - center) * scale;
       result[i] = Rounding<T>::of(n * (widen(w[i]) + offset) + widen(b[i]));
+      largest.take(widen(result[i]));
     }
     store_vector(y + column, result);
   });
+  largest.raise(a.amax);
 }
 
 // With n = (x - mean) * inv_std and g = dy * weight:  dx = inv_std * (g - mean(g) - n * mean(g * n)), dweight = sum

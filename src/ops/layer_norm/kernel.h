@@ -19,8 +19,9 @@ struct LayerNormForward {
   double eps;
   void* y;
   void* sum;
-  void* mean;     // (rows) float, or double for kFloat64
-  void* inv_std;  // (rows) as mean
+  void* mean;            // (rows) float, or double for kFloat64
+  void* inv_std;         // (rows) as mean
+  void* amax = nullptr;  // on a GPU: as one of mean, raised to the largest |y|; null: nobody asks
 };
 
 // The gradients of weight and bias are summed over blocks of rows, each in row order, then over the blocks in order:

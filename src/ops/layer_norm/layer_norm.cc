@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/gpu/on_stream_of.h"
 #include "ops/layer_norm/kernel.h"
@@ -33,7 +34,8 @@ void check_layer_norm_backward(const char* op, const Tensor& dy, const Argument&
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> empty_layer_norm(const Tensor& x, const Tensor& residual,
                                                             const Tensor& /*weight*/, const Tensor& /*bias*/,
-                                                            double /*eps*/, bool /*zero_centered*/) {
+                                                            double /*eps*/, bool /*zero_centered*/,
+                                                            const Tensor& /*amax*/) {
   const auto statistic = [&] { return at::empty({x.size(0)}, wide_options(x)); };
   return {at::empty_like(x), residual.defined() ? at::empty_like(x) : Tensor(), statistic(), statistic()};
 }
@@ -49,8 +51,9 @@ std::tuple<Tensor, Tensor, Tensor> empty_layer_norm_gradients(const Tensor& /*dy
 // On the device of x, by a kernel that runs there.
 template <void (*kLaunch)(const LayerNormForward&, const Tensor& x)>
 std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_by(const Tensor& x, const Tensor& residual, const Tensor& weight,
-                                                         const Tensor& bias, double eps, bool zero_centered) {
-  auto [y, sum, mean, inv_std] = empty_layer_norm(x, residual, weight, bias, eps, zero_centered);
+                                                         const Tensor& bias, double eps, bool zero_centered,
+                                                         const Tensor& amax) {
+  auto [y, sum, mean, inv_std] = empty_layer_norm(x, residual, weight, bias, eps, zero_centered, amax);
   kLaunch({.dtype = to_dtype(x.scalar_type()),
            .rows = x.size(0),
            .columns = x.size(1),
@@ -63,8 +66,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_by(const Tensor& x, const 
            .y = y.mutable_data_ptr(),
            .sum = mutable_data_or_null(sum),
            .mean = mean.mutable_data_ptr(),
-           .inv_std = inv_std.mutable_data_ptr()},
+           .inv_std = inv_std.mutable_data_ptr(),
+           .amax = x.is_cpu() ? nullptr : mutable_data_or_null(amax)},
           x);
+  if (x.is_cpu()) raise_amax(amax, y);  // a pass of its own
   return {y, sum, mean, inv_std};
 }
 
@@ -121,10 +126,12 @@ constexpr Operator<LayerNormTable> kLayerNorm{.name = "layer_norm",
 };
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                                      double eps, bool zero_centered_weight, Kernels kernels) {
+                                                      double eps, bool zero_centered_weight, Kernels kernels,
+                                                      const Tensor& amax) {
   check_layer_norm("layer_norm_forward", x, weight, bias);
+  check_amax("layer_norm_forward", amax, x);
   auto [y, sum, mean, inv_std] = kLayerNorm.run("layer_norm_forward", &LayerNormTable::forward, kernels, x, Tensor(),
-                                                weight, bias, eps, zero_centered_weight);
+                                                weight, bias, eps, zero_centered_weight, amax);
   return {y, mean, inv_std};
 }
 
@@ -138,11 +145,14 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& dy, const T
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> add_layer_norm_forward(const Tensor& x, const Tensor& residual,
                                                                   const Tensor& weight, const Tensor& bias, double eps,
-                                                                  bool zero_centered_weight, Kernels kernels) {
+                                                                  bool zero_centered_weight, Kernels kernels,
+                                                                  const Tensor& amax) {
   constexpr const char* kOp = "add_layer_norm_forward";
   check_layer_norm(kOp, x, weight, bias);
+  check_amax(kOp, amax, x);
   check_dense(kOp, {"residual", residual}, x.sizes(), x.scalar_type(), {"x", x});
-  return kLayerNorm.run(kOp, &LayerNormTable::forward, kernels, x, residual, weight, bias, eps, zero_centered_weight);
+  return kLayerNorm.run(kOp, &LayerNormTable::forward, kernels, x, residual, weight, bias, eps, zero_centered_weight,
+                        amax);
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_layer_norm_backward(const Tensor& dy, const Tensor& dsum, const Tensor& sum,

@@ -11,6 +11,7 @@
 // bias     (h)     dtype of x
 // mean     (t)     fp32 (fp64 for fp64 inputs), kept for backward
 // inv_std  (t)     as mean: 1 / sqrt(var + eps), kept for backward
+// amax     (0-d)   wide, or undefined: raised to the largest absolute value of y (ops/amax.h)
 // throws   UserError when weight or bias is not (h)
 #pragma once
 
@@ -26,7 +27,8 @@ namespace megalith::ops {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                                   const at::Tensor& bias, double eps,
                                                                   bool zero_centered_weight = false,
-                                                                  Kernels kernels = Kernels::kFused);
+                                                                  Kernels kernels = Kernels::kFused,
+                                                                  const at::Tensor& amax = {});
 
 // returns (dx (t, h) dtype of x, dweight (h) fp32 (fp64 for fp64 inputs), dbias (h) as dweight)
 std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Tensor& dy, const at::Tensor& x,
@@ -39,7 +41,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(const at::Ten
 // returns (y (t, h), sum (t, h), mean (t), inv_std (t))
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm_forward(
     const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight, const at::Tensor& bias, double eps,
-    bool zero_centered_weight = false, Kernels kernels = Kernels::kFused);
+    bool zero_centered_weight = false, Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
 // dsum  (t, h)  gradient that reached `sum` by other ways (the residual stream)
 // returns (dx (t, h), which is the gradient of both x and residual; dweight (h) fp32; dbias (h) fp32)
@@ -56,7 +58,8 @@ struct LayerNormTable {
   std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,
                                                                         const at::Tensor& weight,
                                                                         const at::Tensor& bias, double eps,
-                                                                        bool zero_centered_weight);
+                                                                        bool zero_centered_weight,
+                                                                        const at::Tensor& amax);
   // (dx, dweight, dbias)
   std::tuple<at::Tensor, at::Tensor, at::Tensor> (*backward)(const at::Tensor& dy, const at::Tensor& dsum,
                                                              const at::Tensor& x, const at::Tensor& weight,

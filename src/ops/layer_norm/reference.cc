@@ -1,6 +1,7 @@
 // The definition of layer_norm, in ATen's operators.
 #include <ATen/ATen.h>
 
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/layer_norm/layer_norm.h"
 
@@ -16,14 +17,17 @@ Tensor widened_weight(const Tensor& weight, bool zero_centered) {
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm(const Tensor& x, const Tensor& residual, const Tensor& weight,
-                                                      const Tensor& bias, double eps, bool zero_centered) {
+                                                      const Tensor& bias, double eps, bool zero_centered,
+                                                      const Tensor& amax) {
   const Tensor sum = residual.defined() ? x + residual : Tensor(), normed = sum.defined() ? sum : x;
   const Tensor wide = normed.to(wide_dtype(x.scalar_type()));
   const Tensor mean = wide.mean(-1);
   const Tensor centered = wide - mean.unsqueeze(-1);
   const Tensor inv_std = (centered.square().mean(-1) + eps).rsqrt();
-  const Tensor y = centered * inv_std.unsqueeze(-1) * widened_weight(weight, zero_centered);
-  return {(y + bias.to(wide.scalar_type())).to(x.scalar_type()), sum, mean, inv_std};
+  const Tensor scaled = centered * inv_std.unsqueeze(-1) * widened_weight(weight, zero_centered);
+  const Tensor y = (scaled + bias.to(wide.scalar_type())).to(x.scalar_type());
+  raise_amax(amax, y.detach());
+  return {y, sum, mean, inv_std};
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& dy, const Tensor& dsum, const Tensor& x,

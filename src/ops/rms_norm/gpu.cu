@@ -1,5 +1,6 @@
 // RMS normalisation on a GPU: each row is read once and kept in registers; the weight's gradient comes from the same
 // pass as dx, by blocks of rows that are added in order, so that it repeats to the bit.
+#include "ops/gpu/largest.h"
 #include "ops/gpu/row.h"
 #include "ops/rms_norm/kernel.h"
 
@@ -30,13 +31,18 @@ __global__ void __launch_bounds__(Kind::kMostThreads) rms_norm_rows(RmsNormForwa
   if (has_row && team.member == 0) static_cast<W*>(a.inv_rms)[row] = scale;
   const T* weight = static_cast<const T*>(a.weight);
   T* y = row_at<T>(a.y, start);
+  Largest<W> largest;
   team.for_each_vector(columns, [&](int slot, int64_t column) {
     const auto x = normed.get(slot, column), w = load_vector<Kind::kWidth>(weight + column);
     typename Kind::Values result;
     MEGALITH_UNROLL
-    for (int i = 0; i < Kind::kWidth; ++i) result[i] = Rounding<T>::of(rounded<T>(widen(x[i]) * scale) * widen(w[i]));
+    for (int i = 0; i < Kind::kWidth; ++i) {
+      result[i] = Rounding<T>::of(rounded<T>(widen(x[i]) * scale) * widen(w[i]));
+      largest.take(widen(result[i]));
+    }
     store_vector(y + column, result);
   });
+  largest.raise(a.amax);
 }
 
 // With n = x * inv_rms and g = dy * weight:  dx = inv_rms * (g - n * mean(g * n)),  dweight = sum over rows of dy * n.

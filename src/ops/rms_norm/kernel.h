@@ -17,7 +17,8 @@ struct RmsNormForward {
   double eps;
   void* y;
   void* sum;
-  void* inv_rms;  // (rows) float, or double for kFloat64
+  void* inv_rms;         // (rows) float, or double for kFloat64
+  void* amax = nullptr;  // on a GPU: as one of inv_rms, raised to the largest |y|; null: nobody asks
 };
 
 // The gradient of the weight is summed over blocks of rows, each in row order, then over the blocks in order: the

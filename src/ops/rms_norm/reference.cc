@@ -1,6 +1,7 @@
 // The definition of rms_norm, in ATen's operators.
 #include <ATen/ATen.h>
 
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/rms_norm/rms_norm.h"
 
@@ -10,11 +11,14 @@ namespace {
 
 using at::Tensor;
 
-std::tuple<Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps) {
+std::tuple<Tensor, Tensor, Tensor> rms_norm(const Tensor& x, const Tensor& residual, const Tensor& weight, double eps,
+                                            const Tensor& amax) {
   const Tensor sum = residual.defined() ? x + residual : Tensor(), normed = sum.defined() ? sum : x;
   const Tensor wide = normed.to(wide_dtype(x.scalar_type()));
   const Tensor inv_rms = (wide.square().mean(-1) + eps).rsqrt();
-  return {(wide * inv_rms.unsqueeze(-1)).to(x.scalar_type()) * weight, sum, inv_rms};
+  const Tensor y = (wide * inv_rms.unsqueeze(-1)).to(x.scalar_type()) * weight;
+  raise_amax(amax, y.detach());
+  return {y, sum, inv_rms};
 }
 
 std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& dsum, const Tensor& x,

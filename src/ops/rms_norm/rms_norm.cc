@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/gpu/on_stream_of.h"
 #include "ops/rms_norm/kernel.h"
@@ -25,7 +26,7 @@ void check_rms_norm_backward(const char* op, const Tensor& dy, const Argument& x
 }
 
 std::tuple<Tensor, Tensor, Tensor> empty_rms_norm(const Tensor& x, const Tensor& residual, const Tensor& /*weight*/,
-                                                  double /*eps*/) {
+                                                  double /*eps*/, const Tensor& /*amax*/) {
   const Tensor sum = residual.defined() ? at::empty_like(x) : Tensor();
   return {at::empty_like(x), sum, at::empty({x.size(0)}, wide_options(x))};
 }
@@ -38,8 +39,8 @@ std::tuple<Tensor, Tensor> empty_rms_norm_gradients(const Tensor& /*dy*/, const 
 // On the device of x, by a kernel that runs there.
 template <void (*kLaunch)(const RmsNormForward&, const Tensor& x)>
 std::tuple<Tensor, Tensor, Tensor> rms_norm_by(const Tensor& x, const Tensor& residual, const Tensor& weight,
-                                               double eps) {
-  auto [y, sum, inv_rms] = empty_rms_norm(x, residual, weight, eps);
+                                               double eps, const Tensor& amax) {
+  auto [y, sum, inv_rms] = empty_rms_norm(x, residual, weight, eps, amax);
   kLaunch({.dtype = to_dtype(x.scalar_type()),
            .rows = x.size(0),
            .columns = x.size(1),
@@ -49,8 +50,10 @@ std::tuple<Tensor, Tensor, Tensor> rms_norm_by(const Tensor& x, const Tensor& re
            .eps = eps,
            .y = y.mutable_data_ptr(),
            .sum = mutable_data_or_null(sum),
-           .inv_rms = inv_rms.mutable_data_ptr()},
+           .inv_rms = inv_rms.mutable_data_ptr(),
+           .amax = x.is_cpu() ? nullptr : mutable_data_or_null(amax)},
           x);
+  if (x.is_cpu()) raise_amax(amax, y);  // a pass of its own
   return {y, sum, inv_rms};
 }
 
@@ -98,9 +101,12 @@ constexpr Operator<RmsNormTable> kRmsNorm{.name = "rms_norm",
 #endif
 };
 
-std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& x, const Tensor& weight, double eps, Kernels kernels) {
+std::tuple<Tensor, Tensor> rms_norm_forward(const Tensor& x, const Tensor& weight, double eps, Kernels kernels,
+                                            const Tensor& amax) {
   check_rms_norm("rms_norm_forward", x, weight);
-  auto [y, sum, inv_rms] = kRmsNorm.run("rms_norm_forward", &RmsNormTable::forward, kernels, x, Tensor(), weight, eps);
+  check_amax("rms_norm_forward", amax, x);
+  auto [y, sum, inv_rms] =
+      kRmsNorm.run("rms_norm_forward", &RmsNormTable::forward, kernels, x, Tensor(), weight, eps, amax);
   return {y, inv_rms};
 }
 
@@ -111,11 +117,12 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& x, 
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_rms_norm_forward(const Tensor& x, const Tensor& residual, const Tensor& weight,
-                                                        double eps, Kernels kernels) {
+                                                        double eps, Kernels kernels, const Tensor& amax) {
   constexpr const char* kOp = "add_rms_norm_forward";
   check_rms_norm(kOp, x, weight);
+  check_amax(kOp, amax, x);
   check_dense(kOp, {"residual", residual}, x.sizes(), x.scalar_type(), {"x", x});
-  return kRmsNorm.run(kOp, &RmsNormTable::forward, kernels, x, residual, weight, eps);
+  return kRmsNorm.run(kOp, &RmsNormTable::forward, kernels, x, residual, weight, eps, amax);
 }
 
 std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& dy, const Tensor& dsum, const Tensor& sum,

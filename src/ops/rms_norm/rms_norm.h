@@ -8,6 +8,7 @@
 // x        (t, h)  bf16 | fp16 | fp32 | fp64, contiguous
 // weight   (h)     dtype of x
 // inv_rms  (t)     fp32 (fp64 for fp64 inputs): 1 / sqrt(mean(x^2) + eps), kept for backward
+// amax     (0-d)   wide, or undefined: raised to the largest absolute value of y (ops/amax.h)
 // throws   UserError when weight is not (h)
 #pragma once
 
@@ -21,7 +22,7 @@ namespace megalith::ops {
 
 // returns (y (t, h), inv_rms (t))
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps,
-                                                    Kernels kernels = Kernels::kFused);
+                                                    Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
 // returns (dx (t, h) dtype of x, dweight (h) fp32 (fp64 for fp64 inputs))
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x,
@@ -32,7 +33,8 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const
 // returns (y (t, h), sum (t, h), inv_rms (t))
 std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm_forward(const at::Tensor& x, const at::Tensor& residual,
                                                                     const at::Tensor& weight, double eps,
-                                                                    Kernels kernels = Kernels::kFused);
+                                                                    Kernels kernels = Kernels::kFused,
+                                                                    const at::Tensor& amax = {});
 
 // dsum  (t, h)  gradient that reached `sum` by other ways (the residual stream)
 // returns (dx (t, h), which is the gradient of both x and residual; dweight (h) fp32)
@@ -43,7 +45,8 @@ std::tuple<at::Tensor, at::Tensor> add_rms_norm_backward(const at::Tensor& dy, c
 // residual and dsum are undefined where nothing is added; then so is sum.
 struct RmsNormTable {
   std::tuple<at::Tensor, at::Tensor, at::Tensor> (*forward)(const at::Tensor& x, const at::Tensor& residual,
-                                                            const at::Tensor& weight, double eps);
+                                                            const at::Tensor& weight, double eps,
+                                                            const at::Tensor& amax);
   std::tuple<at::Tensor, at::Tensor> (*backward)(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
                                                  const at::Tensor& weight, const at::Tensor& inv_rms);
 };

@@ -5,7 +5,7 @@
 namespace megalith::ops::gpu {
 
 void swiglu(const SwigluForward& a, void* stream) {
-  launch_gated_activation<Silu>("swiglu", a.dtype, a.rows, a.columns, a.gate_up, a.y, stream);
+  launch_gated_activation<Silu>("swiglu", a.dtype, a.rows, a.columns, a.gate_up, a.y, a.amax, stream);
 }
 
 void swiglu_backward(const SwigluBackward& a, void* stream) {

@@ -16,6 +16,7 @@ struct SwigluForward {
   int64_t rows, columns;  // columns of y; gate_up has twice as many
   const void* gate_up;
   void* y;
+  void* amax = nullptr;  // on a GPU: wide, raised to the largest |y|; null: nobody asks
 };
 
 struct SwigluBackward {

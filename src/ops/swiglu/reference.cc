@@ -1,6 +1,7 @@
 // The definition of swiglu, in ATen's operators.
 #include <ATen/ATen.h>
 
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/swiglu/swiglu.h"
 
@@ -10,9 +11,11 @@ namespace {
 
 using at::Tensor;
 
-Tensor swiglu(const Tensor& gate_up) {
+Tensor swiglu(const Tensor& gate_up, const Tensor& amax) {
   const auto parts = gate_up.chunk(2, -1);
-  return at::silu(parts[0]) * parts[1];  // silu computes in float32 and rounds
+  const Tensor y = at::silu(parts[0]) * parts[1];  // silu computes in float32 and rounds
+  raise_amax(amax, y.detach());
+  return y;
 }
 
 Tensor swiglu_backward(const Tensor& dy, const Tensor& gate_up) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "ops/amax.h"
 #include "ops/arguments.h"
 #include "ops/gpu/on_stream_of.h"
 #include "ops/swiglu/kernel.h"
@@ -16,7 +17,7 @@ void check_gate_up(const char* op, const Tensor& gate_up) {
   check_even_columns(op, {"gate_up", gate_up});
 }
 
-Tensor empty_swiglu(const Tensor& gate_up) {
+Tensor empty_swiglu(const Tensor& gate_up, const Tensor& /*amax*/) {
   return at::empty({gate_up.size(0), gate_up.size(1) / 2}, gate_up.options());
 }
 
@@ -24,14 +25,16 @@ Tensor empty_swiglu_gradient(const Tensor& /*dy*/, const Tensor& gate_up) { retu
 
 // On the device of gate_up, by a kernel that runs there.
 template <void (*kLaunch)(const SwigluForward&, const Tensor& gate_up)>
-Tensor swiglu_by(const Tensor& gate_up) {
-  Tensor y = empty_swiglu(gate_up);
+Tensor swiglu_by(const Tensor& gate_up, const Tensor& amax) {
+  Tensor y = empty_swiglu(gate_up, amax);
   kLaunch({.dtype = to_dtype(gate_up.scalar_type()),
            .rows = y.size(0),
            .columns = y.size(1),
            .gate_up = gate_up.const_data_ptr(),
-           .y = y.mutable_data_ptr()},
+           .y = y.mutable_data_ptr(),
+           .amax = gate_up.is_cpu() ? nullptr : mutable_data_or_null(amax)},
           gate_up);
+  if (gate_up.is_cpu()) raise_amax(amax, y);  // a pass of its own
   return y;
 }
 
@@ -72,9 +75,10 @@ constexpr Operator<SwigluTable> kSwiglu{.name = "swiglu",
 #endif
 };
 
-Tensor swiglu(const Tensor& gate_up, Kernels kernels) {
+Tensor swiglu(const Tensor& gate_up, Kernels kernels, const Tensor& amax) {
   check_gate_up("swiglu", gate_up);
-  return kSwiglu.run("swiglu", &SwigluTable::forward, kernels, gate_up);
+  check_amax("swiglu", amax, gate_up);
+  return kSwiglu.run("swiglu", &SwigluTable::forward, kernels, gate_up, amax);
 }
 
 Tensor swiglu_backward(const Tensor& dy, const Tensor& gate_up, Kernels kernels) {

@@ -6,6 +6,7 @@
 // Source: Shazeer 2020, arXiv:2002.05202.
 //
 // gate_up  (t, 2f)  bf16 | fp16 | fp32 | fp64, contiguous
+// amax     (0-d)    wide, or undefined: raised to the largest absolute value of the result (ops/amax.h)
 // returns  (t, f)   same dtype
 // throws   UserError when the last dim is odd
 #pragma once
@@ -16,13 +17,13 @@
 
 namespace megalith::ops {
 
-at::Tensor swiglu(const at::Tensor& gate_up, Kernels kernels = Kernels::kFused);
+at::Tensor swiglu(const at::Tensor& gate_up, Kernels kernels = Kernels::kFused, const at::Tensor& amax = {});
 
 // dy (t, f) -> (t, 2f)
 at::Tensor swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up, Kernels kernels = Kernels::kFused);
 
 struct SwigluTable {
-  at::Tensor (*forward)(const at::Tensor& gate_up);
+  at::Tensor (*forward)(const at::Tensor& gate_up, const at::Tensor& amax);
   at::Tensor (*backward)(const at::Tensor& dy, const at::Tensor& gate_up);
 };
 extern const SwigluTable kSwigluReference;
