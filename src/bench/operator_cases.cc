@@ -14,6 +14,7 @@
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "ops/merge_attention/merge_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 #include "ops/swiglu/swiglu.h"
@@ -61,6 +62,7 @@ class OperatorCases {
   void add_gelu();
   void add_linear();
   void add_fp8_cast();
+  void add_merge_attention();
   void add_experts();
   void add_embedding();
   void add_linear_cross_entropy();
@@ -279,6 +281,20 @@ void OperatorCases::add_fp8_cast() {
       });
 }
 
+// The step of a ring, all of whose tokens have something to add.
+void OperatorCases::add_merge_attention() {
+  const int64_t b = b_, s = s_, n = n_, d = d_;
+  const BenchTensors& x = x_;
+  add(
+      "merge_attention", "forward", {b, s, n, d}, 0,
+      elements({b, s, n, d}) * (element_ + 2 * kWide) + 3 * kWide * elements({b, s, n}),
+      [=, &x] {
+        return BenchInputs{x.wide_normal({b, s, n, d}), x.wide_normal({b, n, s}), x.normal({b, s, n, d}),
+                           x.wide_normal({b, n, s})};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::merge_attention_(in[0], in[1], in[2], in[3], kernels); });
+}
+
 // Each token goes to 2 of 8 experts, which have the model's ffn.
 void OperatorCases::add_experts() {
   const int64_t t = t_, h = h_, f = f_, e = kExperts, k = kExpertsOfToken, n = t * k;
@@ -485,6 +501,7 @@ std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTen
   all.add_gelu();
   all.add_linear();
   all.add_fp8_cast();
+  all.add_merge_attention();
   all.add_experts();
   all.add_embedding();
   all.add_linear_cross_entropy();

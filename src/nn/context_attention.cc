@@ -11,6 +11,7 @@
 #include "comm/sequence_shard.h"
 #include "comm/single_group.h"
 #include "core/error.h"
+#include "ops/merge_attention/merge_attention.h"
 
 namespace megalith {
 
@@ -29,16 +30,6 @@ ContextAttention::Result nothing_seen(const ContextAttention::Heads& heads) {
   const at::TensorOptions options = heads.q.options().dtype(merge_dtype(heads.q));
   const int64_t b = heads.q.size(0), s = heads.q.size(1), n = heads.q.size(2);
   return {at::zeros({b, s, n, heads.v.size(3)}, options), at::full({b, n, s}, kMinusInfinity, options)};
-}
-
-// Adds attention over further keys to that over earlier ones, in place: out (b, s, n, d) wide, lse (b, n, s) wide.
-void merge(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& more_out, const at::Tensor& more_lse) {
-  const at::Tensor both = at::logaddexp(lse, more_lse);
-  // A row without keys so far has -inf twice: minus 0 it keeps weights of zero where minus -inf gives NaN.
-  const at::Tensor base = both.masked_fill(both == kMinusInfinity, 0);
-  const auto weight = [&](const at::Tensor& one) { return (one - base).exp_().transpose(1, 2).unsqueeze(-1); };
-  out.mul_(weight(lse)).addcmul_(more_out.to(out.scalar_type()), weight(more_lse));
-  lse.copy_(both);
 }
 
 // A run of tokens.
@@ -329,7 +320,7 @@ ContextAttention::Result ContextAttention::attend_ring(const Heads& heads, const
         sum = Result{part_out.to(wide), part_lse};
       } else {
         if (!sum) sum = nothing_seen(heads);
-        merge(part.queries.of(sum->out, 1), part.queries.of(sum->lse, 2), part_out, part_lse);
+        ops::merge_attention_(part.queries.of(sum->out, 1), part.queries.of(sum->lse, 2), part_out, part_lse, kernels_);
       }
     }
     transfer.wait();

@@ -12,6 +12,7 @@
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "ops/merge_attention/merge_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 #include "ops/swiglu/swiglu.h"
@@ -63,6 +64,7 @@ std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels) {
   on.add(kRotary, member("rotary", &RotaryTable::forward), member("rotary_backward", &RotaryTable::backward));
   on.add(kAttention, member("attention_forward", &AttentionTable::forward),
          member("attention_backward", &AttentionTable::backward));
+  on.add(kMergeAttention, member("merge_attention_", &MergeAttentionTable::merge_));
   on.add(kSwiglu, member("swiglu", &SwigluTable::forward), member("swiglu_backward", &SwigluTable::backward));
   on.add(kGelu, member("bias_gelu", &GeluTable::bias_gelu),
          member("bias_gelu_backward", &GeluTable::bias_gelu_backward), member("geglu", &GeluTable::geglu),

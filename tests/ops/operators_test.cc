@@ -23,6 +23,7 @@
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
+#include "ops/merge_attention/merge_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 #include "ops/swiglu/swiglu.h"
@@ -230,6 +231,12 @@ Calls other_calls() {
           {"rotary_backward", rotary_by(rotary_backward)},
           {"attention_forward", [](const Inputs& in, Kernels kernels) { return call_attention(in, kernels, false); }},
           {"attention_backward", [](const Inputs& in, Kernels kernels) { return call_attention(in, kernels, true); }},
+          {"merge_attention_",
+           [](const Inputs& in, Kernels kernels) {
+             const Tensor out = in.wide({2, 5, 3, 8}), lse = in.wide({2, 3, 5});
+             merge_attention_(out, lse, in.random({2, 5, 3, 8}), in.wide({2, 3, 5}), kernels);
+             return Results{out, lse};
+           }},
           {"dropout",
            [](const Inputs& in, Kernels kernels) {
              return Results{dropout(in.random({3, 8}), in.integers({4, 0, 9}), 0, 0.5, 7, kernels)};

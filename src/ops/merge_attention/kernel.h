@@ -1,0 +1,30 @@
+// What the kernels of merge_attention are given. Free of torch's headers.
+//
+// Bytes that must move: out is read and written, more_out and both log-sum-exps are read, and one of these is written.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/dtype.h"
+
+namespace megalith::ops {
+
+struct MergeAttention {
+  Dtype dtype;  // of more_out
+  int64_t batch, tokens, heads, channels;
+  void* out;               // wide
+  int64_t out_strides[3];  // of batch, token and head
+  void* lse;               // wide
+  int64_t lse_strides[3];
+  const void* more_out;
+  int64_t more_out_strides[3];
+  const void* more_lse;  // wide
+  int64_t more_lse_strides[3];
+};
+
+// Pointers on the device, and the stream as its native handle.
+namespace gpu {
+void merge_attention(const MergeAttention& a, void* stream);
+}  // namespace gpu
+
+}  // namespace megalith::ops
