@@ -1,9 +1,15 @@
 // Both forms sort rows by maps (ops/token_permutation). The all-to-all sorts twice: the sender by expert, so that the
 // rows of each rank lie together, and the receiver what came from several ranks; the all-gather once, after it.
+//
+// How many rows are dropped only the device knows, and the host must know how many there are. With padding they are as
+// many as the capacity allows. Without it, all rows that could be kept stay: those that are not become rows of zeros
+// behind the last expert's, which counts them as its own, so that every row is some expert's and nothing is undefined.
+// They are no more than without a capacity. On a processor the host reads how many there are, and leaves them out.
 #include "nn/token_dispatcher.h"
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -76,9 +82,38 @@ struct RowOrder {
   }
 };
 
-RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep, Kernels kernels) {
-  const ops::ExpertOrder order = ops::sort_by_expert(experts, num_experts, keep, kernels);
-  return {.source = order.source, .pairs = order.pairs, .slots = order.slots, .offsets = order.offsets};
+// The first n rows of the map.
+void cut_rows(RowOrder& order, int64_t n) {
+  order.source = order.source.narrow(0, 0, n);
+  order.pairs = order.pairs.narrow(0, 0, n);
+}
+
+struct RowLimits {
+  int64_t rows_per_expert = 0;  // with padding; 0: none is wanted
+  int64_t most_rows = 0;        // that all experts get together, without padding; -1: the host is to read how many
+};
+
+RowOrder sorted_rows(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep, const RowLimits& limits,
+                     Kernels kernels) {
+  const bool is_padded = limits.rows_per_expert > 0;
+  const ops::ExpertOrder sorted =
+      is_padded ? ops::sort_and_pad_by_expert(experts, num_experts, keep, limits.rows_per_expert, kernels)
+                : ops::sort_all_by_expert(experts, num_experts, keep, kernels);
+  RowOrder order{.source = sorted.source, .pairs = sorted.pairs, .slots = sorted.slots, .offsets = sorted.offsets};
+  if (experts.is_meta()) return order;
+  if (is_padded) {
+    if (sorted.counts.is_cpu()) {  // a GPU would have to wait for the answer
+      const int64_t most = sorted.counts.max().item<int64_t>();
+      MEGALITH_CHECK(most <= limits.rows_per_expert, "an expert gets {} rows, but its capacity is {}", most,
+                     limits.rows_per_expert);
+    }
+  } else if (keep.defined()) {
+    const at::Tensor end = order.offsets.narrow(0, num_experts, 1);
+    const bool is_read = experts.is_cpu() || limits.most_rows < 0;
+    cut_rows(order, is_read ? end.item<int64_t>() : std::min(limits.most_rows, experts.numel()));
+    if (!is_read) end.fill_(order.source.size(0));
+  }
+  return order;
 }
 
 // ---- Without data (the meta device): as if every expert were chosen equally often ----
@@ -113,25 +148,6 @@ at::Tensor moved_map(const at::Tensor& map, const at::Tensor& rows, int64_t num_
   return at::full({num_rows}, -1, map.options()).index_copy_(0, rows.reshape(-1), repeated);
 }
 
-// Rows of padding behind each expert's, up to rows_per_expert.
-RowOrder padded_rows(const RowOrder& order, int64_t rows_per_expert) {
-  const int64_t num_experts = order.offsets.size(0) - 1, n = order.source.size(0);
-  if (order.offsets.is_meta()) return order_of_rows(order, num_experts * rows_per_expert, 1);
-  const at::Tensor counts = order.offsets.diff();
-  if (counts.is_cpu()) {  // a GPU would have to wait for the answer
-    const int64_t most = counts.max().item<int64_t>();
-    MEGALITH_CHECK(most <= rows_per_expert, "an expert gets {} rows, but its capacity is {}", most, rows_per_expert);
-  }
-  const at::Tensor offsets = at::arange(num_experts + 1, order.offsets.options()) * rows_per_expert;
-  const at::Tensor shift = (offsets - order.offsets).narrow(0, 0, num_experts);
-  const at::Tensor rows = (at::arange(n, shift.options()) + shift.repeat_interleave(counts, 0, n)).unsqueeze(1);
-  const int64_t num_rows = num_experts * rows_per_expert;
-  return {.source = moved_map(order.source, rows, num_rows),
-          .pairs = moved_map(order.pairs, rows, num_rows),
-          .slots = moved_slots(order.slots, rows),
-          .offsets = offsets};
-}
-
 // Rows sorted by expert as they are sent: those for an ep rank, once for each of its etp ranks. row_counts (ep).
 RowOrder repeated_rows(const RowOrder& order, const at::Tensor& row_counts, int64_t etp) {
   if (etp == 1) return order;
@@ -149,6 +165,8 @@ RowOrder repeated_rows(const RowOrder& order, const at::Tensor& row_counts, int6
           .offsets = {},
           .copies = etp};
 }
+
+int64_t total(const std::vector<int64_t>& sizes) { return std::accumulate(sizes.begin(), sizes.end(), int64_t{0}); }
 
 std::vector<int64_t> numbers_of(const at::Tensor& on_cpu) {
   const auto* begin = on_cpu.const_data_ptr<int64_t>();
@@ -179,14 +197,15 @@ ExpertRows TokenDispatcher::dispatch(const at::Tensor& x, const ExpertRouter::Ro
   state = std::make_shared<Dispatched>();
   Arrived arrived{x, routing.weights};
   if (group_->size() == 1) {
-    state->order = sorted_rows(routing.experts, num_experts_, routing.keep, kernels_);
+    const int64_t pairs = routing.experts.numel();
+    const int64_t most_rows = routing.capacity > 0 ? std::min(pairs, num_experts_ * routing.capacity) : pairs;
+    state->order = sorted_rows(routing.experts, num_experts_, routing.keep, {rows_per_expert, most_rows}, kernels_);
     if (meanwhile) meanwhile();
   } else if (kind_ == DispatcherKind::kAllToAll) {
-    arrived = exchange_rows(x, routing, rows_per_expert > 0, meanwhile, *state);
+    arrived = exchange_rows(x, routing, rows_per_expert, meanwhile, *state);
   } else {
-    arrived = gather_tokens(x, routing, meanwhile, *state);
+    arrived = gather_tokens(x, routing, rows_per_expert, meanwhile, *state);
   }
-  if (rows_per_expert > 0) state->order = padded_rows(state->order, rows_per_expert);
   const RowOrder& order = state->order;
   if (order.source.defined()) {
     arrived.weights = order.permute_weights(arrived.weights, kernels_);
@@ -197,10 +216,10 @@ ExpertRows TokenDispatcher::dispatch(const at::Tensor& x, const ExpertRouter::Ro
 
 // Gives the rows of this rank's experts and their weights (n, 1), in the order of the ranks they come from.
 TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, const ExpertRouter::Routing& routing,
-                                                        bool is_padded, const std::function<void()>& meanwhile,
+                                                        int64_t rows_per_expert, const std::function<void()>& meanwhile,
                                                         Dispatched& state) const {
   const int64_t size = group_->size(), num_local = div_exact(num_experts_, ep_);
-  const ops::ExpertOrder by_expert = ops::sort_by_expert(routing.experts, num_experts_, routing.keep, kernels_);
+  const ops::ExpertOrder by_expert = ops::sort_all_by_expert(routing.experts, num_experts_, routing.keep, kernels_);
   // (rank, local expert of it): rows that go there, and that come here from there.
   const at::Tensor sent =
       by_expert.counts.view({ep_, 1, num_local}).expand({ep_, etp_, num_local}).reshape({size, -1}).contiguous();
@@ -214,22 +233,24 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
     exchange.out_splits = numbers_of(splits[0]);
     exchange.in_splits = numbers_of(splits[1]);
   }
-  state.sent = repeated_rows({.source = by_expert.source, .pairs = by_expert.pairs, .slots = by_expert.slots},
-                             by_expert.counts.view({ep_, num_local}).sum(1), etp_);
+  RowOrder sent_once{.source = by_expert.source, .pairs = by_expert.pairs, .slots = by_expert.slots};
+  // What was dropped is not sent: how much, the splits say.
+  if (!x.is_meta()) cut_rows(sent_once, total(exchange.in_splits) / etp_);
+  state.sent = repeated_rows(sent_once, by_expert.counts.view({ep_, num_local}).sum(1), etp_);
   state.way_back = exchange.reversed().labelled(name_ + " results");
 
   TokensUnderWay rows = start_exchange(exchange, state.sent->permute(x, kernels_));
   TokensUnderWay weights =
       start_exchange(exchange.labelled(name_ + " weights"), state.sent->permute_weights(routing.weights, kernels_));
   if (meanwhile) meanwhile();
-  const int64_t num_rows = std::accumulate(exchange.out_splits.begin(), exchange.out_splits.end(), int64_t{0});
-  if (num_local > 1 || is_padded) {
+  const int64_t num_rows = total(exchange.out_splits);
+  if (num_local > 1 || rows_per_expert > 0) {
     const at::Tensor expert = x.is_meta() ? at::empty({num_rows, 1}, coming.options())
                                           : at::arange(num_local, coming.options())
                                                 .repeat({size})
                                                 .repeat_interleave(coming.view(-1), 0, num_rows)
                                                 .unsqueeze(1);
-    state.order = sorted_rows(expert, num_local, {}, kernels_);
+    state.order = sorted_rows(expert, num_local, {}, {.rows_per_expert = rows_per_expert}, kernels_);
   } else {
     state.order.offsets = at::arange(2, coming.options()) * num_rows;
   }
@@ -240,7 +261,7 @@ TokenDispatcher::Arrived TokenDispatcher::exchange_rows(const at::Tensor& x, con
 
 // Gives the tokens of all ranks and their weights (tokens, k).
 TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, const ExpertRouter::Routing& routing,
-                                                        const std::function<void()>& meanwhile,
+                                                        int64_t rows_per_expert, const std::function<void()>& meanwhile,
                                                         Dispatched& state) const {
   const int64_t num_local = div_exact(num_experts_, ep_), first = group_->rank() / etp_ * num_local;
   const TokenExchange gather{.kind = TokenExchange::Kind::kGather, .group = group_, .label = name_ + " tokens"};
@@ -256,8 +277,11 @@ TokenDispatcher::Arrived TokenDispatcher::gather_tokens(const at::Tensor& x, con
   const at::Tensor local = all_experts.wait() - first;
   const bool are_all_here = x.is_meta() || (ep_ == 1 && !routing.keep.defined());
   const at::Tensor is_here = are_all_here ? at::Tensor() : local.ge(0).logical_and_(local.lt(num_local));
-  state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, kernels_);
-  if (x.is_meta()) state.order = order_of_rows(state.order, div_up(state.order.source.size(0), int64_t{ep_}), 1);
+  // Several ep ranks have the experts of all that were gathered: to keep room for all would be so many times too much.
+  const RowLimits limits{rows_per_expert, ep_ == 1 ? local.numel() : -1};
+  state.order = sorted_rows(local.clamp(0, num_local - 1), num_local, is_here, limits, kernels_);
+  if (x.is_meta() && rows_per_expert == 0)
+    state.order = order_of_rows(state.order, div_up(state.order.source.size(0), int64_t{ep_}), 1);
   const at::Tensor weights = all_weights.wait();
   return {all_tokens.wait(), weights};
 }

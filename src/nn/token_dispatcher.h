@@ -51,9 +51,9 @@ class TokenDispatcher {
   struct Arrived {
     at::Tensor x, weights;
   };
-  Arrived exchange_rows(const at::Tensor& x, const ExpertRouter::Routing& routing, bool is_padded,
+  Arrived exchange_rows(const at::Tensor& x, const ExpertRouter::Routing& routing, int64_t rows_per_expert,
                         const std::function<void()>& meanwhile, Dispatched& state) const;
-  Arrived gather_tokens(const at::Tensor& x, const ExpertRouter::Routing& routing,
+  Arrived gather_tokens(const at::Tensor& x, const ExpertRouter::Routing& routing, int64_t rows_per_expert,
                         const std::function<void()>& meanwhile, Dispatched& state) const;
 
   Groups::Pointer group_;  // etp x ep, etp fastest

@@ -104,6 +104,7 @@ TEST(TokenPermutationKernels, SortAsAStableSortDoes) {
         gpu::sort_by_expert({.num_pairs = static_cast<int64_t>(n),
                              .num_experts = c.experts,
                              .k = c.k,
+                             .rows_per_expert = -1,
                              .experts = expected.experts.data(),
                              .keep = drops ? expected.keep.get() : nullptr,
                              .counts = counts.data(),
@@ -127,6 +128,55 @@ TEST(TokenPermutationKernels, SortAsAStableSortDoes) {
   }
 }
 
+TEST(TokenPermutationKernels, PaddingFillsEveryExpertAndWhatIsBeyondIsDropped) {
+  // Nobody; room for all; too little for the crowded experts; more padding than pairs.
+  struct Size {
+    int64_t tokens, k, experts, rows_per_expert;
+  };
+  for (const Size& size : {Size{0, 2, 4, 3}, {37, 2, 5, 74}, {100, 3, 20, 30}, {3, 1, 7, 300}, {5, 2, 3, 0}}) {
+    const PermutationCase c{.tokens = size.tokens, .k = size.k, .experts = size.experts, .drops = true};
+    const Routed routed(c);
+    const auto n = routed.experts.size(), rows = static_cast<size_t>(size.experts * size.rows_per_expert);
+    Numbers expected_pairs(rows, -1), expected_source = expected_pairs, expected_slots(n, -1), expected_offsets{0};
+    for (int64_t e = 0; e < size.experts; ++e) {
+      const int64_t first = routed.offsets[static_cast<size_t>(e)], count = routed.counts[static_cast<size_t>(e)];
+      for (int64_t i = 0; i < std::min(count, size.rows_per_expert); ++i) {
+        const auto row = static_cast<size_t>(e * size.rows_per_expert + i), from = static_cast<size_t>(first + i);
+        expected_pairs[row] = routed.pairs[from];
+        expected_source[row] = routed.source[from];
+        expected_slots[static_cast<size_t>(routed.pairs[from])] = static_cast<int64_t>(row);
+      }
+      expected_offsets.push_back((e + 1) * size.rows_per_expert);
+    }
+    for (const int wave_size : {32, 64}) {
+      SCOPED_TRACE(c.what() + ", " + std::to_string(size.rows_per_expert) + " rows each");
+      gpu_emulation::set_settings({.wave_size = wave_size, .order_seed = 1});
+      Numbers counts = unwritten(routed.counts.size()), offsets = unwritten(counts.size() + 1);
+      Numbers pairs = unwritten(rows), source = pairs, slots = unwritten(n);
+      std::vector<int32_t> scratch(counts.size() * ((n + gpu::kSortedPairs - 1) / gpu::kSortedPairs), -77);
+      gpu::sort_by_expert({.num_pairs = static_cast<int64_t>(n),
+                           .num_experts = size.experts,
+                           .k = size.k,
+                           .rows_per_expert = size.rows_per_expert,
+                           .experts = routed.experts.data(),
+                           .keep = routed.keep.get(),
+                           .counts = counts.data(),
+                           .offsets = offsets.data(),
+                           .pairs = pairs.data(),
+                           .source = source.data(),
+                           .slots = slots.data(),
+                           .scratch = scratch.data()},
+                          nullptr);
+      EXPECT_EQ(counts, routed.counts);
+      EXPECT_EQ(offsets, expected_offsets);
+      EXPECT_EQ(pairs, expected_pairs);
+      EXPECT_EQ(source, expected_source);
+      EXPECT_EQ(slots, expected_slots);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(TokenPermutationKernels, ExpertsThatDoNotExistTakeNoRow) {
   const Numbers experts{1, 2, -1, 0};
   Numbers counts = unwritten(2), offsets = unwritten(3), pairs = unwritten(4), source = pairs, slots = pairs;
@@ -134,6 +184,7 @@ TEST(TokenPermutationKernels, ExpertsThatDoNotExistTakeNoRow) {
   gpu::sort_by_expert({.num_pairs = 4,
                        .num_experts = 2,
                        .k = 1,
+                       .rows_per_expert = -1,
                        .experts = experts.data(),
                        .keep = nullptr,
                        .counts = counts.data(),

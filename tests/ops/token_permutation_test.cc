@@ -53,6 +53,47 @@ TEST_P(TokenPermutation, PairsAreSortedByExpertThenToken) {
   }
 }
 
+TEST_P(TokenPermutation, WhatIsDroppedMayStayAsRowsOfPadding) {
+  const Tensor experts = numbers({2, 0, 0, 2, 2, 3}).view({3, 2});
+  const Tensor keep = numbers({1, 0, 1, 1, 0, 1}).view({3, 2}).to(at::kBool);
+  for (const Kernels kernels : kBoth) {
+    const ExpertOrder all = sort_all_by_expert(experts, 5, keep, kernels);
+    EXPECT_TENSOR_NEAR(all.counts, numbers({1, 0, 2, 1, 0}));
+    EXPECT_TENSOR_NEAR(all.offsets, numbers({0, 1, 1, 3, 4, 4}));
+    EXPECT_TENSOR_NEAR(all.pairs, numbers({2, 0, 3, 5, -1, -1}));
+    EXPECT_TENSOR_NEAR(all.source, numbers({1, 0, 1, 2, -1, -1}));
+    EXPECT_TENSOR_NEAR(all.slots, numbers({1, -1, 0, 2, -1, 3}).view({3, 2}));
+  }
+}
+
+TEST_P(TokenPermutation, RowsOfPaddingFollowEachExpertsAndWhatIsBeyondIsDropped) {
+  const Tensor experts = numbers({2, 0, 0, 2, 2, 3}).view({3, 2});
+  const Tensor keep = numbers({1, 0, 1, 1, 1, 1}).view({3, 2}).to(at::kBool);
+  for (const Kernels kernels : kBoth) {
+    const ExpertOrder two = sort_and_pad_by_expert(experts, 4, keep, 2, kernels);
+    EXPECT_TENSOR_NEAR(two.counts, numbers({1, 0, 3, 1}));
+    EXPECT_TENSOR_NEAR(two.offsets, numbers({0, 2, 4, 6, 8}));
+    EXPECT_TENSOR_NEAR(two.pairs, numbers({2, -1, -1, -1, 0, 3, 5, -1}));
+    EXPECT_TENSOR_NEAR(two.source, numbers({1, -1, -1, -1, 0, 1, 2, -1}));
+    EXPECT_TENSOR_NEAR(two.slots, numbers({4, -1, 0, 5, -1, 6}).view({3, 2}));
+    EXPECT_TENSOR_NEAR(sort_and_pad_by_expert(experts, 4, {}, 0, kernels).slots, at::full_like(experts, -1));
+    EXPECT_THROW(sort_and_pad_by_expert(experts, 4, keep, -1, kernels), UserError);
+  }
+  at::manual_seed(9);
+  for (const int64_t t : {0, 1, 101}) {
+    const Routing routing = random_routing(t, 3, 8);
+    for (const int64_t rows : {1, 20, 200}) {
+      const ExpertOrder fused = sort_and_pad_by_expert(routing.experts, 8, routing.keep, rows);
+      const ExpertOrder reference = sort_and_pad_by_expert(routing.experts, 8, routing.keep, rows, Kernels::kReference);
+      EXPECT_TENSOR_NEAR(fused.counts, reference.counts);
+      EXPECT_TENSOR_NEAR(fused.offsets, reference.offsets);
+      EXPECT_TENSOR_NEAR(fused.pairs, reference.pairs);
+      EXPECT_TENSOR_NEAR(fused.source, reference.source);
+      EXPECT_TENSOR_NEAR(fused.slots, reference.slots);
+    }
+  }
+}
+
 TEST_P(TokenPermutation, KernelAndReferenceSortAlike) {
   at::manual_seed(1);
   struct Size {

@@ -83,7 +83,7 @@ __global__ void add_blocks_of_pairs(SortByExpert a, int64_t blocks) {
   if (threadIdx.x == 0) a.counts[expert] = sum;
 }
 
-// offsets from counts, by one block.
+// offsets from counts, by one block; with padding all experts have as many rows.
 __global__ void add_experts(SortByExpert a) {
   int64_t sum = 0;
   for (int64_t first = 0; first < a.num_experts; first += kThreads) {
@@ -91,26 +91,37 @@ __global__ void add_experts(SortByExpert a) {
     const int64_t count = i < a.num_experts ? a.counts[i] : 0;
     int64_t total = 0;
     const int64_t before = sum_before(count, total);
-    if (i < a.num_experts) a.offsets[i] = sum + before;
+    if (i < a.num_experts) a.offsets[i] = a.rows_per_expert < 0 ? sum + before : i * a.rows_per_expert;
     sum += total;
   }
-  if (threadIdx.x == 0) a.offsets[a.num_experts] = sum;
+  if (threadIdx.x == 0) {
+    a.offsets[a.num_experts] = a.rows_per_expert < 0 ? sum : a.num_experts * a.rows_per_expert;
+  }
 }
 
 __global__ void place_pairs(SortByExpert a) {
   const int64_t blocks = gridDim.x, pair = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (pair >= a.num_pairs) return;
+  const bool is_padded = a.rows_per_expert >= 0;
   const int expert = expert_of(a, pair);
-  if (expert < 0) {
+  const int64_t place = expert < 0 ? 0 : a.scratch[expert * blocks + blockIdx.x] + a.slots[pair];
+  if (expert < 0 || (is_padded && place >= a.rows_per_expert)) {
     a.slots[pair] = -1;
   } else {
-    const int64_t row = a.offsets[expert] + a.scratch[expert * blocks + blockIdx.x] + a.slots[pair];
+    const int64_t row = a.offsets[expert] + place;
     a.slots[pair] = row;
     a.pairs[row] = pair;
     a.source[row] = pair / a.k;
   }
   // The rows behind the last expert's, each by the thread of the pair with its number.
-  if (pair >= a.offsets[a.num_experts]) a.pairs[pair] = a.source[pair] = -1;
+  if (!is_padded && pair >= a.offsets[a.num_experts]) a.pairs[pair] = a.source[pair] = -1;
+}
+
+// The rows of padding behind each expert's.
+__global__ void mark_padding(SortByExpert a) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (row >= a.num_experts * a.rows_per_expert) return;
+  if (row % a.rows_per_expert >= a.counts[row / a.rows_per_expert]) a.pairs[row] = a.source[row] = -1;
 }
 
 // Rows are copied in the widest units that their addresses allow.
@@ -249,6 +260,10 @@ void sort_by_expert(const SortByExpert& a, void* stream) {
   }
   launch("sort_by_expert, experts", add_experts, 1, kThreads, 0, queue, a);
   if (blocks > 0) launch("sort_by_expert, place", place_pairs, blocks, kThreads, 0, queue, a);
+  if (a.rows_per_expert > 0 && a.num_experts > 0) {
+    launch("sort_by_expert, padding", mark_padding, blocks_of(a.num_experts * a.rows_per_expert), kThreads, 0, queue,
+           a);
+  }
 }
 
 void permute_tokens(const PermuteTokens& a, void* stream) {

@@ -46,9 +46,11 @@ namespace gpu {
 // Pairs are counted in blocks of so many.
 inline constexpr int64_t kSortedPairs = 256;
 
-// Bytes that must move for each pair: 8 for its expert and 1 for keep, read; 24 for pairs, source and slots, written.
+// Bytes that must move for each pair: 8 for its expert and 1 for keep, read; 24 for pairs, source and slots, written;
+// and 16 for each row of padding.
 struct SortByExpert {
   int64_t num_pairs, num_experts, k;
+  int64_t rows_per_expert;  // of pairs and source, with padding; -1: num_pairs of them for all experts
   const int64_t* experts;
   const bool* keep;  // null: all
   int64_t *counts, *offsets, *pairs, *source, *slots;

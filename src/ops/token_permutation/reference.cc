@@ -20,7 +20,32 @@ at::Tensor chosen_rows(const at::Tensor& y, const at::Tensor& slots) {
   return rows_or_zero(y, slots).to(wide_dtype(y.scalar_type())).view({slots.size(0), slots.size(1), y.size(1)});
 }
 
-ExpertOrder sort_by_expert(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts) {
+// The token of each pair; -1 stays.
+at::Tensor tokens_of(const at::Tensor& pairs, int64_t k) { return k == 0 ? pairs : pairs.div(k, "floor"); }
+
+// Rows of padding behind each expert's, up to rows_per_expert.
+ExpertOrder padded(const ExpertOrder& order, const at::Tensor& experts, int64_t rows_per_expert) {
+  const int64_t num_experts = order.counts.size(0), num_rows = num_experts * rows_per_expert;
+  const auto options = experts.options();
+  const at::Tensor offsets = at::arange(num_experts + 1, options) * rows_per_expert;
+  if (num_rows == 0 || experts.numel() == 0) {
+    const at::Tensor none = at::full({num_rows}, -1, options);
+    return {order.counts, offsets, none, none, at::full(experts.sizes(), -1, options)};
+  }
+  const at::Tensor slots = order.slots.view(-1), expert = experts.view(-1);
+  const at::Tensor place = slots - order.offsets.index_select(0, expert);
+  const at::Tensor is_lost = (slots < 0).logical_or(place >= rows_per_expert);
+  const at::Tensor rows = expert * rows_per_expert + place;
+  // Pairs that are lost write to a row behind the last one.
+  const at::Tensor pairs = at::full({num_rows + 1}, -1, options)
+                               .index_copy_(0, rows.masked_fill(is_lost, num_rows), at::arange(slots.size(0), options))
+                               .narrow(0, 0, num_rows);
+  return {order.counts, offsets, pairs, tokens_of(pairs, experts.size(1)),
+          rows.masked_fill(is_lost, -1).view(experts.sizes())};
+}
+
+ExpertOrder sort_by_expert(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts,
+                           int64_t rows_per_expert) {
   const int64_t num_pairs = experts.numel();
   // Dropped pairs go behind the last expert's.
   const at::Tensor dropped = keep.defined() ? keep.logical_not() : at::zeros_like(experts, at::kBool);
@@ -30,9 +55,9 @@ ExpertOrder sort_by_expert(const at::Tensor& experts, const at::Tensor& keep, in
   const at::Tensor row = at::arange(num_pairs, experts.options());
   const at::Tensor is_padding = sorted == num_experts;
   const at::Tensor pairs = order.masked_fill(is_padding, -1);
-  const at::Tensor token = experts.size(1) == 0 ? order : order.div(experts.size(1), "floor");
   const at::Tensor slots = at::empty_like(key).index_copy_(0, order, row.masked_fill(is_padding, -1));
-  return {offsets.diff(), offsets, pairs, token.masked_fill(is_padding, -1), slots.view(experts.sizes())};
+  const ExpertOrder all{offsets.diff(), offsets, pairs, tokens_of(pairs, experts.size(1)), slots.view(experts.sizes())};
+  return rows_per_expert < 0 ? all : padded(all, experts, rows_per_expert);
 }
 
 at::Tensor permute_tokens(const at::Tensor& x, const at::Tensor& source) { return rows_or_zero(x, source); }

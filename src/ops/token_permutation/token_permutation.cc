@@ -61,15 +61,19 @@ void check_experts(const Tensor& experts, int64_t num_experts, const Tensor& kee
   }
 }
 
-ExpertOrder empty_expert_order(const Tensor& experts, const Tensor& /*keep*/, int64_t num_experts) {
+ExpertOrder empty_expert_order(const Tensor& experts, const Tensor& /*keep*/, int64_t num_experts,
+                               int64_t rows_per_expert) {
   const auto numbers = [&](int64_t n) { return at::empty({n}, experts.options()); };
-  return {numbers(num_experts), numbers(num_experts + 1), numbers(experts.numel()), numbers(experts.numel()),
+  const int64_t rows = rows_per_expert < 0 ? experts.numel() : num_experts * rows_per_expert;
+  return {numbers(num_experts), numbers(num_experts + 1), numbers(rows), numbers(rows),
           at::empty(experts.sizes(), experts.options())};
 }
 
 // Counts, then places every pair behind those of its expert that came before.
-ExpertOrder sort_by_expert_on_cpu(const Tensor& experts, const Tensor& keep, int64_t num_experts) {
-  const ExpertOrder order = empty_expert_order(experts, keep, num_experts);
+ExpertOrder sort_by_expert_on_cpu(const Tensor& experts, const Tensor& keep, int64_t num_experts,
+                                  int64_t rows_per_expert) {
+  const ExpertOrder order = empty_expert_order(experts, keep, num_experts, rows_per_expert);
+  const bool is_padded = rows_per_expert >= 0;
   const auto data = [](const Tensor& t) { return t.mutable_data_ptr<int64_t>(); };
   int64_t *counts = data(order.counts), *offsets = data(order.offsets), *pairs = data(order.pairs);
   int64_t *source = data(order.source), *slots = data(order.slots);
@@ -81,19 +85,20 @@ ExpertOrder sort_by_expert_on_cpu(const Tensor& experts, const Tensor& keep, int
     if (kept == nullptr || kept[p]) ++counts[expert[p]];
   }
   offsets[0] = 0;
-  for (int64_t j = 0; j < num_experts; ++j) offsets[j + 1] = offsets[j] + counts[j];
+  for (int64_t j = 0; j < num_experts; ++j) offsets[j + 1] = offsets[j] + (is_padded ? rows_per_expert : counts[j]);
   std::vector<int64_t> next(offsets, offsets + num_experts);
+  std::fill_n(pairs, order.pairs.numel(), -1);
+  std::fill_n(source, order.source.numel(), -1);
   for (int64_t p = 0; p < num_pairs; ++p) {
-    if (kept != nullptr && !kept[p]) {
-      slots[p] = -1;
-      continue;
-    }
-    const int64_t row = next[static_cast<size_t>(expert[p])]++;
+    slots[p] = -1;
+    if (kept != nullptr && !kept[p]) continue;
+    const int64_t row = next[static_cast<size_t>(expert[p])];
+    if (row == offsets[expert[p] + 1]) continue;
+    ++next[static_cast<size_t>(expert[p])];
     slots[p] = row;
     pairs[row] = p;
     source[row] = p / experts.size(1);
   }
-  for (int64_t row = offsets[num_experts]; row < num_pairs; ++row) pairs[row] = source[row] = -1;
   return order;
 }
 
@@ -176,8 +181,9 @@ constexpr TokenPermutationTable kTokenPermutationCpu{
     .combine_tokens_backward = combine_tokens_backward_by<run_combine_tokens_backward>};
 
 #ifdef MEGALITH_GPU_KERNELS
-ExpertOrder sort_by_expert_on_gpu(const Tensor& experts, const Tensor& keep, int64_t num_experts) {
-  const ExpertOrder order = empty_expert_order(experts, keep, num_experts);
+ExpertOrder sort_by_expert_on_gpu(const Tensor& experts, const Tensor& keep, int64_t num_experts,
+                                  int64_t rows_per_expert) {
+  const ExpertOrder order = empty_expert_order(experts, keep, num_experts, rows_per_expert);
   const int64_t blocks = (experts.numel() + gpu::kSortedPairs - 1) / gpu::kSortedPairs;
   const Tensor scratch = at::empty({num_experts, blocks}, experts.options().dtype(at::kInt));
   const auto data = [](const Tensor& t) { return t.mutable_data_ptr<int64_t>(); };
@@ -185,6 +191,7 @@ ExpertOrder sort_by_expert_on_gpu(const Tensor& experts, const Tensor& keep, int
       {.num_pairs = experts.numel(),
        .num_experts = num_experts,
        .k = experts.size(1),
+       .rows_per_expert = rows_per_expert,
        .experts = experts.const_data_ptr<int64_t>(),
        .keep = keep.defined() ? keep.const_data_ptr<bool>() : nullptr,
        .counts = data(order.counts),
@@ -236,10 +243,24 @@ constexpr Operator<TokenPermutationTable> kTokenPermutation{.name = "token_permu
 #endif
 };
 
-ExpertOrder sort_by_expert(const Tensor& experts, int64_t num_experts, const Tensor& keep, Kernels kernels) {
+ExpertOrder sort_all_by_expert(const Tensor& experts, int64_t num_experts, const Tensor& keep, Kernels kernels) {
   check_experts(experts, num_experts, keep);
-  ExpertOrder order = kTokenPermutation.run("sort_by_expert", &TokenPermutationTable::sort_by_expert, kernels, experts,
-                                            keep, num_experts);
+  return kTokenPermutation.run("sort_by_expert", &TokenPermutationTable::sort_by_expert, kernels, experts, keep,
+                               num_experts, /*rows_per_expert=*/int64_t{-1});
+}
+
+ExpertOrder sort_and_pad_by_expert(const Tensor& experts, int64_t num_experts, const Tensor& keep,
+                                   int64_t rows_per_expert, Kernels kernels) {
+  if (rows_per_expert < 0) {
+    throw UserError(fmt::format("sort_by_expert: rows_per_expert is {}, but must be at least 0", rows_per_expert));
+  }
+  check_experts(experts, num_experts, keep);
+  return kTokenPermutation.run("sort_by_expert", &TokenPermutationTable::sort_by_expert, kernels, experts, keep,
+                               num_experts, rows_per_expert);
+}
+
+ExpertOrder sort_by_expert(const Tensor& experts, int64_t num_experts, const Tensor& keep, Kernels kernels) {
+  ExpertOrder order = sort_all_by_expert(experts, num_experts, keep, kernels);
   if (keep.defined() && !experts.is_meta()) {
     const int64_t n = order.offsets.select(0, num_experts).item<int64_t>();
     order.pairs = order.pairs.narrow(0, 0, n);

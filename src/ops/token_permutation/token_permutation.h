@@ -31,6 +31,16 @@ struct ExpertOrder {
 ExpertOrder sort_by_expert(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep = {},
                            Kernels kernels = Kernels::kFused);
 
+// The same without waiting: n is t * k, and the rows behind the last expert's, as many as pairs were dropped, are of
+// padding.
+ExpertOrder sort_all_by_expert(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep,
+                               Kernels kernels = Kernels::kFused);
+
+// The same with rows of padding behind each expert's, up to rows_per_expert: n is num_experts * rows_per_expert. What
+// an expert gets beyond them is dropped; counts say how many it would have. Waits for nothing.
+ExpertOrder sort_and_pad_by_expert(const at::Tensor& experts, int64_t num_experts, const at::Tensor& keep,
+                                   int64_t rows_per_expert, Kernels kernels = Kernels::kFused);
+
 // y[i] = x[source[i]], 0 for rows of padding.  (n, h). The gradient of x is combine_tokens(dy, slots).
 at::Tensor permute_tokens(const at::Tensor& x, const at::Tensor& source, Kernels kernels = Kernels::kFused);
 
@@ -47,9 +57,10 @@ std::tuple<at::Tensor, at::Tensor> combine_tokens_backward(const at::Tensor& dou
                                                            Kernels kernels = Kernels::kFused);
 
 struct TokenPermutationTable {
-  // Leaves room for all pairs: how many are kept is known to the device only. Rows behind the last expert's are -1 in
-  // pairs and source.
-  ExpertOrder (*sort_by_expert)(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts);
+  // rows_per_expert -1: without padding. It leaves room for all pairs: how many are kept is known to the device only.
+  // Rows of padding, and those behind the last expert's, are -1 in pairs and source.
+  ExpertOrder (*sort_by_expert)(const at::Tensor& experts, const at::Tensor& keep, int64_t num_experts,
+                                int64_t rows_per_expert);
   at::Tensor (*permute_tokens)(const at::Tensor& x, const at::Tensor& source);
   at::Tensor (*combine_tokens)(const at::Tensor& y, const at::Tensor& slots, const at::Tensor& weights);
   std::tuple<at::Tensor, at::Tensor> (*combine_tokens_backward)(const at::Tensor& dout, const at::Tensor& y,
