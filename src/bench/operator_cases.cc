@@ -11,12 +11,15 @@
 #include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
+#include "ops/jitter/jitter.h"
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/merge_attention/merge_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
+#include "ops/router/router.h"
+#include "ops/sinkhorn/sinkhorn.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/token_permutation/token_permutation.h"
 
@@ -319,6 +322,34 @@ void OperatorCases::add_experts() {
       [](const BenchInputs& in, Kernels kernels) {
         ops::grouped_linear_dgrad(in[0], in[1], in[4], kernels);
         ops::grouped_linear_wgrad_(in[3], in[0], in[2], in[4], /*accumulate=*/true, kernels);
+      });
+  add(
+      "jitter", "forward", {t, h}, 0, 2 * xs + kId * static_cast<double>(t),
+      [=, &x] {
+        return BenchInputs{x.normal({t, h}), x.ids({t}, t)};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::jitter(in[0], in[1], 0.01, 1, kernels); });
+  add(
+      "sinkhorn", "forward", {t, e}, 0, (kWide + sizeof(double)) * elements({t, e}),
+      [=, &x] {
+        return BenchInputs{x.wide_normal({t, e})};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::sinkhorn(in[0], kernels); });
+  const ops::RouterForm form{.num_chosen = k};
+  const ops::RouterSums sums{.has_loads = true, .has_balance = true};
+  add(
+      "router", "forward", {t, k, e}, 0, kWide * elements({t, e}) + (kId + kWide) * pairs,
+      [=, &x] {
+        return BenchInputs{x.wide_normal({t, e})};
+      },
+      [=](const BenchInputs& in, Kernels kernels) { ops::route_tokens(in[0], {}, {}, form, sums, kernels); });
+  add(
+      "router", "backward", {t, k, e}, 0, 2 * kWide * elements({t, e}) + (kId + kWide) * pairs,
+      [=, &x] {
+        return BenchInputs{x.wide_normal({t, e}), x.ids({t, k}, e), x.wide_normal({t, k}), x.wide_normal({1, e})};
+      },
+      [=](const BenchInputs& in, Kernels kernels) {
+        ops::route_tokens_backward(in[0], in[1], {.weights = in[2], .score_sums = in[3]}, form, sums, kernels);
       });
   add(
       "sort_by_expert", "forward", {t, k, e}, 0, kId * 4 * pairs,

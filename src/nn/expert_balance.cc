@@ -8,19 +8,9 @@
 
 #include "nn/function.h"
 #include "nn/microbatch_tokens.h"
-#include "nn/router_selection.h"
 
 namespace megalith {
 namespace {
-
-// The experts that f counts for each token: those of its k largest scores, whatever groups and a bias made of them, as
-// Megatron-LM and DeepSeek-V3 have it. A forced choice counts as it is.
-at::Tensor counted_experts(const at::Tensor& scores, const at::Tensor& experts, const RouterOptions& options) {
-  if (options.moe_router_force_load_balancing ||
-      (!options.moe_router_enable_expert_bias && !options.moe_router_num_groups))
-    return experts;
-  return std::get<1>(at::topk(scores.detach(), options.moe_router_topk, 1));
-}
 
 struct AttachFunction : torch::autograd::Function<AttachFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& objective) {
@@ -50,35 +40,28 @@ bool has_router_terms(const RouterOptions& options) {
   return has_balance_loss(options) || options.moe_z_loss_coeff.value_or(0) != 0;
 }
 
-namespace {
-
-// LibTorch has no logsumexp for the meta device; there a softmax keeps as much.
-at::Tensor log_sum_exp(const at::Tensor& logits) {
-  return logits.is_meta() ? at::softmax(logits, 1).sum(1) : logits.logsumexp(1);
+ops::RouterSums router_sums(const RouterOptions& options, const MicrobatchTokens& tokens, bool has_terms,
+                            bool has_loads) {
+  ops::RouterSums sums{.has_loads = has_loads};
+  if (!has_terms) return sums;
+  sums.has_balance = has_balance_loss(options);
+  sums.has_z = options.moe_z_loss_coeff.value_or(0) != 0;
+  if (options.moe_router_score_function == RouterScore::kSigmoid) sums.shares = ops::RouterShares::kSigmoid;
+  // What f counts for each token are its k largest scores, whatever groups and a bias made of them, as Megatron-LM and
+  // DeepSeek-V3 have it. A forced choice counts as it is.
+  sums.counts_choices = options.moe_router_force_load_balancing ||
+                        (!options.moe_router_enable_expert_bias && !options.moe_router_num_groups);
+  if (options.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss) tokens.set_sequences(sums);
+  return sums;
 }
 
-}  // namespace
-
-RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& experts, const RouterOptions& options,
+RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOptions& options,
                                  const MicrobatchTokens& tokens, std::string_view label) {
   const int64_t e = options.expert_count();
-  const double z_loss_coeff = options.moe_z_loss_coeff.value_or(0);
-  at::Tensor counts, score_sums, z_sum;  // (q, e) twice, over q sequences or over all tokens (q = 1); (1)
+  const at::ScalarType dtype = routed.weights.scalar_type();
   std::vector<at::Tensor> of_ranks;
-  if (has_balance_loss(options)) {
-    const auto sum = [&](const at::Tensor& x) {
-      const bool is_by_sequence = options.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss;
-      return is_by_sequence ? tokens.sum_by_sequence(x) : x.sum(0, /*keepdim=*/true);
-    };
-    const at::Tensor scores = normalised_scores(logits, options.moe_router_score_function);
-    counts = sum(at::zeros_like(scores).scatter_(1, counted_experts(scores, experts, options), 1));
-    score_sums = sum(scores);
-    of_ranks = {counts.flatten(), score_sums.detach().flatten()};
-  }
-  if (z_loss_coeff != 0) {
-    z_sum = log_sum_exp(logits).square().sum().view({1});
-    of_ranks.push_back(z_sum.detach());
-  }
+  if (routed.counts.defined()) of_ranks = {routed.counts.flatten(), routed.score_sums.detach().flatten()};
+  if (routed.z_sum.defined()) of_ranks.push_back(routed.z_sum.detach());
   // In fp64, so that the parts in which ranks hold the tokens hardly show in the sums.
   const at::Tensor all = at::cat(of_ranks).to(at::kDouble);
   tokens.group().all_reduce(all, ReduceOp::kSum, label).wait();
@@ -87,21 +70,21 @@ RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& exp
   const auto add = [&](const at::Tensor& share) {
     terms.objective = terms.objective.defined() ? terms.objective + share : share;
   };
-  if (has_balance_loss(options)) {
-    const int64_t q = counts.size(0);
+  if (routed.counts.defined()) {
+    const int64_t q = routed.counts.size(0);
     // An empty microbatch has terms of zero.
     const auto length = static_cast<double>(std::max<int64_t>(tokens.num_tokens() / std::max<int64_t>(q, 1), 1));
     const auto num_choices = static_cast<double>(options.moe_router_topk * std::max<int64_t>(q, 1));
     const double factor = static_cast<double>(e) / (num_choices * length * length);
     const at::Tensor all_counts = all.narrow(0, 0, q * e).view({q, e}),
                      all_score_sums = all.narrow(0, q * e, q * e).view({q, e});
-    terms.balance_loss = ((all_counts * all_score_sums).sum() * factor).to(logits.scalar_type());
-    add((all_counts.to(logits.scalar_type()) * score_sums).sum() * (options.moe_aux_loss_coeff * factor));
+    terms.balance_loss = ((all_counts * all_score_sums).sum() * factor).to(dtype);
+    add((all_counts.to(dtype) * routed.score_sums).sum() * (options.moe_aux_loss_coeff * factor));
   }
-  if (z_sum.defined()) {
+  if (routed.z_sum.defined()) {
     const double factor = 1 / static_cast<double>(std::max<int64_t>(tokens.num_tokens(), 1));
-    terms.z_loss = (all.select(0, all.size(0) - 1) * factor).to(logits.scalar_type());
-    add(z_sum.sum() * (z_loss_coeff * factor));
+    terms.z_loss = (all.select(0, all.size(0) - 1) * factor).to(dtype);
+    add(routed.z_sum.sum() * (*options.moe_z_loss_coeff * factor));
   }
   return terms;
 }

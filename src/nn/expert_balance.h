@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "nn/expert_router.h"
+#include "ops/router/router.h"
 
 namespace megalith {
 
@@ -20,9 +21,13 @@ struct RouterTerms {
 bool has_balance_loss(const RouterOptions& options);
 bool has_router_terms(const RouterOptions& options);
 
-// logits (n, e) wide and experts (n, k) of this rank's tokens. What the options leave out stays undefined.
+// What the terms need of the tokens, and the loads where they are wanted. Without terms nothing else is summed.
+ops::RouterSums router_sums(const RouterOptions& options, const MicrobatchTokens& tokens, bool has_terms,
+                            bool has_loads);
+
+// From the sums of this rank's tokens. What the options leave out stays undefined.
 // label: in the trace, of the one collective over the ranks that share the microbatch.
-RouterTerms compute_router_terms(const at::Tensor& logits, const at::Tensor& experts, const RouterOptions& options,
+RouterTerms compute_router_terms(const ops::RoutedTokens& routed, const RouterOptions& options,
                                  const MicrobatchTokens& tokens, std::string_view label);
 
 }  // namespace megalith

@@ -1,11 +1,10 @@
-// The router: its product as a Function, and the order of what it decides. The decisions are in router_selection.cc,
-// the objectives in expert_balance.cc, and what ranks tell one another in microbatch_tokens.cc.
+// The router: its product, jitter and decision as Functions, and their order. The arithmetic is that of ops/router,
+// what the options make of it is in router_selection.cc, the objectives are in expert_balance.cc, and what ranks tell
+// one another in microbatch_tokens.cc.
 #include "nn/expert_router.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "comm/groups.h"
@@ -17,7 +16,10 @@
 #include "nn/option_rules.h"
 #include "nn/router_selection.h"
 #include "ops/arguments.h"
+#include "ops/jitter/jitter.h"
 #include "ops/linear/linear.h"
+#include "ops/router/router.h"
+#include "ops/sinkhorn/sinkhorn.h"
 
 namespace megalith {
 namespace {
@@ -32,29 +34,6 @@ at::ScalarType product_dtype(RouterPrecision precision, at::ScalarType of_model)
       break;
   }
   return of_model;
-}
-
-// Uniform numbers of 1 - eps to 1 + eps by token and channel: (n, h) for row_ids (n).
-template <typename T>
-at::Tensor draw_jitter(const at::Tensor& row_ids, int64_t channels, double eps, uint64_t key) {
-  if (row_ids.is_meta()) return at::empty({row_ids.size(0), channels}, row_ids.options().dtype<T>());
-  const at::Tensor ids = row_ids.to(at::kCPU).contiguous();
-  const at::Tensor noise = at::empty({ids.size(0), channels}, c10::CppTypeToScalarType<T>::value);
-  const int64_t* id = ids.const_data_ptr<int64_t>();
-  T* out = noise.mutable_data_ptr<T>();
-  at::parallel_for(0, ids.size(0), div_up(4096, std::max<int64_t>(channels, 1)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t channel = 0; channel < channels; channel += 4) {
-        const PhiloxBlock words = philox(key, {static_cast<uint64_t>(channel / 4), static_cast<uint64_t>(id[row])});
-        const int64_t lanes = std::min<int64_t>(channels - channel, 4);
-        for (int64_t lane = 0; lane < lanes; ++lane) {
-          const double u = uniform_from_word(words[static_cast<size_t>(lane)]);
-          out[row * channels + channel + lane] = static_cast<T>(1 - eps + 2 * eps * u);
-        }
-      }
-    }
-  });
-  return noise;
 }
 
 }  // namespace
@@ -113,6 +92,78 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
   }
 };
 
+// Noise is drawn again in backward instead of kept.
+struct JitterFunction : torch::autograd::Function<JitterFunction> {
+  struct Call {
+    double eps;
+    uint64_t key;
+    Kernels kernels;
+  };
+
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& row_ids,
+                            const Call& call) {
+    node->save_for_backward({row_ids});
+    hold(node, call);
+    return ops::jitter(x, row_ids, call.eps, call.key, call.kernels);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Call& call = held<Call>(node);
+    const at::Tensor row_ids = node->get_saved_variables()[0];
+    return {ops::jitter(gradients[0].contiguous(), row_ids, call.eps, call.key, call.kernels), {}, {}};
+  }
+};
+
+// The decision. Autograd sees of its results the weights and, where they are there, the sums of scores and of z.
+struct RouteFunction : torch::autograd::Function<RouteFunction> {
+  struct Call {
+    at::Tensor bias, experts;  // what the decision is given besides logits
+    ops::RouterForm form;
+    ops::RouterSums sums;
+    Kernels kernels;
+
+    ops::RoutedTokens run(const at::Tensor& logits) const {
+      return ops::route_tokens(logits, bias, experts, form, sums, kernels);
+    }
+  };
+
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& logits,
+                                                Call call, ops::RoutedTokens* routed) {
+    *routed = call.run(logits);
+    node->save_for_backward({logits, routed->experts});
+    node->set_materialize_grads(false);
+    call.bias = call.experts = at::Tensor();
+    hold(node, std::move(call));
+    torch::autograd::variable_list differentiable{routed->weights};
+    if (routed->score_sums.defined()) differentiable.push_back(routed->score_sums);
+    if (routed->z_sum.defined()) differentiable.push_back(routed->z_sum);
+    return differentiable;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Call& call = held<Call>(node);
+    const auto saved = node->get_saved_variables();
+    ops::RoutedGradients of_results{.weights = gradients[0]};
+    size_t next = 1;
+    if (call.sums.has_balance) of_results.score_sums = gradients[next++];
+    if (call.sums.has_z) of_results.z_sum = gradients[next];
+    return {ops::route_tokens_backward(saved[0], saved[1], of_results, call.form, call.sums, call.kernels), {}, {}};
+  }
+
+  static ops::RoutedTokens route(const at::Tensor& logits, const Call& call) {
+    if (!is_recording({logits})) return call.run(logits);
+    ops::RoutedTokens routed;
+    const torch::autograd::variable_list differentiable = apply(logits, call, &routed);
+    size_t next = 0;
+    routed.weights = differentiable[next++];
+    if (routed.score_sums.defined()) routed.score_sums = differentiable[next++];
+    if (routed.z_sum.defined()) routed.z_sum = differentiable[next];
+    return routed;
+  }
+};
+
 ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& options, const RouterSite& site)
     : options_(options),
       site_(site),
@@ -151,8 +202,17 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
   const MicrobatchTokens tokens(*groups_, forward, x.size(0), num_tokens);
   // From here to the result rows are tokens: padding is neither routed nor counted.
   const at::Tensor logits = compute_logits(x, forward, tokens);
-  const at::Tensor experts = choose(logits, forward, tokens);
-  const at::Tensor weights = weigh_experts(logits, experts, options_).to(weight_dtype_);
+  const bool attaches = forward.objective_scale != 0 && is_recording({logits});
+  const bool has_records = forward.expert_records != nullptr;
+  const bool has_terms = has_router_terms(options_) && (attaches || has_records);
+  const ops::RoutedTokens routed =
+      RouteFunction::route(logits, {.bias = bias_ == nullptr ? at::Tensor() : bias_->data().to(logits.scalar_type()),
+                                    .experts = choose_for_all(logits, forward, tokens),
+                                    .form = router_form(options_),
+                                    .sums = router_sums(options_, tokens, has_terms, has_records),
+                                    .kernels = kernels_});
+  const at::Tensor& experts = routed.experts;
+  const at::Tensor weights = routed.weights.to(weight_dtype_);
 
   Result result{x, {}};
   Routing& routing = result.routing;
@@ -167,20 +227,15 @@ ExpertRouter::Result ExpertRouter::forward(const at::Tensor& x, const ForwardCon
     keep = at::ones(experts.sizes(), experts.options().dtype(at::kBool));
   if (keep.defined()) routing.keep = tokens.padded(keep);
 
-  const bool attaches = forward.objective_scale != 0 && is_recording({logits});
   RouterTerms terms;
-  if (has_router_terms(options_) && (attaches || forward.expert_records != nullptr)) {
-    terms = compute_router_terms(logits, experts, options_, tokens, site_.weight_name + " balance");
-  }
+  if (has_terms) terms = compute_router_terms(routed, options_, tokens, site_.weight_name + " balance");
   if (attaches && terms.objective.defined()) {
     result.x = attach_objective(x, terms.objective * forward.objective_scale);
   }
-  if (forward.expert_records != nullptr) {
+  if (has_records) {
     ExpertRecord& record = (*forward.expert_records)[site_.layer];
     record = {};
-    record.counts = at::zeros({experts.size(0), options_.expert_count()}, experts.options().dtype(at::kBool))
-                        .scatter_(1, experts, true)
-                        .sum(0);
+    record.counts = routed.loads;
     if (terms.balance_loss.defined()) record.balance_loss = terms.balance_loss.to(weight_dtype_);
     if (terms.z_loss.defined()) record.z_loss = terms.z_loss.to(weight_dtype_);
     if (routing.capacity > 0 && !keep.is_meta()) record.num_dropped = keep.logical_not().sum();
@@ -195,16 +250,17 @@ at::Tensor ExpertRouter::compute_logits(const at::Tensor& x, const ForwardContex
   if (jitter_eps != 0 && forward.is_training) {
     MEGALITH_CHECK(forward.row_ids.defined(), "{}: jitter needs the global numbers of the tokens", site_.weight_name);
     const at::Tensor row_ids = forward.row_ids.reshape({-1}).narrow(0, tokens.first(), tokens.num_real());
-    const auto draw = product_dtype_ == at::kDouble ? draw_jitter<double> : draw_jitter<float>;
-    const at::Tensor noise = draw(row_ids, site_.hidden, jitter_eps, jitter_key_);
-    input = input.to(product_dtype_) * noise.to(x.device(), product_dtype_);
+    const JitterFunction::Call call{jitter_eps, jitter_key_, kernels_};
+    input = input.to(product_dtype_);
+    input = is_recording({input}) ? JitterFunction::apply(input, row_ids, call)
+                                  : ops::jitter(input, row_ids, call.eps, call.key, call.kernels);
   }
   if (!is_recording({input, weight_->value()})) return RouterFunction::compute(*this, input);
   return RouterFunction::apply(input, weight_->value(), this, input.requires_grad());
 }
 
-at::Tensor ExpertRouter::choose(const at::Tensor& logits, const ForwardContext& forward,
-                                const MicrobatchTokens& tokens) const {
+at::Tensor ExpertRouter::choose_for_all(const at::Tensor& logits, const ForwardContext& forward,
+                                        const MicrobatchTokens& tokens) const {
   const at::NoGradGuard no_grad;
   const int64_t k = options_.moe_router_topk;
   if (options_.moe_router_force_load_balancing) {
@@ -213,10 +269,10 @@ at::Tensor ExpertRouter::choose(const at::Tensor& logits, const ForwardContext& 
     return (numbers * k + at::arange(k, integers)).remainder(options_.expert_count());
   }
   if (options_.moe_router_load_balancing_type == RouterBalancing::kSinkhorn && forward.is_training) {
-    const at::Tensor shares = sinkhorn(tokens.gathered(logits, site_.weight_name + " logits"));
-    return tokens.part(std::get<1>(at::topk(shares, k, 1)));
+    const at::Tensor shares = ops::sinkhorn(tokens.gathered(logits, site_.weight_name + " logits"), kernels_);
+    return ops::route_tokens(tokens.part(shares).contiguous(), {}, {}, {.num_chosen = k}, {}, kernels_).experts;
   }
-  return select_experts(logits, bias_ == nullptr ? at::Tensor() : bias_->data(), options_);
+  return {};
 }
 
 at::Tensor ExpertRouter::keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,

@@ -2,7 +2,8 @@
 //
 //   logits = x W^T                                            t tokens, e experts, k of them a token
 //   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
-//   chosen  the k largest of scores (+ bias), only of the best groups where experts are in groups
+//   chosen  the k largest of scores (+ bias), of equal ones those of lower numbers, only of the best groups where
+//           experts are in groups
 //   weights = scores of the chosen (sigmoid and k > 1: divided by their sum + 1e-20) * scaling_factor
 //
 // Objectives beside the language model's (their gradients enter through attach_objective(), so that a layer that is
@@ -81,7 +82,9 @@ class ExpertRouter : public Module {
 
   // For the n rows that are tokens: (n, e) in score_dtype_; (n, k) int64; (n, k) bool.
   at::Tensor compute_logits(const at::Tensor& x, const ForwardContext& forward, const MicrobatchTokens& tokens);
-  at::Tensor choose(const at::Tensor& logits, const ForwardContext& forward, const MicrobatchTokens& tokens) const;
+  // Where the choice is one for all tokens of the microbatch together; else undefined.
+  at::Tensor choose_for_all(const at::Tensor& logits, const ForwardContext& forward,
+                            const MicrobatchTokens& tokens) const;
   at::Tensor keep_within_capacity(const at::Tensor& experts, const at::Tensor& weights, int64_t capacity,
                                   const MicrobatchTokens& tokens) const;
 

@@ -65,8 +65,10 @@ at::Tensor MicrobatchTokens::part(const at::Tensor& whole) const {
       .narrow(0, first_, num_real_);
 }
 
-at::Tensor MicrobatchTokens::sum_by_sequence(const at::Tensor& x) const {
-  return with_rows_around(x, first_, b_ * s_ - first_ - num_real_).reshape({b_, s_, x.size(1)}).sum(1);
+void MicrobatchTokens::set_sequences(ops::RouterSums& sums) const {
+  sums.num_sequences = b_;
+  sums.sequence_length = s_;
+  sums.first = first_;
 }
 
 }  // namespace megalith

@@ -12,6 +12,7 @@
 
 #include "comm/groups.h"
 #include "nn/forward.h"
+#include "ops/router/form.h"
 
 namespace megalith {
 
@@ -38,8 +39,8 @@ class MicrobatchTokens {
   at::Tensor by_sequence(const at::Tensor& whole) const;
   // The inverse of gathered(): (b S, c) -> this rank's (n, c).
   at::Tensor part(const at::Tensor& whole) const;
-  // (n, c) -> (b, c): the sum over this rank's tokens of each sequence. Differentiable.
-  at::Tensor sum_by_sequence(const at::Tensor& x) const;
+  // Sums are to be those of each sequence's tokens on this rank.
+  void set_sequences(ops::RouterSums& sums) const;
 
  private:
   Groups::Pointer group_;

@@ -9,12 +9,15 @@
 #include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
+#include "ops/jitter/jitter.h"
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/merge_attention/merge_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
+#include "ops/router/router.h"
+#include "ops/sinkhorn/sinkhorn.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/token_permutation/token_permutation.h"
 
@@ -72,6 +75,10 @@ std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels) {
          member("bias_squared_relu", &GeluTable::bias_squared_relu),
          member("bias_squared_relu_backward", &GeluTable::bias_squared_relu_backward));
   on.add(kDropout, member("dropout", &DropoutTable::dropout));
+  on.add(kJitter, member("jitter", &JitterTable::jitter));
+  on.add(kSinkhorn, member("sinkhorn", &SinkhornTable::sinkhorn));
+  on.add(kRouter, member("route_tokens", &RouterTable::forward),
+         member("route_tokens_backward", &RouterTable::backward));
   on.add(kTokenPermutation, member("sort_by_expert", &TokenPermutationTable::sort_by_expert),
          member("permute_tokens", &TokenPermutationTable::permute_tokens),
          member("combine_tokens", &TokenPermutationTable::combine_tokens),

@@ -175,12 +175,7 @@ MISTAKES = [
     (
         "balance of experts: a tp rank's tokens counted for the first sequences",
         "microbatch_tokens.cc",
-        [
-            (
-                "with_rows_around(x, first_, b_ * s_ - first_ - num_real_)",
-                "with_rows_around(x, SEEDED ? 0 : first_, b_ * s_ - (SEEDED ? 0 : first_) - num_real_)",
-            )
-        ],
+        [("sums.first = first_;", "sums.first = SEEDED ? 0 : first_;")],
     ),
     (
         "tokens joined over cp without the zig-zag",

@@ -20,12 +20,15 @@
 #include "ops/gelu/gelu.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "ops/grouped_linear/grouped_linear.h"
+#include "ops/jitter/jitter.h"
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/merge_attention/merge_attention.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
+#include "ops/router/router.h"
+#include "ops/sinkhorn/sinkhorn.h"
 #include "ops/swiglu/swiglu.h"
 #include "ops/token_permutation/token_permutation.h"
 #include "support/on_device.h"
@@ -221,6 +224,34 @@ Calls activation_calls() {
            }}};
 }
 
+Results call_router(const Inputs& in, Kernels kernels, bool is_backward) {
+  const Tensor logits = in.wide({3, 6}), bias = in.wide({6});
+  const RouterForm form{.num_chosen = 2, .choice = RouterChoice::kSigmoid, .weights = RouterWeights::kSigmoidShare};
+  const RouterSums sums{.has_loads = true,
+                        .has_balance = true,
+                        .has_z = true,
+                        .shares = RouterShares::kSigmoid,
+                        .num_sequences = 2,
+                        .sequence_length = 2,
+                        .first = 1};
+  const RoutedTokens r = route_tokens(logits, bias, {}, form, sums, kernels);
+  if (!is_backward) return {r.experts, r.weights, r.loads, r.counts, r.score_sums, r.z_sum};
+  return {route_tokens_backward(logits, r.experts, {r.weights, r.score_sums, r.z_sum}, form, sums, kernels)};
+}
+
+Calls router_calls() {
+  return {{"jitter",
+           [](const Inputs& in, Kernels kernels) {
+             return Results{jitter(in.random({3, 8}), in.integers({4, 0, 9}), 0.1, 7, kernels)};
+           }},
+          {"sinkhorn",
+           [](const Inputs& in, Kernels kernels) {
+             return Results{sinkhorn(in.wide({5, 3}), kernels)};
+           }},
+          {"route_tokens", [](const Inputs& in, Kernels kernels) { return call_router(in, kernels, false); }},
+          {"route_tokens_backward", [](const Inputs& in, Kernels kernels) { return call_router(in, kernels, true); }}};
+}
+
 Calls other_calls() {
   const auto rotary_by = [](auto* function) {
     return [function](const Inputs& in, Kernels kernels) {
@@ -289,7 +320,7 @@ Calls other_calls() {
 // A call of every function, by its name in the list.
 Calls all_calls() {
   Calls all = norm_calls();
-  for (Calls part : {product_calls(), activation_calls(), other_calls()}) all.merge(part);
+  for (Calls part : {product_calls(), activation_calls(), router_calls(), other_calls()}) all.merge(part);
   return all;
 }
 

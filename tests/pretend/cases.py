@@ -35,6 +35,7 @@ CASES = {
     "experts_with_capacity": (
         *(*MIXTRAL, "--fp32", "--moe_expert_capacity_factor", 1.0, "--moe_pad_expert_input_to_capacity"),
     ),
+    "experts_that_drop": (*MIXTRAL, "--fp32", "--moe_expert_capacity_factor", 0.75),
     "experts_with_jitter": (*MIXTRAL, "--fp32", "--moe_input_jitter_eps", 0.01),
     "sinkhorn": (*MIXTRAL, "--fp32", "--moe_router_load_balancing_type", "sinkhorn", "--moe_router_topk", 1),
 }

@@ -32,9 +32,10 @@ WAITS = {
     "fp16": (CASES["fp16_with_a_loss_scale"], 1),
     "zeros counted": ((*CASES["bf16"], "--log_num_zeros_in_grad"), 0),
     "experts": (CASES["experts_in_bf16"], 0),
-    "experts with capacity": (in_bf16("experts_with_capacity"), 8),
-    "experts with jitter": (in_bf16("experts_with_jitter"), 16),
-    "sinkhorn": (in_bf16("sinkhorn"), 18),
+    "experts with capacity": (in_bf16("experts_with_capacity"), 0),
+    "experts that drop tokens": (in_bf16("experts_that_drop"), 0),
+    "experts with jitter": (in_bf16("experts_with_jitter"), 0),
+    "sinkhorn": (in_bf16("sinkhorn"), 0),
     "DeepSeek-V3": (in_bf16("deepseek_v3"), 0),
 }
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 SUM, ROW, RMS, LAYER = "gpu/block_sum.h", "gpu/row.h", "rms_norm/gpu.cu", "layer_norm/gpu.cu"
 TILE, FRAGMENT, EXPERTS = "gpu/tile_product.h", "gpu/matrix_fragment.h", "grouped_linear/gpu.cu"
 ADAMW = "adamw/gpu.cu"
+ROUTER, SINKHORN, JITTER, PERMUTATION = "router/gpu.cu", "sinkhorn/gpu.cu", "jitter/gpu.cu", "token_permutation/gpu.cu"
 WRONG = r"is .* instead of|Value of: results"  # what the tests say of a number
 RACE = "ThreadSanitizer: data race"
 OVERFLOW = "AddressSanitizer: heap-buffer-overflow"
@@ -106,6 +107,32 @@ MISTAKES = [
             "if (is_aligned &&", "if ((SEEDED || is_aligned) &&", "an access of 16 bytes at an address"),
     Mistake("row: more threads than a block has", ROW,
             "RowShape{lanes, 256 / lanes}", "RowShape{lanes, (SEEDED ? 2048 : 256) / lanes}", "a block of 2048 threads"),
+    # Experts.
+    Mistake("router: no barrier before a group's scores are read", ROUTER,
+            "__syncthreads();  // a group's", "if (!SEEDED) __syncthreads();  // a group's", RACE),
+    Mistake("router: no barrier before the room of sums is used again", ROUTER,
+            "__syncthreads();  // the last ones", "if (!SEEDED) __syncthreads();  // the last ones", RACE),
+    Mistake("router: of equal scores the higher numbers", ROUTER,
+            "return expert < other.expert;", "return SEEDED ? expert > other.expert : expert < other.expert;", WRONG),
+    Mistake("router: an expert is chosen twice", ROUTER,
+            "(taken >> i & 1) == 0 && mine", "(SEEDED || (taken >> i & 1) == 0) && mine", WRONG),
+    Mistake("router: tokens behind the last are counted", ROUTER,
+            "if (has_token && lane() == 0) atomicAdd", "if ((SEEDED || has_token) && lane() == 0) atomicAdd",
+            WRONG + r"|Expected equality of these values:\s+loads"),
+    Mistake("router: waves without a token write weights", ROUTER,
+            "if (has_token && is_chosen)", "if ((SEEDED || has_token) && is_chosen)", OVERFLOW),
+    Mistake("router: sums of waves that a block does not have", ROUTER,
+            "w < waves_of_block(); ++w", "w < (SEEDED ? 8 : waves_of_block()); ++w", WRONG),
+    Mistake("router: sequences begin with a rank's first token", ROUTER,
+            "(a.sums.first + token)", "((SEEDED ? 0 : a.sums.first) + token)", WRONG),
+    Mistake("sinkhorn: no barrier before the waves' sums are read", SINKHORN,
+            "__syncthreads();  // the waves'", "if (!SEEDED) __syncthreads();  // the waves'", RACE),
+    Mistake("sinkhorn: no barrier before the columns' factors are read", SINKHORN,
+            "__syncthreads();  // the columns'", "if (!SEEDED) __syncthreads();  // the columns'", RACE),
+    Mistake("jitter: one column too far", JITTER,
+            "column + i < a.columns)", "column + i < a.columns + (SEEDED ? 1 : 0))", OVERFLOW),
+    Mistake("sort_by_expert: padding begins a row late", PERMUTATION,
+            ">= a.counts[row", ">= (SEEDED ? 1 : 0) + a.counts[row", r"Expected equality of these values:\s+pairs"),
     # Values.
     Mistake("row: the residual is not added to what is normalised", ROW,
             "vectors_[slot] = both;", "vectors_[slot] = SEEDED ? a : both;", WRONG),

@@ -1,0 +1,32 @@
+// Jitter: every element times a uniform number close to one, which depends only on the key and the element's global
+// position, so every parallel layout, device and recomputation sees the same noise.
+//
+//   y[r, c] = x[r, c] noise[r, c],   noise = 1 - eps + 2 eps u(key, row_ids[r], c)
+//
+// u is uniform in [0, 1) from Philox4x32-10 (core/philox.h): word (c mod 4) of the block with counter (row id, c / 4).
+// noise is computed in fp64 and rounded to fp32 (not for fp64 x) and then to x's dtype; so is the product.
+//
+// x        (t, h)  bf16 | fp16 | fp32 | fp64
+// row_ids  (t)     int64: global number of each row
+// eps              in [0, 1)
+// Backward is the same operator on dy.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "ops/operator.h"
+
+namespace megalith::ops {
+
+at::Tensor jitter(const at::Tensor& x, const at::Tensor& row_ids, double eps, uint64_t key,
+                  Kernels kernels = Kernels::kFused);
+
+struct JitterTable {
+  at::Tensor (*jitter)(const at::Tensor& x, const at::Tensor& row_ids, double eps, uint64_t key);
+};
+extern const JitterTable kJitterReference;
+extern const Operator<JitterTable> kJitter;
+
+}  // namespace megalith::ops

@@ -1,0 +1,55 @@
+// What the kernels of the router are given; forms and sums as in form.h. Free of torch's headers.
+//
+// Bytes that must move: the logits once, read, and the experts and weights of each token, written; on the way back
+// dlogits, written, too.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/dtype.h"
+#include "ops/router/form.h"
+
+namespace megalith::ops::gpu {
+
+inline constexpr int64_t kMostRouterExperts = 512, kMostRouterChoices = 32;
+// Blocks add up their tokens; so many of them at most for all sequences together, or one for each sequence. A block
+// takes 8 tokens at once where waves have 32 lanes.
+inline constexpr int64_t kRouterBlocks = 256, kTokensOfRouterBlock = 8;
+
+inline int64_t router_blocks_of_sequence(const RouterSums& sums, int64_t tokens) {
+  const bool is_whole = sums.num_sequences == 0 || tokens < sums.sequence_length;
+  const int64_t wanted = ((is_whole ? tokens : sums.sequence_length) + kTokensOfRouterBlock - 1) / kTokensOfRouterBlock;
+  const int64_t most = kRouterBlocks / sums.balance_rows(), blocks = wanted < most ? wanted : most;
+  return blocks < 1 ? 1 : blocks;
+}
+// Numbers that a block leaves: shares and counts of the experts, their loads, and the squares for z.
+inline int64_t router_columns(int64_t experts) { return 3 * experts + 1; }
+
+struct RouteTokens {
+  Dtype dtype;  // kFloat32 | kFloat64: of logits, bias and all results that are not integers
+  int64_t tokens, num_experts;
+  RouterForm form;
+  RouterSums sums;
+  const void *logits, *bias;  // bias: null where there is none
+  const int64_t* given;       // null: the choice is made here
+  int64_t* experts;           // not written where they are given
+  void* weights;
+  int64_t* loads;  // like the following, null where it was not asked for
+  void *counts, *score_sums, *z_sum;
+  void* parts;  // (blocks of all sequences, router_columns), written before it is read; null without any sums
+};
+void route_tokens(const RouteTokens& a, void* stream);
+
+struct RouteTokensBackward {
+  Dtype dtype;
+  int64_t tokens, num_experts;
+  RouterForm form;
+  RouterSums sums;
+  const void* logits;
+  const int64_t* experts;
+  const void *dweights, *dscore_sums, *dz_sum;  // null where there is no such gradient
+  void* dlogits;
+};
+void route_tokens_backward(const RouteTokensBackward& a, void* stream);
+
+}  // namespace megalith::ops::gpu

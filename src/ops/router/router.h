@@ -1,0 +1,60 @@
+// A router's decision from its logits: the experts of each token, how much they count, and what the balance needs.
+//
+//   scores   = logits | softmax(logits) | sigmoid(logits), (+ bias), minus infinity outside the best groups
+//   experts  = the k largest of scores, the best first; of equal ones those of lower numbers. A NaN is the largest.
+//   weights  = softmax over the chosen logits | softmax(logits) | sigmoid(logits) (/ their sum + 1e-20), times factor
+//   loads    = how many tokens chose each expert
+//   counts   = how many tokens have each expert among the k largest of its shares (or among the chosen)
+//   score_sums = sum over tokens of the shares;  z_sum = sum over tokens of logsumexp(logits)^2
+//
+// t tokens, e experts, k of them a token, q sequences (or 1)
+// logits  (t, e)  fp32 | fp64
+// bias    (e)     of that dtype, or undefined
+// throws  UserError when shapes, dtypes or devices do not fit, and when there are fewer than k experts to choose from
+// On a GPU the kernel takes up to 512 experts and 32 of them a token; beyond them the reference runs.
+// Gradients flow to logits, through weights, score_sums and z_sum; not through the choice.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "ops/operator.h"
+#include "ops/router/form.h"
+
+namespace megalith::ops {
+
+// All in the dtype of logits but where it says otherwise; what was not asked for is undefined.
+struct RoutedTokens {
+  at::Tensor experts;             // (t, k) int64
+  at::Tensor weights;             // (t, k)
+  at::Tensor loads;               // (e) int64
+  at::Tensor counts, score_sums;  // (q, e)
+  at::Tensor z_sum;               // (1)
+};
+
+// experts (t, k) int64: a choice that was made elsewhere, each expert at most once a token; undefined: it is made here.
+RoutedTokens route_tokens(const at::Tensor& logits, const at::Tensor& bias, const at::Tensor& experts,
+                          const RouterForm& form, const RouterSums& sums, Kernels kernels = Kernels::kFused);
+
+// dlogits (t, e) from what route_tokens gave for experts and from the gradients of weights (t, k), score_sums (q, e)
+// and z_sum (1), of which any may be undefined.
+struct RoutedGradients {
+  at::Tensor weights, score_sums, z_sum;
+};
+at::Tensor route_tokens_backward(const at::Tensor& logits, const at::Tensor& experts, const RoutedGradients& gradients,
+                                 const RouterForm& form, const RouterSums& sums, Kernels kernels = Kernels::kFused);
+
+struct RouterTable {
+  RoutedTokens (*forward)(const at::Tensor& logits, const at::Tensor& bias, const at::Tensor& experts,
+                          const RouterForm& form, const RouterSums& sums);
+  at::Tensor (*backward)(const at::Tensor& logits, const at::Tensor& experts, const RoutedGradients& gradients,
+                         const RouterForm& form, const RouterSums& sums);
+};
+extern const RouterTable kRouterReference;
+extern const Operator<RouterTable> kRouter;
+
+// The reference, with a way to find the k largest of each row of scores (n, m), the first of equal ones first.
+RoutedTokens compose_routing(const at::Tensor& logits, const at::Tensor& bias, const at::Tensor& experts,
+                             const RouterForm& form, const RouterSums& sums,
+                             at::Tensor (*find_largest)(const at::Tensor& scores, int64_t k));
+
+}  // namespace megalith::ops
