@@ -11,6 +11,8 @@ CASES = {
     "bf16": (*LLAMA, "--bf16"),
     "fp16_with_a_loss_scale": (*LLAMA, "--fp16", "--initial_loss_scale", 1024),
     "fp8": (*LLAMA, "--bf16", *FP8),
+    "fp8_delayed": (*LLAMA, "--bf16", "--fp8_format", "hybrid", "--fp8_amax_history_len", 2),
+    "fp8_blockwise": (*LLAMA, "--bf16", "--fp8_format", "hybrid", "--fp8_recipe", "blockwise"),
     "experts_in_bf16": (*MIXTRAL, "--bf16"),
     "experts_in_fp8": (*MIXTRAL, "--bf16", *FP8),
     "documents": (*LLAMA, "--fp32", *DOCUMENTS),

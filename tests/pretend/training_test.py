@@ -28,7 +28,7 @@ BOUNDS = {"fp32": (1e-4, 1e-4), "bf16": (1e-3, 0.03), "fp16": (1e-3, 0.01), "fp8
 FUSED = (
     *("llama", "qwen3", "gpt2", "squared_relu", "mixtral", "deepseek_v3", "bf16", "fp16_with_a_loss_scale", "fp8"),
     *("experts_in_bf16", "documents", "documents_in_bf16", "window_in_bf16", "moments_in_bf16", "masters_as_remainders"),
-    "all_in_bf16",
+    *("all_in_bf16", "fp8_delayed", "fp8_blockwise"),
     *("experts_with_capacity", "experts_that_drop", "experts_with_jitter", "sinkhorn"),
 )
 

@@ -29,6 +29,8 @@ WAITS = {
     "FSDP": (in_bf16("fsdp"), 0),
     "Muon": (in_bf16("muon"), 0),
     "FP8": (CASES["fp8"], 0),
+    "FP8, delayed": (CASES["fp8_delayed"], 0),
+    "FP8, blockwise": (CASES["fp8_blockwise"], 0),
     "fp16": (CASES["fp16_with_a_loss_scale"], 1),
     "zeros counted": ((*CASES["bf16"], "--log_num_zeros_in_grad"), 0),
     "experts": (CASES["experts_in_bf16"], 0),
