@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 
+#include "core/error.h"
 #include "core/input_file.h"
 
 namespace megalith {
@@ -103,17 +104,22 @@ MemoryStats cpu_memory_stats() {
 
 MemoryStats memory_stats(const c10::Device& device) {
   if (device.is_cpu()) return cpu_memory_stats();
+  MemoryStats stats;
+  update_allocator_stats(stats, device);
+  const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(device.index());
+  stats.used_bytes = static_cast<int64_t>(total_bytes - free_bytes);
+  stats.total_bytes = static_cast<int64_t>(total_bytes);
+  return stats;
+}
+
+void update_allocator_stats(MemoryStats& stats, const c10::Device& device) {
+  MEGALITH_CHECK(!device.is_cpu(), "the CPU's allocator is asked with all else");
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const c10::CachingDeviceAllocator::DeviceStats device_stats = at::accelerator::getDeviceStats(device.index());
-  const auto [free_bytes, total_bytes] = at::accelerator::getMemoryInfo(device.index());
-  MemoryStats stats;
   stats.allocated_bytes = device_stats.allocated_bytes[kAll].current;
   stats.peak_allocated_bytes = device_stats.allocated_bytes[kAll].peak;
   stats.reserved_bytes = device_stats.reserved_bytes[kAll].current;
   stats.peak_reserved_bytes = device_stats.reserved_bytes[kAll].peak;
-  stats.used_bytes = static_cast<int64_t>(total_bytes - free_bytes);
-  stats.total_bytes = static_cast<int64_t>(total_bytes);
-  return stats;
 }
 
 void reset_peak_memory(const c10::Device& device) {

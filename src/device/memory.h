@@ -28,6 +28,9 @@ struct MemoryStats {
 
 MemoryStats memory_stats(const c10::Device& device);
 
+// Only what the allocator of an accelerator counts, which costs nothing: the whole device's numbers stay.
+void update_allocator_stats(MemoryStats& stats, const c10::Device& device);
+
 // Peaks count from now on. The CPU's resident peak needs a kernel that lets a process reset it (/proc/self/clear_refs);
 // elsewhere that one stays.
 void reset_peak_memory(const c10::Device& device);

@@ -16,7 +16,6 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "core/time.h"
-#include "device/memory.h"
 #include "train/activation_report.h"
 
 namespace megalith {
@@ -404,13 +403,25 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step * part;
   record.causal_flops = numbers_.flops_per_step_causal * part;
-  const MemoryStats memory = memory_stats(device_);
-  record.memory_used_bytes = memory.used_bytes;
-  record.memory_total_bytes = memory.total_bytes;
-  record.memory_reserved_bytes = memory.reserved_bytes;
-  record.memory_allocated_bytes = memory.allocated_bytes;
-  record.memory_peak_bytes = memory.peak_allocated_bytes;
+  update_memory(step.iteration);
+  record.memory_used_bytes = memory_.used_bytes;
+  record.memory_total_bytes = memory_.total_bytes;
+  record.memory_reserved_bytes = memory_.reserved_bytes;
+  record.memory_allocated_bytes = memory_.allocated_bytes;
+  record.memory_peak_bytes = memory_.peak_allocated_bytes;
   for (const auto& sink : sinks_) sink->on_step(record);
+}
+
+// A GPU's driver takes up to a millisecond to tell its memory, and holds up what is issued meanwhile: it is asked for
+// the iterations that are shown.
+void Trainer::update_memory(int64_t iteration) {
+  const bool is_shown =
+      iteration % resolved_.config.log.log_interval == 0 || iteration == resolved_.derived.train_iters;
+  if (device_.is_cpu() || memory_.total_bytes == 0 || is_shown) {
+    memory_ = memory_stats(device_);
+  } else {
+    update_allocator_stats(memory_, device_);
+  }
 }
 
 void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const {

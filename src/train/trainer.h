@@ -18,6 +18,7 @@
 #include "core/time.h"
 #include "data/batch_prefetcher.h"
 #include "metrics/step_record.h"
+#include "device/memory.h"
 #include "train/config.h"
 #include "train/profile.h"
 #include "train/report.h"
@@ -81,6 +82,7 @@ class Trainer {
   [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
   void sample();
+  void update_memory(int64_t iteration);
   void save(bool is_last);
   void export_hf();
 
@@ -110,6 +112,7 @@ class Trainer {
   // What is read one step late, where the device is not the host; and the time since a step was read.
   std::optional<IssuedStep> issued_;
   Stopwatch since_settled_;
+  MemoryStats memory_;  // as it was told last
 
   int64_t iteration_ = 0, consumed_samples_ = 0;
   int64_t schedule_samples_ = 0;  // consumed by steps that moved the model: where the schedules are

@@ -277,6 +277,13 @@ TEST_F(Accelerator, MemoryIsCounted) {
   EXPECT_EQ(memory_stats(kDevice).allocated_bytes, before);
   EXPECT_EQ(memory_stats(kDevice).peak_allocated_bytes, before + 4096 + 8192);
   EXPECT_GE(memory_stats(kDevice).reserved_bytes, before + 4096 + 8192);
+  // Only the allocator's numbers are read again: the device's own cost a call of the driver.
+  MemoryStats stats;
+  stats.used_bytes = stats.total_bytes = 7;
+  update_allocator_stats(stats, kDevice);
+  EXPECT_EQ(stats.peak_allocated_bytes, memory_stats(kDevice).peak_allocated_bytes);
+  EXPECT_EQ(stats.used_bytes, 7);
+  EXPECT_EQ(stats.total_bytes, 7);
 }
 
 TEST_F(Accelerator, BackwardRunsOnTheDevice) {
