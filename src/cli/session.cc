@@ -11,6 +11,7 @@
 
 #include "device/deterministic.h"
 #include "device/device.h"
+#include "device/gpu_architecture.h"
 #include "device/memory.h"
 #include "device/threads.h"
 #include "ops/gpu/blas.h"
@@ -32,6 +33,20 @@ constexpr auto kLastWordsPatience = std::chrono::seconds(2);
   }).detach();
   is_said.wait_for(kLastWordsPatience);
   ::_exit(kExitFailure);
+}
+
+// Whether the program and what is asked for fit the chip.
+void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
+  if (device.is_cpu()) return;
+  const std::string architecture = architecture_of(device);
+  if (check_architecture(architecture, built_architectures()) == ArchitectureFit::kByDriver) {
+    log.note("the kernels were compiled for older GPUs than this one ({}): the driver compiles them at their first use",
+             architecture);
+  }
+  if (resolved.config.fp8.is_on() && !has_fp8_products(architecture)) {
+    log.note("this GPU ({}) does not multiply numbers of eight bits: fp8_format rounds to them and gains no speed",
+             architecture);
+  }
 }
 
 }  // namespace
@@ -65,6 +80,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   if (resolved->derived.dtype == at::kBFloat16 && !has_native_bf16(device)) {
     context.log.note("bf16 is emulated on this processor, and slower than fp32");
   }
+  check_device(*resolved, device, context.log);
   if (launch.world_size == 1) return {std::move(resolved), nullptr, Groups::single(), device};
   const double timeout_s = resolved->config.parallel.distributed_timeout_minutes * 60;
   auto world = std::make_unique<C10dWorld>(

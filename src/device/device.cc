@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/strings.h"
+#include "device/machine.h"
 #include "device/memory.h"
 #include "device/threads.h"
 
@@ -50,15 +51,21 @@ int accelerator_count() { return at::accelerator::deviceCount(); }
 c10::Device select_device(DeviceChoice choice, int local_rank) {
   const int count = accelerator_count();
   if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && count == 0)) return c10::Device(c10::kCPU);
+int accelerator_index(int local_rank, int num_visible, int num_of_machine) {
+  if (num_visible == 1 && num_of_machine != 1) return 0;
+  if (local_rank >= num_visible) {
+    throw UserError(fmt::format("rank {} of this machine has no accelerator: there are {}", local_rank, num_visible),
+                    fmt::format("start at most {} rank(s) on a machine, or use --device cpu", num_visible));
+  }
+  return local_rank;
+}
+
   if (count == 0) {
     throw UserError(fmt::format("device gpu was asked for, but LibTorch {} sees no accelerator here", TORCH_VERSION),
                     "use --device cpu, or a CUDA or ROCm build of LibTorch on a machine with a GPU and its driver");
   }
-  if (local_rank >= count) {
-    throw UserError(fmt::format("rank {} of this machine has no accelerator: there are {}", local_rank, count),
-                    fmt::format("start at most {} rank(s) on a machine, or use --device cpu", count));
-  }
-  const auto index = narrow<c10::DeviceIndex>(local_rank);
+  const int num_listed = narrow<int>(read_gpus("/").devices.size());
+  const auto index = narrow<c10::DeviceIndex>(accelerator_index(local_rank, count, num_listed));
   at::accelerator::setDeviceIndex(index);
   return c10::Device(*at::accelerator::getAccelerator(), index);
 }

@@ -22,9 +22,13 @@ struct DeviceOptions {
 // The accelerators that this LibTorch can use now: NVIDIA's or AMD's GPUs, 0 for a CPU build or without a driver.
 int accelerator_count();
 
-// The rank's device, made current: the CPU, or the accelerator with the number of the rank on its machine. kAuto takes
-// an accelerator when there is one. UserError: kGpu without an accelerator, or more ranks on the machine than
-// accelerators.
+// The number of a rank's accelerator among those that its process sees: the rank's number on its machine, or 0 where
+// the launcher shows each process one of its own. UserError when there are fewer.
+//   num_of_machine  GPUs that the driver lists, whoever may see them; 0 where it lists none
+int accelerator_index(int local_rank, int num_visible, int num_of_machine);
+
+// The rank's device, made current: the CPU, or the accelerator with the number of accelerator_index(). kAuto takes an
+// accelerator when there is one. UserError: kGpu without an accelerator, or too few of them.
 c10::Device select_device(DeviceChoice choice, int local_rank);
 
 // What the processor can multiply in hardware, as the operating system allows it.

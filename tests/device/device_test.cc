@@ -50,6 +50,16 @@ TEST(Device, AskingForAGpuThatIsMissingSaysWhatToDo) {
   }
 }
 
+TEST(Device, AProcessThatSeesOneGpuUsesItWhateverItsRank) {
+  EXPECT_EQ(accelerator_index(/*local_rank=*/0, /*num_visible=*/8, /*num_of_machine=*/8), 0);
+  EXPECT_EQ(accelerator_index(7, 8, 8), 7);
+  EXPECT_EQ(accelerator_index(3, 1, 8), 0);
+  EXPECT_EQ(accelerator_index(3, 1, 0), 0) << "a driver that lists nothing";
+  EXPECT_EQ(accelerator_index(0, 1, 1), 0);
+  EXPECT_THROW((void)accelerator_index(1, 1, 1), UserError) << "two ranks would share one GPU";
+  EXPECT_THROW((void)accelerator_index(2, 2, 8), UserError);
+}
+
 TEST(Device, CpuFeaturesImplyOneAnother) {
   const CpuFeatures features = cpu_features();
   EXPECT_TRUE(features.avx2 || !features.avx512);

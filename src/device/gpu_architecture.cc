@@ -1,0 +1,140 @@
+// See gpu_architecture.h. What runs where: the chapters on binary and PTX compatibility of NVIDIA's CUDA C++
+// programming guide; LLVM's user guide for AMDGPU.
+#include "device/gpu_architecture.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "core/error.h"
+#include "device/machine.h"
+
+// A list with commas; src/ops/Kernels.cmake gives it.
+#ifndef MEGALITH_GPU_ARCHITECTURES
+#define MEGALITH_GPU_ARCHITECTURES ""
+#endif
+
+namespace megalith {
+namespace {
+
+// cudaDeviceGetAttribute() and its numbers are part of CUDA's stable interface. LibTorch brings it into the process,
+// and so no header of CUDA's is needed.
+constexpr int kMajorAttribute = 75, kMinorAttribute = 76;
+
+std::string nvidia_architecture(int device) {
+  using GetAttribute = int (*)(int* value, int attribute, int device);
+  const auto get = reinterpret_cast<GetAttribute>(::dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute"));
+  int major = 0, minor = 0;
+  if (get == nullptr || get(&major, kMajorAttribute, device) != 0 || get(&minor, kMinorAttribute, device) != 0)
+    return "";
+  return fmt::format("sm_{}{}", major, minor);
+}
+
+// The driver lists all GPUs of the machine, whichever of them the process may see: only when they are alike it is known
+// which this one is.
+std::string amd_architecture() {
+  std::string found;
+  for (const GpuFacts::Device& gpu : read_gpus("/").devices) {
+    if (gpu.architecture.empty() || (!found.empty() && gpu.architecture != found)) return "";
+    found = gpu.architecture;
+  }
+  return found;
+}
+
+// "90a-real" is code of chip 90 that only it runs, without a form for the driver.
+struct NvidiaTarget {
+  int number = 0;               // 10 * major + minor
+  bool is_exact = false;        // 90a: no other chip
+  bool has_binary = true;       // not "-virtual"
+  bool has_driver_form = true;  // not "-real": PTX, which a driver compiles for later chips
+};
+
+std::optional<NvidiaTarget> nvidia_target(std::string_view text) {
+  NvidiaTarget target;
+  if (const size_t dash = text.find('-'); dash != std::string_view::npos) {
+    const std::string_view form = text.substr(dash + 1);
+    target.has_binary = form != "virtual";
+    target.has_driver_form = form != "real";
+    text = text.substr(0, dash);
+  }
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), target.number);
+  if (error != std::errc()) return std::nullopt;
+  target.is_exact = rest != text.data() + text.size();
+  return target;
+}
+
+std::optional<ArchitectureFit> fit_of(const NvidiaTarget& target, int device) {
+  const bool runs_binary =
+      target.is_exact ? target.number == device : target.number / 10 == device / 10 && target.number <= device;
+  if (target.has_binary && runs_binary) return ArchitectureFit::kNative;
+  if (target.has_driver_form && !target.is_exact && target.number <= device) return ArchitectureFit::kByDriver;
+  return std::nullopt;
+}
+
+constexpr std::string_view kNvidia = "sm_";
+
+std::optional<int> nvidia_number(std::string_view architecture) {
+  if (!architecture.starts_with(kNvidia)) return std::nullopt;
+  const std::optional<NvidiaTarget> target = nvidia_target(architecture.substr(kNvidia.size()));
+  if (!target) return std::nullopt;
+  return target->number;
+}
+
+}  // namespace
+
+std::vector<std::string> built_architectures() {
+  std::vector<std::string> all;
+  for (std::string_view rest = MEGALITH_GPU_ARCHITECTURES; !rest.empty();) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    all.emplace_back(rest.substr(0, comma));
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return all;
+}
+
+std::string architecture_of(const c10::Device& device) {
+  if (device.type() == c10::kHIP) return amd_architecture();
+  if (!device.is_cuda()) return "";
+  // AMD's build of LibTorch calls its device cuda as well.
+  if (std::string found = nvidia_architecture(device.index()); !found.empty()) return found;
+  return amd_architecture();
+}
+
+ArchitectureFit check_architecture(std::string_view device, const std::vector<std::string>& built) {
+  if (device.empty() || built.empty()) return ArchitectureFit::kNative;
+  const std::optional<int> number = nvidia_number(device);
+  std::optional<ArchitectureFit> best;
+  for (const std::string& text : built) {
+    std::optional<ArchitectureFit> fit;
+    if (number) {
+      const std::optional<NvidiaTarget> target = nvidia_target(text);
+      // What is no number ("all", "native") was resolved by the compiler, and is not known here.
+      if (!target) return ArchitectureFit::kNative;
+      fit = fit_of(*target, *number);
+    } else if (text.substr(0, text.find(':')) == device) {
+      fit = ArchitectureFit::kNative;
+    }
+    if (fit && (!best || *fit < *best)) best = fit;
+  }
+  if (best) return *best;
+  const char* variable = number ? "CMAKE_CUDA_ARCHITECTURES" : "CMAKE_HIP_ARCHITECTURES";
+  throw UserError(fmt::format("this GPU is of architecture {}, and the program's kernels were compiled for {}", device,
+                              fmt::join(built, ", ")),
+                  fmt::format("build with CMAKE_ARGS=-D{}={}, choose another GPU, or use --device cpu", variable,
+                              number ? device.substr(kNvidia.size()) : device));
+}
+
+bool has_fp8_products(std::string_view architecture) {
+  if (const std::optional<int> number = nvidia_number(architecture)) return *number >= 89;
+  // gfx90a and all before it have none; of the workstations' chips those of the twelfth series have.
+  for (const std::string_view series : {"gfx94", "gfx95", "gfx12"}) {
+    if (architecture.starts_with(series)) return true;
+  }
+  return !architecture.starts_with("gfx");
+}
+
+}  // namespace megalith

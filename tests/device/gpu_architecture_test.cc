@@ -1,0 +1,72 @@
+// Which chips the compiled kernels run on, and which multiply numbers of eight bits.
+#include "device/gpu_architecture.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+
+using Built = std::vector<std::string>;
+
+bool is_refused(const std::string& device, const Built& built) {
+  try {
+    (void)check_architecture(device, built);
+    return false;
+  } catch (const UserError& error) {
+    EXPECT_NE(error.message().find(device), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find(built.front()), std::string::npos) << error.message();
+    EXPECT_NE(error.remedy().find("ARCHITECTURES="), std::string::npos) << error.remedy();
+    return true;
+  }
+}
+
+TEST(GpuArchitecture, CodeOfAChipRunsOnLaterOnesOfItsGeneration) {
+  const Built built = {"80-real", "90-real"};
+  for (const std::string device : {"sm_80", "sm_86", "sm_89", "sm_90"}) {
+    EXPECT_EQ(check_architecture(device, built), ArchitectureFit::kNative) << device;
+  }
+  for (const std::string device : {"sm_70", "sm_75", "sm_100", "sm_120"})
+    EXPECT_TRUE(is_refused(device, built)) << device;
+  EXPECT_TRUE(is_refused("sm_80", {"86"}));
+}
+
+TEST(GpuArchitecture, TheDriverCompilesForLaterGenerationsWhatIsNotOnlyCode) {
+  EXPECT_EQ(check_architecture("sm_120", {"80", "90", "100"}), ArchitectureFit::kByDriver);
+  EXPECT_EQ(check_architecture("sm_90", {"80-virtual"}), ArchitectureFit::kByDriver);
+  EXPECT_EQ(check_architecture("sm_90", {"80", "90"}), ArchitectureFit::kNative);
+  EXPECT_TRUE(is_refused("sm_75", {"80", "90", "100"}));
+}
+
+TEST(GpuArchitecture, CodeWithALetterIsForOneChip) {
+  EXPECT_EQ(check_architecture("sm_90", {"90a"}), ArchitectureFit::kNative);
+  EXPECT_TRUE(is_refused("sm_100", {"90a"}));
+}
+
+TEST(GpuArchitecture, AmdRunsOnlyItsOwn) {
+  const Built built = {"gfx90a:xnack-", "gfx942"};
+  EXPECT_EQ(check_architecture("gfx90a", built), ArchitectureFit::kNative);
+  EXPECT_EQ(check_architecture("gfx942", built), ArchitectureFit::kNative);
+  EXPECT_TRUE(is_refused("gfx950", built));
+  EXPECT_TRUE(is_refused("gfx908", built));
+}
+
+TEST(GpuArchitecture, WhatIsNotKnownIsNotRefused) {
+  EXPECT_EQ(check_architecture("", {"80"}), ArchitectureFit::kNative);
+  EXPECT_EQ(check_architecture("sm_75", {}), ArchitectureFit::kNative);
+  EXPECT_EQ(check_architecture("sm_75", {"native"}), ArchitectureFit::kNative);
+  EXPECT_EQ(architecture_of(c10::kCPU), "");
+}
+
+TEST(GpuArchitecture, EightBitProductsByChip) {
+  for (const char* has : {"sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950", "gfx1201", ""}) {
+    EXPECT_TRUE(has_fp8_products(has)) << has;
+  }
+  for (const char* lacks : {"sm_80", "sm_86", "sm_70", "gfx90a", "gfx908", "gfx1100"}) {
+    EXPECT_FALSE(has_fp8_products(lacks)) << lacks;
+  }
+}
+
+}  // namespace
+}  // namespace megalith
