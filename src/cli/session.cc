@@ -74,6 +74,9 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
     context.log.note("{}", *note);
   }
   enable_amx();
+  const ParallelOptions& parallel = resolved->config.parallel;
+  std::vector<GpuSettingInForce> gpu_settings = apply_gpu_settings(wanted_gpu_settings(
+      gpu_setting_facts(runtime.device.device, narrow<int>(parallel.tensor_model_parallel_size), launch.world_size)));
   if (runtime.device.deterministic_mode) set_deterministic(true);
   const at::Device device = select_device(runtime.device.device, launch.local_rank);
   ops::gpu::set_gemm_tuning(runtime.gemm_tuning, device);
@@ -81,13 +84,21 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
     context.log.note("bf16 is emulated on this processor, and slower than fp32");
   }
   check_device(*resolved, device, context.log);
-  if (launch.world_size == 1) return {std::move(resolved), nullptr, Groups::single(), device};
-  const double timeout_s = resolved->config.parallel.distributed_timeout_minutes * 60;
+  if (launch.world_size == 1) {
+    return {std::move(resolved), nullptr, Groups::single(), device, std::move(gpu_settings)};
+  }
+  const double timeout_s = parallel.distributed_timeout_minutes * 60;
   auto world = std::make_unique<C10dWorld>(
       launch, device, timeout_s, [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
   for (const std::string& note : world->notes()) context.log.note("{}", note);
   Groups groups(mesh, launch.rank, world->factory());
-  return {std::move(resolved), std::move(world), std::move(groups), device};
+  return {std::move(resolved), std::move(world), std::move(groups), device, std::move(gpu_settings)};
+}
+
+std::string Session::device_text() const {
+  std::string text = describe_device(device);
+  if (device.is_cpu() || gpu_settings.empty()) return text;
+  return fmt::format("{}\n{}", text, gpu_settings_text(gpu_settings));
 }
 
 void Session::finish() {

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "comm/groups.h"
+#include "device/gpu_settings.h"
 #include "launch/c10d_group.h"
 #include "launch/launch.h"
 #include "train/config.h"
@@ -17,10 +20,13 @@ struct Session {
   std::unique_ptr<C10dWorld> world;  // null in a world of one
   Groups groups;
   at::Device device = at::kCPU;
+  std::vector<GpuSettingInForce> gpu_settings = {};
 
   // The last rank prints iteration lines and writes metrics, as in Megatron-LM: it is of the last pipeline stage, which
   // knows the loss.
   bool is_reporting() const { return groups.world->is_last(); }
+  // For the start-up report: the device, and what was set for it.
+  std::string device_text() const;
   // Returns when all ranks are done.
   void finish();
 };

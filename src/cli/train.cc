@@ -72,7 +72,7 @@ int dry_run(const Resolved& resolved) {
 int train(CommandContext& context, Session& session) {
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
   trainer.load();
-  context.log.block(trainer.report(describe_device(session.device)));
+  context.log.block(trainer.report(session.device_text()));
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) sinks = make_sinks(*session.resolved, trainer.model_text(), context.log);
   const StopReason reason = trainer.run(std::move(sinks));
