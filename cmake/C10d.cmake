@@ -47,6 +47,14 @@ else()
   set(MEGALITH_NCCL_TEXT "off: this torch is the CPU build")
 endif()
 
+# megalith_use_cuda_headers(<target>): with MEGALITH_CUDA_HEADERS it may include c10/cuda.
+function(megalith_use_cuda_headers target)
+  if(LibTorch_FLAVOUR STREQUAL "CUDA" AND DEP_cuda_toolkit_INCLUDE)
+    target_compile_definitions(${target} PRIVATE MEGALITH_CUDA_HEADERS=1)
+    target_include_directories(${target} SYSTEM PRIVATE "${DEP_cuda_toolkit_INCLUDE}")
+  endif()
+endfunction()
+
 # megalith_use_c10d(<target of src/launch>)
 function(megalith_use_c10d target)
   if(MEGALITH_GLOO)

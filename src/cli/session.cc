@@ -12,6 +12,7 @@
 #include "device/deterministic.h"
 #include "device/device.h"
 #include "device/gpu_architecture.h"
+#include "device/host_sync.h"
 #include "device/memory.h"
 #include "device/threads.h"
 #include "ops/gpu/blas.h"
@@ -46,6 +47,9 @@ void check_device(const Resolved& resolved, const at::Device& device, Logger& lo
   if (resolved.config.fp8.is_on() && !has_fp8_products(architecture)) {
     log.note("this GPU ({}) does not multiply numbers of eight bits: fp8_format rounds to them and gains no speed",
              architecture);
+  }
+  if (resolved.config.runtime.device.fail_on_host_sync && !sees_waits_of_libtorch(device)) {
+    log.note("fail_on_host_sync: this build of LibTorch does not tell of its own waits, so only others are seen");
   }
 }
 

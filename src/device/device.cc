@@ -44,13 +44,13 @@ void DeviceOptions::visit(OptionVisitor& v) {
   v.choice("device", device, {"auto", "cpu", "gpu"}, "Where to compute; auto: on an accelerator when there is one.");
   v.field("deterministic_mode", deterministic_mode,
           "Use only algorithms whose results do not vary from run to run; slower on a GPU.");
+  v.field("fail_on_host_sync", fail_on_host_sync,
+          "End the run, and name the place, when the host waits for the GPU in a training step but the first.")
+      .changes_numbers(false);
 }
 
 int accelerator_count() { return at::accelerator::deviceCount(); }
 
-c10::Device select_device(DeviceChoice choice, int local_rank) {
-  const int count = accelerator_count();
-  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && count == 0)) return c10::Device(c10::kCPU);
 int accelerator_index(int local_rank, int num_visible, int num_of_machine) {
   if (num_visible == 1 && num_of_machine != 1) return 0;
   if (local_rank >= num_visible) {
@@ -60,6 +60,9 @@ int accelerator_index(int local_rank, int num_visible, int num_of_machine) {
   return local_rank;
 }
 
+c10::Device select_device(DeviceChoice choice, int local_rank) {
+  const int count = accelerator_count();
+  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && count == 0)) return c10::Device(c10::kCPU);
   if (count == 0) {
     throw UserError(fmt::format("device gpu was asked for, but LibTorch {} sees no accelerator here", TORCH_VERSION),
                     "use --device cpu, or a CUDA or ROCm build of LibTorch on a machine with a GPU and its driver");

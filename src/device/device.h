@@ -15,6 +15,7 @@ enum class DeviceChoice { kAuto, kCpu, kGpu };
 struct DeviceOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   bool deterministic_mode = false;
+  bool fail_on_host_sync = false;
 
   void visit(OptionVisitor& visitor);
 };

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "core/error.h"
+#include "device/host_sync.h"
 
 namespace megalith {
 
@@ -19,7 +20,9 @@ c10::Stream side_stream(const c10::Device& device, bool has_high_priority) {
 }
 
 void synchronize(const c10::Device& device) {
-  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+  if (device.is_cpu()) return;
+  note_host_sync("all work of the device");
+  at::accelerator::synchronizeDevice(device.index());
 }
 
 StreamScope::StreamScope(const c10::Stream& stream)
@@ -53,7 +56,9 @@ void StreamEvent::make_wait(const c10::Stream& stream) const {
 bool StreamEvent::is_done() const { return !event_ || event_->event.query(); }
 
 void StreamEvent::wait() const {
-  if (event_) event_->event.synchronize();
+  if (!event_) return;
+  note_host_sync("an event");
+  event_->event.synchronize();
 }
 
 double StreamEvent::elapsed_ms(const StreamEvent& later) const {

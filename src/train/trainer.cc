@@ -16,6 +16,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "core/time.h"
+#include "device/host_sync.h"
 #include "train/activation_report.h"
 
 namespace megalith {
@@ -279,14 +280,30 @@ StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   IssuedStep step = issue_step(prefetcher);
   StopReason reason = settle();
   issued_ = std::move(step);
-  if (reason != StopReason::kFinished || is_awaited(iteration_)) reason = std::max(reason, settle());
+  if (loss_scaler_.is_dynamic()) {
+    in_step([&] {
+      const ProfileRange range("read the step, on which the next one's loss scale depends");
+      reason = std::max(reason, settle());
+    });
+  } else if (reason != StopReason::kFinished || is_awaited(iteration_)) {
+    reason = std::max(reason, settle());
+  }
+  ++num_steps_;
   return reason;
+}
+
+// The first step of a process may wait: libraries try out their algorithms, and what later steps find is made.
+void Trainer::in_step(const std::function<void()>& part) {
+  if (resolved_.config.runtime.device.fail_on_host_sync && num_steps_ > 0) {
+    without_host_sync(device_, part);
+  } else {
+    part();
+  }
 }
 
 // Whether the numbers of this iteration are read before anything else is done.
 bool Trainer::is_awaited(int64_t iteration) const {
-  if (device_.is_cpu()) return true;           // has done the step when it is issued
-  if (loss_scaler_.is_dynamic()) return true;  // the next step's scale depends on it
+  if (device_.is_cpu()) return true;  // has done the step when it is issued
   if (iteration >= resolved_.derived.train_iters) return true;
   if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
@@ -309,14 +326,16 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
-  const PendingStep pending =
-      train_step_->run(batches, lr, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
-                       [&] { return static_cast<int>(own_stop(iteration_ + 1)); });
+  std::optional<PendingStep> pending;
+  in_step([&] {
+    pending = train_step_->run(batches, lr, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
+                               [&] { return static_cast<int>(own_stop(iteration_ + 1)); });
+  });
   if (dumps_pipeline) dump_pipeline();
   skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
   consumed_samples_ += num_samples;
   schedule_samples_ += num_samples;
-  return {.pending = pending,
+  return {.pending = *pending,
           .iteration = ++iteration_,
           .num_samples = num_samples,
           .consumed_samples = consumed_samples_,

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,8 +18,8 @@
 #include "core/log.h"
 #include "core/time.h"
 #include "data/batch_prefetcher.h"
-#include "metrics/step_record.h"
 #include "device/memory.h"
+#include "metrics/step_record.h"
 #include "train/config.h"
 #include "train/profile.h"
 #include "train/report.h"
@@ -74,15 +75,17 @@ class Trainer {
   StopReason train_iteration(BatchPrefetcher& prefetcher);
   IssuedStep issue_step(BatchPrefetcher& prefetcher);
   bool is_awaited(int64_t iteration) const;
+  // Runs a part of a step, in which the host waits for nothing if the configuration says so.
+  void in_step(const std::function<void()>& part);
   // Reads the step that was issued and not read yet, counts and reports it; returns its votes. Nothing without one.
   StopReason settle();
   void dump_pipeline();
   void count_skipped(const IssuedStep& step, const StepResult& result);
   void report_iteration(const IssuedStep& step, const StepResult& result, double elapsed_ms);
+  void update_memory(int64_t iteration);
   [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
   void sample();
-  void update_memory(int64_t iteration);
   void save(bool is_last);
   void export_hf();
 
@@ -112,7 +115,8 @@ class Trainer {
   // What is read one step late, where the device is not the host; and the time since a step was read.
   std::optional<IssuedStep> issued_;
   Stopwatch since_settled_;
-  MemoryStats memory_;  // as it was told last
+  int64_t num_steps_ = 0;  // since the start of the program
+  MemoryStats memory_;     // as it was told last
 
   int64_t iteration_ = 0, consumed_samples_ = 0;
   int64_t schedule_samples_ = 0;  // consumed by steps that moved the model: where the schedules are

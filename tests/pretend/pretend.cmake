@@ -8,7 +8,7 @@ endif()
 file(GLOB accelerator_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/pretend/accelerator/*.cc")
 add_library(pretend_accelerator OBJECT ${accelerator_sources})
 target_include_directories(pretend_accelerator PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
-target_link_libraries(pretend_accelerator PRIVATE megalith::torch dep::fmt megalith_warnings)
+target_link_libraries(pretend_accelerator PRIVATE megalith_device megalith::torch dep::fmt megalith_warnings)
 target_precompile_headers(pretend_accelerator REUSE_FROM megalith_torch_pch)
 set(pretend_objects $<TARGET_OBJECTS:pretend_accelerator>)
 

@@ -55,6 +55,33 @@ def test_a_step_waits_no_more_than_the_table_says(name, program, tmp_path):
     assert count <= most, f"{count} waits in a step, where {most} were known{places}"
 
 
+NEVER_WAITS = [name for name, (_, most) in WAITS.items() if most == 0]
+
+
+@pytest.mark.parametrize("name", ("dense", "packed documents", "offloading", "FSDP"))
+def test_a_run_that_never_waits_passes_where_waits_are_errors(name, program, tmp_path):
+    assert name in NEVER_WAITS
+    run = program.train(tmp_path, *WAITS[name][0], "--fail_on_host_sync", steps=4)
+    assert len(run.steps) == 4
+
+
+def test_a_wait_in_a_step_ends_the_run_with_its_place(program, tmp_path):
+    """The reference of the experts' products reads on the host where each expert's rows begin. The first step may wait."""
+    words = (*CASES["mixtral"], "--kernels", "reference", "--fail_on_host_sync")
+    run = program.train(tmp_path, *words, steps=4, saves=False, expected=1)
+    assert len(run.steps) <= 1
+    said = re.search(r"the host waits for the device within a training step: (.*), in (.*)\n", run.errors)
+    assert said, run.errors
+    assert "grouped_linear" in said[2]
+
+
+def test_a_dynamic_loss_scale_is_named_as_what_waits(program, tmp_path):
+    run = program.train(
+        *(tmp_path, *CASES["fp16_with_a_loss_scale"], "--fail_on_host_sync"), steps=4, saves=False, expected=1
+    )
+    assert "read the step, on which the next one's loss scale depends" in run.errors, run.errors
+
+
 def test_the_page_has_this_table():
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|]+?) \| (\d+) \|", page, re.MULTILINE)

@@ -15,6 +15,8 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "device/host_sync.h"
+
 namespace megalith::pretend {
 namespace {
 
@@ -120,7 +122,9 @@ const bool is_watching = [] {
 int64_t current_period() { return periods.load(); }
 
 void note_wait(const std::string& what) {
-  if (depth_of_work == 0) Ledger::instance().add(what);
+  if (depth_of_work > 0) return;
+  Ledger::instance().add(what);
+  note_host_sync(what);
 }
 
 std::vector<Wait> waits() { return Ledger::instance().all(); }
