@@ -6,7 +6,7 @@
 #   TORCH_VERSION  version of torch to install             (2.13.0)
 #   CMAKE_ARGS   options of the build, such as -DMEGALITH_SANITIZE=address; see docs/build.md
 #   JOBS         parallel compilations                     (one a processor)
-#   LABEL        tests to run: unit, parallel, cli, oracle (all)
+#   LABEL        tests to run: unit, parallel, cli, oracle, pretend, gpu (all)
 #   TEST_JOBS    tests at once; those that measure time run alone (2)
 #   GPU_BUILD, GPU_VENV, GPU_TORCH_VERSION  of the gpu- targets (build-cuda, .venv-cuda, 2.11.0)
 #   VERBOSE=1    show the output of every command

@@ -56,6 +56,10 @@ done
 echo "bundle: $count programs need nothing but torch's packages and the system's C and C++ libraries"
 
 run "$here/try_program.sh" "$root/megalith" "$root"
+# Without a GPU stage 1 cannot pass; that its commands start shows in the row of the version.
+"$root/first_hour.sh" --help >/dev/null || fail "first_hour.sh does not start"
+run "$root/first_hour.sh" 1 --out "$folder/first_hour" --budget_s 20 >"$folder/log" 2>&1 || true
+grep -q '^  version  *pass' "$folder/log" || fail "first_hour.sh does not start the program: $(tail -n 5 "$folder/log")"
 listed=0
 for path in "$root"/bin/test_*; do
   program=$(basename "$path")

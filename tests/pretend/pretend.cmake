@@ -43,6 +43,11 @@ target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
 set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
 megalith_python_test(pretend/training_test.py pretend)
 megalith_python_test(pretend/waits_test.py pretend)
+# What will be run when a GPU is at hand (scripts/gpu/first_hour.sh).
+megalith_python_test(pretend/rehearsal_test.py gpu)
+if(TARGET test_ops)
+  set_property(TEST gpu.rehearsal APPEND PROPERTY ENVIRONMENT "MEGALITH_OPERATOR_TESTS=${CMAKE_BINARY_DIR}/bin/test_ops_pretend")
+endif()
 
 # The accelerator's own tests, and those of docs/gpu.md.
 megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES ops)

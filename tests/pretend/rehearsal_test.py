@@ -1,0 +1,157 @@
+"""The first hour on a GPU (scripts/gpu/first_hour.sh), rehearsed: every stage on the pretend accelerator with tiny sizes."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "gpu" / "first_hour.sh"
+sys.path[:0] = [str(SCRIPT.with_suffix(""))]
+
+from machine import REAL  # noqa: E402
+from predictions import read_predictions  # noqa: E402
+
+# As compute-sanitizer takes its options, which it must be given before the program.
+SANITIZER = """#!/bin/sh
+[ "$1" = --tool ] && [ "$3 $4" = "--error-exitcode 9" ] || { echo "unexpected: $*" >&2; exit 3; }
+shift 4
+exec "$@"
+"""
+NVIDIA_SMI = '#!/bin/sh\necho "Pretend GPU, 1.0, 80 GiB, 1 MHz, 1 W"\n'
+
+
+def executable(path, text):
+    path.write_text(text, encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tools")
+    executable(folder / "compute-sanitizer", SANITIZER)
+    executable(folder / "nvidia-smi", NVIDIA_SMI)
+    return folder
+
+
+def first_hour(stage, out, program, operator_tests, *words, tools=None):
+    path = f"{tools}:{os.environ['PATH']}" if tools else os.environ["PATH"]
+    environment = {**os.environ, "PATH": path, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    words = ("--out", out, "--program", program, "--operator_tests", operator_tests, "--peer_device", "cpu", "--tiny", *words)
+    ran = subprocess.run([SCRIPT, str(stage), *map(str, words)], env=environment, text=True, capture_output=True, check=False)
+    path = out / f"stage_{stage}" / "stage.json"
+    return ran, json.loads(path.read_text()) if path.exists() else None
+
+
+@pytest.fixture(scope="module")
+def results(program, tools, tmp_path_factory):
+    """Stage -> what it printed, and its JSON; all in one folder, in order."""
+    operator_tests = os.environ.get("MEGALITH_OPERATOR_TESTS", ROOT / "build/bin/test_ops_pretend")
+    out = tmp_path_factory.mktemp("first_hour")
+    # Other tests run at the same time, and may have the machine nearly for themselves.
+    words = ("--patience", 10)
+    return {stage: first_hour(stage, out, program.path, operator_tests, *words, tools=tools) for stage in range(1, 7)}
+
+
+ROWS = {
+    1: [
+        *("version", "gpu", "doctor", "operators", "qwen3_fp32", "qwen3_bf16", "deterministic", "resume"),
+        *("sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_synccheck", "sanitizer_initcheck"),
+    ],
+    2: ["copy", "square", "products_8b_1k", "attention_1k", "attention_8k", "operators"],
+    3: ["bound_8b_1k", "8b_1k", "bound_8b_8k", "8b_8k", "trace"],
+    4: ["fp8_8b_1k", "fp8_8b_8k", "loss"],
+    5: ["8b_1k"],
+    6: ["125m_1k", "experts", "again_8b_1k", "again_8b_8k"],
+}
+
+
+@pytest.mark.parametrize("stage", ROWS)
+def test_every_row_of_a_stage_passes(stage, results):
+    ran, told = results[stage]
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert [row["name"] for row in told["rows"]] == ROWS[stage]
+    assert {row["status"] for row in told["rows"]} == {"pass"}, ran.stdout
+    assert told["passed"] and ran.stdout.splitlines()[-1] == "passed"
+    for row in told["rows"]:
+        assert row["name"] in ran.stdout
+        assert all(figure["value"] >= 0 for figure in row["figures"].values())
+
+
+def test_every_figure_has_a_prediction(results):
+    """Numbers of tests and differences from the CPU are judged, and losses depend on the data: no time is predicted there."""
+    judged = ("tests", "largest_difference", "bf16", "fp8")
+    for stage, (_, told) in results.items():
+        for row in told["rows"]:
+            for name, figure in row["figures"].items():
+                assert name in judged or figure["predicted"], f"{stage}.{row['name']}.{name} has no prediction"
+
+
+def test_every_prediction_is_of_a_row():
+    """With the sizes for a GPU: a model that was renamed would leave its predictions behind."""
+    models = [shape.name for shape in REAL.models]
+    rows = {
+        *("2.copy", "2.square", "2.operators", "4.loss"),
+        *(f"2.products_{name}" for name in models[::2]),
+        *(f"2.attention_{name}" for name in REAL.attention),
+        *(f"3.{kind}{name}" for name in models for kind in ("", "bound_")),
+        *(f"4.fp8_{name}" for name in models),
+        *(f"5.{name}" for name in models[: REAL.compared]),
+        *(f"6.{shape.name}" for shape in REAL.small),
+        *(f"6.again_{name}" for name in models[:2]),
+    }
+    predictions = read_predictions(ROOT / "benchmarks" / "results" / "gpu.md")
+    assert {key.rpartition(".")[0] for key in predictions} == rows
+    for shape in (*REAL.models, *REAL.small):
+        assert (ROOT / "configs" / "models" / f"{shape.config}.yaml").exists()
+
+
+def test_nothing_is_measured_before_stage_1_has_passed(program, tmp_path):
+    ran, told = first_hour(2, tmp_path, program.path, "none")
+    assert ran.returncode == 2 and told is None
+    assert "stage 1 has not passed" in ran.stderr
+
+
+def test_a_failure_is_told_and_the_other_rows_are_run(tmp_path):
+    broken = executable(tmp_path / "broken", "#!/bin/sh\n[ $1 = --version ] && exec echo broken 1.0\necho 'error: no' >&2\nexit 7\n")
+    ran, told = first_hour(1, tmp_path / "out", broken, broken)
+    assert ran.returncode == 1 and not told["passed"]
+    failed = {row["name"]: row["note"] for row in told["rows"] if row["status"] == "fail"}
+    assert {"doctor", "operators", "deterministic", "resume"} <= set(failed)
+    assert failed["doctor"] == "exit code 7: error: no"
+    # What did not pass here does not open the next stage.
+    assert first_hour(2, tmp_path / "out", broken, broken)[0].returncode == 2
+
+
+def test_a_bundle_starts_its_programs_by_its_launchers(tools, tmp_path):
+    """With what scripts/gpu/bundle.sh puts into one, and launchers that only say how they were started."""
+    shutil.copy(SCRIPT, tmp_path)
+    shutil.copytree(SCRIPT.with_suffix(""), tmp_path / "first_hour")
+    for folder in ("configs", "benchmarks"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    executable(tmp_path / "megalith", '#!/bin/sh\necho "megalith $1"\n')
+    executable(tmp_path / "run", '#!/bin/sh\necho "under <$RUN_UNDER> $*"\necho "[  PASSED  ] 3 tests."\n')
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHON": sys.executable}
+    words = [tmp_path / "first_hour.sh", "1", "--out", tmp_path / "out", "--tiny"]
+    subprocess.run([str(word) for word in words], env=environment, check=False, capture_output=True)
+    rows = {row["name"]: row for row in json.loads((tmp_path / "out" / "stage_1" / "stage.json").read_text())["rows"]}
+    assert rows["version"]["note"] == "megalith --version"
+    assert rows["operators"]["status"] == rows["sanitizer_racecheck"]["status"] == "pass"
+    assert rows["operators"]["figures"]["tests"]["value"] == 3
+    said = (tmp_path / "out" / "stage_1" / "sanitizer_racecheck.log").read_text()
+    assert f"under <{tools}/compute-sanitizer --tool racecheck --error-exitcode 9> test_ops" in said
+
+
+def test_what_does_not_fit_the_budget_is_ended_or_left_out(tmp_path):
+    slow = executable(tmp_path / "slow", "#!/bin/sh\nsleep 60\n")
+    ran, told = first_hour(6, tmp_path / "out", slow, slow, "--untested", "--budget_s", 3)
+    assert ran.returncode == 1
+    assert told["rows"][0]["status"] == "fail" and "exit code -9" in told["rows"][0]["note"]
+    assert {row["status"] for row in told["rows"][1:]} == {"left out"}
+    assert told["seconds"] < 30
