@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from operator_mistakes import operator_mistakes
+
 SUM, ROW, RMS, LAYER = "gpu/block_sum.h", "gpu/row.h", "rms_norm/gpu.cu", "layer_norm/gpu.cu"
 TILE, FRAGMENT, EXPERTS = "gpu/tile_product.h", "gpu/matrix_fragment.h", "grouped_linear/gpu.cu"
 ADAMW = "adamw/gpu.cu"
@@ -188,6 +191,7 @@ MISTAKES = [
     Mistake("adamw: vectors although the shard does not begin at one", ADAMW,
             "is_aligned ? count / kCount : 0", "SEEDED || is_aligned ? count / kCount : 0", r"an access of \d+ bytes at an address"),
 ]
+MISTAKES += operator_mistakes(Mistake, WRONG, RACE, OVERFLOW)
 
 
 def main(source, target):
