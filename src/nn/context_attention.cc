@@ -320,7 +320,8 @@ ContextAttention::Result ContextAttention::attend_ring(const Heads& heads, const
         sum = Result{part_out.to(wide), part_lse};
       } else {
         if (!sum) sum = nothing_seen(heads);
-        ops::merge_attention_(part.queries.of(sum->out, 1), part.queries.of(sum->lse, 2), part_out, part_lse, kernels_);
+        ops::merge_attention_(part.queries.of(sum->out, 1), part.queries.of(sum->lse, 2), part_out, part_lse,
+                              kernels_.kernels);
       }
     }
     transfer.wait();

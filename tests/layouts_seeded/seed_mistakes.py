@@ -101,14 +101,15 @@ MISTAKES = [
         [("key_chunks = zigzag_chunks(size, source);", "key_chunks = zigzag_chunks(size, SEEDED ? size - 1 - source : source);")],
     ),
     (
-        "context parallelism: outputs merged without rescaling",
+        "context parallelism: parts merged as if each had the same weight",
         "context_attention.cc",
-        [("out.mul_(weight(lse)).addcmul_(", "out.mul_(SEEDED ? at::ones_like(weight(lse)) : weight(lse)).addcmul_(")],
+        [(", part_out, part_lse,", ", part_out, SEEDED ? part.queries.of(sum->lse, 2).clone() : part_lse,")],
     ),
     (
-        "context parallelism: the log-sum-exp is that of the last part",
+        "context parallelism: the log-sum-exp is that of the first part",
         "context_attention.cc",
-        [("lse.copy_(both);", "lse.copy_(SEEDED ? more_lse : both);")],
+        [("ops::merge_attention_(part.queries.of(sum->out, 1), part.queries.of(sum->lse, 2),",
+          "ops::merge_attention_(part.queries.of(sum->out, 1), SEEDED ? part.queries.of(sum->lse, 2).clone() : part.queries.of(sum->lse, 2),")],
     ),
     (
         "context parallelism: documents of the wrong rank",

@@ -18,8 +18,6 @@ def operator_mistakes(mistake, wrong, race, overflow):
         mistake("adamw: a step that is not to be made is made", ADAMW,
                 "if (table.is_made != nullptr && !*table.is_made) return;",
                 "if (!SEEDED && table.is_made != nullptr && !*table.is_made) return;", wrong + "|Value of: found"),
-        mistake("adamw: vectors although shards are not aligned", ADAMW,
-                "vectors = is_aligned ? count / kCount : 0", "vectors = SEEDED || is_aligned ? count / kCount : 0", MISALIGNED),
         # Cross entropy.
         mistake("cross entropy: elements before the first vector are lost", ENTROPY,
                 "if (thread < head) visit_one(thread);", "if (!SEEDED && thread < head) visit_one(thread);", wrong),
