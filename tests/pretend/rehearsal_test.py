@@ -61,7 +61,8 @@ def results(program, tools, tmp_path_factory):
 
 ROWS = {
     1: [
-        *("version", "gpu", "doctor", "operators", "qwen3_fp32", "qwen3_bf16", "deterministic", "resume"),
+        *("version", "gpu", "doctor", "operators", "qwen3_fp32", "qwen3_bf16", "attention_cudnn", "attention_flash"),
+        *("products_tuned", "products_as_tuned", "no_waits_qwen3", "deterministic", "resume"),
         *("sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_synccheck", "sanitizer_initcheck"),
     ],
     2: ["copy", "square", "products_8b_1k", "attention_1k", "attention_8k", "operators"],

@@ -37,6 +37,8 @@ def run(stage, machine):
     stage.add_ran("doctor", stage.command("doctor", machine.megalith("doctor", "--disk_probe_mib", 1), 60))
     check_operators(stage, machine)
     compare_with_cpu(stage, machine)
+    compare_libraries(stage, machine)
+    wait_for_nothing(stage, machine)
     repeat(stage, machine)
     resume(stage, machine)
     for tool in SANITIZERS:
@@ -125,6 +127,37 @@ def compare_with_cpu(stage, machine):
             is_near = len(on_gpu.steps) == len(on_cpu.steps) == steps and worst <= bound
             note = "" if is_near else f"{len(on_gpu.steps)} of {steps} steps; the loss may differ by {bound:g}"
             stage.add_ran(name, on_gpu.ran, note, is_near, largest_difference=worst)
+
+
+# Who computes attention and products, by options.
+LIBRARIES = {
+    "attention_cudnn": ("--attention_backend", "cudnn"),
+    "attention_flash": ("--attention_backend", "flash"),
+    "products_tuned": ("--gemm_tuning", "tune"),
+    "products_as_tuned": ("--gemm_tuning", "use"),  # reads what the one before has written
+}
+
+
+def compare_libraries(stage, machine):
+    """Every library's calls against the reference attention and LibTorch's products."""
+    steps = machine.sizes.steps_resumed
+    expected = train(stage, machine, "no_library", "llama", "bf16", steps, "--attention_backend", "reference")
+    for name, words in LIBRARIES.items():
+        tuned = ("--gemm_tuning_file", stage.folder / "gemm_tuning.json") if "--gemm_tuning" in words else ()
+        ours = train(stage, machine, name, "llama", "bf16", steps, *words, *tuned)
+        pairs = list(zip(ours.steps, expected.steps))
+        worst = max((abs(mine[0] / theirs[0] - 1) for mine, theirs in pairs), default=float("inf"))
+        is_near = len(pairs) == steps and worst <= BOUNDS["bf16"]
+        note = "" if is_near else f"{len(pairs)} of {steps} steps; the loss may differ by {BOUNDS['bf16']:g}"
+        stage.add_ran(name, ours.ran, note, is_near, largest_difference=worst)
+
+
+def wait_for_nothing(stage, machine):
+    """A wait of the host within a step ends these runs."""
+    for family in machine.sizes.families:
+        name = f"no_waits_{family}"
+        run = train(stage, machine, name, family, "bf16", machine.sizes.steps_resumed, "--fail_on_host_sync")
+        stage.add_ran(name, run.ran)
 
 
 def repeat(stage, machine):
