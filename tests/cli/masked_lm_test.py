@@ -9,7 +9,7 @@ import pytest
 from program import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
-ITERATIONS = 120
+ITERATIONS = 240
 MASK = 257  # the byte tokenizer has 256 bytes and an end of document
 
 # Dropout, so that a lost generator would be seen; a global batch of two microbatches.
@@ -27,11 +27,10 @@ TRAINING = (
 
 @pytest.fixture(scope="module")
 def text(program, tmp_path_factory):
-    """This repository's documentation as bytes."""
+    """A text that stays as it is, as bytes: the licence."""
     folder = tmp_path_factory.mktemp("text")
-    paragraphs = []
-    for page in sorted(ROOT.glob("docs/*.md")):
-        paragraphs += [part for part in page.read_text(encoding="utf-8").split("\n\n") if len(part) > 100]
+    licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    paragraphs = [" ".join(part.split()) for part in licence.split("\n\n") if len(part) > 100]
     (folder / "text.jsonl").write_text("".join(json.dumps({"text": part}) + "\n" for part in paragraphs))
     program.run(
         *("prepare", "--input", folder / "text.jsonl", "--output_prefix", folder / "text"),
@@ -67,7 +66,7 @@ def test_the_loss_of_masked_tokens_falls(straight, program, text):
     assert len(losses) == ITERATIONS
     # At first every byte is as likely as the others.
     assert abs(losses[0] - math.log(258)) < 0.3, losses[0]
-    # Better than any guess from the frequencies of bytes: 3.25 where those give 3.37. Its neighbours are of use.
+    # Better than any guess from the frequencies of bytes: 2.97 where those give 3.13. Its neighbours are of use.
     counts = Counter()
     for line in (text.parent / "text.jsonl").read_text(encoding="utf-8").splitlines():
         counts.update(json.loads(line)["text"].encode())

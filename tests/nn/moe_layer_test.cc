@@ -407,8 +407,8 @@ TEST(MoeLayer, KeptBytesCountEveryTensorOnce) {
   const int64_t input = 16 * 6 * 8, of_shared = 16 * (2 * 4 + 4) * 8;
   const int64_t rows = 32 * 6 * 8, gate_up = 32 * 16 * 8, product = 32 * 8 * 8, weights = 32 * 8, maps = 2 * 32 * 8;
   const int64_t of_experts = rows + gate_up + product + weights + maps;
-  // Beside these the router keeps its logits, its scores of the chosen, and which they are.
-  const int64_t of_router = 16 * 8 * 8 + 32 * (8 + 8);
+  // Beside these the router keeps its logits, and which experts were chosen.
+  const int64_t of_router = 16 * 8 * 8 + 32 * 8;
   const int64_t offsets = 9 * 8;  // rows before each of eight experts
   const int64_t plain = kept_of({}, true);
   EXPECT_EQ(plain, input + of_shared + of_experts + of_router + offsets);

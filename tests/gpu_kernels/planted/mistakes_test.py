@@ -17,22 +17,53 @@ from seed_mistakes import MISTAKES, RACE
 
 ADDRESS, THREAD = sys.argv[1:3]
 del sys.argv[1:3]
-LEAST = 50
+LEAST = 100
 LIMIT_S = 300
+ROOT = Path(__file__).resolve().parents[3]
+INCLUDE = re.compile(r'#include "(ops/[\w/.]+)"')
 
 
-def run(program, planted=None):
+def run(program, planted=None, tests="-Emulation.*"):
     environment = {**os.environ, "MEGALITH_FEW_CASES": "1", "TSAN_OPTIONS": "halt_on_error=1"}
     if planted:
         environment["MEGALITH_PLANTED"] = planted
     # A mistake is caught by the first test that fails.
-    command = [program, "--gtest_filter=-Emulation.*", "--gtest_break_on_failure=0", "--gtest_fail_fast"]
+    command = [program, f"--gtest_filter={tests}", "--gtest_break_on_failure=0", "--gtest_fail_fast"]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, timeout=LIMIT_S)
+
+
+def included(path):
+    """The files of src/ops that a file includes, and those that they include."""
+    found, rest = set(), INCLUDE.findall(path.read_text(encoding="utf-8"))
+    while rest:
+        name = rest.pop()
+        if name not in found and (ROOT / "src" / name).exists():
+            found.add(name)
+            rest += INCLUDE.findall((ROOT / "src" / name).read_text(encoding="utf-8"))
+    return found
+
+
+def tests_of_kernels():
+    """A file with kernels, or one that they include -> the filter for the tests that run them."""
+    suites = {}
+    for test in sorted(Path(__file__).resolve().parents[1].glob("*_test.cc")):
+        text = test.read_text(encoding="utf-8")
+        names = set(re.findall(r"^TEST(?:_F|_P)?\((\w+),", text, re.MULTILINE)) - {"Emulation"}
+        # A test calls what an operator's header declares, and the operator's folder has the kernels.
+        for folder in {name.split("/")[1] for name in INCLUDE.findall(text)} - {"gpu"}:
+            kernels = ROOT / "src" / "ops" / folder / "gpu.cu"
+            if kernels.exists():
+                for name in {f"ops/{folder}/gpu.cu"} | included(kernels):
+                    suites.setdefault(name.removeprefix("ops/"), set()).update(names)
+    return {file: ":".join(f"*{name}.*" for name in sorted(names)) for file, names in suites.items()}
+
+
+TESTS = tests_of_kernels()
 
 
 def fault_of(mistake):
     """Empty when the mistake is caught as it should be."""
-    done = run(THREAD if mistake.says == RACE else ADDRESS, mistake.name)
+    done = run(THREAD if mistake.says == RACE else ADDRESS, mistake.name, TESTS[mistake.file])
     said = done.stdout + done.stderr
     if done.returncode == 0:
         return f"{mistake.name}: not caught"
