@@ -21,6 +21,7 @@
 #include "ops/arguments.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/plan.h"
+#include "ops/merge_attention/merge_attention.h"
 
 namespace megalith::ops {
 namespace {
@@ -217,14 +218,6 @@ bool is_whole(const PlacedPlan& plan, const Tensor& q, const Tensor& k) {
          call.keys.count == rows * k.size(1);
 }
 
-// Adds attention over further keys to that over earlier ones, in place. out (…, n, dv) wide; lse (n, …).
-void merge(const Tensor& out, const Tensor& lse, const Tensor& more_out, const Tensor& more_lse) {
-  const Tensor both = at::logaddexp(lse, more_lse);
-  const auto weight = [&](const Tensor& one) { return (one - both).exp_().movedim(0, -1).unsqueeze(-1); };
-  out.mul_(weight(lse)).addcmul_(more_out.to(out.scalar_type()), weight(more_lse));
-  lse.copy_(both);
-}
-
 std::tuple<Tensor, Tensor> attention_by_libraries(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
                                                   const AttentionMask& mask, const AttentionDropout& dropout,
                                                   const AttentionLibraries& libraries) {
@@ -243,7 +236,7 @@ std::tuple<Tensor, Tensor> attention_by_libraries(const Tensor& q, const Tensor&
     const auto [part_out, part_lse] = forward_of(placed, operands_of(call, q, k, v, scale));
     const Tensor to_out = part_of(out, call, call.queries), to_lse = part_of_lse(lse, call);
     if (call.merges) {
-      merge(to_out, to_lse, part_out, part_lse);
+      merge_attention_(to_out, to_lse.transpose(0, 1), part_out, part_lse.transpose(0, 1));
     } else {
       to_out.copy_(part_out);
       to_lse.copy_(part_lse);
