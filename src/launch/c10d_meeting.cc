@@ -7,10 +7,12 @@
 //                    process/<r>      the same for rank_process.h, there when the verdict is good
 //                    network          of the first to come: whether all share the loopback interface
 //                    registered       how many have come
-//                    verdict          "1" from the last to come, or a contradiction, or who has not come in time
+//                    verdict          "1" when all have come, or a contradiction, or who has not come in time
 //
 // A launcher's store outlives the ranks, and its agents may not agree on how often they have restarted them: rank 0
-// therefore opens a new round each time it starts, and the others look for the newest that is still open.
+// therefore opens a new round each time it starts, and the others look for the newest that is still open. There only
+// rank 0 says that all have come. When a rank is killed while the others meet, its successor may complete their round
+// before the new rank 0 has opened one: with ranks that have ended since. Nobody confirms that round, and it goes on.
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -42,6 +44,7 @@ constexpr auto kVerdictPatience = std::chrono::seconds(2);
 // Once a server has accepted its connection, c10d waits for the reply without end: we give up so much later than the
 // time-out. Where nobody listens, c10d itself gives up before.
 constexpr auto kReplyPatience = std::chrono::seconds(3);
+constexpr Milliseconds kConfirmationPause{5};
 
 std::vector<uint8_t> stored(std::string_view text) { return {text.begin(), text.end()}; }
 
@@ -174,13 +177,20 @@ class Meeting {
     }
     if (set_if_absent(*store_, "network", network_) != network_) store_->set("several_networks", stored("1"));
     store_->set(fmt::format("process/{}", launch_.rank), stored(own_process()));
-    if (store_->add("registered", 1) == launch_.world_size) set_if_absent(*store_, "verdict", kGoodVerdict);
+    const bool have_all_come = store_->add("registered", 1) == launch_.world_size;
+    if (have_all_come && !launch_.has_agent_store) set_if_absent(*store_, "verdict", kGoodVerdict);
     return true;
+  }
+
+  void confirm() {
+    if (!launch_.has_agent_store || launch_.rank != 0) return;
+    pause_ = kConfirmationPause;  // everybody waits for it
+    if (store_->add("registered", 0) == launch_.world_size) set_if_absent(*store_, "verdict", kGoodVerdict);
   }
 
   // False: it did not come, or a newer round was opened.
   bool await_verdict() {
-    while (!store_->check({"verdict"})) {
+    for (confirm(); !store_->check({"verdict"}); confirm()) {
       if (launch_.has_agent_store && root_->add(kRoundKey, 0) > round_) return false;
       if (pause()) continue;
       if (launch_.has_agent_store) return false;

@@ -10,6 +10,7 @@
 
 #include <mutex>
 #include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/error.h"
 #include "core/time.h"
@@ -327,6 +328,48 @@ TEST(C10dWorld, ARankWhoseRank0NeverStartsSaysWhereItLooked) {
         fmt::format("cannot be reached: no connection to 127.0.0.1 port {} came about\n  see", launch.master_port);
     EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
   }
+}
+
+TEST(C10dWorld, ARestartedRankIsNotMetByTheDeadOfAnUnfinishedRound) {
+  // What a launcher's store holds after rank 1 was killed before it had come, and rank 0 while it waited for it.
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.port = static_cast<uint16_t>(free_port());
+  options.waitWorkers = false;
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  store->add("megalith/round", 1);
+  store->set("megalith/1/world_size", "2");
+  store->set("megalith/1/rank/0", "process 1 on a host of its own");
+  store->set("megalith/1/process/0", "unknown");
+  store->add("megalith/1/registered", 1);
+  std::vector<std::string> errors(2);
+  const auto start = [&](int rank) {
+    return std::thread([&, rank] {
+      try {
+        C10dWorld world({.launcher = Launcher::kTorchrun,
+                         .rank = rank,
+                         .world_size = 2,
+                         .local_rank = rank,
+                         .local_world_size = 2,
+                         .master_address = "127.0.0.1",
+                         .master_port = options.port,
+                         .has_agent_store = true,
+                         .restart_count = 1},
+                        at::kCPU, /*timeout_s=*/20);
+        Groups groups(Mesh({.dp = 2}), rank, world.factory());
+        EXPECT_EQ(groups.dp->reduced(rank + 1, ReduceOp::kSum, "x"), 3);
+        world.finish();
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  };
+  std::thread first = start(1);
+  while (store->add("megalith/1/registered", 0) < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::thread second = start(0);
+  first.join();
+  second.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 TEST(C10dWorld, OneRankNeedsNoAddress) {
