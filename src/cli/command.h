@@ -76,6 +76,8 @@ int run_evaluate(CommandContext& context);
 int run_inspect(CommandContext& context);
 int run_convert(CommandContext& context);
 int run_bench(CommandContext& context);
+int run_presets(CommandContext& context);
+int run_init(CommandContext& context);
 int run_plan(CommandContext& context);
 int run_doctor(CommandContext& context);
 
@@ -87,6 +89,8 @@ std::vector<CommandOptions> evaluate_options();
 std::vector<CommandOptions> inspect_options();
 std::vector<CommandOptions> convert_options();
 std::vector<CommandOptions> bench_options();
+std::vector<CommandOptions> presets_options();
+std::vector<CommandOptions> init_options();
 std::vector<CommandOptions> plan_options();
 std::vector<CommandOptions> doctor_options();
 

@@ -12,6 +12,8 @@ constexpr Command kCommands[] = {
     {"evaluate", "loss and perplexity on a data set", run_evaluate, evaluate_options},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect, inspect_options},
     {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert, convert_options},
+    {"presets", "the models and recipes that came with the program", run_presets, presets_options},
+    {"init", "a commented recipe for one of them, to start from", run_init, init_options},
     {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan, plan_options},
     {"doctor", "whether this machine, or all machines of a launch, are fit for a run", run_doctor, doctor_options},
     {"bench", "speed of the operators and of training on this machine", run_bench, bench_options},

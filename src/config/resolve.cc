@@ -5,6 +5,7 @@
 
 #include "config/command_line.h"
 #include "config/environment.h"
+#include "config/presets.h"
 #include "config/yaml_config.h"
 
 namespace megalith {
@@ -77,6 +78,14 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
   if (command_line.config_file) result.config_file = *command_line.config_file;
 
   NoEffectNotes no_effect;
+  if (result.config_file) {
+    try {
+      result.config_file = find_config(result.config_file->string(), inputs.config_root);
+    } catch (const UserError& error) {
+      result.errors.push_back(error);
+      result.config_file.reset();
+    }
+  }
   if (result.config_file) {
     ConfigFile file = read_config_file(*result.config_file, inputs.config_root, inputs.environment);
     append(result.errors, file.errors);

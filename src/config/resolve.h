@@ -30,7 +30,7 @@ namespace megalith {
 struct ConfigInputs {
   std::vector<std::string> arguments;                // without program and subcommand
   std::optional<std::filesystem::path> config_file;  // used when the arguments have no --config
-  std::filesystem::path config_root;                 // holds models/ and modules/; may be empty
+  std::filesystem::path config_root;                 // holds models/, experiments/ and modules/; may be empty
   EnvironmentMap environment;
   bool allow_positional = false;  // false: a word that belongs to no option is an error
   OtherCommands others;           // the error for one of their options names the command that has it

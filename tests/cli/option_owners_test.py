@@ -21,6 +21,8 @@ COMMANDS = [
     ("inspect", "logits"),
     ("inspect", "gradients"),
     ("convert",),
+    ("presets",),
+    ("init",),
     ("plan",),
     ("doctor",),
     ("doctor", "--parallel"),

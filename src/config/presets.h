@@ -1,0 +1,26 @@
+// Configurations by name: what came with the program lies in models/ and experiments/ of its folder of configurations,
+// and `--config llama3.1_8B` finds it from any folder.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace megalith {
+
+struct Preset {
+  std::string name;            // "llama3.1_8B"; an experiment's begins with "experiments/"
+  std::filesystem::path file;  // of YAML
+  std::string about;           // the file's first comment, in one line
+  bool is_experiment = false;  // a whole recipe; otherwise a model
+};
+
+// What a folder of configurations holds: models first, by name. Empty where there is no such folder.
+std::vector<Preset> list_presets(const std::filesystem::path& config_root);
+
+// The file that `--config TEXT` means: a file of that path, else the model, else the experiment of that name (".yaml"
+// may be left away, and so may the case of letters where that is clear).
+// UserError: there is neither; it names the nearest preset.
+std::filesystem::path find_config(const std::string& text, const std::filesystem::path& config_root);
+
+}  // namespace megalith
