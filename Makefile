@@ -9,6 +9,8 @@
 #   LABEL        tests to run: unit, parallel, cli, oracle, pretend, gpu (all)
 #   TEST_JOBS    tests at once; those that measure time run alone (2)
 #   GPU_BUILD, GPU_VENV, GPU_TORCH_VERSION  of the gpu- targets (build-cuda, .venv-cuda, 2.11.0)
+#   PREFIX       folder that `make install` copies to       (/usr/local)
+#   BUNDLE_TORCH copy: `make bundle` packs LibTorch; none: for machines that have it (copy)
 #   VERBOSE=1    show the output of every command
 
 BUILD ?= build
@@ -18,6 +20,8 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
 LABEL ?=
 TEST_JOBS ?= 2
+PREFIX ?= /usr/local
+BUNDLE_TORCH ?= copy
 GPU_BUILD ?= build-cuda
 GPU_VENV ?= .venv-cuda
 GPU_TORCH_VERSION ?= 2.11.0
@@ -25,7 +29,7 @@ LOGS := $(BUILD)/logs
 export TORCH_DIR TORCH_VERSION VERBOSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all demo test bench format clean packages torch configure tools \
+.PHONY: help setup build all demo test bench format clean packages torch configure tools install bundle wheel \
   gpu-torch gpu-build gpu-hip gpu-bundle gpu-check
 
 help:
@@ -34,6 +38,9 @@ help:
 	@echo "make demo     train a small Llama on a real text on this machine (minutes), and let it write"
 	@echo "make test     build everything and run every test"
 	@echo "make bench    training speed on this machine, beside PyTorch's"
+	@echo "make install  copy the program, presets and pages to PREFIX ($(PREFIX))"
+	@echo "make bundle   pack them with LibTorch for machines that have nothing"
+	@echo "make wheel    pack them for pip install"
 	@echo "make gpu-bundle  build for NVIDIA GPUs on a machine without one, and pack it (installs 4.6 GB)"
 	@echo "make gpu-check   the same, and compile the kernels for AMD"
 	@echo "make format   bring the sources into their form (clang-format)"
@@ -76,6 +83,16 @@ test: all tools
 
 bench: build tools
 	@$(TOOLS_VENV)/bin/python3 benchmarks/training.py --program $(BUILD)/megalith
+
+install: build
+	@scripts/install.sh $(BUILD) . $(VENV) $(PREFIX) link
+	@echo "installed: $(PREFIX)/bin/megalith"
+
+bundle: build
+	@scripts/bundle.sh $(BUILD) . $(VENV) $(BUNDLE_TORCH)
+
+wheel: build tools
+	@scripts/wheel.sh $(BUILD) . $(VENV) $(TOOLS_VENV)/bin/python3
 
 # The GPU build on a machine without a GPU, from another torch in a virtual environment of its own. TORCH_DIR and
 # TORCH_VERSION do not steer it.

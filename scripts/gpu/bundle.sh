@@ -26,11 +26,12 @@ for component in program tests; do
 done
 cp -R "$source/configs" "$source/examples" "$stage/"
 cp -R "$source/tests/tokenizer/data" "$stage/tests/tokenizer/"
-cp "$source/LICENSE" "$here/bundle/run" "$here/bundle/megalith" "$here/first_hour.sh" "$stage/"
+cp "$source/LICENSE" "$here/../bundle/run" "$here/../bundle/megalith" "$here/first_hour.sh" "$stage/"
 mkdir -p "$stage/first_hour" "$stage/benchmarks/results"
 cp "$here"/first_hour/*.py "$stage/first_hour/"
 cp "$source/benchmarks/results/gpu.md" "$stage/benchmarks/results/"
 echo "$CUDA_TORCH_VERSION" >"$stage/torch_version"
+echo cuda >"$stage/torch_flavour"
 # Owners of this machine mean nothing on another.
 tar -C "$build" --owner=0 --group=0 --sort=name -cf - "$name" | gzip -9 >"$archive"
 rm -rf "$stage"
