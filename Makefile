@@ -29,7 +29,7 @@ LOGS := $(BUILD)/logs
 export TORCH_DIR TORCH_VERSION VERBOSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all demo test bench format clean packages torch configure tools install bundle wheel \
+.PHONY: help setup build all demo test bench format clean packages torch arrow configure tools install bundle wheel \
   gpu-torch gpu-build gpu-hip gpu-bundle gpu-check
 
 help:
@@ -48,7 +48,7 @@ help:
 	@echo
 	@echo "Settings, such as TORCH_DIR=… or CMAKE_ARGS=…, are at the top of the Makefile and in docs/build.md."
 
-setup: packages torch
+setup: packages torch arrow
 
 packages:
 	@scripts/install_packages.sh required $(LOGS)/packages.log
@@ -56,7 +56,10 @@ packages:
 torch: packages
 	@scripts/setup_torch.sh $(VENV) $(BUILD)/torch.env $(LOGS)/torch.log
 
-configure: torch
+arrow: torch
+	@scripts/setup_arrow.sh $(VENV) $(BUILD)/torch.env $(LOGS)/arrow.log
+
+configure: torch arrow
 	@scripts/configure.sh $(BUILD) $(VENV) $(LOGS)/configure.log $(CMAKE_ARGS)
 
 build: configure

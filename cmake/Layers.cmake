@@ -11,7 +11,7 @@ target_precompile_headers(megalith_torch_pch PRIVATE "${CMAKE_SOURCE_DIR}/cmake/
 function(megalith_layer folder)
   cmake_parse_arguments(ARG "TORCH;HOT" "" "USES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc")
-  list(FILTER sources EXCLUDE REGEX "/ops/[a-z_]+/cpu(_[a-z]+)?\\.cc$|/cli/(main|commands)\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/ops/[a-z_]+/cpu(_[a-z]+)?\\.cc$|/cli/(main|commands)\\.cc$|/data/arrow_plugin\\.cc$")
   set(target megalith_${folder})
   set(scope PUBLIC)
   if(NOT sources)

@@ -13,6 +13,8 @@ torch=${TORCH_VERSION%%+*}
 minor=$(echo "$torch" | cut -d . -f 2)
 stage=$build/wheel
 info=$stage/megalith-$version.dist-info
+# libarrow.so.2600 is that of pyarrow 26.
+arrow=$(ldd "$build/libmegalith_arrow.so" 2>/dev/null | sed -n 's/.*libarrow\.so\.\([0-9]*\)00 =>.*/==\1.*/p')
 rm -rf "$stage"
 "$here/install.sh" "$build" "$source" "$3" "$stage/megalith" none
 mkdir -p "$info"
@@ -27,6 +29,8 @@ License: Apache-2.0
 License-File: LICENSE
 Requires-Python: >=3.10
 Requires-Dist: torch>=$torch,<${torch%%.*}.$((minor + 1))
+Provides-Extra: parquet
+Requires-Dist: pyarrow$arrow; extra == "parquet"
 Description-Content-Type: text/markdown
 
 END

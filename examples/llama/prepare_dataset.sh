@@ -14,7 +14,7 @@
 #   WORKERS          threads that tokenise (all processors)
 #   DRY_RUN=1        print what would be fetched and run, and do nothing
 #   MEGALITH         the program (build/megalith)
-#   PYTHON           an interpreter with pyarrow (.venv-tools/bin/python3, which `make tools` makes)
+#   PYTHON           an interpreter, for the list of files (python3)
 #   HF_ENDPOINT, HF_TOKEN  another hub, and the token for what needs one
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -35,12 +35,12 @@ esac
 [ -n "${TOKENIZER_MODEL:-}" ] || fail "TOKENIZER_MODEL is not set" "name a tokenizer's folder or file: TOKENIZER_MODEL=…"
 data_dir=${DATA_DIR:-data}
 program=${MEGALITH:-$root/build/megalith}
-python=${PYTHON:-$root/.venv-tools/bin/python3}
+python=${PYTHON:-python3}
 endpoint=${HF_ENDPOINT:-https://huggingface.co}
 list_url=$endpoint/api/datasets/$name/parquet/$config/train
 folder=$data_dir/parquet/$DATASET
 
-command=("$program" prepare --input - --output_prefix "$data_dir/data" --json_keys text
+command=("$program" prepare --output_prefix "$data_dir/data" --json_keys text
   --tokenizer_type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}" --tokenizer_model "$TOKENIZER_MODEL")
 [ "${APPEND_EOD:-0}" = 1 ] && command+=(--append_eod)
 [ -n "${WORKERS:-}" ] && command+=(--workers "$WORKERS")
@@ -52,14 +52,12 @@ if [ "${DRY_RUN:-0}" = 1 ]; then
     echo "would fetch the list of files $list_url"
     echo "would fetch each of them into $folder/"
   fi
-  echo "would run ${command[*]}"
+  echo "would run ${command[*]} --input ${PARQUET_FILES:-$folder/*.parquet}"
   echo "DATA_PATH=$data_dir/data_text_document"
   exit 0
 fi
 
 [ -x "$program" ] || fail "$program is missing" "'make build' makes it; MEGALITH names another"
-"$python" -c 'import pyarrow.parquet' 2>/dev/null ||
-  fail "$python has no pyarrow" "'make tools' installs it; PYTHON names another interpreter"
 
 # The token goes through a pipe, so that it is in no list of processes.
 fetch() {
@@ -85,5 +83,5 @@ else
     files+=("$file")
   done
 fi
-"$python" "$here/stream_parquet.py" "${files[@]}" -- "${command[@]}"
+"${command[@]}" --input "${files[@]}"
 echo "DATA_PATH=$data_dir/data_text_document"

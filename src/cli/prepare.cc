@@ -9,6 +9,7 @@
 #include "core/strings.h"
 #include "data/dataset_tools.h"
 #include "hub/hub.h"
+#include "hub/texts.h"
 
 namespace megalith {
 namespace {
@@ -121,10 +122,13 @@ int run_prepare(CommandContext& context) {
   throw_if_any(errors);
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
                      options.hub, context.log);
-  for (std::string& input : options.input) {
-    input =
-        resolve_hub_path("input", input, HubNeed::kTextFile, context.environment, options.hub, context.log).string();
+  std::vector<std::string> inputs;
+  for (const std::string& input : options.input) {
+    for (std::string& file : resolve_hub_texts("input", input, context.environment, options.hub, context.log)) {
+      inputs.push_back(std::move(file));
+    }
   }
+  options.input = std::move(inputs);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   fmt::print("{}", describe(prepare_data(options, *tokenizer, context.log)));
   return kExitSuccess;

@@ -11,9 +11,11 @@ namespace megalith {
 
 void DataOptions::visit(OptionVisitor& v) {
   v.group("Data");
-  v.field("data_path", data_path,
-          "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
-          "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several.");
+  v.field(
+      "data_path", data_path,
+      "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
+      "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several. A file or a "
+      "folder of texts (JSON lines, Parquet, Arrow, CSV) is made into tokens first, once.");
   v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.");
   v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.");
   v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.");

@@ -1,9 +1,7 @@
 // The index cache; see index_cache.h.
 #include "data/index_cache.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,42 +15,11 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/system_call.h"
+#include "data/builder_lock.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
-
-// Held by one builder of the same arrays at a time, over processes and threads. Where the file system knows no locks
-// nobody waits: the work is then done more than once, with the same result.
-class BuilderLock {
- public:
-  explicit BuilderLock(fs::path path) : path_(std::move(path)) {
-    while (true) {
-      fd_ = retry_interrupted([&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666); });
-      if (fd_ < 0) return;
-      const int result = retry_interrupted([&] { return ::flock(fd_, LOCK_EX); });
-      // The former holder removes the file: a lock on a removed file keeps nobody out, and we try again.
-      struct stat held {
-      }, named{};
-      if (result != 0 || (::fstat(fd_, &held) == 0 && ::stat(path_.c_str(), &named) == 0 &&
-                          held.st_ino == named.st_ino && held.st_dev == named.st_dev)) {
-        return;
-      }
-      close_descriptor(fd_);
-    }
-  }
-  ~BuilderLock() {
-    if (fd_ < 0) return;
-    try_remove_tree(path_);
-    close_descriptor(fd_);
-  }
-  BuilderLock(const BuilderLock&) = delete;
-  BuilderLock& operator=(const BuilderLock&) = delete;
-
- private:
-  fs::path path_;
-  int fd_ = -1;
-};
 
 struct CacheFiles {
   fs::path description;

@@ -77,7 +77,7 @@ class Preparation {
     settings.line_every_s = 1e9;  // without a terminal the lines come every log_interval documents
     Progress progress(log_, "prepare", is_size_known ? std::max<int64_t>(total_bytes - state_.input_bytes, 1) : 0,
                       "bytes", settings);
-    ChunkReader reader(inputs_, options_.max_line_bytes, state_.position);
+    ChunkReader reader(inputs_, options_.json_keys, options_.max_line_bytes, state_.position);
     {
       EncoderPool pool(num_workers, encoder_);
       const size_t max_pending = static_cast<size_t>(num_workers) * 4;
@@ -210,13 +210,14 @@ std::string list_lines(const std::vector<InputProblem>& problems, int64_t count)
 
 void PrepareOptions::visit(OptionVisitor& v) {
   v.group("Input and output");
-  v.field("input", input,
-          "JSON lines or plain text: files, patterns such as 'data/*.jsonl', or - for standard input; also compressed "
-          "(.gz, .xz, .zst).");
+  v.field(
+      "input", input,
+      "JSON lines, plain text, Parquet, Arrow, CSV or TSV: files, folders, patterns such as 'data/*.jsonl', or - for "
+      "standard input; texts also compressed (.gz, .xz, .zst).");
   v.field("output_prefix", output_prefix,
           "The outputs are {output_prefix}_{key}_document.bin and .idx, or with split_sentences "
           "{output_prefix}_{key}_sentence.bin and .idx.");
-  v.field("json_keys", json_keys, "Keys whose texts are tokenised, each into its own output.");
+  v.field("json_keys", json_keys, "Keys or columns whose texts are tokenised, each into its own output.");
   v.field("plain_text", plain_text, "The input is plain text, one document a file; files named .txt always are.");
   v.field("split_sentences", split_sentences, "Make each sentence a sequence of its document: for BERT, T5 and ICT.");
   v.field("keep_newlines", keep_newlines, "split_sentences: keep the line breaks behind a sentence in it.");

@@ -12,6 +12,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
+#include "data/arrow_source.h"
+#include "hub/text_files.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -26,8 +28,31 @@ PrepareInput input_of(const std::string& path, bool is_plain_text) {
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0) input.modified_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
   const std::string_view name = without_compression_ending(path);
+  input.is_rows = is_rows_file(path);
+  if (input.is_rows && is_plain_text) {
+    throw UserError(fmt::format("{} holds rows, and plain_text is given", path),
+                    "leave plain_text out, and name the column of the texts with --json_keys");
+  }
   input.is_plain_text = is_plain_text || lower_case(fs::path(name).extension().string()) == ".txt";
   return input;
+}
+
+std::vector<std::string> texts_below(const std::string& folder) {
+  std::vector<std::string> paths;
+  for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
+    if (entry->is_directory() && entry->path().filename().string().starts_with('.')) {
+      entry.disable_recursion_pending();
+    } else if (entry->is_regular_file() && is_texts_name(entry->path().string())) {
+      paths.push_back(entry->path().string());
+    }
+  }
+  std::sort(paths.begin(), paths.end());
+  if (paths.empty()) {
+    throw UserError(fmt::format("the folder {} holds no texts", folder),
+                    "files are found by their endings: .jsonl, .ndjson, .txt (also compressed), .parquet, .arrow, "
+                    ".feather, .csv, .tsv; others can be named one by one, or by a pattern such as 'data/*.json'");
+  }
+  return paths;
 }
 
 // By memchr, which is vectorised everywhere.
@@ -44,7 +69,9 @@ std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, 
   std::vector<PrepareInput> inputs;
   for (const std::string& pattern : patterns) {
     std::vector<std::string> paths;
-    if (pattern == "-" || fs::exists(pattern) || pattern.find_first_of("*?[") == std::string::npos) {
+    if (pattern != "-" && fs::is_directory(pattern)) {
+      paths = texts_below(pattern);
+    } else if (pattern == "-" || fs::exists(pattern) || pattern.find_first_of("*?[") == std::string::npos) {
       paths = {pattern};
     } else {
       glob_t found{};
@@ -60,15 +87,16 @@ std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, 
   return inputs;
 }
 
-ChunkReader::ChunkReader(const std::vector<PrepareInput>& inputs, int64_t max_line_bytes, const InputPosition& position)
-    : inputs_(inputs), max_line_bytes_(max_line_bytes), position_(position) {
+ChunkReader::ChunkReader(const std::vector<PrepareInput>& inputs, std::vector<std::string> columns,
+                         int64_t max_line_bytes, const InputPosition& position)
+    : inputs_(inputs), columns_(std::move(columns)), max_line_bytes_(max_line_bytes), position_(position) {
   if (position_.input < inputs_.size()) open();
 }
 
 // Opens the input at position_ and goes to its offset.
 void ChunkReader::open() {
   const PrepareInput& input = inputs_[position_.input];
-  source_ = open_text(input.path);
+  source_ = input.is_rows ? open_rows(input.path, columns_) : open_text(input.path);
   checksum_ = StreamingChecksum();
   pending_.clear();
   // Standard input may be a file, but perhaps not the one of the last run.

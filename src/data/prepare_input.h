@@ -16,11 +16,13 @@ namespace megalith {
 struct PrepareInput {
   std::string path;  // "-" is standard input
   bool is_plain_text = false;
+  bool is_rows = false;                // Parquet, Arrow, CSV: a document is a row, and its texts are columns
   int64_t bytes = 0, modified_ns = 0;  // 0 for standard input
   std::string name() const { return path == "-" ? "standard input" : path; }
 };
 
-// Files, patterns and "-"; UserError for what does not exist. all_plain: plain text whatever the names say.
+// Files, patterns, folders and "-"; UserError for what does not exist. all_plain: plain text whatever the names say.
+// A folder stands for the files of texts in it and below it, in the order of their names; hidden ones are left out.
 std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain);
 
 // Where reading is: bytes are those of the text, after decompression.
@@ -44,9 +46,11 @@ struct InputChunk {
 
 class ChunkReader {
  public:
+  // columns         of inputs with rows: the names of those that hold the texts
   // max_line_bytes  longer lines are left out; longer plain-text files are errors
   // The inputs outlive the reader and its chunks.
-  ChunkReader(const std::vector<PrepareInput>& inputs, int64_t max_line_bytes, const InputPosition& position);
+  ChunkReader(const std::vector<PrepareInput>& inputs, std::vector<std::string> columns, int64_t max_line_bytes,
+              const InputPosition& position);
 
   // The next chunk, or nothing at the end. UserError for inputs that cannot be read, and for an input that is not the
   // one that was read before.
@@ -58,6 +62,7 @@ class ChunkReader {
   std::unique_ptr<InputChunk> next_plain_text();
 
   const std::vector<PrepareInput>& inputs_;
+  std::vector<std::string> columns_;
   int64_t max_line_bytes_;
   InputPosition position_;
   std::unique_ptr<TextSource> source_;

@@ -3,6 +3,7 @@
 
 #include "config/resolve.h"
 #include "hub/hub.h"
+#include "train/text_data.h"
 
 namespace megalith {
 namespace {
@@ -82,6 +83,7 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
     if (has_names) derived.data = std::move(data);
   });
   throw_if_any(errors);
+  prepare_texts(resolved, log_);
 }
 
 }  // namespace megalith

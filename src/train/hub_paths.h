@@ -29,7 +29,8 @@ class HubPaths {
 
   // The weights of load_hf, and token files of the data paths, also of those that data_args_path and
   // per_split_data_args_path list: where one of these names a data set of the hub, the lists take the files' place in
-  // derived.data. Nothing for a dry run. UserErrors for what cannot be had.
+  // derived.data. Texts are made into tokens (train/text_data.h). Nothing for a dry run. UserErrors for what cannot be
+  // had.
   void fetch_large_files(Resolved& resolved);
 
  private:

@@ -518,7 +518,29 @@ def test_the_other_commands_take_names(hub, client, models, tmp_path):
     assert "documents 1" in client.run("inspect", "data", tmp_path / "out_text_document")[0]
     client.run("convert", "--load_hf", NAME, "--save_hf", tmp_path / "out")
     assert {"config.json", "tokenizer.json"} <= set(contents(tmp_path / "out"))
-    assert "org/texts/FILE" in client.run("prepare", "--input", "org/texts", "--output_prefix", tmp_path / "x", expected=2)[1]
+
+
+def test_a_data_set_is_prepared_by_its_name(hub, client, tmp_path):
+    lines = {name: f'{{"text": "{name}"}}\n'.encode() for name in ("a", "b", "test")}
+    files = {"README.md": b"#", "data/train-1.jsonl": lines["b"], "data/train-0.jsonl": lines["a"], "data/test.jsonl": lines["test"]}
+    hub.add("org/texts", files, repo_type="dataset")
+    hub.add("org/two", {"small/train.jsonl": lines["a"], "large/train.jsonl": lines["b"]}, repo_type="dataset")
+
+    def prepared(name, **variables):
+        words = ("--output_prefix", tmp_path / "out", "--tokenizer_type", "ByteTokenizer", "--append_eod")
+        client.run("prepare", "--input", name, *words, **variables)
+        return list(memoryview((tmp_path / "out_text_document.bin").read_bytes()).cast("H"))
+
+    assert prepared("org/texts") == [*b"a", 256, *b"b", 256]
+    assert not list(client.cache.rglob("test.jsonl"))  # nothing else is fetched
+    assert prepared("org/texts", HF_HUB_OFFLINE="1") == [*b"a", 256, *b"b", 256]
+    assert prepared("org/texts/data/test.jsonl") == [*b"test", 256]
+    assert prepared("org/two/large") == [*b"b", 256]
+    refused = ("prepare", "--input", "org/two", "--output_prefix", tmp_path / "x")
+    assert "configurations: large, small" in client.run(*refused, expected=2)[1]
+    missing = ("prepare", "--input", "org/nothing", "--output_prefix", tmp_path / "x")
+    assert "'org/nothing' does not exist here" in client.run(*missing, expected=2)[1]
+    assert "HF_HUB_OFFLINE" in client.run(*missing, expected=2, HF_HUB_OFFLINE="1")[1]
 
 
 def test_what_a_repository_lacks_is_said(hub, client, models):

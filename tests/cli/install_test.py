@@ -56,8 +56,8 @@ def test_an_installed_program_runs_from_any_folder(build, tmp_path):
     trains(tmp_path, tmp_path / "prefix/bin/megalith")
     for path in ("share/doc/megalith/docs/start.md", "share/megalith/examples", "share/megalith/LICENSE"):
         assert (tmp_path / "prefix" / path).exists()
-    assert run_path(tmp_path / "prefix/bin/megalith") == ["$ORIGIN/../lib/megalith:$ORIGIN/../../torch/lib"]
-    # A second installation replaces the first, and leaves what is torch's alone.
+    assert run_path(tmp_path / "prefix/bin/megalith") == ["$ORIGIN/../lib/megalith/torch:$ORIGIN/../../torch/lib"]
+    # A second installation replaces the first, and touches nothing of torch's.
     script("scripts/install.sh", build, ".", ROOT / ".venv", tmp_path / "prefix", "link")
     assert (Path(torch_folder(build)) / "lib/libtorch_cpu.so").exists()
 

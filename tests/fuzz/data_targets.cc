@@ -196,7 +196,7 @@ Target json_lines(const Scratch& scratch) {
       options.append_eod = true;
       options.split_sentences = by_sentences;
       const ChunkEncoder encoder(options, *tokenizer, TokenType::kUint16);
-      ChunkReader reader(inputs, 4096, InputPosition{});
+      ChunkReader reader(inputs, {"text"}, 4096, InputPosition{});
       while (auto chunk = reader.next()) {
         EncodedChunk encoded;
         encoded.chunk = std::move(chunk);

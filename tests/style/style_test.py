@@ -26,7 +26,7 @@ OPENS_TO_WRITE = (
     "checkpoint/safetensors_writer.cc",
     "hub/cache.cc",
     "hub/client.cc",
-    "data/index_cache.cc",
+    "data/builder_lock.cc",
     "data/prepare_state.cc",
     "data/spool_file.cc",
     "metrics/append_file.cc",

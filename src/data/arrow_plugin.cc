@@ -1,0 +1,341 @@
+// Rows by Arrow's C++ library; see arrow_plugin.h. Built against the Arrow inside the pyarrow wheel.
+#include "data/arrow_plugin.h"
+
+#include <arrow/api.h>
+#include <arrow/csv/api.h>
+#include <arrow/io/api.h>
+#include <arrow/ipc/api.h>
+#include <arrow/util/compression.h>
+#include <parquet/arrow/reader.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+constexpr int64_t kRowsAtOnce = 256;  // documents may be long
+
+// What a person did wrong, with what to do.
+struct RowsError : std::runtime_error {
+  RowsError(const std::string& message, std::string advice) : std::runtime_error(message), remedy(std::move(advice)) {}
+  std::string remedy;
+};
+
+void check(const arrow::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+template <typename T>
+T value_of(arrow::Result<T> result) {
+  check(result.status());
+  return std::move(result).ValueOrDie();
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+bool is_text(const arrow::DataType& type) {
+  switch (type.id()) {
+    case arrow::Type::STRING:
+    case arrow::Type::LARGE_STRING:
+    case arrow::Type::STRING_VIEW:
+    case arrow::Type::NA:
+      return true;
+    case arrow::Type::DICTIONARY:
+      return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
+    default:
+      return false;
+  }
+}
+
+std::string_view text_at(const arrow::Array& array, int64_t row) {
+  if (array.IsNull(row)) return "";
+  switch (array.type_id()) {
+    case arrow::Type::STRING:
+      return static_cast<const arrow::StringArray&>(array).GetView(row);
+    case arrow::Type::LARGE_STRING:
+      return static_cast<const arrow::LargeStringArray&>(array).GetView(row);
+    case arrow::Type::STRING_VIEW:
+      return static_cast<const arrow::StringViewArray&>(array).GetView(row);
+    case arrow::Type::DICTIONARY: {
+      const auto& words = static_cast<const arrow::DictionaryArray&>(array);
+      return text_at(*words.dictionary(), words.GetValueIndex(row));
+    }
+    default:
+      return "";
+  }
+}
+
+void append_json(std::string& line, std::string_view text) {
+  line += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      line += '\\';
+      line += c;
+    } else if (byte < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\u%04x", byte);
+      line += code;
+    } else {
+      line += c;
+    }
+  }
+  line += '"';
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+// Batches of a file, whatever its kind: the columns that were asked for, among others perhaps.
+struct Batches {
+  std::shared_ptr<arrow::io::RandomAccessFile> file;
+  int64_t file_bytes = 0;
+
+  virtual ~Batches() = default;
+  virtual std::shared_ptr<arrow::RecordBatch> next() = 0;  // null at the end
+  virtual int64_t taken() { return value_of(file->Tell()); }
+
+ protected:
+  // Bytes, where the place in the file is not known: as if all parts were equally large.
+  int64_t share(int64_t part, int64_t parts) const {
+    if (parts == 0) return file_bytes;
+    return static_cast<int64_t>(static_cast<double>(file_bytes) * static_cast<double>(part) /
+                                static_cast<double>(parts));
+  }
+};
+
+// The columns of a file, once they are known to be there and to hold text.
+void check_columns(const arrow::Schema& schema, const std::vector<std::string>& columns) {
+  for (const std::string& column : columns) {
+    const std::shared_ptr<arrow::Field> field = schema.GetFieldByName(column);
+    if (field == nullptr) {
+      throw RowsError("there is no column '" + column + "', but: " + joined(schema.field_names()),
+                      "name the column that holds the text: --json_keys NAME");
+    }
+    if (!is_text(*field->type())) {
+      throw RowsError("column '" + column + "' holds " + field->type()->ToString() + ", not text",
+                      "name a column that holds text: --json_keys NAME; there are: " + joined(schema.field_names()));
+    }
+  }
+}
+
+class ParquetBatches final : public Batches {
+ public:
+  ParquetBatches(std::shared_ptr<arrow::io::RandomAccessFile> opened, const std::vector<std::string>& columns) {
+    file = std::move(opened);
+    parquet::arrow::FileReaderBuilder builder;
+    check(builder.Open(file));
+    parquet::ArrowReaderProperties properties = parquet::default_arrow_reader_properties();
+    properties.set_batch_size(kRowsAtOnce);
+    properties.set_use_threads(false);  // one column at a time; tokenising has the processors
+    builder.properties(properties);
+    reader_ = value_of(builder.Build());
+    std::shared_ptr<arrow::Schema> schema;
+    check(reader_->GetSchema(&schema));
+    check_columns(*schema, columns);
+    const auto metadata = reader_->parquet_reader()->metadata();
+    num_rows_ = metadata->num_rows();
+    std::vector<int> leaves, groups;
+    for (const std::string& column : columns) leaves.push_back(metadata->schema()->ColumnIndex(column));
+    for (int group = 0; group < metadata->num_row_groups(); ++group) groups.push_back(group);
+    batches_ = value_of(reader_->GetRecordBatchReader(groups, leaves));
+  }
+  std::shared_ptr<arrow::RecordBatch> next() override {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    check(batches_->ReadNext(&batch));
+    if (batch != nullptr) row_ += batch->num_rows();
+    return batch;
+  }
+  int64_t taken() override { return share(row_, num_rows_); }
+
+ private:
+  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::unique_ptr<arrow::RecordBatchReader> batches_;
+  int64_t row_ = 0, num_rows_ = 0;
+};
+
+class StreamBatches final : public Batches {
+ public:
+  StreamBatches(std::shared_ptr<arrow::io::RandomAccessFile> opened, const std::vector<std::string>& columns) {
+    file = std::move(opened);
+    reader_ = value_of(arrow::ipc::RecordBatchStreamReader::Open(file));
+    check_columns(*reader_->schema(), columns);
+  }
+  std::shared_ptr<arrow::RecordBatch> next() override {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    check(reader_->ReadNext(&batch));
+    return batch;
+  }
+
+ private:
+  std::shared_ptr<arrow::ipc::RecordBatchStreamReader> reader_;
+};
+
+class FileBatches final : public Batches {
+ public:
+  FileBatches(std::shared_ptr<arrow::io::RandomAccessFile> opened, const std::vector<std::string>& columns) {
+    file = std::move(opened);
+    reader_ = value_of(arrow::ipc::RecordBatchFileReader::Open(file));
+    check_columns(*reader_->schema(), columns);
+  }
+  std::shared_ptr<arrow::RecordBatch> next() override {
+    if (batch_ == reader_->num_record_batches()) return nullptr;
+    return value_of(reader_->ReadRecordBatch(batch_++));
+  }
+  int64_t taken() override { return share(batch_, reader_->num_record_batches()); }
+
+ private:
+  std::shared_ptr<arrow::ipc::RecordBatchFileReader> reader_;
+  int batch_ = 0;
+};
+
+class CsvBatches final : public Batches {
+ public:
+  CsvBatches(std::shared_ptr<arrow::io::RandomAccessFile> opened, const std::string& path, char delimiter,
+             const std::vector<std::string>& columns) {
+    file = std::move(opened);
+    auto read = arrow::csv::ReadOptions::Defaults();
+    read.use_threads = false;
+    auto parse = arrow::csv::ParseOptions::Defaults();
+    parse.delimiter = delimiter;
+    parse.newlines_in_values = true;
+    auto convert = arrow::csv::ConvertOptions::Defaults();
+    // Whatever its texts look like, a column that is asked for is text.
+    for (const std::string& column : columns) convert.column_types[column] = arrow::utf8();
+    convert.strings_can_be_null = false;
+    {
+      const auto header = value_of(arrow::csv::StreamingReader::Make(
+          arrow::io::default_io_context(), plain(path, value_of(arrow::io::ReadableFile::Open(path))), read, parse,
+          convert));
+      check_columns(*header->schema(), columns);
+    }
+    convert.include_columns = columns;
+    reader_ = value_of(
+        arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), plain(path, file), read, parse, convert));
+  }
+  std::shared_ptr<arrow::RecordBatch> next() override {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    check(reader_->ReadNext(&batch));
+    return batch;
+  }
+
+ private:
+  // The bytes of the table, decompressed on the way where the name says so.
+  static std::shared_ptr<arrow::io::InputStream> plain(const std::string& path,
+                                                       std::shared_ptr<arrow::io::InputStream> stream) {
+    for (const auto& [ending, kind] : {std::pair{".gz", arrow::Compression::GZIP},
+                                       {".zst", arrow::Compression::ZSTD},
+                                       {".bz2", arrow::Compression::BZ2}}) {
+      if (!lower(path).ends_with(ending)) continue;
+      const std::shared_ptr<arrow::util::Codec> codec = value_of(arrow::util::Codec::Create(kind));
+      auto decompressed = value_of(arrow::io::CompressedInputStream::Make(codec.get(), stream));
+      // The stream uses the codec as long as it lives.
+      return {decompressed.get(), [decompressed, codec](arrow::io::InputStream*) {}};
+    }
+    return stream;
+  }
+
+  std::shared_ptr<arrow::csv::StreamingReader> reader_;
+};
+
+std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector<std::string>& columns) {
+  const std::shared_ptr<arrow::io::ReadableFile> file = value_of(arrow::io::ReadableFile::Open(path));
+  const std::shared_ptr<arrow::Buffer> head_bytes = value_of(file->ReadAt(0, 6));
+  const std::string_view head(reinterpret_cast<const char*>(head_bytes->data()),
+                              static_cast<size_t>(head_bytes->size()));
+  check(file->Seek(0));
+  std::unique_ptr<Batches> batches;
+  std::string name = lower(path);
+  for (const char* ending : {".gz", ".zst", ".bz2"}) {
+    if (name.ends_with(ending)) name.resize(name.rfind('.'));
+  }
+  if (head.starts_with("PAR1")) {
+    batches = std::make_unique<ParquetBatches>(file, columns);
+  } else if (head.starts_with("ARROW1")) {
+    batches = std::make_unique<FileBatches>(file, columns);
+  } else if (name.ends_with(".csv") || name.ends_with(".tsv")) {
+    batches = std::make_unique<CsvBatches>(file, path, name.ends_with(".csv") ? ',' : '\t', columns);
+  } else {
+    batches = std::make_unique<StreamBatches>(file, columns);
+  }
+  batches->file_bytes = value_of(file->GetSize());
+  return batches;
+}
+
+void say(const std::exception& error, const std::string& remedy, MegalithRowsError& out) {
+  std::snprintf(out.message, sizeof(out.message), "%s", error.what());
+  std::snprintf(out.remedy, sizeof(out.remedy), "%s", remedy.c_str());
+}
+
+template <typename Body>
+auto guarded(MegalithRowsError* error, const Body& body, decltype(body()) failed) {
+  try {
+    return body();
+  } catch (const RowsError& raised) {
+    say(raised, raised.remedy, *error);
+  } catch (const std::exception& raised) {
+    say(raised, "see that it is whole, and of the kind that its name says", *error);
+  }
+  return failed;
+}
+
+}  // namespace
+
+struct MegalithRows {
+  std::vector<std::string> columns;
+  std::unique_ptr<Batches> batches;
+  std::string lines;
+};
+
+MegalithRows* megalith_rows_open(const char* path, const char* const* columns, size_t num_columns,
+                                 MegalithRowsError* error) {
+  return guarded(
+      error,
+      [&] {
+        auto rows = std::make_unique<MegalithRows>();
+        rows->columns.assign(columns, columns + num_columns);
+        rows->batches = open_batches(path, rows->columns);
+        return rows.release();
+      },
+      static_cast<MegalithRows*>(nullptr));
+}
+
+int megalith_rows_next(MegalithRows* rows, const char** data, size_t* size, int64_t* input_bytes,
+                       MegalithRowsError* error) {
+  return guarded(
+      error,
+      [&] {
+        const std::shared_ptr<arrow::RecordBatch> batch = rows->batches->next();
+        *input_bytes = batch == nullptr ? rows->batches->file_bytes : rows->batches->taken();
+        rows->lines.clear();
+        if (batch == nullptr) return 0;
+        std::vector<std::shared_ptr<arrow::Array>> arrays;
+        for (const std::string& column : rows->columns) arrays.push_back(batch->GetColumnByName(column));
+        for (int64_t row = 0; row < batch->num_rows(); ++row) {
+          for (size_t column = 0; column < arrays.size(); ++column) {
+            rows->lines += column == 0 ? "{" : ", ";
+            append_json(rows->lines, rows->columns[column]);
+            rows->lines += ": ";
+            append_json(rows->lines, text_at(*arrays[column], row));
+          }
+          rows->lines += "}\n";
+        }
+        *data = rows->lines.data();
+        *size = rows->lines.size();
+        return 1;
+      },
+      -1);
+}
+
+void megalith_rows_close(MegalithRows* rows) { delete rows; }

@@ -1,0 +1,20 @@
+// Rows of Parquet, Arrow and CSV files as JSON lines (arrow_plugin.h says how they are read).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/text_source.h"
+
+namespace megalith {
+
+// Whether a file is one of rows: by its first bytes (Parquet, Arrow's file and stream formats), or by its name (.csv,
+// .tsv, also compressed).
+bool is_rows_file(const std::string& path);
+
+// A line {"column": "text", …} for each row. UserError: the file is damaged or lacks a column, a column holds no text,
+// or this build cannot load Arrow.
+std::unique_ptr<TextSource> open_rows(const std::string& path, const std::vector<std::string>& columns);
+
+}  // namespace megalith
