@@ -12,6 +12,7 @@ namespace {
 
 constexpr ProductCapability kHopper{.has_fp8 = true, .takes_any_fp8_layout = false};
 constexpr ProductCapability kBlackwell{.has_fp8 = true, .takes_any_fp8_layout = true};
+constexpr ProductCapability kHopperInBlocks{.has_fp8 = true, .takes_any_fp8_layout = false, .has_block_scales = true};
 constexpr ProductCapability kAmpere{.has_fp8 = false, .takes_any_fp8_layout = false};
 
 // How a matrix lies in memory.
@@ -163,6 +164,35 @@ TEST(ProductPlan, WhatTheLibrariesDoNotTakeIsRefused) {
   EXPECT_EQ(refusal({every_second, rows_of(kBf16, 32, 48), rows_of(kBf16, 16, 48)}), lie);
   EXPECT_EQ(refusal({expanded, rows_of(kBf16, 32, 48), rows_of(kBf16, 16, 48)}), lie);
   EXPECT_EQ(refusal({rows_of(kBf16, 16, 32), rows_of(kBf16, 32, 48), transpose_of(kBf16, 16, 48)}), lie);
+}
+
+TEST(ProductPlan, ScalesOfBlocksAreThoseOfTheOperandsTheyBelongTo) {
+  constexpr auto kE4m3 = ProductType::kFloat8E4m3, kBf16 = ProductType::kBFloat16;
+  constexpr auto kVectors = ProductScaling::kAlongSum, kSquares = ProductScaling::kSquares;
+  const auto product = [](ProductScaling a, ProductScaling b, int64_t sum = 256) {
+    return Product{.a = rows_of(kE4m3, 64, sum),
+                   .b = transpose_of(kE4m3, sum, 48),
+                   .c = rows_of(kBf16, 64, 48),
+                   .has_fast_sums = true,
+                   .scaling_a = a,
+                   .scaling_b = b};
+  };
+  const ProductPlan plan = plan_product(product(kVectors, kSquares), kHopperInBlocks);
+  ASSERT_TRUE(plan) << plan.refusal;
+  // The call's A is our b; sums of fewer bits are not for blocks.
+  EXPECT_EQ(name_of(plan.call),
+            "TN 48x64x256 a fp8_e4m3/256/256 b fp8_e4m3/256/256 c bf16/48/32 a in 128x128 b in 1x128");
+  EXPECT_EQ(refusal(product(kVectors, kVectors), kHopperInBlocks), "");
+  EXPECT_EQ(refusal(product(kSquares, kSquares), kHopperInBlocks), "two operands in squares do not multiply");
+  EXPECT_EQ(refusal(product(kVectors, ProductScaling::kWhole), kHopperInBlocks),
+            "both operands have scales of blocks, or neither");
+  EXPECT_EQ(refusal(product(kVectors, kSquares, 192), kHopperInBlocks),
+            "the sum of operands in blocks has a multiple of 128 terms, not 192");
+  EXPECT_EQ(refusal(product(kVectors, kSquares), kHopper), "this device's library has no scales of blocks");
+  EXPECT_EQ(refusal(product(kVectors, kSquares), kBlackwell), "this device's library has no scales of blocks");
+  Product in_bf16{rows_of(kBf16, 64, 256), transpose_of(kBf16, 256, 48), rows_of(kBf16, 64, 48)};
+  in_bf16.scaling_a = in_bf16.scaling_b = kVectors;
+  EXPECT_EQ(refusal(in_bf16, kHopperInBlocks), "scales of blocks are for FP8");
 }
 
 TEST(ProductPlan, Fp8RunsAlongTheSumOnHopper) {

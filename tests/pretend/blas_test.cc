@@ -89,6 +89,52 @@ TEST_F(Blas, Fp8IsScaledAndAdded) {
   }
 }
 
+// Powers of two, so that float sums what double does.
+Tensor powers_of_two(at::IntArrayRef sizes) { return at::randint(-3, 4, sizes, at::kFloat).exp2_(); }
+
+TEST_F(Blas, BlocksAreScaledEachByItsOwn) {
+  const int64_t m = 160, n = 144, k = 256;
+  const auto e4m3 = at::kFloat8_e4m3fn, e5m2 = at::kFloat8_e5m2;
+  const auto wide = [](const Tensor& x) { return x.to(at::kCPU).to(at::kDouble); };
+  // (rows, 2) of 1 x 128, (ceil(rows / 128), 2) of 128 x 128
+  const Tensor of_a = powers_of_two({m, 2}), of_b = powers_of_two({n, 2}), squares = powers_of_two({2, 2});
+  const Tensor a = at::randn({m, k}).to(e5m2).to(kPretend), b = at::randn({n, k}).to(e4m3).to(kPretend);
+  const Tensor exact_a = wide(a) * of_a.repeat_interleave(128, 1);
+  const Tensor in_vectors = wide(b) * of_b.repeat_interleave(128, 1);
+  const Tensor in_squares = wide(b) * squares.repeat_interleave(128, 0).narrow(0, 0, n).repeat_interleave(128, 1);
+  // As the library reads them: those of 1 x 128 with all rows of a block together, squares in rows of four.
+  const Tensor scale_a = of_a.t().contiguous().to(kPretend), scale_b = of_b.t().contiguous().to(kPretend);
+  const Tensor scale_squares = at::constant_pad_nd(squares, {0, 2}, std::nan("")).to(kPretend);
+  const int64_t before = cublaslt().num_block_products;
+  const Tensor c = at::ones({m, n}, a.options().dtype(at::kFloat));
+  ASSERT_TRUE(try_product({.c = c,
+                           .a = a,
+                           .b = b.t(),
+                           .accumulate = true,
+                           .scale_a = scale_a,
+                           .scale_b = scale_b,
+                           .scaling_a = ProductScaling::kAlongSum,
+                           .scaling_b = ProductScaling::kAlongSum}));
+  EXPECT_TENSOR_NEAR(c.to(at::kCPU), exact_a.mm(in_vectors.t()) + 1, {.rel_to_max = 1e-6});
+  const Tensor half = at::empty({m, n}, a.options().dtype(at::kBFloat16));
+  ASSERT_TRUE(try_product({.c = half,
+                           .a = a,
+                           .b = b.t(),
+                           .scale_a = scale_a,
+                           .scale_b = scale_squares,
+                           .scaling_a = ProductScaling::kAlongSum,
+                           .scaling_b = ProductScaling::kSquares}));
+  EXPECT_TENSOR_NEAR(half.to(at::kCPU), exact_a.mm(in_squares.t()), {.rel_to_max = 1.0 / 256});
+  EXPECT_EQ(cublaslt().num_block_products, before + 2);
+}
+
+TEST_F(Blas, TellsWhatItDoesWithEightBits) {
+  const Fp8Products products = fp8_products_of(kPretend);
+  EXPECT_TRUE(products.are_made && products.want_rows_along_sum && products.take_blocks);
+  EXPECT_FALSE(fp8_products_of(at::kCPU).are_made);
+  EXPECT_FALSE(fp8_products_of(at::kMeta).are_made);
+}
+
 TEST_F(Blas, WhatItDoesNotTakeIsLeftToOthers) {
   const int64_t before = cublaslt().num_products;
   const Tensor a = random_on_device({4, 6}, at::kDouble), c = at::empty({4, 4}, a.options());

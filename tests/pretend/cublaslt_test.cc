@@ -99,6 +99,39 @@ TEST(CublasLtDouble, RefusesWhatTheLibraryWould) {
   says(call.run(call.of_a), "no algorithm of this library");
 }
 
+TEST(CublasLtDouble, RefusesScalesThatTheLibraryWouldNotTake) {
+  LtCall call;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr;
+  cublasLtMatrixLayoutCreate(&a, CUDA_R_8F_E4M3, 128, 16, 128);
+  cublasLtMatrixLayoutCreate(&b, CUDA_R_8F_E4M3, 128, 16, 128);
+  cublasLtMatrixLayoutDestroy(call.a);
+  cublasLtMatrixLayoutDestroy(call.b);
+  cublasLtMatrixLayoutDestroy(call.c);
+  call.a = a;
+  call.b = b;
+  cublasLtMatrixLayoutCreate(&call.c, CUDA_R_32F, 16, 16, 16);
+  call.set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  const auto says = [](cublasStatus_t status, const std::string& why) {
+    EXPECT_NE(status, CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublaslt().last_refusal, why);
+  };
+  constexpr int32_t kVectors = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                    kSquares = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  ASSERT_EQ(call.choose(), CUBLAS_STATUS_SUCCESS) << cublaslt().last_refusal;
+  call.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kSquares);
+  says(call.choose(), "both operands have scales of blocks, or neither");
+  call.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kVectors);
+  says(call.choose(), "scales of blocks without an address");
+  call.set<const void*>(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.of_b);
+  call.set<const void*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.of_b);
+  EXPECT_EQ(call.choose(), CUBLAS_STATUS_SUCCESS) << cublaslt().last_refusal;
+  call.set<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1);
+  says(call.choose(), "scales of blocks have no fast sums");
+  call.set<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0);
+  call.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kSquares);
+  says(call.choose(), "two operands in squares");
+}
+
 TEST(CublasLtDouble, CountsWhatIsNotDestroyed) {
   const int64_t before = cublaslt().num_objects;
   {

@@ -105,7 +105,7 @@ class Description {
     }
     if (pointers.scale_a != nullptr) set(lt::kScaleA, pointers.scale_a);
     if (pointers.scale_b != nullptr) set(lt::kScaleB, pointers.scale_b);
-    lt::set_only_nvidias(lt, description_, call);
+    lt::set_only_nvidias(lt, description_, call, pointers.scale_a != nullptr);
     lay(a_, call.a);
     lay(b_, call.b);
     lay(c_, call.c);
@@ -201,6 +201,12 @@ std::optional<ProductMatrix> matrix_of(const at::Tensor& x) {
                        x.stride(0), x.stride(1), reinterpret_cast<uint64_t>(x.const_data_ptr())};
 }
 
+// AMD's gfx942 reads the same bits as other numbers.
+bool is_readable(const at::Tensor& x, const BlasDevice& device) {
+  const bool is_fnuz = x.scalar_type() == at::kFloat8_e4m3fnuz || x.scalar_type() == at::kFloat8_e5m2fnuz;
+  return !at::isFloat8Type(x.scalar_type()) || is_fnuz == device.has_fnuz;
+}
+
 const void* data_or_null(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 
 const BlasDevice& device_at(Blas& blas, c10::DeviceIndex index) {
@@ -210,7 +216,7 @@ const BlasDevice& device_at(Blas& blas, c10::DeviceIndex index) {
   if (static_cast<int>(blas.lt.get_properties(&properties, index)) != 0) {
     throw InternalError(fmt::format("{}: device {} tells nothing of itself", lt::kName, index));
   }
-  device.capability = lt::capability_of(properties);
+  device.capability = lt::capability_of(blas.lt, properties);
   device.has_fnuz = lt::has_fnuz(properties);
   device.workspace_bytes = lt::workspace_bytes_of(properties);
   device.name = fmt::format("{}, {}", properties.name, lt::architecture_of(properties));
@@ -248,8 +254,10 @@ class Trial {
         b_(random(call.b, device, like)),
         c_(random(call.c, device, like)),
         bias_(call.has_bias ? at::zeros({call.m}, c_.options()) : at::Tensor()),
-        pointers_{a_.const_data_ptr(),  b_.const_data_ptr(), data_or_null(bias_), nullptr, nullptr,
-                  c_.mutable_data_ptr()},
+        scale_a_(scales(call.scaling_a, call.m, call.k, like)),
+        scale_b_(scales(call.scaling_b, call.n, call.k, like)),
+        pointers_{a_.const_data_ptr(),    b_.const_data_ptr(),    data_or_null(bias_),
+                  data_or_null(scale_a_), data_or_null(scale_b_), c_.mutable_data_ptr()},
         description_(blas, device, call, pointers_),
         index_(like.device().index()) {}
 
@@ -276,7 +284,13 @@ class Trial {
         .to(dtype_of(matrix.type, device.has_fnuz));
   }
 
-  at::Tensor a_, b_, c_, bias_;
+  // Of blocks: room for either kind.
+  static at::Tensor scales(ProductScaling scaling, int64_t rows, int64_t sum, const at::Tensor& like) {
+    if (scaling == ProductScaling::kWhole) return {};
+    return at::ones({rows, sum / 128 + 4}, like.options().dtype(at::kFloat));
+  }
+
+  at::Tensor a_, b_, c_, bias_, scale_a_, scale_b_;
   Pointers pointers_;
   Description description_;
   c10::DeviceIndex index_;
@@ -340,9 +354,11 @@ bool try_product(const BlasProduct& product) {
                                          .c = *c,
                                          .accumulate = product.accumulate,
                                          .has_bias = product.bias.defined(),
-                                         .has_fast_sums = product.has_fast_sums},
+                                         .has_fast_sums = product.has_fast_sums,
+                                         .scaling_a = product.scaling_a,
+                                         .scaling_b = product.scaling_b},
                                         device.capability);
-  if (!plan) return false;
+  if (!plan || !is_readable(product.a, device) || !is_readable(product.b, device)) return false;
   // The call's A is our b.
   const Pointers pointers{.a = product.b.const_data_ptr(),
                           .b = product.a.const_data_ptr(),
@@ -364,6 +380,18 @@ bool try_product(const BlasProduct& product) {
   }
   check(status, "a product");
   return true;
+}
+
+Fp8Products fp8_products_of(at::Device device) {
+  Blas& state = blas();
+  if (!state.is_loaded || device.is_cpu() || device.is_meta()) return {};
+  const c10::DeviceGuard guard(device);
+  const std::lock_guard lock(state.mutex);
+  const BlasDevice& found = device_at(state, device.has_index() ? device.index() : c10::DeviceIndex{0});
+  if (!found.capability.has_fp8 || found.has_fnuz) return {};
+  return {.are_made = true,
+          .want_rows_along_sum = !found.capability.takes_any_fp8_layout,
+          .take_blocks = found.capability.has_block_scales};
 }
 
 void set_gemm_tuning(const GemmTuningOptions& options, at::Device device) {
@@ -409,6 +437,7 @@ std::string gemm_tuning_text() {
 namespace megalith::ops::gpu {
 
 bool try_product(const BlasProduct& /*product*/) { return false; }
+Fp8Products fp8_products_of(at::Device /*device*/) { return {}; }
 
 void set_gemm_tuning(const GemmTuningOptions& options, at::Device /*device*/) {
   if (!options.is_on()) return;

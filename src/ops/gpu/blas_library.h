@@ -125,14 +125,15 @@ inline std::string architecture_of(const DeviceProperties& device) {
   const std::string name = device.gcnArchName;  // "gfx942:sramecc+:xnack-"
   return name.substr(0, name.find(':'));
 }
-inline ProductCapability capability_of(const DeviceProperties& device) {
+inline ProductCapability capability_of(const Functions& /*lt*/, const DeviceProperties& device) {
   const std::string name = architecture_of(device);
   const bool has_fp8 = name == "gfx942" || name == "gfx950";
-  return {.has_fp8 = has_fp8, .takes_any_fp8_layout = has_fp8};
+  return {.has_fp8 = has_fp8, .takes_any_fp8_layout = has_fp8, .has_block_scales = false};
 }
 inline bool has_fnuz(const DeviceProperties& device) { return architecture_of(device) == "gfx942"; }
 inline int64_t workspace_bytes_of(const DeviceProperties& /*device*/) { return int64_t{32} << 20; }
-inline void set_only_nvidias(const Functions& /*lt*/, Description /*description*/, const ProductCall& /*call*/) {}
+inline void set_only_nvidias(const Functions& /*lt*/, Description /*description*/, const ProductCall& /*call*/,
+                             bool /*has_scales*/) {}
 inline void prefer_only_nvidias(const Functions& /*lt*/, Preference /*preference*/, const ProductCall& /*call*/) {}
 
 #else
@@ -155,17 +156,32 @@ inline std::string version_of(const Functions& lt, Handle /*handle*/) { return s
 inline std::string architecture_of(const DeviceProperties& device) {
   return "sm_" + std::to_string(10 * device.major + device.minor);
 }
-// FP8 came with sm_89; Blackwell (sm_100) reads its operands in any layout.
-inline ProductCapability capability_of(const DeviceProperties& device) {
+// FP8 came with sm_89; Blackwell (sm_100) reads its operands in any layout. Scales of 128 numbers came with cuBLASLt
+// 12.9, for Hopper only.
+inline ProductCapability capability_of(const Functions& lt, const DeviceProperties& device) {
   const int architecture = 10 * device.major + device.minor;
-  return {.has_fp8 = architecture >= 89, .takes_any_fp8_layout = architecture >= 100 && architecture < 120};
+  return {.has_fp8 = architecture >= 89,
+          .takes_any_fp8_layout = architecture >= 100 && architecture < 120,
+          .has_block_scales = architecture == 90 && lt.get_version() >= 120900};
 }
 inline bool has_fnuz(const DeviceProperties& /*device*/) { return false; }
 // What NVIDIA recommends: 32 MiB from Hopper on.
 inline int64_t workspace_bytes_of(const DeviceProperties& device) { return int64_t{device.major >= 9 ? 32 : 4} << 20; }
-inline void set_only_nvidias(const Functions& lt, Description description, const ProductCall& call) {
+inline void set_only_nvidias(const Functions& lt, Description description, const ProductCall& call, bool has_scales) {
   const int8_t fast = call.has_fast_sums ? 1 : 0;
   lt.set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast));
+  if (!has_scales) return;
+  // CUBLASLT_MATMUL_DESC_{A,B}_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_{VEC128,BLK128x128}_32F: by number, because
+  // headers before 12.9 have not all of these names. What is not set is one number for the whole operand.
+  constexpr int kScaleModeOfA = 31, kScaleModeOfB = 32;
+  constexpr int32_t kVectors = 4, kBlocks = 5;
+  const auto set = [&](int attribute, ProductScaling scaling) {
+    if (scaling == ProductScaling::kWhole) return;
+    const int32_t mode = scaling == ProductScaling::kAlongSum ? kVectors : kBlocks;
+    lt.set(description, static_cast<cublasLtMatmulDescAttributes_t>(attribute), &mode, sizeof(mode));
+  };
+  set(kScaleModeOfA, call.scaling_a);
+  set(kScaleModeOfB, call.scaling_b);
 }
 inline void prefer_only_nvidias(const Functions& lt, Preference preference, const ProductCall& call) {
   // Not parts of sums in the result's 16 bits, nor in an order that varies.

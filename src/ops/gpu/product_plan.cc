@@ -73,6 +73,10 @@ std::string refuse_shapes(const Product& product) {
   return "";
 }
 
+bool has_blocks(const Product& product) {
+  return product.scaling_a != ProductScaling::kWhole || product.scaling_b != ProductScaling::kWhole;
+}
+
 // FP8: 16 bytes everywhere, and before sm_100 rows of both operands along k.
 std::string refuse_fp8(const ProductCall& call, const ProductCapability& capability) {
   constexpr int32_t kBytes = 16;
@@ -84,6 +88,22 @@ std::string refuse_fp8(const ProductCall& call, const ProductCapability& capabil
   }
   if (!capability.takes_any_fp8_layout && (!call.transposes_a || call.transposes_b)) {
     return "this device multiplies FP8 only when the rows of both operands run along the sum";
+  }
+  return "";
+}
+
+std::string refuse_scales(const Product& product, const ProductCapability& capability) {
+  const bool is_squared = product.scaling_a == ProductScaling::kSquares, is_whole = !has_blocks(product);
+  if (is_whole) return "";
+  if (!is_fp8(product.a.type)) return "scales of blocks are for FP8";
+  if (!capability.has_block_scales) return "this device's library has no scales of blocks";
+  if (product.scaling_a == ProductScaling::kWhole || product.scaling_b == ProductScaling::kWhole) {
+    return "both operands have scales of blocks, or neither";
+  }
+  if (is_squared && product.scaling_b == ProductScaling::kSquares) return "two operands in squares do not multiply";
+  constexpr int64_t kBlock = 128;
+  if (product.a.columns % kBlock != 0) {
+    return fmt::format("the sum of operands in blocks has a multiple of {} terms, not {}", kBlock, product.a.columns);
   }
   return "";
 }
@@ -131,8 +151,11 @@ ProductPlan plan_product(const Product& product, const ProductCapability& capabi
                .c = c->matrix,
                .accumulate = product.accumulate,
                .has_bias = product.has_bias,
-               .has_fast_sums = product.has_fast_sums && is_fp8(product.a.type)};
+               .has_fast_sums = product.has_fast_sums && is_fp8(product.a.type) && !has_blocks(product),
+               .scaling_a = product.scaling_b,
+               .scaling_b = product.scaling_a};
   if (is_fp8(product.a.type)) plan.refusal = refuse_fp8(plan.call, capability);
+  if (plan.refusal.empty()) plan.refusal = refuse_scales(product, capability);
   return plan;
 }
 
@@ -140,9 +163,14 @@ std::string name_of(const ProductCall& call) {
   const auto matrix = [](const char* letter, const CallMatrix& x) {
     return fmt::format(" {} {}/{}/{}", letter, name_of(x.type), x.leading, x.alignment);
   };
-  return fmt::format("{}{} {}x{}x{}{}{}{}{}{}{}", call.transposes_a ? 'T' : 'N', call.transposes_b ? 'T' : 'N', call.m,
-                     call.n, call.k, matrix("a", call.a), matrix("b", call.b), matrix("c", call.c),
-                     call.accumulate ? " beta1" : "", call.has_bias ? " bias" : "", call.has_fast_sums ? " fast" : "");
+  const auto scales = [](const char* letter, ProductScaling scaling) {
+    if (scaling == ProductScaling::kWhole) return std::string();
+    return fmt::format(" {} in {}", letter, scaling == ProductScaling::kAlongSum ? "1x128" : "128x128");
+  };
+  return fmt::format("{}{} {}x{}x{}{}{}{}{}{}{}{}{}", call.transposes_a ? 'T' : 'N', call.transposes_b ? 'T' : 'N',
+                     call.m, call.n, call.k, matrix("a", call.a), matrix("b", call.b), matrix("c", call.c),
+                     call.accumulate ? " beta1" : "", call.has_bias ? " bias" : "", call.has_fast_sums ? " fast" : "",
+                     scales("a", call.scaling_a), scales("b", call.scaling_b));
 }
 
 }  // namespace megalith::ops::gpu

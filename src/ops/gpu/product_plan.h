@@ -22,18 +22,24 @@ struct ProductMatrix {
   uint64_t address;  // of the first element
 };
 
+// What an FP8 operand's numbers are multiplied by: one number, or one for each 128 of them along the sum (k), or one
+// for each 128 x 128.
+enum class ProductScaling : int32_t { kWhole, kAlongSum, kSquares };
+
 // C (m, n) = A (m, k) B (k, n), to which C itself is added when accumulating, and a bias (n) of C's type.
 struct Product {
   ProductMatrix a, b, c;
   bool accumulate = false;
   bool has_bias = false;
-  bool has_fast_sums = false;  // FP8: sums of fewer bits, as forward passes allow
+  bool has_fast_sums = false;  // FP8: sums of fewer bits, as forward passes allow; not with scales of blocks
+  ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
 };
 
 // What a device multiplies.
 struct ProductCapability {
   bool has_fp8 = false;
   bool takes_any_fp8_layout = false;  // otherwise rows of both operands run along k
+  bool has_block_scales = false;      // of FP8: cuBLASLt 12.9 and later on Hopper
 };
 
 // A matrix as the library reads it: (rows, columns) in columns, `leading` apart.
@@ -52,6 +58,7 @@ struct ProductCall {
   bool accumulate;  // beta is 1
   bool has_bias;    // added to each column, as long as one
   bool has_fast_sums;
+  ProductScaling scaling_a = ProductScaling::kWhole, scaling_b = ProductScaling::kWhole;
   auto operator<=>(const ProductCall&) const = default;
 };
 

@@ -21,6 +21,7 @@ struct cublasLtMatmulDescOpaque_t {
   const void* bias = nullptr;
   int32_t bias_type = -1;  // unset: that of D
   const float *scale_a = nullptr, *scale_b = nullptr;
+  int32_t mode_a = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, mode_b = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
   int8_t has_fast_sums = 0;
 };
 struct cublasLtMatmulPreferenceOpaque_t {
@@ -126,6 +127,38 @@ struct Sizes {
   int64_t m, n, k;
 };
 
+constexpr int64_t kScaledBlock = 128;
+bool is_in_blocks(int32_t mode) { return mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
+
+// What a number of an operand is multiplied by, at `outer` of m or n, and at `inner` of k. Along the sum the numbers of
+// one block lie together; those of squares lie in rows along the sum, each padded to a multiple of four.
+float scale_at(const float* scales, int32_t mode, int64_t num_outer, int64_t num_inner, int64_t outer, int64_t inner) {
+  const int64_t block = inner / kScaledBlock;
+  if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) return scales[block * num_outer + outer];
+  const int64_t row_length = (num_inner / kScaledBlock + 3) / 4 * 4;
+  return scales[outer / kScaledBlock * row_length + block];
+}
+
+// Empty when the library multiplies by these.
+std::string fault_of_scales(const Description& call, bool is_fp8, const Sizes& sizes) {
+  const bool is_a = is_in_blocks(call.mode_a), is_b = is_in_blocks(call.mode_b);
+  if (!is_a && !is_b) return "";
+  if (!is_fp8) return "scales of blocks are for FP8";
+  if (is_a != is_b) return "both operands have scales of blocks, or neither";
+  if (call.scale_a == nullptr || call.scale_b == nullptr) return "scales of blocks without an address";
+  for (const int32_t mode : {call.mode_a, call.mode_b}) {
+    if (mode != CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F && mode != CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) {
+      return "a mode of scales that is not known";
+    }
+  }
+  if (call.mode_a == call.mode_b && call.mode_a == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) {
+    return "two operands in squares";
+  }
+  if (call.has_fast_sums != 0) return "scales of blocks have no fast sums";
+  if (sizes.k % kScaledBlock != 0) return "the sum ends within a block";
+  return "";
+}
+
 // Empty when the library multiplies these.
 std::string fault_of(const Description& call, const Layout& a, const Layout& b, const Layout& c, Sizes& sizes) {
   const bool is_a_transposed = call.of_a == CUBLAS_OP_T, is_b_transposed = call.of_b == CUBLAS_OP_T;
@@ -144,6 +177,7 @@ std::string fault_of(const Description& call, const Layout& a, const Layout& b, 
     if (call.scale_a != nullptr || call.scale_b != nullptr) return "scales are for FP8";
     if (call.has_fast_sums != 0) return "fast sums are for FP8";
   }
+  if (const std::string fault = fault_of_scales(call, is_fp8(a.type), sizes); !fault.empty()) return fault;
   if (call.epilogue == CUBLASLT_EPILOGUE_BIAS) {
     if (call.bias == nullptr) return "a bias without an address";
     if (call.bias_type >= 0 && call.bias_type != c.type) return "a bias of another type than the result";
@@ -160,6 +194,7 @@ uint64_t product_of(const Description& call, const Layout& a, const Layout& b, c
       hash = hash * 1000003 + static_cast<uint64_t>(number);
     }
   }
+  hash = hash * 64 + static_cast<uint64_t>(call.mode_a * 8 + call.mode_b);
   return hash * 4 + static_cast<uint64_t>(call.epilogue);
 }
 
@@ -227,6 +262,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
       return set(description->scale_b);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
       return set(description->has_fast_sums);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return set(description->mode_a);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return set(description->mode_b);
   }
   return refuse("an attribute that is not known");
 }
@@ -309,17 +348,31 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
 
   CublasLt& state = cublaslt();
   ++state.num_products;
+  const bool has_blocks = is_in_blocks(description->mode_a);
+  if (is_fp8(a_layout->type)) ++state.num_fp8_products;
+  if (has_blocks) ++state.num_block_products;
   state.last_algorithm = static_cast<int>(number);
   if (state.quick_algorithm >= 0 && state.last_algorithm != state.quick_algorithm) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   std::memset(workspace, 0xFF, kWorkspaceBytes);  // nobody may keep anything there
-  const float scale = *static_cast<const float*>(alpha) *
-                      (description->scale_a != nullptr ? *description->scale_a : 1) *
-                      (description->scale_b != nullptr ? *description->scale_b : 1);
+  const auto whole = [&](const float* scales) { return has_blocks || scales == nullptr ? 1 : *scales; };
+  const float scale = *static_cast<const float*>(alpha) * whole(description->scale_a) * whole(description->scale_b);
   const float factor = *static_cast<const float*>(beta);
-  const std::vector<float> of_a = widen(a, *a_layout, false, description->of_a == CUBLAS_OP_T);  // (k, m)
-  const std::vector<float> of_b = widen(b, *b_layout, true, description->of_b == CUBLAS_OP_T);   // (k, n)
+  std::vector<float> of_a = widen(a, *a_layout, false, description->of_a == CUBLAS_OP_T);  // (k, m)
+  std::vector<float> of_b = widen(b, *b_layout, true, description->of_b == CUBLAS_OP_T);   // (k, n)
+  if (has_blocks) {
+    for (int64_t k = 0; k < sizes.k; ++k) {
+      for (int64_t row = 0; row < sizes.m; ++row) {
+        of_a[static_cast<size_t>(k * sizes.m + row)] *=
+            scale_at(description->scale_a, description->mode_a, sizes.m, sizes.k, row, k);
+      }
+      for (int64_t column = 0; column < sizes.n; ++column) {
+        of_b[static_cast<size_t>(k * sizes.n + column)] *=
+            scale_at(description->scale_b, description->mode_b, sizes.n, sizes.k, column, k);
+      }
+    }
+  }
   std::vector<float> sums(static_cast<size_t>(sizes.m));
   for (int64_t column = 0; column < sizes.n; ++column) {
     std::fill(sums.begin(), sums.end(), 0.0f);
