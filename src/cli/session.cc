@@ -44,10 +44,7 @@ void check_device(const Resolved& resolved, const at::Device& device, Logger& lo
     log.note("the kernels were compiled for older GPUs than this one ({}): the driver compiles them at their first use",
              architecture);
   }
-  if (resolved.config.fp8.is_on() && !has_fp8_products(architecture)) {
-    log.note("this GPU ({}) does not multiply numbers of eight bits: fp8_format rounds to them and gains no speed",
-             architecture);
-  }
+  if (resolved.config.fp8.is_on()) check_fp8_products(architecture, *resolved.config.fp8.fp8_format);
   if (resolved.config.runtime.device.fail_on_host_sync && !sees_waits_of_libtorch(device)) {
     log.note("fail_on_host_sync: this build of LibTorch does not tell of its own waits, so only others are seen");
   }

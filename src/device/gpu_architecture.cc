@@ -137,4 +137,12 @@ bool has_fp8_products(std::string_view architecture) {
   return !architecture.starts_with("gfx");
 }
 
+void check_fp8_products(std::string_view architecture, std::string_view fp8_format) {
+  if (has_fp8_products(architecture)) return;
+  throw UserError(
+      fmt::format("fp8_format {} needs a GPU that multiplies numbers of eight bits, and this one ({}) does not",
+                  fp8_format, architecture),
+      "leave fp8_format out (bf16), or use a GPU of sm_89 or later, of gfx942 or later");
+}
+
 }  // namespace megalith

@@ -28,5 +28,7 @@ ArchitectureFit check_architecture(std::string_view device, const std::vector<st
 // Whether the chip multiplies numbers of eight bits: NVIDIA's from Ada and Hopper (sm_89) on, AMD's from gfx942 on.
 // True of what is not known.
 bool has_fp8_products(std::string_view architecture);
+// UserError, which names both, where it does not.
+void check_fp8_products(std::string_view architecture, std::string_view fp8_format);
 
 }  // namespace megalith

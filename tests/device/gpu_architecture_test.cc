@@ -68,5 +68,19 @@ TEST(GpuArchitecture, EightBitProductsByChip) {
   }
 }
 
+TEST(GpuArchitecture, EightBitsAreRefusedWhereTheChipHasNoneAndBothAreNamed) {
+  for (const char* has : {"sm_90", "gfx950", ""}) EXPECT_NO_THROW(check_fp8_products(has, "hybrid")) << has;
+  for (const std::string lacks : {"sm_80", "gfx90a"}) {
+    try {
+      check_fp8_products(lacks, "e4m3");
+      ADD_FAILURE() << lacks << " was taken";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.message(), "fp8_format e4m3 needs a GPU that multiplies numbers of eight bits, and this one (" +
+                                     lacks + ") does not");
+      EXPECT_EQ(error.remedy(), "leave fp8_format out (bf16), or use a GPU of sm_89 or later, of gfx942 or later");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace megalith
