@@ -36,6 +36,23 @@ constexpr auto kLastWordsPatience = std::chrono::seconds(2);
   ::_exit(kExitFailure);
 }
 
+// Whether the chip multiplies numbers of eight bits, and which products of this model its library leaves to us.
+void check_fp8(const Resolved& resolved, const at::Device& device, const std::string& architecture, Logger& log) {
+  const Config& config = resolved.config;
+  if (!config.fp8.is_on()) return;
+  check_fp8_products(architecture, *config.fp8.fp8_format);
+  if (config.runtime.kernels == Kernels::kReference) return;
+  const ParallelOptions& parallel = config.parallel;
+  const Fp8Sizes sizes{
+      .hidden = config.model.hidden_size,
+      .ffn_of_rank = config.model.ffn_size() / parallel.tensor_model_parallel_size,
+      .tokens = resolved.derived.micro_batch_size * resolved.derived.seq_length / parallel.context_parallel_size,
+      .experts = config.model.expert_count()};
+  for (const std::string& note : fp8_product_notes(config.fp8, ops::gpu::fp8_products_of(device), sizes)) {
+    log.note("{}", note);
+  }
+}
+
 // Whether the program and what is asked for fit the chip.
 void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
   if (device.is_cpu()) return;
@@ -44,7 +61,7 @@ void check_device(const Resolved& resolved, const at::Device& device, Logger& lo
     log.note("the kernels were compiled for older GPUs than this one ({}): the driver compiles them at their first use",
              architecture);
   }
-  if (resolved.config.fp8.is_on()) check_fp8_products(architecture, *resolved.config.fp8.fp8_format);
+  check_fp8(resolved, device, architecture, log);
   if (resolved.config.runtime.device.fail_on_host_sync && !sees_waits_of_libtorch(device)) {
     log.note("fail_on_host_sync: this build of LibTorch does not tell of its own waits, so only others are seen");
   }

@@ -56,7 +56,7 @@ NameMatch match_option(const OptionSet& options, const std::string& name) {
   if (Option* option = options.find(name)) return {option, nullptr, false, option->name()};
   if (Option* option = options.find_opposite(name)) return {option, nullptr, true, option->name()};
   Option* positive = name.starts_with(kNo) ? options.find(name.substr(kNo.size())) : nullptr;
-  // The whole name may still be somebody else's: --no_fp8_weight_transpose_cache.
+  // The whole name may still be somebody else's: --no_persist_layer_norm.
   if (!positive || !positive->is_switch() || find_known_name(name)) return {};
   return {positive, nullptr, true, positive->name()};
 }

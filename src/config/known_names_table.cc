@@ -101,8 +101,9 @@ constexpr KnownNamesRow kRows[] = {
      "fp8_interval"},
     {Kind::kNoEffect, kValue, "read only with fp4", "fp4_recipe mxfp4_scale_rounding_mode"},
     {Kind::kNoEffect, kSwitch, "read only with fp4", "fp4_param fp4_param_gather mxfp4_gradient_stochastic_rounding"},
-    {Kind::kNoEffect, kSwitch, "weights are held in the model's precision, and both products read one eight-bit copy",
-     "fp8_param_gather fp8_param no_fp8_weight_transpose_cache keep_fp8_weight_transpose_cache_te "
+    {Kind::kNoEffect, kSwitch,
+     "weights are held in the model's precision, and their eight-bit copies are those of a step",
+     "fp8_param_gather fp8_param keep_fp8_weight_transpose_cache_te "
      "keep_fp8_transpose_cache_when_using_custom_fsdp moe_router_padding_for_fp8"},
     {Kind::kUnsupported, kSwitch, "a cross entropy in fp16", "fp16_lm_cross_entropy=false"},
     {Kind::kUnsupported, kValue, "gradients in that dtype", "main_grads_dtype=fp32"},

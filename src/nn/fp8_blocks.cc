@@ -17,11 +17,12 @@ at::ScalarType dtype_of_scales(at::ScalarType dtype) { return dtype == at::kDoub
 
 int64_t num_fp8_blocks(int64_t size) { return div_up(size, kFp8Block); }
 
-// Absolute values, with zeros behind the last rows and columns up to whole blocks, as asked for.
+// With zeros behind the last rows and columns up to whole blocks, as asked for; x itself where none is missing.
 at::Tensor padded_to_blocks(const at::Tensor& x, bool rows, bool columns) {
   const int64_t more_rows = rows ? num_fp8_blocks(x.size(-2)) * kFp8Block - x.size(-2) : 0;
   const int64_t more_columns = columns ? num_fp8_blocks(x.size(-1)) * kFp8Block - x.size(-1) : 0;
-  return at::constant_pad_nd(x.abs(), {0, more_columns, 0, more_rows});
+  if (more_rows == 0 && more_columns == 0) return x.contiguous();
+  return at::constant_pad_nd(x, {0, more_columns, 0, more_rows});
 }
 
 at::Tensor amax_without_data(const at::Tensor& x, at::IntArrayRef shape) {
@@ -57,6 +58,13 @@ at::Tensor spread_blocks(const at::Tensor& scale, int64_t dim, int64_t size) {
 
 }  // namespace
 
+at::Tensor largest_size(const at::Tensor& x, at::IntArrayRef dims) {
+  // On the CPU LibTorch's norm takes one number at a time.
+  if (x.is_cpu()) return dims.empty() ? x.abs().amax() : x.abs().amax(dims);
+  const auto over = dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims);
+  return at::linalg_vector_norm(x, std::numeric_limits<double>::infinity(), over);
+}
+
 at::Tensor scales_of_blocks(const at::Tensor& amax, double largest) {
   if (amax.is_meta()) return at::empty_like(amax);
   constexpr double kMost = std::numeric_limits<float>::max();
@@ -67,17 +75,16 @@ at::Tensor scales_of_blocks(const at::Tensor& amax, double largest) {
 
 at::Tensor amax_along_rows(const at::Tensor& x) {
   if (x.is_meta()) return amax_without_data(x, {x.size(0), num_fp8_blocks(x.size(1))});
-  return padded_to_blocks(x, false, true)
-      .view({x.size(0), num_fp8_blocks(x.size(1)), kFp8Block})
-      .amax(2)
-      .to(dtype_of_scales(x.scalar_type()));
+  const at::Tensor blocks = padded_to_blocks(x, false, true).view({x.size(0), num_fp8_blocks(x.size(1)), kFp8Block});
+  return largest_size(blocks, {2}).to(dtype_of_scales(x.scalar_type()));
 }
 
 at::Tensor amax_down_columns(const at::Tensor& x, const at::Tensor& offsets) {
   const at::ScalarType wide = dtype_of_scales(x.scalar_type());
   if (!offsets.defined()) {
     if (x.is_meta()) return amax_without_data(x, {num_fp8_blocks(x.size(0)), x.size(1)});
-    return padded_to_blocks(x, true, false).view({num_fp8_blocks(x.size(0)), kFp8Block, x.size(1)}).amax(1).to(wide);
+    const at::Tensor blocks = padded_to_blocks(x, true, false).view({num_fp8_blocks(x.size(0)), kFp8Block, x.size(1)});
+    return largest_size(blocks, {1}).to(wide);
   }
   const int64_t most = x.size(0) / kFp8Block + offsets.size(0) - 1;
   if (x.is_meta()) return amax_without_data(x, {most, x.size(1)});
@@ -95,11 +102,18 @@ at::Tensor amax_of_squares(const at::Tensor& weight, int64_t num_experts) {
     if (num_experts > 0) shape.insert(shape.begin(), num_experts);
     return amax_without_data(weight, shape);
   }
-  const at::Tensor amax = padded_to_blocks(weight.view({experts, rows, columns}), true, true)
-                              .view({experts, num_fp8_blocks(rows), kFp8Block, num_fp8_blocks(columns), kFp8Block})
-                              .amax({2, 4})
-                              .to(dtype_of_scales(weight.scalar_type()));
+  const at::Tensor blocks = padded_to_blocks(weight.view({experts, rows, columns}), true, true)
+                                .view({experts, num_fp8_blocks(rows), kFp8Block, num_fp8_blocks(columns), kFp8Block});
+  const at::Tensor amax = largest_size(blocks, {2, 4}).to(dtype_of_scales(weight.scalar_type()));
   return num_experts > 0 ? amax : amax.squeeze(0);
+}
+
+at::Tensor scales_of_rows(const at::Tensor& scale, int64_t rows_of_expert) {
+  return spread_blocks(scale, 1, rows_of_expert).reshape({scale.size(0) * rows_of_expert, scale.size(2)});
+}
+
+at::Tensor scales_of_rows_of_experts(const at::Tensor& scale, const at::Tensor& offsets, int64_t num_rows) {
+  return scale.index_select(0, blocks_of_rows(offsets, num_rows, scale.device()));
 }
 
 at::Tensor scaled_blocks(const at::Tensor& tensor, const at::Tensor& scale, const at::Tensor& offsets,

@@ -24,12 +24,21 @@ namespace megalith {
 
 inline constexpr int64_t kFp8Block = 128;
 
+// The largest absolute value over these dims (none: over all), in x's dtype; NaN where there is one. A GPU reads x once
+// and makes no copy.
+at::Tensor largest_size(const at::Tensor& x, at::IntArrayRef dims);
+
 // The scales of wide numbers (fp32, or fp64 for fp64).
 at::Tensor scales_of_blocks(const at::Tensor& amax, double largest);
 at::Tensor amax_along_rows(const at::Tensor& x);
 at::Tensor amax_down_columns(const at::Tensor& x, const at::Tensor& offsets);
 // num_experts 0: a matrix of no experts
 at::Tensor amax_of_squares(const at::Tensor& weight, int64_t num_experts);
+
+// The same scales in shapes that ops/fp8_cast reads: experts' weights (e, R, C) as (e rows, C), and blocks down columns
+// of experts' rows as an entry for each row.
+at::Tensor scales_of_rows(const at::Tensor& scale, int64_t rows_of_expert);
+at::Tensor scales_of_rows_of_experts(const at::Tensor& scale, const at::Tensor& offsets, int64_t num_rows);
 
 // tensor times the scale of each element's block, in the scale's dtype.
 //   offsets    where the scales go down columns and the blocks are experts'; undefined elsewhere

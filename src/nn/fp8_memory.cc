@@ -66,7 +66,7 @@ int64_t Fp8Memory::Layer::first(OperandRole role) const {
   return of_role + about.first_expert;
 }
 
-int64_t Fp8Memory::add_layer(const RecipeLayer& about) {
+int64_t Fp8Memory::add_layer(const RecipeLayer& about, bool has_transposed) {
   const int64_t count = std::max<int64_t>(about.num_experts, 1);
   Layer layer{.about = about, .first_input = 0, .first_weight = 0, .first_gradient = 0, .num_entries = count};
   if (is_delayed()) {
@@ -75,7 +75,7 @@ int64_t Fp8Memory::add_layer(const RecipeLayer& about) {
     layer.first_gradient = backward_.add(count);
   }
   layers_.push_back(std::move(layer));
-  num_weight_elements_ += about.num_weight_elements;
+  num_copied_elements_ += (has_transposed ? 2 : 1) * about.num_weight_elements;
   return std::ssize(layers_) - 1;
 }
 
@@ -111,7 +111,10 @@ Fp8Memory::Weight* Fp8Memory::weight(int64_t layer) {
 }
 
 void Fp8Memory::set_weight(int64_t layer, Operand operand, at::Tensor amax) {
-  if (!keeps_weights_) operand.values.reset();
+  if (!keeps_weights_) {
+    operand.values.reset();
+    operand.transposed.reset();
+  }
   *weight(layer) = {std::move(operand), std::move(amax)};
 }
 

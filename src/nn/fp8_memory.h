@@ -53,7 +53,8 @@ class Fp8Memory : public RecipeMemory {
   Fp8Memory(std::optional<DelayedScaling> delayed, double largest_gradient, bool keeps_weights);
 
   bool is_delayed() const { return delayed_.has_value(); }
-  int64_t add_layer(const RecipeLayer& layer);
+  // has_transposed  the copy of its weight stays as columns by rows, too
+  int64_t add_layer(const RecipeLayer& layer, bool has_transposed = false);
 
   // ---- delayed scaling ----
   // The scale in use: 0-d, or one for each expert of this rank.
@@ -79,7 +80,7 @@ class Fp8Memory : public RecipeMemory {
   void begin_backward(int microbatch) override;
   void end_backward(int microbatch, const Groups& groups) override;
   const std::vector<State>& states() override;
-  int64_t weight_bytes() const override { return keeps_weights_ ? num_weight_elements_ : 0; }
+  int64_t weight_bytes() const override { return keeps_weights_ ? num_copied_elements_ : 0; }
 
  private:
   enum class Pass { kNone, kForward, kBackward };
@@ -97,7 +98,7 @@ class Fp8Memory : public RecipeMemory {
   const double largest_gradient_;
   const bool keeps_weights_;
   std::vector<Layer> layers_;
-  int64_t num_weight_elements_ = 0;
+  int64_t num_copied_elements_ = 0;  // of weights, those of transposes too
   AmaxLedger forward_, backward_;
   std::vector<State> states_;
 

@@ -10,8 +10,8 @@ void Fp8Options::visit(OptionVisitor& v) {
   v.field("fp8_format", fp8_format,
           "Round the operands of the layers' matrix products to eight bits: hybrid has E4M3 forward and E5M2 "
           "gradients, e4m3 has E4M3 for both. Embedding, router, attention and head stay in the model's precision. "
-          "The products are computed in fp32 from the rounded values, which gives FP8 training's numbers and smaller "
-          "activations, but not its speed.")
+          "A GPU multiplies the eight bits as they are. On the CPU, and for experts, the products are computed in fp32 "
+          "from the rounded values: FP8 training's numbers and smaller activations, but not its speed.")
       .words({"hybrid", "e4m3"})
       .alias("fp8")
       .in_toy(InToy::kSetAside);
@@ -32,6 +32,11 @@ void Fp8Options::visit(OptionVisitor& v) {
   v.field("fp8_wgrad", fp8_wgrad,
           "Round the operands of the weights' gradients too. Without it these products have the model's precision, and "
           "inputs are kept in it.");
+  v.field("keep_fp8_weight_transpose_cache", keep_fp8_weight_transpose_cache,
+          "Keep the transpose of each weight's eight-bit copy until the end of the step, where the GPU's library reads "
+          "it in backward (a byte for each parameter). Without it the transpose is made again for each microbatch.")
+      .opposite("no_fp8_weight_transpose_cache")
+      .changes_numbers(false);
   v.field("first_last_layers_bf16", first_last_layers_bf16,
           "Leave the first and the last layers of the model out of fp8_format. Not with fp8_recipe delayed.");
   v.field("num_layers_at_start_in_bf16", num_layers_at_start_in_bf16,
@@ -89,6 +94,35 @@ std::vector<std::string> fp8_notes(const Fp8Options& options) {
     add(options.num_layers_at_start_in_bf16 != 1, "num_layers_at_start_in_bf16", of_layers);
     add(options.num_layers_at_end_in_bf16 != 1, "num_layers_at_end_in_bf16", of_layers);
   }
+  return notes;
+}
+
+std::vector<std::string> fp8_product_notes(const Fp8Options& options, const ops::gpu::Fp8Products& library,
+                                           const Fp8Sizes& sizes) {
+  const bool is_blockwise = options.fp8_recipe == "blockwise";
+  if (!library.are_made || (is_blockwise && !library.take_blocks)) {
+    return {
+        fmt::format("fp8_recipe {}: no library multiplies such numbers on this GPU, so they are multiplied in fp32, "
+                    "more slowly than bf16 is",
+                    options.fp8_recipe)};
+  }
+  std::vector<std::string> notes;
+  if (sizes.experts > 0) {
+    notes.emplace_back(
+        "fp8_format: the experts' numbers are multiplied in fp32, more slowly than in bf16, because nobody but the "
+        "device knows how many rows each expert has");
+  }
+  const auto expect_multiple = [&](const char* what, int64_t size) {
+    const int64_t multiple = is_blockwise ? 128 : 16;
+    if (size % multiple == 0) return;
+    notes.push_back(
+        fmt::format("fp8_recipe {}: {} is {}, and the library takes multiples of {}: products with it are "
+                    "made in fp32, more slowly than in bf16",
+                    options.fp8_recipe, what, size, multiple));
+  };
+  expect_multiple("hidden_size", sizes.hidden);
+  expect_multiple("a rank's share of ffn_hidden_size", sizes.ffn_of_rank);
+  expect_multiple("the number of a microbatch's tokens on a rank", sizes.tokens);
   return notes;
 }
 

@@ -7,14 +7,15 @@
 
 #include "comm/group.h"
 #include "nn/fp8_blocks.h"
+#include "nn/fp8_products.h"
+#include "ops/fp8_cast/fp8_cast.h"
+#include "ops/gpu/blas.h"
 #include "ops/grouped_linear/grouped_linear.h"
 #include "ops/linear/linear.h"
 
 namespace megalith {
 
 namespace {
-
-double largest_of(at::ScalarType fp8) { return fp8 == at::kFloat8_e5m2 ? 57344 : 448; }
 
 // The dtype in which scales are computed and products are added.
 at::ScalarType wide_of(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
@@ -41,8 +42,8 @@ at::Tensor compute_amax(const at::Tensor& tensor, const OperandScope& scope) {
     return amax.scatter_reduce(0, experts, of_rows, "amax");
   }
   if (tensor.numel() == 0) return at::zeros({}, wide);
-  if (scope.num_experts > 0) return tensor.view({scope.num_experts, -1}).abs().amax(1).to(wide.dtype());
-  return tensor.abs().amax().to(wide.dtype());
+  if (scope.num_experts > 0) return largest_size(tensor.view({scope.num_experts, -1}), {1}).to(wide.dtype());
+  return largest_size(tensor, {}).to(wide.dtype());
 }
 
 at::Tensor compute_scale(const at::Tensor& amax, double largest) {
@@ -64,35 +65,64 @@ at::Tensor scaled(const at::Tensor& tensor, const at::Tensor& factor, const Oper
   return (wide.view({factor.size(0), -1}) * factor.unsqueeze(1)).view(tensor.sizes());
 }
 
-// Saturating: a cast of LibTorch's gives NaN above E4M3's range, where the hardware gives the largest number.
-at::Tensor saturated(const at::Tensor& scaled, at::ScalarType fp8) {
-  const double largest = largest_of(fp8);
-  return scaled.clamp(-largest, largest).to(fp8);
+struct CastOptions {
+  bool with_transposed = false;
+  at::Tensor amax = {};  // see ops/fp8_cast
+  Kernels kernels = Kernels::kFused;
+};
+
+// scale  0-d or (R, C) as ops/fp8_cast has it
+ops::Fp8Cast cast_matrix(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale,
+                         const CastOptions& options) {
+  const at::Tensor rows = tensor.dim() == 2 ? tensor : tensor.view({1, -1});
+  const bool is_dense = rows.numel() == 0 || rows.stride(1) == 1 || rows.size(1) == 1;
+  ops::Fp8Cast cast = ops::fp8_cast(is_dense ? rows : rows.contiguous(), scale.contiguous(), fp8,
+                                    options.with_transposed, options.amax, options.kernels);
+  cast.values = cast.values.view(tensor.sizes());
+  return cast;
 }
 
-at::Tensor cast(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale, const OperandScope& scope) {
-  return saturated(scale.dim() >= 2 ? scaled_blocks(tensor, scale, {}, 1) : scaled(tensor, scale, scope), fp8);
+// scale  of the whole, of each expert, or of blocks along rows or in squares
+ops::Fp8Cast cast(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale, const OperandScope& scope,
+                  const CastOptions& options) {
+  if (tensor.is_meta()) return {at::empty(tensor.sizes(), tensor.options().dtype(fp8)), {}};
+  if (scale.dim() == 0 || scale.dim() == 2) return cast_matrix(tensor, fp8, scale, options);
+  if (scope.offsets.defined()) {
+    const at::Tensor experts = experts_of_rows(scope.offsets, tensor.size(0), tensor.device());
+    return cast_matrix(tensor, fp8, scale.index_select(0, experts).unsqueeze(1), options);
+  }
+  if (scale.dim() == 3) {
+    return cast_matrix(tensor, fp8, scales_of_rows(scale, div_exact(tensor.size(0), scale.size(0))), options);
+  }
+  ops::Fp8Cast cast = cast_matrix(tensor.view({scale.size(0), -1}), fp8, scale.unsqueeze(1), options);
+  cast.values = cast.values.view(tensor.sizes());
+  return cast;
 }
 
 // In blocks of rows, for the weight's product.
-at::Tensor cast_down_columns(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale,
-                             const at::Tensor& offsets) {
-  return saturated(scaled_blocks(tensor, scale, offsets, 1), fp8);
+ops::Fp8Cast cast_down_columns(const at::Tensor& tensor, at::ScalarType fp8, const at::Tensor& scale,
+                               const at::Tensor& offsets, const CastOptions& options) {
+  if (tensor.is_meta()) return {at::empty(tensor.sizes(), tensor.options().dtype(fp8)), {}};
+  if (!offsets.defined()) return cast_matrix(tensor, fp8, scale, options);
+  return cast_matrix(tensor, fp8, scales_of_rows_of_experts(scale, offsets, tensor.size(0)), options);
 }
+
+double largest_of(at::ScalarType fp8) { return ops::largest_of_fp8(fp8); }
 
 // What the eight bits stand for.
 at::Tensor values_of(const Operand& operand, const at::Tensor& offsets = {}) {
-  const at::Tensor factor = operand.scale.reciprocal();
+  const at::Tensor factor = fp8_factor(operand.scale);
   if (factor.dim() >= 2) return scaled_blocks(operand.values, factor, {}, 1);
   return scaled(operand.values, factor, {.offsets = offsets});
 }
 
 // Likewise for the weight's product; what was not rounded is itself.
 at::Tensor wgrad_values_of(const Operand& operand, const at::Tensor& offsets = {}) {
-  const bool is_apart = operand.wgrad_values.defined();
-  const at::Tensor& values = is_apart ? operand.wgrad_values : operand.values;
+  const bool is_apart = operand.wgrad_values.defined() || operand.wgrad_scale.defined();
+  at::Tensor values = operand.wgrad_values.defined() ? operand.wgrad_values : operand.values;
   const at::Tensor& scale = is_apart ? operand.wgrad_scale : operand.scale;
   if (!scale.defined()) return values;
+  if (operand.transposed.defined()) values = fp8_transpose(operand.transposed);
   if (scale.dim() >= 2) return scaled_blocks(values, scale.reciprocal(), offsets, operand.num_parts);
   return scaled(values, scale.reciprocal(), {.offsets = offsets});
 }
@@ -124,7 +154,27 @@ at::ScalarType Fp8Recipe::eight_bits_of(OperandRole role) const {
   return is_wider ? at::kFloat8_e5m2 : at::kFloat8_e4m3fn;
 }
 
-// amax: receives what delayed scaling recorded, or is to record each time that the operand is used.
+int64_t Fp8Recipe::add_layer(const RecipeLayer& layer) const {
+  const auto library = library_on(layer.device);
+  const bool keeps_both = settings_.keeps_weights && settings_.keeps_transposed_weights;
+  return memory_->add_layer(layer, keeps_both && layer.num_experts == 0 && library.want_rows_along_sum);
+}
+
+ops::gpu::Fp8Products Fp8Recipe::library_on(at::Device device) const {
+  if (kernels() == Kernels::kReference) return {};
+  const auto library = ops::gpu::fp8_products_of(device);
+  return is_blockwise() && !library.take_blocks ? ops::gpu::Fp8Products{} : library;
+}
+
+// Whether a product of the library's will read the tensor as columns by rows.
+bool Fp8Recipe::is_turned(const at::Tensor& tensor, const OperandScope& scope) const {
+  constexpr int64_t kMultiple = 16;  // of sizes, as the library takes them
+  if (tensor.dim() != 2 || scope.offsets.defined() || scope.num_experts > 0) return false;
+  if (tensor.numel() == 0 || tensor.size(0) % kMultiple != 0 || tensor.size(1) % kMultiple != 0) return false;
+  return tensor.scalar_type() != at::kDouble && library_on(tensor.device()).want_rows_along_sum;
+}
+
+// amax: what the cast is to take and delayed scaling to record; undefined: nobody asks.
 at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
                                  at::Tensor* amax) const {
   if (scope.scale.defined()) return scope.scale;
@@ -136,8 +186,10 @@ at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, con
   if (settings_.scaling == Fp8Scaling::kDelayed) {
     MEGALITH_CHECK(scope.layer >= 0, "{}: delayed scaling of a layer that it does not know", scope.label);
     if (memory_->is_recording(role)) {
-      *amax = compute_amax(tensor, scope);
-      memory_->record(scope.layer, role, *amax);
+      const bool is_of_experts = scope.offsets.defined() || scope.num_experts > 0;
+      // Those of experts are found apart; one number for the whole the cast finds on its way.
+      *amax = is_of_experts ? compute_amax(tensor, scope)
+                            : at::zeros({}, tensor.options().dtype(wide_of(tensor.scalar_type())));
     }
     return memory_->scale(scope.layer, role);
   }
@@ -150,17 +202,36 @@ at::Tensor Fp8Recipe::find_scale(const at::Tensor& tensor, OperandRole role, con
 
 Operand Fp8Recipe::take(const at::Tensor& tensor, OperandRole role, const OperandScope& scope) const {
   if (role == OperandRole::kWeight) return take_weight(tensor, scope);
-  at::Tensor amax;
-  const at::ScalarType fp8 = eight_bits_of(role);
-  const at::Tensor scale = find_scale(tensor, role, scope, &amax);
-  Operand operand{cast(tensor, fp8, scale, scope), scale, tensor.scalar_type()};
+  const bool is_turned_for_wgrad = settings_.rounds_wgrad && scope.is_for_wgrad && is_turned(tensor, scope);
+  Operand operand = cast_and_record(tensor, role, scope, is_turned_for_wgrad && !is_blockwise());
   if (role != OperandRole::kGradient) return operand;  // of an input keep() says it
   if (!settings_.rounds_wgrad) {
     operand.wgrad_values = tensor;
   } else if (is_blockwise()) {
+    const at::ScalarType fp8 = eight_bits_of(role);
     operand.wgrad_scale = scales_of_blocks(amax_down_columns(tensor, scope.offsets), largest_of(fp8));
-    operand.wgrad_values = cast_down_columns(tensor, fp8, operand.wgrad_scale, scope.offsets);
+    const ops::Fp8Cast down = cast_down_columns(tensor, fp8, operand.wgrad_scale, scope.offsets,
+                                                {.with_transposed = is_turned_for_wgrad, .kernels = kernels()});
+    operand.transposed = down.transposed;
+    if (!is_turned_for_wgrad) operand.wgrad_values = down.values;
   }
+  return operand;
+}
+
+// One pass: scale, round, turn, and take the largest absolute value.
+Operand Fp8Recipe::cast_and_record(const at::Tensor& tensor, OperandRole role, const OperandScope& scope,
+                                   bool with_transposed, at::Tensor* recorded) const {
+  at::Tensor amax;
+  const at::Tensor scale = find_scale(tensor, role, scope, &amax);
+  const bool takes_amax = amax.defined() && amax.dim() == 0;
+  const ops::Fp8Cast found =
+      cast(tensor, eight_bits_of(role), scale, scope,
+           {.with_transposed = with_transposed, .amax = takes_amax ? amax : at::Tensor(), .kernels = kernels()});
+  if (amax.defined()) memory_->record(scope.layer, role, amax);
+  if (recorded != nullptr) *recorded = amax;
+  Operand operand{found.values, scale, tensor.scalar_type()};
+  operand.transposed = found.transposed;
+  if (scale.dim() == 0 && library_on(tensor.device()).are_made) operand.factor = fp8_factor(scale);
   return operand;
 }
 
@@ -177,9 +248,12 @@ Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& sco
   }
   OperandScope scaled_as = scope;
   scaled_as.scale = scale;
+  // For dgrad: kept with the copy, or where no copy is kept, made with that of the backward pass.
+  const bool is_of_backward = !settings_.keeps_weights && scope.scale.defined();
+  const bool with_transposed = known != nullptr && settings_.keeps_transposed_weights &&
+                               (settings_.keeps_weights || is_of_backward) && is_turned(weight, scope);
   at::Tensor amax;
-  const at::Tensor found = find_scale(weight, OperandRole::kWeight, scaled_as, &amax);
-  const Operand operand{cast(weight, eight_bits_of(OperandRole::kWeight), found, scope), found, weight.scalar_type()};
+  Operand operand = cast_and_record(weight, OperandRole::kWeight, scaled_as, with_transposed, &amax);
   if (known != nullptr && !known->operand.scale.defined()) memory_->set_weight(scope.layer, operand, amax);
   return operand;
 }
@@ -187,30 +261,50 @@ Operand Fp8Recipe::take_weight(const at::Tensor& weight, const OperandScope& sco
 KeptOperand Fp8Recipe::keep(const Activation& x, const Operand& taken, const OperandScope& scope) const {
   if (!settings_.rounds_wgrad) return {x.keep(), {}, taken.dtype};
   const at::ScalarType fp8 = taken.values.scalar_type();
+  // What the library reads of it, and only that.
+  const bool is_transposed = scope.is_for_wgrad && is_turned(x.value, scope);
+  const CastOptions how{.with_transposed = is_transposed, .kernels = kernels()};
   if (is_blockwise()) {
     const at::Tensor scale = scales_of_blocks(amax_down_columns(x.value, scope.offsets), largest_of(fp8));
-    const auto rounded = [fp8, scale, offsets = scope.offsets](const at::Tensor& value) {
-      return cast_down_columns(value, fp8, scale, offsets);
+    const auto rounded = [fp8, scale, how, offsets = scope.offsets](const at::Tensor& value) {
+      const ops::Fp8Cast down = cast_down_columns(value, fp8, scale, offsets, how);
+      return how.with_transposed ? down.transposed : down.values;
     };
-    return {x.kept.is_defined() ? x.kept.then(rounded) : Kept(rounded(x.value)), scale, taken.dtype};
+    return {.values = x.kept.is_defined() ? x.kept.then(rounded) : Kept(rounded(x.value)),
+            .scale = scale,
+            .dtype = taken.dtype,
+            .is_transposed = is_transposed};
   }
-  if (!x.kept.is_defined()) return {Kept(taken.values), taken.scale, taken.dtype};
+  KeptOperand kept{.scale = taken.scale, .dtype = taken.dtype, .factor = taken.factor, .is_transposed = is_transposed};
+  if (!x.kept.is_defined()) {
+    kept.values = Kept(is_transposed ? taken.transposed : taken.values);
+    return kept;
+  }
   // With the scale of the first pass.
-  const Kept again = x.kept.then(
-      [scope, fp8, scale = taken.scale](const at::Tensor& value) { return cast(value, fp8, scale, scope); });
-  return {again, taken.scale, taken.dtype};
+  kept.values = x.kept.then([scope, fp8, how, scale = taken.scale](const at::Tensor& value) {
+    const ops::Fp8Cast again = cast(value, fp8, scale, scope, how);
+    return how.with_transposed ? again.transposed : again.values;
+  });
+  return kept;
 }
 
 at::Tensor Fp8Recipe::forward(const Operand& x, const Operand& w, const at::Tensor& bias) const {
+  if (kernels() != Kernels::kReference) {
+    if (const auto y = try_fp8_forward(x, w, bias)) return *y;
+  }
   const at::Tensor wide_bias = bias.defined() ? bias.to(x.scale.scalar_type()) : bias;
   return ops::linear_forward(values_of(x), values_of(w), wide_bias, kernels()).to(x.dtype);
 }
 
 at::Tensor Fp8Recipe::dgrad(const Operand& dy, const Operand& w) const {
+  if (kernels() != Kernels::kReference) {
+    if (const auto dx = try_fp8_dgrad(dy, w)) return *dx;
+  }
   return ops::linear_dgrad(values_of(dy), values_of(w), kernels()).to(dy.dtype);
 }
 
 void Fp8Recipe::wgrad_(const at::Tensor& dw, const Operand& dy, const Operand& x, bool accumulate) const {
+  if (kernels() != Kernels::kReference && try_fp8_wgrad_(dw, dy, x, accumulate)) return;
   ops::linear_wgrad_(dw, wgrad_values_of(dy), wgrad_values_of(x), accumulate, kernels());
 }
 
@@ -236,7 +330,8 @@ std::shared_ptr<const MatmulRecipe> make_recipe(const Fp8Options& options, Kerne
                                    .takes_largest = options.fp8_amax_compute_algo == "max",
                                    .margin = options.fp8_margin},
                        .rounds_wgrad = options.fp8_wgrad,
-                       .keeps_weights = keeps_weights};
+                       .keeps_weights = keeps_weights,
+                       .keeps_transposed_weights = options.keep_fp8_weight_transpose_cache};
   if (options.first_last_layers_bf16) {
     settings.num_plain_first = options.num_layers_at_start_in_bf16;
     settings.num_plain_last = options.num_layers_at_end_in_bf16;

@@ -2,10 +2,11 @@
 //
 //   values = fp8(clamp(x * scale))   max_fp8: 448 for E4M3, 57344 for E5M2
 //
-// Inputs and weights are E4M3; gradients are E5M2 (hybrid) or E4M3. The products multiply what the eight bits stand
-// for, values / scale, and add in fp32 (fp64 for fp64 models), on any device; a GPU's own eight-bit products are not
-// used yet. What is kept of an input is its eight-bit copy: a byte an element. Weights are rounded once a step, when
-// they are first read after the optimizer has written them. Recipes differ in their scales:
+// Inputs and weights are E4M3; gradients are E5M2 (hybrid) or E4M3. The library of a GPU multiplies them as they are
+// (nn/fp8_products.h). Elsewhere, and where it does not take a product (experts', whose rows only the device knows),
+// the products multiply what the eight bits stand for, values / scale, and add in fp32 (fp64 for fp64 models). What is
+// kept of an input is its eight-bit copy, as the weight's product reads it: a byte an element. Weights are rounded once
+// a step, when they are first read after the optimizer has written them. Recipes differ in their scales:
 //
 //   tensorwise  max_fp8 / amax of the tensor as it is now; 1 where amax is 0 or infinite
 //   delayed     from the amaxes of past microbatches (nn/fp8_memory.h)
@@ -28,6 +29,7 @@
 #include "core/error.h"
 #include "nn/fp8_memory.h"
 #include "nn/matmul_recipe.h"
+#include "ops/gpu/blas.h"
 
 namespace megalith {
 
@@ -46,6 +48,7 @@ struct Fp8Options {
   int64_t fp8_amax_history_len = 1;
   std::string fp8_amax_compute_algo = "most_recent";
   bool fp8_wgrad = true;
+  bool keep_fp8_weight_transpose_cache = true;
   bool first_last_layers_bf16 = false;
   int64_t num_layers_at_start_in_bf16 = 1, num_layers_at_end_in_bf16 = 1;
 
@@ -56,6 +59,14 @@ struct Fp8Options {
 std::vector<UserError> check_fp8_options(const Fp8Options& options, int64_t num_layers);
 // What is set and changes nothing.
 std::vector<std::string> fp8_notes(const Fp8Options& options);
+// Sizes of a rank's products.
+struct Fp8Sizes {
+  int64_t hidden = 0, ffn_of_rank = 0, tokens = 0;  // of a microbatch
+  int64_t experts = 0;
+};
+// Which products a GPU's library leaves to the reference, in fp32, and why.
+std::vector<std::string> fp8_product_notes(const Fp8Options& options, const ops::gpu::Fp8Products& library,
+                                           const Fp8Sizes& sizes);
 // "hybrid FP8, delayed (history 16, max, margin 0)"; of a run without: ""
 std::string fp8_text(const Fp8Options& options, int64_t num_layers);
 
@@ -65,6 +76,7 @@ struct Fp8Settings {
   DelayedScaling delayed = {};
   bool rounds_wgrad = true;                         // the operands of the weights' products too
   bool keeps_weights = true;                        // their eight-bit copies, from their first use in a step to its end
+  bool keeps_transposed_weights = true;             // beside them, where the device's library reads both
   int64_t num_plain_first = 0, num_plain_last = 0;  // layers of the model
 };
 
@@ -74,7 +86,7 @@ class Fp8Recipe : public MatmulRecipe {
   Fp8Recipe(Fp8Format format, Kernels kernels) : Fp8Recipe(Fp8Settings{.format = format}, kernels) {}
 
   std::shared_ptr<const MatmulRecipe> for_chunk() const override;
-  int64_t add_layer(const RecipeLayer& layer) const override { return memory_->add_layer(layer); }
+  int64_t add_layer(const RecipeLayer& layer) const override;
   std::shared_ptr<RecipeMemory> memory() const override { return memory_; }
   bool leaves_plain(int64_t layer, int64_t num_layers) const override;
 
@@ -94,6 +106,11 @@ class Fp8Recipe : public MatmulRecipe {
   bool is_blockwise() const { return settings_.scaling == Fp8Scaling::kBlockwise; }
   at::Tensor find_scale(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, at::Tensor* amax) const;
   Operand take_weight(const at::Tensor& weight, const OperandScope& scope) const;
+  // recorded: receives what delayed scaling recorded, and is to record each time that the operand is used
+  Operand cast_and_record(const at::Tensor& tensor, OperandRole role, const OperandScope& scope, bool with_transposed,
+                          at::Tensor* recorded = nullptr) const;
+  ops::gpu::Fp8Products library_on(at::Device device) const;
+  bool is_turned(const at::Tensor& tensor, const OperandScope& scope) const;
 
   Fp8Settings settings_;
   std::shared_ptr<Fp8Memory> memory_;

@@ -55,15 +55,18 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
                             const std::optional<at::Tensor>& /*bias*/, Linear* layer, bool needs_dx, const Kept& kept) {
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
-    const Operand input = input_operand(*layer, x), weight = weight_operand(*layer);
+    const bool has_wgrad = layer->weight_->is_trainable();
+    const OperandScope scope = input_scope(*layer, has_wgrad && !gathers(*layer));
+    const Operand input = layer->recipe_->take(x, OperandRole::kInput, scope), weight = weight_operand(*layer);
     Call call{layer, needs_dx, {}, weight.scale};
-    if (layer->weight_->is_trainable()) call.x = layer->recipe_->keep({x, kept}, input, input_scope(*layer));
+    if (has_wgrad) call.x = layer->recipe_->keep({x, kept}, input, scope);
     hold(node, std::move(call));
     return compute(*layer, input, weight);
   }
 
   static at::Tensor compute(const Linear& layer, const at::Tensor& x) {
-    return compute(layer, input_operand(layer, x), weight_operand(layer));
+    return compute(layer, layer.recipe_->take(x, OperandRole::kInput, input_scope(layer, false)),
+                   weight_operand(layer));
   }
 
   static at::Tensor compute(const Linear& layer, const Operand& x, const Operand& weight) {
@@ -93,18 +96,22 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       layer.recipe_->bias_grad_(target.buffer, incoming);
       layer.bias_->close_grad();
     }
+    const bool needs_x = layer.weight_->is_trainable();
+    const bool gathers_dy = layer.role_ == LinearRole::kRow && layer.is_sequence_parallel_;
     Operand dy = layer.recipe_->take(incoming, OperandRole::kGradient,
-                                     {.group = layer.gradient_ranks_, .label = label, .layer = layer.layer_});
+                                     {.group = layer.gradient_ranks_,
+                                      .label = label,
+                                      .layer = layer.layer_,
+                                      .is_for_wgrad = needs_x && !gathers_dy});
     // Taken from the node, which lives until the whole backward pass is done.
     KeptOperand x = std::exchange(call.x, {});
-    const bool needs_x = layer.weight_->is_trainable();
     MEGALITH_CHECK(!needs_x || x.is_defined(), "{}: a second backward through one graph", label);
     const bool is_deferred = needs_x && layer.deferred_ != nullptr && layer.deferred_->is_deferring();
     WeightProduct product;
     // Under way while dx is computed. What is computed again need not be there before dx is on its way.
     const bool begins_early = needs_x && !is_deferred && !x.values.is_computed();
     if (begins_early) product = begin_weight_product(layer, x.take());
-    if (layer.role_ == LinearRole::kRow && layer.is_sequence_parallel_) dy = gathered(layer, dy);
+    if (gathers_dy) dy = gathered(layer, dy);
 
     at::Tensor dx, dx_sum;
     Work reduction;
@@ -120,6 +127,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       }
     }
     if (is_deferred) {
+      if (dy.transposed.defined()) dy.values.reset();  // dx was the last to read them
       // Computed again now: what it is computed from need not outlive this backward pass.
       layer.deferred_->defer([&layer, dy, x = x.take()] {
         const at::NoGradGuard no_grad;
@@ -151,11 +159,11 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     layer.weight_->close_grad();
   }
 
-  static OperandScope input_scope(const Linear& layer) {
-    return {.group = layer.input_ranks_, .label = layer.weight_->name(), .layer = layer.layer_};
-  }
-  static Operand input_operand(const Linear& layer, const at::Tensor& x) {
-    return layer.recipe_->take(x, OperandRole::kInput, input_scope(layer));
+  static OperandScope input_scope(const Linear& layer, bool is_for_wgrad) {
+    return {.group = layer.input_ranks_,
+            .label = layer.weight_->name(),
+            .layer = layer.layer_,
+            .is_for_wgrad = is_for_wgrad};
   }
   // scale: from an earlier call; undefined: none
   static Operand weight_operand(const Linear& layer, const at::Tensor& scale = {}) {

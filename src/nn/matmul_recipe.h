@@ -18,6 +18,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "nn/kept.h"
 #include "ops/kernels.h"
@@ -39,6 +40,10 @@ struct Operand {
   // Where the weight's product, which adds over the rows, reads something else than the others: that, and its scale.
   at::Tensor wgrad_values = {}, wgrad_scale = {};
   int64_t num_parts = 1;  // of as many ranks' rows, one after another: blocks of rows begin anew in each
+  // (columns, rows), for libraries that read it so: of a weight what dgrad reads, of others what the weight's product
+  // does, and then wgrad_values, or the values of an input, may not be there. Undefined: nobody has made it.
+  at::Tensor transposed = {};
+  at::Tensor factor = {};  // 1 / scale, where a library multiplies by it; undefined: nobody has computed it
 };
 
 // An operand between forward and backward.
@@ -46,10 +51,18 @@ struct KeptOperand {
   Kept values = {};
   at::Tensor scale = {};
   at::ScalarType dtype = at::kFloat;
+  at::Tensor factor = {};
+  bool is_transposed = false;  // the values are Operand::transposed
 
   bool is_defined() const { return values.is_defined(); }
   // The operand, and nothing is kept any more.
-  Operand take() { return {values.take(), scale, dtype}; }
+  Operand take() {
+    at::Tensor there = values.take();
+    Operand operand{is_transposed ? at::Tensor() : there, scale, dtype};
+    if (is_transposed) operand.transposed = std::move(there);
+    operand.factor = factor;
+    return operand;
+  }
 };
 
 // What an operand is a part of.
@@ -60,6 +73,8 @@ struct OperandScope {
   int64_t num_experts = 0;      // likewise, of weights (e o, h): every expert has equally many rows
   at::Tensor scale = {};        // known from before: nothing is computed or exchanged
   int64_t layer = -1;           // as MatmulRecipe::add_layer() numbered it
+  // The weight's product reads these very rows, with none of other ranks: its transpose may be made at once.
+  bool is_for_wgrad = false;
 };
 
 // A layer whose products a recipe computes, as it remembers it.

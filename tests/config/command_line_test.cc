@@ -89,7 +89,7 @@ TEST_F(CommandLineTest, ListsEndAtTheNextOption) {
 TEST_F(CommandLineTest, KnownNamesOfOthersConsumeTheirValues) {
   EXPECT_EQ(settings({"--use-flash-attn", "--num-dataset-builder-threads", "8", "--lr", "1"}),
             "use-flash-attn=true num-dataset-builder-threads=8 lr=1");
-  EXPECT_EQ(settings({"--no_fp8_weight_transpose_cache", "true"}), "no_fp8_weight_transpose_cache=true");
+  EXPECT_EQ(settings({"--no_persist_layer_norm", "true"}), "no_persist_layer_norm=true");
   EXPECT_EQ(settings({"--no-masked-softmax-fusion", "--bf16"}), "no-masked-softmax-fusion=true bf16=true");
 }
 

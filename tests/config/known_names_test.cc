@@ -85,7 +85,7 @@ TEST(KnownNames, AnOptionBeatsTheTable) {
 TEST(KnownNames, LookUpTriesTheWholeNameFirst) {
   NamesSample sample;
   OptionSet set(sample);
-  EXPECT_FALSE(look_up(set, "no_fp8_weight_transpose_cache").is_negated);
+  EXPECT_FALSE(look_up(set, "no_persist_layer_norm").is_negated);
   EXPECT_TRUE(look_up(set, "no-bf16").is_negated);
   EXPECT_EQ(look_up(set, "no-bf16").option, set.find("bf16"));
   EXPECT_TRUE(look_up(set, "no_rope_fusion").is_negated);

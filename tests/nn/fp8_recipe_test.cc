@@ -293,6 +293,31 @@ TEST(Fp8Options, WhatCannotBeIsRefused) {
   EXPECT_EQ(make_recipe({}, Kernels::kFused), nullptr);
 }
 
+TEST(Fp8Options, WhatTheLibraryDoesNotMultiplyIsSaid) {
+  const auto notes = [](const char* recipe, const ops::gpu::Fp8Products& library, const Fp8Sizes& sizes) {
+    return fp8_product_notes({.fp8_format = "hybrid", .fp8_recipe = recipe}, library, sizes);
+  };
+  const ops::gpu::Fp8Products hopper{.are_made = true, .want_rows_along_sum = true, .take_blocks = true};
+  const ops::gpu::Fp8Products blackwell{.are_made = true};
+  const Fp8Sizes sizes{.hidden = 1024, .ffn_of_rank = 1792, .tokens = 4096};
+  EXPECT_TRUE(notes("delayed", hopper, sizes).empty());
+  EXPECT_TRUE(notes("blockwise", hopper, sizes).empty());
+  EXPECT_TRUE(notes("tensorwise", blackwell, sizes).empty());
+  const auto expect_one = [](const std::vector<std::string>& found, const std::string& part) {
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_NE(found[0].find(part), std::string::npos) << found[0];
+  };
+  expect_one(notes("blockwise", blackwell, sizes),
+             "fp8_recipe blockwise: no library multiplies such numbers on this GPU");
+  expect_one(notes("delayed", {}, sizes), "fp8_recipe delayed: no library multiplies such numbers on this GPU");
+  expect_one(notes("delayed", hopper, {.hidden = 1024, .ffn_of_rank = 1792, .tokens = 4096, .experts = 8}),
+             "the experts' numbers");
+  const Fp8Sizes odd{.hidden = 1024, .ffn_of_rank = 1800, .tokens = 4096};
+  expect_one(notes("delayed", hopper, odd),
+             "a rank's share of ffn_hidden_size is 1800, and the library takes multiples of 16");
+  expect_one(notes("blockwise", hopper, {.hidden = 1024, .ffn_of_rank = 1808, .tokens = 4096}), "multiples of 128");
+}
+
 TEST(Fp8Options, WhatIsSetAndNotReadIsSaid) {
   EXPECT_TRUE(fp8_notes({}).empty());
   EXPECT_TRUE(fp8_notes({.fp8_format = "hybrid", .fp8_margin = 1, .fp8_amax_history_len = 4}).empty());

@@ -50,7 +50,7 @@ if(TARGET test_ops)
 endif()
 
 # The accelerator's own tests, and those of docs/gpu.md.
-megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES ops)
+megalith_test(pretend LABEL unit TORCH NO_GPU ENVIRONMENT PRETEND_DEVICES=2 USES nn ops)
 if(TARGET test_pretend)
   target_sources(test_pretend PRIVATE ${pretend_objects})
   set_target_properties(test_pretend PROPERTIES ENABLE_EXPORTS ON)

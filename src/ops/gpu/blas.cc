@@ -284,7 +284,7 @@ class Trial {
         .to(dtype_of(matrix.type, device.has_fnuz));
   }
 
-  // Of blocks: room for either kind.
+  // Scales of blocks have room for either kind.
   static at::Tensor scales(ProductScaling scaling, int64_t rows, int64_t sum, const at::Tensor& like) {
     if (scaling == ProductScaling::kWhole) return {};
     return at::ones({rows, sum / 128 + 4}, like.options().dtype(at::kFloat));
