@@ -1,6 +1,8 @@
 // See architecture.h.
 #include "models/architecture.h"
 
+#include <algorithm>
+
 #include "models/layer_pattern.h"
 
 namespace megalith {
@@ -17,6 +19,17 @@ void reset_rope_scaling(ModelConfig& config) {
   config.rope_scaling_low_freq_factor = defaults.rope_scaling_low_freq_factor;
   config.rope_scaling_high_freq_factor = defaults.rope_scaling_high_freq_factor;
   config.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
+}
+
+// A window in all layers, in some, or in none.
+void fill_in_windowed_layers(ModelConfig& full) {
+  const std::vector<int64_t> layers = full.layers_with_window();
+  full.window_attn_skip_freq = window_attn_skip_freq_text(layers);
+  if (!layers.empty() && std::find(layers.begin(), layers.end(), 1) == layers.end()) {
+    full.window_size.clear();
+    full.window_attn_skip_freq.clear();
+    full.rotary_base_local.reset();
+  }
 }
 
 // Defaults that follow from other options are written out, and older spellings in the newer one.
@@ -45,9 +58,11 @@ ModelConfig filled_in(const ModelConfig& config) {
   full.window_size.clear();
   if (const int64_t window = config.attention_window(); window > 0) {
     full.window_size = {window - 1, config.is_causal ? 0 : window - 1};
+    fill_in_windowed_layers(full);
   }
   if (full.position_embedding_type != PositionEmbedding::kRope) {
     full.rotary_base = defaults.rotary_base;
+    full.rotary_base_local.reset();
     full.rotary_percent = defaults.rotary_percent;
     full.rotary_interleaved = defaults.rotary_interleaved;
   }
@@ -97,6 +112,7 @@ ModelConfig simplified(ModelConfig config) {
   }
   if (config.multi_latent_attention) simplify_latent_attention(config);
   simplify_router(config);
+  if (config.rotary_base_local == config.rotary_base && !config.use_rope_scaling) config.rotary_base_local.reset();
   return config;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/json.h"
+#include "models/layer_pattern.h"
 #include "models/model_bounds.h"
 
 namespace megalith {
@@ -227,7 +228,7 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
       if (type == "full_attention" || (defaults.allows_window && type == "sliding_attention")) continue;
       throw UserError(fmt::format("{}: layer_types has {}, and only \"full_attention\" can be honoured", kHfConfigFile,
                                   dump_json(type)),
-                      "this model mixes kinds of attention, which is not provided");
+                      "this model has a kind of attention that its family does not have here");
     }
   }
   return config;
@@ -241,28 +242,68 @@ void read_hf_window(const Json& json, std::optional<int64_t> otherwise, ModelCon
   config.window_size = {*window - 1, 0};
 }
 
-void read_hf_upper_window(const Json& json, ModelConfig& config) {
+namespace {
+
+constexpr const char *kWindowed = "sliding_attention", *kWhole = "full_attention";
+
+// One entry a layer, 1 for a window; nothing where the file does not say.
+std::optional<std::vector<int64_t>> find_layer_types(const Json& json, const ModelConfig& config) {
   const Json* types = find_member(json, "layer_types", kHfConfigFile);
-  int64_t num_windows = types == nullptr ? 0 : std::count(types->begin(), types->end(), Json("sliding_attention"));
+  if (types == nullptr) return std::nullopt;
+  if (std::ssize(*types) != config.num_layers) {
+    throw UserError(fmt::format("{}: layer_types has {} entries, and num_hidden_layers is {}", kHfConfigFile,
+                                types->size(), config.num_layers),
+                    "the file is broken: it gives one entry a layer");
+  }
+  std::vector<int64_t> layers;
+  for (const Json& type : *types) layers.push_back(type == kWindowed ? 1 : 0);
+  return layers;
+}
+
+bool has_windows(const std::vector<int64_t>& layers) {
+  return std::find(layers.begin(), layers.end(), 1) != layers.end();
+}
+
+Json layer_types_of(const std::vector<int64_t>& layers) {
+  Json types = Json::array();
+  for (const int64_t has_window : layers) types.push_back(has_window == 1 ? kWindowed : kWhole);
+  return types;
+}
+
+}  // namespace
+
+void read_hf_windowed_layers(const Json& json, const HfWindowDefaults& otherwise, ModelConfig& config) {
+  const std::vector<int64_t> layers =
+      find_layer_types(json, config)
+          .value_or(parse_window_attn_skip_freq(std::string(otherwise.skip_freq), config.num_layers));
+  if (!has_windows(layers)) return;
+  read_hf_window(json, otherwise.window, config);
+  if (config.attention_window() > 0) config.window_attn_skip_freq = window_attn_skip_freq_text(layers);
+}
+
+void write_hf_windowed_layers(const ModelConfig& config, Json& json) {
+  // The classes make a mask for windows even where no layer has one.
+  const int64_t window = config.attention_window();
+  json["sliding_window"] = window > 0 ? window : std::max<int64_t>(config.max_position_embeddings, 1);
+  json["layer_types"] = layer_types_of(config.layers_with_window());
+}
+
+void read_hf_upper_window(const Json& json, ModelConfig& config) {
+  std::optional<std::vector<int64_t>> layers = find_layer_types(json, config);
   if (!json_get_or<bool>(json, "use_sliding_window", false, kHfConfigFile)) {
-    if (num_windows == 0) return;
+    if (!layers || !has_windows(*layers)) return;
     throw UserError(
         fmt::format("{}: layer_types has \"sliding_attention\", and use_sliding_window is false", kHfConfigFile),
         "the file contradicts itself: set use_sliding_window to true, or all layer_types to full_attention");
   }
-  if (types == nullptr) {
+  if (!layers) {
     const auto first = json_get_or<int64_t>(json, "max_window_layers", 28, kHfConfigFile);
-    num_windows = std::clamp<int64_t>(config.num_layers - first, 0, config.num_layers);
+    layers.emplace();
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) layers->push_back(layer >= first ? 1 : 0);
   }
-  if (num_windows == 0) return;
-  ModelConfig windowed = config;
-  read_hf_window(json, 4096, windowed);
-  if (windowed.attention_window() > 0 && num_windows != config.num_layers) {
-    throw UserError(fmt::format("{}: use_sliding_window is true, for {} of {} layers", kHfConfigFile, num_windows,
-                                config.num_layers),
-                    "a window is provided only for all layers alike: this model cannot be loaded");
-  }
-  config.window_size = windowed.window_size;
+  if (!has_windows(*layers)) return;
+  read_hf_window(json, 4096, config);
+  if (config.attention_window() > 0) config.window_attn_skip_freq = window_attn_skip_freq_text(*layers);
 }
 
 void write_hf_upper_window(const ModelConfig& config, Json& json) {
@@ -270,6 +311,11 @@ void write_hf_upper_window(const ModelConfig& config, Json& json) {
   json["use_sliding_window"] = window > 0;
   json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
   json["max_window_layers"] = window > 0 ? 0 : config.num_layers;
+  const std::vector<int64_t> layers = config.layers_with_window();
+  if (window == 0 || window_attn_skip_freq_text(layers).empty()) return;
+  json["layer_types"] = layer_types_of(layers);
+  // Older versions know only the first layer with a window.
+  json["max_window_layers"] = std::find(layers.begin(), layers.end(), 1) - layers.begin();
 }
 
 Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {

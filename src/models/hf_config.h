@@ -28,8 +28,18 @@ ModelConfig read_hf_decoder(const nlohmann::json& json, const HfDefaults& defaul
 // The window of attention in `sliding_window`: a number, null, or what the class takes for a missing key.
 void read_hf_window(const nlohmann::json& json, std::optional<int64_t> otherwise, ModelConfig& config);
 
+// The window of the layers that layer_types calls "sliding_attention", where others see everything.
+// otherwise  for missing keys: the window, and the layers that have it as window_attn_skip_freq says it
+// write_… gives both keys for any model.
+struct HfWindowDefaults {
+  int64_t window = 4096;
+  std::string_view skip_freq = {};
+};
+void read_hf_windowed_layers(const nlohmann::json& json, const HfWindowDefaults& otherwise, ModelConfig& config);
+void write_hf_windowed_layers(const ModelConfig& config, nlohmann::json& json);
+
 // Qwen's: used with use_sliding_window, by the layers from max_window_layers on or by those that layer_types name.
-// UserError when only some layers have it. write_… gives the keys in the form that all versions read.
+// write_… gives the keys in the form that all versions read, and layer_types where only some layers have it.
 void read_hf_upper_window(const nlohmann::json& json, ModelConfig& config);
 void write_hf_upper_window(const ModelConfig& config, nlohmann::json& json);
 

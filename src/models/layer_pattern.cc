@@ -1,4 +1,4 @@
-// The expression of moe_layer_freq; see layer_pattern.h.
+// The expressions of moe_layer_freq and window_attn_skip_freq; see layer_pattern.h.
 #include "models/layer_pattern.h"
 
 #include <fmt/ranges.h>
@@ -15,7 +15,7 @@ namespace {
 // A value is a number or a list; lists are added end to end and multiplied by numbers, as in Python.
 class LayerPattern {
  public:
-  explicit LayerPattern(const std::string& text) : text_(text) {
+  LayerPattern(const char* option, const std::string& text) : option_(option), text_(text) {
     for (const char c : text) {
       if (c != ' ' && c != '\'' && c != '"') rest_ += c;
     }
@@ -34,7 +34,7 @@ class LayerPattern {
   }
 
   [[noreturn]] void refuse() const {
-    throw UserError(fmt::format("moe_layer_freq '{}' is no layer pattern", text_),
+    throw UserError(fmt::format("{} '{}' is no layer pattern", option_, text_),
                     "write a number N (every N-th layer), or a list such as [0,1,1] or ([0]*3+[1]*58)");
   }
 
@@ -104,34 +104,53 @@ class LayerPattern {
     return value;
   }
 
+  const char* option_;
   const std::string& text_;
   std::string rest_;
   size_t at_ = 0;
   int depth_ = 0;
 };
 
-}  // namespace
-
-std::vector<int64_t> parse_moe_layer_freq(const std::string& text, int64_t num_layers) {
-  LayerPattern pattern(text);
+// The layers of an option; of_number says what a number N means for layer i.
+std::vector<int64_t> parse_layers(const char* option, const std::string& text, int64_t num_layers,
+                                  int64_t (*of_number)(int64_t n, int64_t i), const char* meaning) {
+  LayerPattern pattern(option, text);
   const LayerPattern::Value value = pattern.parse();
   std::vector<int64_t> layers = value.list;
   if (!value.is_list) {
     if (value.number < 1) pattern.refuse();
-    for (int64_t i = 0; i < num_layers; ++i) layers.push_back(i % value.number == 0 ? 1 : 0);
+    for (int64_t i = 0; i < num_layers; ++i) layers.push_back(of_number(value.number, i));
   }
   if (std::ssize(layers) != num_layers) {
     throw UserError(
-        fmt::format("moe_layer_freq '{}' is for {} layers, and num_layers is {}", text, layers.size(), num_layers),
+        fmt::format("{} '{}' is for {} layers, and num_layers is {}", option, text, layers.size(), num_layers),
         "give one entry a layer, or a number N for every N-th layer");
   }
   for (const int64_t layer : layers) {
     if (layer != 0 && layer != 1) {
-      throw UserError(fmt::format("moe_layer_freq '{}' has the entry {}", text, layer),
-                      "1 is a layer with experts, 0 one without");
+      throw UserError(fmt::format("{} '{}' has the entry {}", option, text, layer), meaning);
     }
   }
   return layers;
+}
+
+}  // namespace
+
+std::vector<int64_t> parse_moe_layer_freq(const std::string& text, int64_t num_layers) {
+  const auto every_nth = [](int64_t n, int64_t i) -> int64_t { return i % n == 0 ? 1 : 0; };
+  return parse_layers("moe_layer_freq", text, num_layers, every_nth, "1 is a layer with experts, 0 one without");
+}
+
+std::vector<int64_t> parse_window_attn_skip_freq(const std::string& text, int64_t num_layers) {
+  if (text.empty()) return std::vector<int64_t>(static_cast<size_t>(num_layers), 1);
+  const auto all_but_every_nth = [](int64_t n, int64_t i) -> int64_t { return (i + 1) % n == 0 ? 0 : 1; };
+  return parse_layers("window_attn_skip_freq", text, num_layers, all_but_every_nth,
+                      "1 is a layer with the window, 0 one that sees everything");
+}
+
+std::string window_attn_skip_freq_text(const std::vector<int64_t>& layers) {
+  if (std::find(layers.begin(), layers.end(), 0) == layers.end()) return "";
+  return fmt::format("[{}]", fmt::join(layers, ","));
 }
 
 std::string moe_layer_freq_text(int64_t num_dense, int64_t num_layers) {

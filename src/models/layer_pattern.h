@@ -1,4 +1,4 @@
-// Which layers have experts: the expression of moe_layer_freq.
+// Which layers have experts, and which have a window: the expressions of moe_layer_freq and window_attn_skip_freq.
 #pragma once
 
 #include <cstdint>
@@ -14,5 +14,11 @@ std::vector<int64_t> parse_moe_layer_freq(const std::string& text, int64_t num_l
 std::string moe_layer_freq_text(int64_t num_dense, int64_t num_layers);
 // The same text for all that mean the same layers. Errors as parse_moe_layer_freq().
 std::string normalised_moe_layer_freq(const std::string& text, int64_t num_layers);
+
+// 1 for a layer with a window, 0 for one that sees everything: N leaves the window out of every N-th layer, the first
+// of them being the N-th; a list has one entry a layer; an empty text is a window in all. Errors as above.
+std::vector<int64_t> parse_window_attn_skip_freq(const std::string& text, int64_t num_layers);
+// The list, or nothing where all layers have a window.
+std::string window_attn_skip_freq_text(const std::vector<int64_t>& layers);
 
 }  // namespace megalith

@@ -57,6 +57,16 @@ void ModelConfig::visit(OptionVisitor& v) {
       .at_least(-1)
       .at_most(kMostPositions)
       .in_toy(InToy::kMade);
+  v.field("window_attn_skip_freq", window_attn_skip_freq,
+          "Which layers have the window of window_size, where others see everything. N: all but every N-th, so that 6 "
+          "is five layers with the window and one without. A list has one entry for each layer, 1 for the window and 0 "
+          "for none, such as ([1]*5+[0])*4. Default: all.")
+      .in_toy(InToy::kMade);
+  v.field("rotary_base_local", rotary_base_local,
+          "Rotary base of the layers with a window, whose wavelengths are then not stretched. Default: these layers "
+          "rotate as the others do.")
+      .above(0)
+      .alias("rope_local_base_freq");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head its own weights instead of the embedding's.");
   visit_random(v);
@@ -96,6 +106,11 @@ PositionEmbedding ModelConfig::position_embedding() const {
 }
 
 int64_t ModelConfig::attention_window() const { return window_size.empty() ? 0 : window_size[0] + 1; }
+
+std::vector<int64_t> ModelConfig::layers_with_window() const {
+  if (attention_window() == 0) return std::vector<int64_t>(static_cast<size_t>(num_layers), 0);
+  return parse_window_attn_skip_freq(window_attn_skip_freq, num_layers);
+}
 
 bool ModelConfig::has_experts_at(int64_t layer) const {
   if (!has_experts()) return false;
@@ -141,6 +156,28 @@ void check_window(const ModelConfig& config, std::vector<UserError>& errors) {
   } else if (!config.is_causal && window[0] != window[1]) {
     errors.emplace_back(found + " with is_causal false, where a window reaches as far behind as before",
                         fmt::format("set window_size to {0},{0}", window[0]));
+  }
+}
+
+void check_windowed_layers(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (config.attention_window() == 0) {
+    const auto is_read_with_window = [&](std::string_view name) {
+      errors.emplace_back(fmt::format("{} is given, and window_size gives no layer a window", name),
+                          fmt::format("set window_size, or leave {} away", name));
+    };
+    if (!config.window_attn_skip_freq.empty()) is_read_with_window("window_attn_skip_freq");
+    if (config.rotary_base_local) is_read_with_window("rotary_base_local");
+    return;
+  }
+  if (config.rotary_base_local && config.multi_latent_attention) {
+    errors.emplace_back("rotary_base_local with multi_latent_attention, whose layers all rotate alike",
+                        "leave rotary_base_local away");
+  }
+  if (config.num_layers < 1) return;
+  try {
+    config.layers_with_window();
+  } catch (const UserError& error) {
+    errors.push_back(error);
   }
 }
 
@@ -226,6 +263,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_mlp(config, errors);
   check_norm(config, errors);
   check_window(config, errors);
+  check_windowed_layers(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {

@@ -25,6 +25,8 @@ struct ModelConfig : LayerOptions {
   bool use_rotary_position_embeddings = false;  // Megatron's old spelling of rope; read position_embedding()
   bool is_causal = true;                        // a token sees only itself and those before it
   std::vector<int64_t> window_size;             // tokens before and behind that it sees; read attention_window()
+  std::string window_attn_skip_freq;            // which layers have it; read layers_with_window()
+  std::optional<double> rotary_base_local;      // of the layers with a window; default: they rotate as the others do
   bool untie_embeddings_and_output_weights = false;
   std::optional<double> embedding_init_method_std;
 
@@ -39,8 +41,10 @@ struct ModelConfig : LayerOptions {
 
   // Derived.
   PositionEmbedding position_embedding() const;
-  // A token sees those less than so many positions away; 0: no such limit.
+  // A token sees those less than so many positions away; 0: no such limit. In the layers that layers_with_window() has
+  // with 1, one entry a layer; without a window all are 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;
+  std::vector<int64_t> layers_with_window() const;
   int64_t num_prediction_modules() const { return mtp_num_layers.value_or(0); }
   // Whether a layer, by its number in the whole model, has experts; those of prediction modules are as the last is.
   bool has_experts_at(int64_t layer) const;

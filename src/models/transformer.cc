@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -28,6 +29,14 @@ at::Tensor inverse_frequencies(const ModelConfig& config) {
     return rotary_inverse_frequencies(config.qk_pos_emb_head_dim, config.rotary_base, config);
   }
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), config);
+}
+
+// Of the layers with a window, which never see far enough for stretched wavelengths.
+at::Tensor local_inverse_frequencies(const ModelConfig& config) {
+  RotaryOptions local = config;
+  local.rotary_base = *config.rotary_base_local;
+  local.use_rope_scaling = false;
+  return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), local);
 }
 
 const char* balance_loss_name(const ModelConfig& config) {
@@ -70,13 +79,15 @@ Transformer::Transformer(const ModelConfig& config, const TransformerNames& name
       config_(checked(config)),
       dtype_(context.dtype),
       token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1),
-      cp_(context.groups->cp) {
+      cp_(context.groups->cp),
+      windowed_layers_(config.layers_with_window()) {
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
   std::vector<UserError> layout_errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
   if (!layout_errors.empty()) throw UserErrors(std::move(layout_errors));
   const at::Device buffer_device = context.buffer_device.value_or(context.device);
   if (config.position_embedding() == PositionEmbedding::kRope) {
     inverse_frequencies_ = inverse_frequencies(config).to(buffer_device);
+    if (config.rotary_base_local) local_frequencies_ = local_inverse_frequencies(config).to(buffer_device);
     if (config.multi_latent_attention) rotary_multiplier_ = rotary_multiplier(config);
   }
   for (const Unit& unit : this->part().own_units()) make(unit, context, names);
@@ -155,7 +166,6 @@ void Transformer::add_block(Block block) {
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   ForwardContext context = input.context;
   context.mask.is_causal = config_.is_causal;
-  context.mask.window = config_.attention_window();
   if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
   context.objective_scale = head == HeadOutput::kLoss ? input.per_microbatch : 0;
   if (context.b * context.s % token_split_ != 0) {
@@ -163,7 +173,7 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
                                 context.b * context.s, context.b, context.s, token_split_),
                     fmt::format("make micro_batch_size times seq_length a multiple of {}", token_split_));
   }
-  const RotaryAngles angles = rotary_angles(context);
+  const LayerViews views = layer_views(context);
   auto block = blocks_.begin();
   ResidualStream stream;
   if (embedding_) {
@@ -174,12 +184,14 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
     stream.delta = boundary.at("hidden");
   }
   for (auto layer = layers_.begin(); layer != layers_.end();) {
-    std::vector<DecoderLayer*> layers;
-    for (size_t i = 0; i < block->modules.size(); ++i) layers.push_back((layer++)->get());
+    std::vector<std::pair<DecoderLayer*, LayerView>> layers;
+    for (size_t i = 0; i < block->modules.size(); ++i, ++layer) {
+      layers.emplace_back(layer->get(), view_of(views, layer_numbers_[static_cast<size_t>(layer - layers_.begin())]));
+    }
     // By value: a runner may call it again after this pass.
-    const BlockBody body = [layers, context, angles](const std::vector<at::Tensor>& inputs) {
+    const BlockBody body = [layers](const std::vector<at::Tensor>& inputs) {
       ResidualStream through{inputs[0], inputs[1]};
-      for (DecoderLayer* layer : layers) through = layer->forward(std::move(through), context, angles);
+      for (const auto& [layer, view] : layers) through = layer->forward(std::move(through), view.context, view.angles);
       return std::vector<at::Tensor>{through.delta, through.residual};
     };
     const std::vector<at::Tensor> outputs = run_block(runner(), *block++, {stream.delta, stream.residual}, body);
@@ -190,7 +202,7 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
     // The objectives are differentiable, what else the head tells is not.
     const std::vector<at::Tensor> objectives =
         run_block(runner(), *block, {stream.delta, stream.residual}, [&](const std::vector<at::Tensor>& inputs) {
-          output = head_output(input, context, angles, {inputs[0], inputs[1]}, head);
+          output = head_output(input, context, views, {inputs[0], inputs[1]}, head);
           std::vector<at::Tensor> terms;
           for (const LossTerm& term : output.terms) terms.push_back(term.objective);
           return terms;
@@ -316,18 +328,32 @@ at::Tensor Transformer::embed(const at::Tensor& token_ids, const ForwardContext&
   return positions_ ? embedded + positions_->forward(context) : embedded;
 }
 
-RotaryAngles Transformer::rotary_angles(const ForwardContext& forward) const {
-  if (!inverse_frequencies_.defined()) return {};
+RotaryAngles Transformer::rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies) const {
+  if (!inverse_frequencies.defined()) return {};
   at::Tensor positions = forward.position_ids;
   if (!positions.defined()) {
     const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
-    positions = at::arange(first, first + forward.s, inverse_frequencies_.options().dtype(at::kLong)).unsqueeze(0);
+    positions = at::arange(first, first + forward.s, inverse_frequencies.options().dtype(at::kLong)).unsqueeze(0);
   }
-  return compute_rotary_angles(positions, inverse_frequencies_, dtype_, rotary_multiplier_);
+  return compute_rotary_angles(positions, inverse_frequencies, dtype_, rotary_multiplier_);
+}
+
+Transformer::LayerViews Transformer::layer_views(const ForwardContext& context) const {
+  LayerViews views;
+  views.whole = {context, rotary_angles(context, inverse_frequencies_)};
+  views.windowed = views.whole;
+  views.windowed.context.mask.window = config_.attention_window();
+  if (local_frequencies_.defined()) views.windowed.angles = rotary_angles(context, local_frequencies_);
+  return views;
+}
+
+const Transformer::LayerView& Transformer::view_of(const LayerViews& views, int64_t layer) const {
+  const int64_t last = std::ssize(windowed_layers_) - 1;
+  return windowed_layers_[static_cast<size_t>(std::min(layer, last))] == 1 ? views.windowed : views.whole;
 }
 
 // Labels are the next tokens, so those of the module of depth 1 begin with the labels themselves.
-void Transformer::predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+void Transformer::predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                                   at::Tensor hidden, ModelOutput& output) const {
   const double factor = config_.mtp_loss_scaling_factor / static_cast<double>(config_.num_prediction_modules());
   if (factor == 0) return;
@@ -336,7 +362,8 @@ void Transformer::predict_further(const ModelInput& input, const ForwardContext&
   for (const auto& module : predictions_) {
     // Labels without weight may be anything.
     const at::Tensor tokens = labels.clamp(0, *config_.vocab_size - 1).reshape({-1});
-    hidden = module->forward(hidden, prediction_embedding_->forward(tokens), context, angles);
+    const LayerView& view = view_of(views, module->layer());
+    hidden = module->forward(hidden, prediction_embedding_->forward(tokens), view.context, view.angles);
     labels = rolled_left(labels, 0, context, *cp_);
     weights = rolled_left(weights, 0, context, *cp_);
     LmHead::Loss loss = head_->loss(hidden, labels.reshape({-1}), weights.reshape({-1}), scales);
@@ -345,7 +372,7 @@ void Transformer::predict_further(const ModelInput& input, const ForwardContext&
   }
 }
 
-ModelOutput Transformer::head_output(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+ModelOutput Transformer::head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                                      ResidualStream stream, HeadOutput head) const {
   const at::Tensor hidden = final_norm_->forward(stream);
   const int64_t b = input.context.b, s = input.context.s;
@@ -357,7 +384,7 @@ ModelOutput Transformer::head_output(const ModelInput& input, const ForwardConte
       loss.term.name = input.terms.at(0).name;
       output.token_losses = loss.token_losses.view({b, s});
       output.terms.push_back(std::move(loss.term));
-      predict_further(input, context, angles, hidden, output);
+      predict_further(input, context, views, hidden, output);
       break;
     }
     case HeadOutput::kTokenLosses: {

@@ -56,10 +56,20 @@ class Transformer : public Model {
   bool is_tied() const { return !config_.untie_embeddings_and_output_weights; }
   double embedding_std() const { return config_.embedding_init_method_std.value_or(config_.init_method_std); }
   at::Tensor embed(const at::Tensor& tokens, const ForwardContext& context) const;
-  RotaryAngles rotary_angles(const ForwardContext& forward) const;
-  ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+  // What the layers of one forward pass share, by their kind: whether they have a window.
+  struct LayerView {
+    ForwardContext context;
+    RotaryAngles angles;
+  };
+  struct LayerViews {
+    LayerView whole, windowed;
+  };
+  LayerViews layer_views(const ForwardContext& context) const;
+  const LayerView& view_of(const LayerViews& views, int64_t layer) const;
+  RotaryAngles rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies) const;
+  ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                           ResidualStream stream, HeadOutput head) const;
-  void predict_further(const ModelInput& input, const ForwardContext& context, const RotaryAngles& angles,
+  void predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                        at::Tensor hidden, ModelOutput& output) const;
   void observe_experts(const ExpertRecords& records, ModelOutput& output) const;
   void add_expert_terms(const ExpertRecords& records, ModelOutput& output) const;
@@ -69,7 +79,9 @@ class Transformer : public Model {
   int64_t token_split_;  // ranks over which sequence parallelism splits the tokens
   Groups::Pointer cp_;
   double rotary_multiplier_ = 1;
-  at::Tensor inverse_frequencies_;  // on the device; undefined on a meta model and without rotary positions
+  std::vector<int64_t> windowed_layers_;  // of the whole model, one entry a layer: 1 with a window
+  at::Tensor inverse_frequencies_;        // on the device; undefined on a meta model and without rotary positions
+  at::Tensor local_frequencies_;          // of layers with a window; undefined where they rotate as the others do
   std::unique_ptr<VocabParallelEmbedding> embedding_;
   std::unique_ptr<LearnedPositions> positions_;
   std::optional<HiddenDropout> embedding_dropout_;

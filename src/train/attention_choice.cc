@@ -44,6 +44,12 @@ struct LayerShape {
   ops::MaskForm form;
 };
 
+// The window of all layers; 0 where one sees everything, which then takes the most time.
+int64_t common_window(const ModelConfig& model) {
+  const std::vector<int64_t> layers = model.layers_with_window();
+  return std::find(layers.begin(), layers.end(), 0) == layers.end() ? model.attention_window() : 0;
+}
+
 LayerShape layer_shape_of(const Resolved& resolved) {
   const ModelConfig& model = resolved.config.model;
   const Derived& d = resolved.derived;
@@ -58,7 +64,7 @@ LayerShape layer_shape_of(const Resolved& resolved) {
                              .dv = model.value_head_dim(),
                              .dtype = d.dtype,
                              .has_dropout = model.attention_dropout > 0},
-                   .form = {model.is_causal, model.attention_window(), {}}};
+                   .form = {model.is_causal, common_window(model), {}}};
   // Latent attention has a key for each query head.
   layer.shape.g = model.multi_latent_attention ? layer.shape.n : std::max<int64_t>(model.num_kv_heads() / tp, 1);
   layer.form.runs.queries = layer.form.runs.keys = {{0, s}};

@@ -97,9 +97,8 @@ void shrink_experts(const ParallelOptions& parallel, const ModelConfig& user, Mo
   }
 }
 
-// A layer of the toy has experts where the one that it stands for has; both kinds stay where there are both.
-std::string toy_layer_pattern(const ModelConfig& user, const std::vector<int64_t>& sources) {
-  const std::vector<int64_t> asked = parse_moe_layer_freq(user.moe_layer_freq, user.num_layers);
+// A layer of the toy is of the kind, 0 or 1, of the one that it stands for; both kinds stay where there are both.
+std::vector<int64_t> toy_layers(const std::vector<int64_t>& asked, const std::vector<int64_t>& sources) {
   std::vector<int64_t> layers;
   for (const int64_t source : sources) layers.push_back(asked[static_cast<size_t>(source)]);
   const auto has = [](const std::vector<int64_t>& list, int64_t kind) {
@@ -109,7 +108,12 @@ std::string toy_layer_pattern(const ModelConfig& user, const std::vector<int64_t
     if (!has(layers, 0)) (asked.front() == 0 ? layers.front() : layers.back()) = 0;
     if (!has(layers, 1)) (asked.front() == 1 ? layers.front() : layers.back()) = 1;
   }
-  return fmt::format("[{}]", fmt::join(layers, ","));
+  return layers;
+}
+
+std::string toy_layer_pattern(const ModelConfig& user, const std::vector<int64_t>& sources) {
+  return fmt::format("[{}]",
+                     fmt::join(toy_layers(parse_moe_layer_freq(user.moe_layer_freq, user.num_layers), sources), ","));
 }
 
 }  // namespace
@@ -123,6 +127,9 @@ void shrink_model(const Resolved& user, const ToyWorld& world, const std::vector
   shrink_attention(world.parallel, asked, model);
   shrink_experts(world.parallel, asked, model);
   if (asked.has_experts()) model.moe_layer_freq = toy_layer_pattern(asked, sources);
+  if (asked.attention_window() > 0) {
+    model.window_attn_skip_freq = window_attn_skip_freq_text(toy_layers(asked.layers_with_window(), sources));
+  }
   if (asked.mtp_num_layers) model.mtp_num_layers = toy_prediction_modules(asked);
   // Padded, and with a few tokens for every rank.
   model.vocab_size = std::max(kVocabulary, 8 * world.parallel.tensor_model_parallel_size - 3);

@@ -78,6 +78,8 @@ ModelConfig config_of(const TinyRun& task) {
   config.add_qkv_bias = task.has_qkv_bias;
   config.qk_layernorm = task.has_head_norms;
   if (task.window > 0) config.window_size = {task.window - 1, task.is_masked ? task.window - 1 : 0};
+  config.window_attn_skip_freq = task.windowed_layers;
+  if (!task.windowed_layers.empty()) config.rotary_base_local = 20;
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
   if (task.family == "gpt") make_gpt(config);
@@ -212,6 +214,7 @@ std::string TinyRun::text() const {
   if (has_qkv_bias) text += ", qkv bias";
   if (has_head_norms) text += ", norms of heads";
   if (window > 0) text += fmt::format(", window {}", window);
+  if (!windowed_layers.empty()) text += " in layers " + windowed_layers;
   if (num_kv_heads != 4) text += fmt::format(", {} kv heads", num_kv_heads);
   if (family != "llama") text += ", " + family;
   if (has_capacity)

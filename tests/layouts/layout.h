@@ -38,7 +38,9 @@ struct TinyRun {
   int64_t num_layers = 2;
   int64_t num_kv_heads = 4;  // of 8 heads
   int64_t global_batch = 8, sequence = 6;
-  int64_t window = 0;            // tokens that one sees, itself included; 0: all before it
+  int64_t window = 0;  // tokens that one sees, itself included; 0: all before it
+  // window_attn_skip_freq; where it is given, layers with a window also rotate by a base of their own.
+  std::string windowed_layers = {};
   std::string family = "llama";  // "gpt": squared ReLU, biases, learned positions; "mixtral", "deepseek": with experts
   bool has_capacity = false;     // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;

@@ -59,6 +59,12 @@ void add_context_parallel(std::vector<Layout>& list) {
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}},
       TinyRun{.window = 4, .is_masked = true});
   add({.cp = 4, .micro_batch = 2, .recompute = selective, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2}, window);
+  // In some layers only.
+  const TinyRun mixed{.has_documents = true, .num_layers = 3, .window = 3, .windowed_layers = "2"};
+  add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"p2p"}}, mixed);
+  add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a", "all_gather", "p2p"}}, mixed);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = full, .cp_comm_type = {"p2p"}},
+      mixed);
   // Sharded states and parameters.
   add({.cp = 2, .micro_batch = 4, .data_parallel = zero1(), .cp_comm_type = {"p2p"}}, all);
   add({.dp = 4, .cp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = zero1(), .cp_comm_type = {"a2a"}}, tied);

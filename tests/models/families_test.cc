@@ -19,7 +19,21 @@ bool has_llamas_parts(const ModelConfig& c) {
          !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0;
 }
 
-bool has_window(const ModelConfig& c) { return !c.window_size.empty() && c.window_size[0] >= 0; }
+bool has_window(const ModelConfig& c) {
+  const std::vector<int64_t> layers = c.layers_with_window();
+  return std::find(layers.begin(), layers.end(), 1) != layers.end();
+}
+// Only in some layers.
+bool has_mixed_windows(const ModelConfig& c) {
+  const std::vector<int64_t> layers = c.layers_with_window();
+  return has_window(c) && std::find(layers.begin(), layers.end(), 0) != layers.end();
+}
+// Of the layers with a window.
+bool has_local_rotation(const ModelConfig& c) {
+  const bool rotates = c.position_embedding() == PositionEmbedding::kRope;
+  return rotates && has_window(c) && c.rotary_base_local &&
+         (c.use_rope_scaling || *c.rotary_base_local != c.rotary_base);
+}
 
 // The number of layers without experts in front, or -1 when the others do not all have them.
 int64_t dense_layers_in_front(const ModelConfig& c) {
@@ -39,7 +53,8 @@ bool is_mixtral(const ModelConfig& c) {
   return has_llamas_parts(c) && !c.qk_layernorm && !c.add_qkv_bias && c.has_experts() &&
          dense_layers_in_front(c) == 0 && c.expert_ffn_size() == c.ffn_size() && c.shared_expert_size() == 0 &&
          c.moe_router_score_function == RouterScore::kSoftmax && !c.moe_router_pre_softmax &&
-         c.moe_router_num_groups.value_or(1) == 1 && c.moe_router_topk_scaling_factor.value_or(1) == 1;
+         c.moe_router_num_groups.value_or(1) == 1 && c.moe_router_topk_scaling_factor.value_or(1) == 1 &&
+         !has_mixed_windows(c);
 }
 
 // YaRN's scale of the softmax without its tables.
@@ -75,8 +90,11 @@ bool is_gpt2(const ModelConfig& c) {
 }
 
 std::string expected_family(const ModelConfig& c) {
+  if (has_local_rotation(c)) return "gpt";
   const bool is_dense_llama = has_llamas_parts(c) && !c.has_experts();
-  if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) return has_window(c) ? "mistral" : "llama";
+  if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) {
+    return has_mixed_windows(c) ? "gpt" : has_window(c) ? "mistral" : "llama";
+  }
   if (is_dense_llama && c.add_qkv_bias && !c.qk_layernorm) return "qwen2";
   if (is_dense_llama && !c.add_qkv_bias && c.qk_layernorm) return "qwen3";
   if (is_mixtral(c)) return "mixtral";
@@ -199,6 +217,14 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.moe_expert_capacity_factor = 1.5, c.moe_z_loss_coeff = 0.001; },
       [](ModelConfig& c, std::mt19937& r) {
         c.window_size = r() % 3 == 0 ? std::vector<int64_t>{-1, 0} : std::vector<int64_t>{pick(r, {2, 7}), 0};
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        if (c.attention_window() == 0) c.window_size = {2, 0};
+        c.window_attn_skip_freq = r() % 4 == 0 ? "1" : r() % 2 == 0 ? "2" : "[1]*" + std::to_string(c.num_layers);
+      },
+      [](ModelConfig& c, std::mt19937& r) {
+        if (c.attention_window() == 0) c.window_size = {2, 0};
+        c.rotary_base_local = r() % 2 == 0 ? 250 : c.rotary_base;
       },
       [](ModelConfig& c, std::mt19937&) { c.q_lora_rank = 10; },
       [](ModelConfig& c, std::mt19937&) { c.rope_type = RopeType::kRope; },

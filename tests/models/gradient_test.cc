@@ -55,6 +55,21 @@ std::vector<Case> cases() {
     c.attention_dropout = 0.125;
   });
   add("sliding_window_documents", true, [](ModelConfig& c) { c.window_size = {1, 0}; });
+  add("windows_in_some_layers", true, [](ModelConfig& c) {
+    c.num_layers = 3;
+    c.window_size = {1, 0};
+    c.window_attn_skip_freq = "2";
+  });
+  add("windows_with_a_rotation_of_their_own", false, [](ModelConfig& c) {
+    c.num_layers = 3;
+    c.window_size = {2, 0};
+    c.window_attn_skip_freq = "[0,1,1]";
+    c.rotary_base_local = 20;
+    c.use_rope_scaling = true;
+    c.rope_scaling_original_max_position_embeddings = 16;
+    c.mtp_num_layers = 1;
+    c.mtp_loss_scaling_factor = 0.3;
+  });
   add("experts", true, [](ModelConfig& c) {
     c.num_experts = 5;
     c.moe_ffn_hidden_size = 12;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/families.h"
+#include "models/layer_pattern.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {
@@ -162,8 +163,15 @@ TEST_F(HfConfig, MistralHasAWindow) {
   EXPECT_EQ(family_for(without).name, "llama");
 }
 
-TEST_F(HfConfig, QwenHasAWindowInAllLayersOrInNone) {
+TEST_F(HfConfig, QwenHasAWindowInAllLayersInNoneOrInSome) {
   for (const json& original : {qwen_v4(), qwen3_v4()}) {
+    const HfModel upper = read(with_upper_window(original, 20));
+    EXPECT_EQ(upper.config.attention_window(), 64);
+    EXPECT_EQ(upper.config.layers_with_window(), parse_window_attn_skip_freq("[0]*20+[1]*8", 28));
+    EXPECT_EQ(family_for(upper.config).name, upper.family->name);
+    const json written_upper = upper.family->to_hf(upper.config, at::kBFloat16);
+    EXPECT_EQ(written_upper.at("max_window_layers"), 20);
+    EXPECT_EQ(as_text(read(written_upper).config), as_text(upper.config));
     EXPECT_EQ(read(with_upper_window(original, 28)).config.attention_window(), 0);
     EXPECT_EQ(read(with_upper_window(original, 0)).config.attention_window(), 64);
     json typed = with_upper_window(original, 28);  // the types win
@@ -218,8 +226,8 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
       {llama_v4(), "attention_bias", true, "attention_bias is true"},
       {llama_v4(), "mlp_bias", true, "mlp_bias is true"},
       {qwen3_v4(), "attention_bias", true, "attention_bias is true"},
-      {with_upper_window(qwen3_v4(), 8), "use_sliding_window", true, "for 20 of 28 layers"},
-      {with_upper_window(qwen_v4(), 27), "use_sliding_window", true, "for 1 of 28 layers"},
+      {with_upper_window(qwen3_v4(), 8), "layer_types", {"full_attention"}, "layer_types has 1 entries"},
+      {with_upper_window(qwen_v4(), 8), "layer_types", {"chunked_attention"}, "chunked_attention"},
       {with_upper_window(qwen_v4(), 0), "sliding_window", 0, "at least 1"},
       {llama_v4(), "layer_types", {"sliding_attention"}, "sliding_attention"},
       {llama_v4(), "hidden_act", "gelu", "hidden_act is \"gelu\""},
@@ -235,7 +243,7 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
       {llama_v4(), "hidden_size", nullptr, "hidden_size"},
       {llama_v4(), "num_key_value_heads", 0, "at least 1"},
       {llama_v4(), "num_key_value_heads", 5, "num_query_groups 5 does not divide"},
-      {qwen_v4(), "layer_types", {"full_attention", "sliding_attention"}, "sliding_attention"},
+      {qwen_v4(), "layer_types", std::vector<std::string>(28, "sliding_attention"), "sliding_attention"},
   };
   for (const Case& tested : cases) {
     json config = tested.base;

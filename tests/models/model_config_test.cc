@@ -204,6 +204,18 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
          c.moe_shared_expert_overlap = true;
        },
        "moe_shared_expert_overlap is for"},
+      {[](ModelConfig& c) { c.window_attn_skip_freq = "2"; }, "window_attn_skip_freq is given, and window_size"},
+      {[](ModelConfig& c) { c.rotary_base_local = 100; }, "rotary_base_local is given, and window_size"},
+      {[](ModelConfig& c) {
+         c.window_size = {3, 0};
+         c.window_attn_skip_freq = "[1,0,1]";
+       },
+       "window_attn_skip_freq '[1,0,1]' is for 3 layers, and num_layers is 2"},
+      {[](ModelConfig& c) {
+         c.window_size = {3, 0};
+         c.window_attn_skip_freq = "[1,2]";
+       },
+       "window_attn_skip_freq '[1,2]' has the entry 2"},
   };
   EXPECT_TRUE(check_model_config(tiny_config()).empty());
   for (const Mistake& mistake : mistakes) {
@@ -252,6 +264,24 @@ TEST(ModelRules, LayerPatternsAreReadAsPythonWould) {
                            "((((((((((((((((((((((([1])))))))))))))))))))))))", "x", "1+[0]"}) {
     EXPECT_THROW(parse_moe_layer_freq(text, 2), UserError) << text;
   }
+}
+
+TEST(ModelRules, LayersWithoutAWindowAreEveryNthOrThoseOfAList) {
+  using List = std::vector<int64_t>;
+  EXPECT_EQ(parse_window_attn_skip_freq("", 3), (List{1, 1, 1}));
+  EXPECT_EQ(parse_window_attn_skip_freq("2", 5), (List{1, 0, 1, 0, 1}));
+  EXPECT_EQ(parse_window_attn_skip_freq("3", 7), (List{1, 1, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(parse_window_attn_skip_freq("1", 2), (List{0, 0}));
+  EXPECT_EQ(parse_window_attn_skip_freq("([1]*2+[0])*2", 6), (List{1, 1, 0, 1, 1, 0}));
+  EXPECT_EQ(window_attn_skip_freq_text({1, 0, 1}), "[1,0,1]");
+  EXPECT_EQ(window_attn_skip_freq_text({1, 1}), "");
+  EXPECT_THROW(parse_window_attn_skip_freq("0", 2), UserError);
+  ModelConfig config = tiny_config();
+  EXPECT_EQ(config.layers_with_window(), (List{0, 0}));
+  config.window_size = {3, 0};
+  EXPECT_EQ(config.layers_with_window(), (List{1, 1}));
+  config.window_attn_skip_freq = "2";
+  EXPECT_EQ(config.layers_with_window(), (List{1, 0}));
 }
 
 TEST(ModelCost, IsMegatronsFormulaWithUnhalvedAttention) {

@@ -1,5 +1,6 @@
 #include "models/naive_decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/philox.h"
@@ -62,16 +63,18 @@ class NaiveDecoder {
  public:
   NaiveDecoder(const ModelConfig& config, const TensorMap& weights, const NaiveInput& input)
       : config_(config), weights_(weights), input_(input), table_(weights.at("model.embed_tokens.weight")) {
-    const at::Tensor frequencies = rotary_inverse_frequencies(config.head_dim(), config);
-    angles_ = compute_rotary_angles(input.position_ids, frequencies, table_.scalar_type());
     const int64_t b = input.tokens.size(0), s = input.tokens.size(1);
-    allowed_ = at::ones({s, s}, at::kBool).tril().unsqueeze(0).expand({b, s, s});
-    if (const int64_t window = config.attention_window(); window > 0) {
-      allowed_ = allowed_.logical_and(at::ones({s, s}, at::kBool).triu(1 - window));
-    }
+    at::Tensor allowed = at::ones({s, s}, at::kBool).tril().unsqueeze(0).expand({b, s, s});
     if (input.documents.defined()) {
-      allowed_ = allowed_.logical_and(input.documents.unsqueeze(2) == input.documents.unsqueeze(1));
+      allowed = allowed.logical_and(input.documents.unsqueeze(2) == input.documents.unsqueeze(1));
     }
+    whole_ = {allowed, angles_of(config)};
+    windowed_ = {allowed.logical_and(at::ones({s, s}, at::kBool).triu(1 - config.attention_window())), whole_.angles};
+    if (!config.rotary_base_local) return;
+    RotaryOptions local = config;
+    local.rotary_base = *config.rotary_base_local;
+    local.use_rope_scaling = false;
+    windowed_.angles = angles_of(local);
   }
 
   at::Tensor embed(const at::Tensor& tokens) const { return table_.index({tokens}); }
@@ -87,6 +90,21 @@ class NaiveDecoder {
     return at::matmul(hidden, (config_.untie_embeddings_and_output_weights ? w("lm_head.weight") : table_).t());
   }
 
+  // What a layer sees, and how it rotates.
+  struct View {
+    at::Tensor allowed;  // (b, s, s)
+    RotaryAngles angles;
+  };
+  RotaryAngles angles_of(const RotaryOptions& options) const {
+    const at::Tensor frequencies = rotary_inverse_frequencies(config_.head_dim(), options);
+    return compute_rotary_angles(input_.position_ids, frequencies, table_.scalar_type());
+  }
+  // Prediction modules as the last layer.
+  const View& view_of(int64_t layer) const {
+    const std::vector<int64_t> windows = config_.layers_with_window();
+    return windows[static_cast<size_t>(std::min(layer, config_.num_layers - 1))] == 1 ? windowed_ : whole_;
+  }
+
   // After the last layer's norm.
   at::Tensor hidden() const {
     at::Tensor x = hidden_dropout(embed(input_.tokens), config_, input_, "model.embed_tokens");
@@ -96,7 +114,7 @@ class NaiveDecoder {
 
   at::Tensor layer(at::Tensor x, int64_t number) const {
     const std::string name = "model.layers." + std::to_string(number);
-    const at::Tensor attended = attention(norm_of(x, name + ".input_layernorm"), name + ".self_attn");
+    const at::Tensor attended = attention(norm_of(x, name + ".input_layernorm"), name + ".self_attn", view_of(number));
     x = x + hidden_dropout(attended, config_, input_, name + ".self_attn.output");
     const at::Tensor z = norm_of(x, name + ".post_attention_layernorm");
     const bool has_experts = config_.has_experts_at(number);
@@ -131,13 +149,13 @@ class NaiveDecoder {
     return sum;
   }
 
-  at::Tensor attention(const at::Tensor& y, const std::string& name) const {
+  at::Tensor attention(const at::Tensor& y, const std::string& name, const View& view) const {
     const int64_t b = y.size(0), s = y.size(1);
     const int64_t n = config_.num_attention_heads, g = config_.num_kv_heads(), d = config_.head_dim();
     const auto rotated_heads = [&](const std::string& which, int64_t count) {
       const at::Tensor heads = linear(y, name + "." + which + "_proj").view({b, s, count, d});
-      return rotate(config_.qk_layernorm ? norm_of(heads, name + "." + which + "_norm") : heads, angles_.cos,
-                    angles_.sin);
+      return rotate(config_.qk_layernorm ? norm_of(heads, name + "." + which + "_norm") : heads, view.angles.cos,
+                    view.angles.sin);
     };
     const at::Tensor q = rotated_heads("q", n), k = rotated_heads("k", g);
     const at::Tensor v = linear(y, name + ".v_proj").view({b, s, g, d});
@@ -151,7 +169,7 @@ class NaiveDecoder {
       const int64_t group = head / (n / g);
       const at::Tensor scores =
           at::matmul(q.select(2, head), k.select(2, group).transpose(1, 2)) / std::sqrt(static_cast<double>(d));
-      at::Tensor p = scores.masked_fill(allowed_.logical_not(), -INFINITY).softmax(-1);
+      at::Tensor p = scores.masked_fill(view.allowed.logical_not(), -INFINITY).softmax(-1);
       if (kept.defined()) p = p * kept.select(2, head);
       heads.push_back(at::matmul(p, v.select(2, group)));
     }
@@ -161,8 +179,8 @@ class NaiveDecoder {
   const ModelConfig& config_;
   const TensorMap& weights_;
   const NaiveInput& input_;
-  at::Tensor table_, allowed_;
-  RotaryAngles angles_;
+  at::Tensor table_;
+  View whole_, windowed_;
 };
 
 at::Tensor cross_entropies(const at::Tensor& logits, const at::Tensor& labels) {

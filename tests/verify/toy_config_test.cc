@@ -133,6 +133,15 @@ TEST(ToyConfig, AWindowStaysAWindow) {
   EXPECT_EQ(family_for(toy.layout().model).name, "mistral");
 }
 
+TEST(ToyConfig, WindowsOfSomeLayersStayOfSome) {
+  const Toy toy = make_toy("mistral_7B_v0.1.yaml", {"--window_attn_skip_freq=[0]*31+[1]", "--dry_run_world_size=2"});
+  for (const Config* config : {&toy.layout(), &toy.one_rank()}) {
+    const std::vector<int64_t> layers = config->model.layers_with_window();
+    EXPECT_EQ(layers.front(), 0);
+    EXPECT_EQ(layers.back(), 1);
+  }
+}
+
 TEST(ToyConfig, AWorldOfOneStaysOne) {
   const Toy toy = make_toy("demo.yaml", {"--dry_run_world_size=1"});
   EXPECT_EQ(toy.world.world_size, 1);
