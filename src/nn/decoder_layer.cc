@@ -19,15 +19,16 @@ std::unique_ptr<AttentionLayer> make_attention(const LayerContext& context, cons
   return std::make_unique<SelfAttention>(context, name, options, heads);
 }
 
+// What joins the stream, of what attention or the MLP gave.
+at::Tensor normed_output(Norm* norm, const at::Tensor& given) { return norm == nullptr ? given : norm->forward(given); }
+
 }  // namespace
 
 DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                            const DecoderSite& site)
     : name_(name),
       policy_(context.recompute),
-      input_norm_(context, name + "." + site.names.input_norm, options.hidden_size, options),
       attention_(make_attention(context, name + "." + site.names.attention, options, site)),
-      mlp_norm_(context, name + "." + site.names.mlp_norm, options.hidden_size, options),
       attention_dropout_(context, name + "." + site.names.attention + ".output", options.hidden_dropout),
       mlp_dropout_(context, name + "." + site.names.mlp + ".output", options.hidden_dropout) {
   const std::string mlp_name = name + "." + site.names.mlp;
@@ -40,23 +41,34 @@ DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name,
     const MlpSite mlp{.names = site.mlp, .is_transposed = site.is_transposed, .output_init_std = site.output_init_std};
     mlp_ = std::make_unique<Mlp>(context, mlp_name, options, mlp);
   }
-  register_module(input_norm_);
+  const auto make_norm = [&](std::unique_ptr<Norm>& norm, const std::string& below) {
+    norm = std::make_unique<Norm>(context, name + "." + below, options.hidden_size, options);
+    register_module(*norm);
+  };
+  const bool in_front = options.has_norms_in_front(), behind = options.has_norms_behind();
+  if (in_front) make_norm(input_norm_, site.names.input_norm);
   register_module(*attention_);
-  register_module(mlp_norm_);
+  if (behind) make_norm(attention_output_norm_, site.names.attention_output_norm);
+  if (in_front) make_norm(mlp_norm_, behind ? site.names.sandwiched_mlp_norm : site.names.mlp_norm);
   register_module(*mlp_);
+  if (behind) make_norm(mlp_output_norm_, site.names.mlp_output_norm);
 }
 
-Activation DecoderLayer::normed(Norm& norm, ResidualStream& stream) const {
-  Activation y = norm.forward(stream);
-  if (policy_.norms) y.kept = norm.again(Kept(stream.residual));
+Activation DecoderLayer::input(Norm* norm, ResidualStream& stream) const {
+  if (norm == nullptr) {
+    stream = {.delta = {}, .residual = stream.sum()};
+    return stream.residual;
+  }
+  Activation y = norm->forward(stream);
+  if (policy_.norms) y.kept = norm->again(Kept(stream.residual));
   return y;
 }
 
 ResidualStream DecoderLayer::forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles) {
-  const at::Tensor attended = attention_->forward(normed(input_norm_, stream), forward, angles);
-  stream.delta = attention_dropout_.forward(attended, forward);
-  const at::Tensor transformed = mlp_->forward(normed(mlp_norm_, stream), forward);
-  stream.delta = mlp_dropout_.forward(transformed, forward);
+  const at::Tensor attended = attention_->forward(input(input_norm_.get(), stream), forward, angles);
+  stream.delta = attention_dropout_.forward(normed_output(attention_output_norm_.get(), attended), forward);
+  const at::Tensor transformed = mlp_->forward(input(mlp_norm_.get(), stream), forward);
+  stream.delta = mlp_dropout_.forward(normed_output(mlp_output_norm_.get(), transformed), forward);
   return stream;
 }
 

@@ -1,5 +1,11 @@
-// One layer of a pre-norm decoder: stream += attention(norm(stream)); stream += mlp(norm(stream)), where the MLP may be
-// a mixture of experts and attention may be latent.
+// One layer of a decoder, where the MLP may be a mixture of experts and attention may be latent:
+//
+//   pre       stream += attention(norm(stream));         stream += mlp(norm(stream))
+//   post      stream += norm(attention(stream));         stream += norm(mlp(stream))
+//   sandwich  stream += norm(attention(norm(stream)));   stream += norm(mlp(norm(stream)))
+//
+// Source: Xiong et al. 2020, arXiv:2002.04745 (pre); OLMo team 2024, arXiv:2501.00656 (post); Ding et al. 2021,
+// arXiv:2105.13290 (sandwich).
 #pragma once
 
 #include <memory>
@@ -18,6 +24,9 @@ namespace megalith {
 struct DecoderNames {
   std::string input_norm = "input_layernorm", attention = "self_attn";
   std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";
+  // Norms behind attention and the MLP, and the one in front of the MLP beside them.
+  std::string attention_output_norm = "post_attention_layernorm", mlp_output_norm = "post_feedforward_layernorm";
+  std::string sandwiched_mlp_norm = "pre_feedforward_layernorm";
 };
 
 // What only the builder of a model knows.
@@ -47,14 +56,15 @@ class DecoderLayer : public Module {
   ResidualStream forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles);
 
  private:
-  // The norm of the stream; with SelectiveRecompute::norms kept as a way to compute it again.
-  Activation normed(Norm& norm, ResidualStream& stream) const;
+  // What attention or the MLP reads: the norm of the stream, with SelectiveRecompute::norms kept as a way to compute it
+  // again; without a norm the stream itself.
+  Activation input(Norm* norm, ResidualStream& stream) const;
 
   std::string name_;
   SelectiveRecompute policy_;
-  Norm input_norm_;
+  // Null where NormPlacement has none.
+  std::unique_ptr<Norm> input_norm_, attention_output_norm_, mlp_norm_, mlp_output_norm_;
   std::unique_ptr<AttentionLayer> attention_;
-  Norm mlp_norm_;
   std::unique_ptr<FeedForward> mlp_;
   MoeLayer* experts_ = nullptr;  // mlp_, where it is one
   HiddenDropout attention_dropout_, mlp_dropout_;

@@ -3,7 +3,10 @@
 namespace megalith {
 
 void NormOptions::visit_norm(OptionVisitor& v) {
-  v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Normalisation before each block.");
+  v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Kind of normalisation.");
+  v.choice("norm_placement", norm_placement, {"pre", "post", "sandwich"},
+           "Where a layer normalises: pre what attention and the MLP read, post what they add to the residual stream "
+           "(OLMo 2), sandwich both (Gemma 2).");
   v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square in a norm.")
       .above(0)
       .alias("layernorm_epsilon");

@@ -10,12 +10,19 @@ namespace megalith {
 
 enum class Normalization { kLayerNorm, kRmsNorm };
 
+// Where the norms of a layer stand: in front of attention and the MLP, behind them, or on both sides.
+enum class NormPlacement { kPre, kPost, kSandwich };
+
 struct NormOptions {
   Normalization normalization = Normalization::kLayerNorm;
+  NormPlacement norm_placement = NormPlacement::kPre;
   double norm_epsilon = 1e-5;
   bool apply_layernorm_1p = false;  // what is kept is the weight less 1; only for kLayerNorm
 
   void visit_norm(OptionVisitor& v);
+
+  bool has_norms_in_front() const { return norm_placement != NormPlacement::kPost; }
+  bool has_norms_behind() const { return norm_placement != NormPlacement::kPre; }
 };
 
 void check_norm(const NormOptions& options, std::vector<UserError>& errors);

@@ -16,7 +16,8 @@ using namespace test;
 
 bool has_llamas_parts(const ModelConfig& c) {
   return c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope && c.swiglu &&
-         !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0;
+         !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0 &&
+         c.norm_placement == NormPlacement::kPre;
 }
 
 bool has_window(const ModelConfig& c) {
@@ -65,7 +66,8 @@ bool scales_softmax_only(const ModelConfig& c) {
 bool has_deepseeks_parts(const ModelConfig& c) {
   return c.multi_latent_attention && c.qk_layernorm && c.has_experts() && c.normalization == Normalization::kRmsNorm &&
          c.swiglu && !c.has_linear_bias() && dense_layers_in_front(c) >= 0 &&
-         c.shared_expert_size() % c.expert_ffn_size() == 0 && !scales_softmax_only(c) && !has_window(c);
+         c.shared_expert_size() % c.expert_ffn_size() == 0 && !scales_softmax_only(c) && !has_window(c) &&
+         c.norm_placement == NormPlacement::kPre;
 }
 
 bool is_deepseek_v2(const ModelConfig& c) {
@@ -86,7 +88,8 @@ bool is_gpt2(const ModelConfig& c) {
          c.activation() == ops::ActivationKind::kGeluTanh && c.has_linear_bias() &&
          c.num_kv_heads() == c.num_attention_heads &&
          (!c.kv_channels || *c.kv_channels * c.num_attention_heads == c.hidden_size) && !c.has_experts() &&
-         !c.multi_latent_attention && !c.qk_layernorm && c.num_prediction_modules() == 0 && !has_window(c);
+         !c.multi_latent_attention && !c.qk_layernorm && c.num_prediction_modules() == 0 && !has_window(c) &&
+         c.norm_placement == NormPlacement::kPre;
 }
 
 std::string expected_family(const ModelConfig& c) {
@@ -154,6 +157,7 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.disable_bias_linear = !c.disable_bias_linear; },
       [](ModelConfig& c, std::mt19937&) { c.add_qkv_bias = !c.add_qkv_bias; },
       [](ModelConfig& c, std::mt19937&) { c.qk_layernorm = !c.qk_layernorm; },
+      [](ModelConfig& c, std::mt19937& r) { c.norm_placement = static_cast<NormPlacement>(r() % 3); },
       [](ModelConfig& c, std::mt19937&) { c.apply_layernorm_1p = !c.apply_layernorm_1p; },
       [](ModelConfig& c, std::mt19937&) { c.untie_embeddings_and_output_weights = false; },
       [](ModelConfig& c, std::mt19937&) { c.multi_latent_attention = !c.multi_latent_attention; },

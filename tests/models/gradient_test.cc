@@ -50,6 +50,17 @@ std::vector<Case> cases() {
   // The weights' six gradients are what is left of terms that cancel (those of a softmax add up to zero), each rounded
   // twice more, by the norm and by the rotation: 10 % of the largest is seen on both kernels.
   list.back().bf16_tolerance = 0.15;
+  add("norms_behind_the_blocks_documents", true, [](ModelConfig& c) {
+    c.norm_placement = NormPlacement::kPost;
+    c.hidden_dropout = 0.25;
+  });
+  add("norms_on_both_sides", false, [](ModelConfig& c) { c.norm_placement = NormPlacement::kSandwich; });
+  add("norms_behind_experts_and_a_prediction_module", false, [](ModelConfig& c) {
+    c.norm_placement = NormPlacement::kPost;
+    c.num_experts = 4;
+    c.moe_ffn_hidden_size = 12;
+    c.mtp_num_layers = 1;
+  });
   add("sliding_window", false, [](ModelConfig& c) {
     c.window_size = {2, 0};
     c.attention_dropout = 0.125;

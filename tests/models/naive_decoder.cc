@@ -114,13 +114,20 @@ class NaiveDecoder {
 
   at::Tensor layer(at::Tensor x, int64_t number) const {
     const std::string name = "model.layers." + std::to_string(number);
-    const at::Tensor attended = attention(norm_of(x, name + ".input_layernorm"), name + ".self_attn", view_of(number));
+    const bool in_front = config_.norm_placement != NormPlacement::kPost;
+    const bool behind = config_.norm_placement != NormPlacement::kPre;
+    const auto normed = [&](bool is_normed, const at::Tensor& y, const char* norm) {
+      return is_normed ? norm_of(y, name + "." + norm) : y;
+    };
+    const at::Tensor attended =
+        normed(behind, attention(normed(in_front, x, "input_layernorm"), name + ".self_attn", view_of(number)),
+               "post_attention_layernorm");
     x = x + hidden_dropout(attended, config_, input_, name + ".self_attn.output");
-    const at::Tensor z = norm_of(x, name + ".post_attention_layernorm");
+    const at::Tensor z = normed(in_front, x, behind ? "pre_feedforward_layernorm" : "post_attention_layernorm");
     const bool has_experts = config_.has_experts_at(number);
     const std::string mlp_name = name + (has_experts && is_mixtral() ? ".block_sparse_moe" : ".mlp");
     const at::Tensor y = has_experts ? experts(z, mlp_name) : mlp(z, mlp_name, "gate_proj", "up_proj", "down_proj");
-    return x + hidden_dropout(y, config_, input_, mlp_name + ".output");
+    return x + hidden_dropout(normed(behind, y, "post_feedforward_layernorm"), config_, input_, mlp_name + ".output");
   }
 
  private:
