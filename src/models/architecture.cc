@@ -106,6 +106,8 @@ ModelConfig simplified(ModelConfig config) {
   config.openai_gelu = is_tanh;
   config.bias_gelu_fusion = false;
   if (config.has_linear_bias()) config.add_qkv_bias = false;
+  if (!config.qk_layernorm || config.multi_latent_attention)
+    config.qk_layernorm_scope = ModelConfig().qk_layernorm_scope;
   if (config.position_embedding() != PositionEmbedding::kRope) {
     config.use_rope_scaling = false;
     reset_rope_scaling(config);

@@ -262,6 +262,11 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
 
   check_mlp(config, errors);
   check_norm(config, errors);
+  if (config.qk_layernorm && !config.multi_latent_attention &&
+      config.qk_layernorm_scope == HeadNormScope::kProjection && config.normalization != Normalization::kRmsNorm) {
+    errors.emplace_back("qk_layernorm_scope projection is for normalization RMSNorm, which is LayerNorm",
+                        "set normalization to RMSNorm, or qk_layernorm_scope to head");
+  }
   check_window(config, errors);
   check_windowed_layers(config, errors);
   check_latent_attention(config, errors);

@@ -131,7 +131,15 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
                .is_transposed = site.is_transposed,
                .init_std = site.output_init_std}) {
   register_module(qkv_);
-  if (options.qk_layernorm) {
+  if (options.qk_layernorm && options.qk_layernorm_scope == HeadNormScope::kProjection) {
+    const auto make_norm = [&](const std::string& below, int64_t heads) {
+      return std::make_unique<ProjectionNorm>(context, name + "." + below, heads * head_dim_, options);
+    };
+    all_q_norm_ = make_norm(site.names.q_norm, options.num_attention_heads);
+    all_k_norm_ = make_norm(site.names.k_norm, options.num_kv_heads());
+    register_module(*all_q_norm_);
+    register_module(*all_k_norm_);
+  } else if (options.qk_layernorm) {
     const auto make_norm = [&](const std::string& below, int64_t heads) {
       return std::make_unique<Norm>(context, name + "." + below, head_dim_, options, heads);
     };
@@ -145,8 +153,14 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
 
 // The fused projection (t, (n + 2g) d) with its query and key heads normed.
 at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv) {
-  if (!q_norm_) return qkv;
   const int64_t d = head_dim_;
+  if (all_q_norm_) {
+    const int64_t q = num_heads_ * d, kv = num_kv_heads_ * d;
+    const std::vector<at::Tensor> parts = qkv.split_with_sizes({q, kv, kv}, 1);
+    return at::cat({all_q_norm_->forward(parts[0].contiguous()), all_k_norm_->forward(parts[1].contiguous()), parts[2]},
+                   1);
+  }
+  if (!q_norm_) return qkv;
   const std::vector<at::Tensor> parts =
       qkv.view({qkv.size(0), -1, d}).split_with_sizes({num_heads_, num_kv_heads_, num_kv_heads_}, 1);
   const auto normed = [d](Norm& norm, const at::Tensor& heads) {

@@ -2,7 +2,7 @@
 //
 // n query heads, g kv heads, d head dim; under tensor parallelism a rank holds n/tp and g/tp of them, and its fused
 // projection gives [its query heads | its key heads | its value heads]. Query and key heads may be normed before
-// rotation.
+// rotation, each by itself or all of a token together.
 //
 // Source: Ainslie et al. 2023, arXiv:2305.13245; the parallel form is Shoeybi et al. 2019, arXiv:1909.08053; norms of
 // heads are Dehghani et al. 2023, arXiv:2302.05442.
@@ -15,6 +15,7 @@
 #include "nn/layer_options.h"
 #include "nn/layer_parts.h"
 #include "nn/norm.h"
+#include "nn/projection_norm.h"
 
 namespace megalith {
 
@@ -58,6 +59,7 @@ class SelfAttention : public AttentionLayer {
   AttentionCore core_;
   Linear qkv_, output_;
   std::unique_ptr<Norm> q_norm_, k_norm_;  // null without norms of heads
+  std::unique_ptr<ProjectionNorm> all_q_norm_, all_k_norm_;
 };
 
 }  // namespace megalith

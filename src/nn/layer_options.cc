@@ -28,6 +28,10 @@ void LayerOptions::visit_head_norm(OptionVisitor& v) {
   v.field("qk_layernorm", qk_layernorm,
           "Normalise each query and key head before it is rotated (Qwen3). With multi_latent_attention, normalise the "
           "latent vectors before they are projected up.");
+  v.choice(
+      "qk_layernorm_scope", qk_layernorm_scope, {"head", "projection"},
+      "What qk_layernorm normalises: head each head by itself, projection all queries of a token together, and all "
+      "its keys (OLMo 2). Not read with multi_latent_attention.");
 }
 
 void LayerOptions::visit_random(OptionVisitor& v) {

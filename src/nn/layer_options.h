@@ -17,6 +17,9 @@
 
 namespace megalith {
 
+// What qk_layernorm norms: each head by itself, or all channels of the queries and of the keys together.
+enum class HeadNormScope { kHead, kProjection };
+
 struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, MlpOptions, NormOptions, ExpertOptions {
   int64_t hidden_size = 0;
   std::optional<int64_t> ffn_hidden_size;  // default: 4 h; with swiglu int(8h/3 / 64) * 64
@@ -24,6 +27,7 @@ struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, M
   bool disable_bias_linear = false;
   bool add_qkv_bias = false;
   bool qk_layernorm = false;  // of heads; of latent vectors with multi_latent_attention
+  HeadNormScope qk_layernorm_scope = HeadNormScope::kHead;
   double attention_dropout = 0.1;
   double hidden_dropout = 0.1;
   double init_method_std = 0.02;

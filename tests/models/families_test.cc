@@ -14,10 +14,14 @@ namespace {
 
 using namespace test;
 
+bool norms_projections(const ModelConfig& c) {
+  return c.qk_layernorm && !c.multi_latent_attention && c.qk_layernorm_scope == HeadNormScope::kProjection;
+}
+
 bool has_llamas_parts(const ModelConfig& c) {
   return c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope && c.swiglu &&
          !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0 &&
-         c.norm_placement == NormPlacement::kPre;
+         c.norm_placement == NormPlacement::kPre && !norms_projections(c);
 }
 
 bool has_window(const ModelConfig& c) {
@@ -157,6 +161,7 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.disable_bias_linear = !c.disable_bias_linear; },
       [](ModelConfig& c, std::mt19937&) { c.add_qkv_bias = !c.add_qkv_bias; },
       [](ModelConfig& c, std::mt19937&) { c.qk_layernorm = !c.qk_layernorm; },
+      [](ModelConfig& c, std::mt19937& r) { c.qk_layernorm_scope = static_cast<HeadNormScope>(r() % 2); },
       [](ModelConfig& c, std::mt19937& r) { c.norm_placement = static_cast<NormPlacement>(r() % 3); },
       [](ModelConfig& c, std::mt19937&) { c.apply_layernorm_1p = !c.apply_layernorm_1p; },
       [](ModelConfig& c, std::mt19937&) { c.untie_embeddings_and_output_weights = false; },

@@ -61,6 +61,11 @@ std::vector<Case> cases() {
     c.moe_ffn_hidden_size = 12;
     c.mtp_num_layers = 1;
   });
+  add("norms_of_projections_behind_the_blocks", true, [](ModelConfig& c) {
+    c.qk_layernorm = true;
+    c.qk_layernorm_scope = HeadNormScope::kProjection;
+    c.norm_placement = NormPlacement::kPost;
+  });
   add("sliding_window", false, [](ModelConfig& c) {
     c.window_size = {2, 0};
     c.attention_dropout = 0.125;

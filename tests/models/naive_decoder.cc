@@ -160,9 +160,11 @@ class NaiveDecoder {
     const int64_t b = y.size(0), s = y.size(1);
     const int64_t n = config_.num_attention_heads, g = config_.num_kv_heads(), d = config_.head_dim();
     const auto rotated_heads = [&](const std::string& which, int64_t count) {
-      const at::Tensor heads = linear(y, name + "." + which + "_proj").view({b, s, count, d});
-      return rotate(config_.qk_layernorm ? norm_of(heads, name + "." + which + "_norm") : heads, view.angles.cos,
-                    view.angles.sin);
+      at::Tensor x = linear(y, name + "." + which + "_proj");
+      const bool is_whole = config_.qk_layernorm_scope == HeadNormScope::kProjection;
+      if (!is_whole) x = x.view({b, s, count, d});
+      if (config_.qk_layernorm) x = norm_of(x, name + "." + which + "_norm");
+      return rotate(x.view({b, s, count, d}), view.angles.cos, view.angles.sin);
     };
     const at::Tensor q = rotated_heads("q", n), k = rotated_heads("k", g);
     const at::Tensor v = linear(y, name + ".v_proj").view({b, s, g, d});
