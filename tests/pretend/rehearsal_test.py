@@ -23,7 +23,13 @@ SANITIZER = """#!/bin/sh
 shift 4
 exec "$@"
 """
-NVIDIA_SMI = '#!/bin/sh\necho "Pretend GPU, 1.0, 80 GiB, 1 MHz, 1 W"\n'
+# What it is, and what it does: idle, then busy.
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in
+  *clocks.sm*) printf '210, 70.5, 30\\n1980, 640.25, 61\\n1965, 650.75, 63\\n' ;;
+  *) echo "Pretend GPU, 1.0, 80 GiB, 1 MHz, 1 W" ;;
+esac
+"""
 
 
 def executable(path, text):
@@ -83,6 +89,14 @@ def test_every_row_of_a_stage_passes(stage, results):
     for row in told["rows"]:
         assert row["name"] in ran.stdout
         assert all(figure["value"] >= 0 for figure in row["figures"].values())
+
+
+def test_clocks_and_power_stand_beside_each_figure(results):
+    """From the half of the samples with the most power: what comes before and behind the work counts for nothing."""
+    ran, told = results[6]
+    for row in told["rows"]:
+        assert row["chip"] == {"sm_mhz": 1972.5, "watts": 645.5, "celsius": 62}
+    assert ran.stdout.count("at 1972 MHz, 646 W") == len(told["rows"])
 
 
 def test_every_figure_has_a_prediction(results):

@@ -7,10 +7,15 @@ import shutil
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 # What a command needs to be worth starting.
 LEAST_S = 2
+
+
+# What nvidia-smi tells twice a second while a command runs.
+CHIP = {"sm_mhz": "clocks.sm", "watts": "power.draw", "celsius": "temperature.gpu"}
 
 
 @dataclass
@@ -20,6 +25,42 @@ class Ran:
     code: int
     output: str  # standard output and error
     seconds: float
+    chip: dict = field(default_factory=dict)  # the medians of CHIP while the GPU worked; empty where nobody tells
+
+
+class ChipWatch:
+    """Asks nvidia-smi from now to end(); of the first GPU."""
+
+    def __init__(self, path):
+        self.path, self.process = path, None
+        program = shutil.which("nvidia-smi")
+        if program is None:
+            return
+        words = [program, "--id=0", f"--query-gpu={','.join(CHIP.values())}", "--format=csv,noheader,nounits", "-lms", "500"]
+        with open(path, "w", encoding="utf-8") as out:
+            self.process = subprocess.Popen(words, stdout=out, stderr=subprocess.DEVNULL)
+
+    def end(self):
+        if self.process is None:
+            return {}
+        self.process.terminate()
+        self.process.wait()
+        samples = [numbers for line in self.path.read_text(encoding="utf-8").splitlines() if (numbers := numbers_of(line))]
+        if not samples:
+            return {}
+        # While a program starts, the GPU idles: the upper half by power is what it worked at.
+        samples.sort(key=lambda numbers: numbers[list(CHIP).index("watts")])
+        busy = samples[len(samples) // 2 :]
+        return {name: median(values) for name, values in zip(CHIP, zip(*busy))}
+
+
+def numbers_of(line):
+    """The numbers of a line that is whole; None otherwise."""
+    try:
+        numbers = [float(word) for word in line.split(",")]
+    except ValueError:
+        return None
+    return numbers if len(numbers) == len(CHIP) else None
 
 
 class Stage:
@@ -52,6 +93,7 @@ class Stage:
             # A group of its own, so that what it started ends with it.
             process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
                                        env={**os.environ, **(environment or {})})
+            watch = ChipWatch(self.folder / f"{name}.chip.csv")
             try:
                 code = process.wait(timeout=limit_s)
             except subprocess.TimeoutExpired:
@@ -59,11 +101,12 @@ class Stage:
                 process.wait()
                 code = -int(signal.SIGKILL)
                 log.write(f"\nended after {limit_s:.0f} s\n")
+            chip = watch.end()
         output = path.read_text(encoding="utf-8", errors="replace")
-        return Ran(code, output[output.index("\n") + 1 :], time.monotonic() - start)
+        return Ran(code, output[output.index("\n") + 1 :], time.monotonic() - start, chip)
 
-    def add(self, name, status, seconds=0.0, note="", details=None, **figures):
-        """A row of the table. status: pass, fail, or left out. details go only to the JSON."""
+    def add(self, name, status, seconds=0.0, note="", details=None, chip=None, **figures):
+        """A row of the table. status: pass, fail, or left out. details go only to the JSON. chip: Ran.chip."""
         row = {"name": name, "status": status, "seconds": round(seconds, 2), "note": note, "figures": {}}
         for figure, value in figures.items():
             key = f"{self.number}.{name}.{figure}"
@@ -71,6 +114,8 @@ class Stage:
             row["figures"][figure] = {"value": value, "predicted": predicted, "unit": unit}
         if details is not None:
             row["details"] = details
+        if chip and figures:  # a figure means little without the clock that it was measured at
+            row["chip"] = chip
         self.rows.append(row)
         self.write()
 
@@ -82,7 +127,7 @@ class Stage:
             last = [line for line in ran.output.strip().splitlines() if line.strip()][-1:] or ["no output"]
             self.add(name, "fail", ran.seconds, note=f"exit code {ran.code}: {last[0][:120]}")
         else:
-            self.add(name, "pass" if passed else "fail", ran.seconds, note, **more)
+            self.add(name, "pass" if passed else "fail", ran.seconds, note, chip=ran.chip, **more)
 
     def passed(self):
         return bool(self.rows) and not any(row["status"] == "fail" for row in self.rows)
@@ -99,6 +144,7 @@ class Stage:
         width = max((len(row["name"]) for row in self.rows), default=0)
         for row in self.rows:
             texts = [figure_text(name, figure) for name, figure in row["figures"].items()]
+            texts += [f"at {chip['sm_mhz']:.0f} MHz, {chip['watts']:.0f} W" for chip in [row.get("chip")] if chip]
             texts += [row["note"]] if row["note"] else []
             lines.append(f"  {row['name']:<{width}}  {row['status']:<8} {row['seconds']:6.1f} s  {'; '.join(texts)}".rstrip())
         verdict = "passed" if self.passed() else "failed: " + ", ".join(r["name"] for r in self.rows if r["status"] == "fail")
