@@ -118,7 +118,8 @@ def measure_megalith(arguments, kernels):
     with tempfile.TemporaryDirectory() as folder:
         metrics = Path(folder) / "metrics.jsonl"
         _, peak_bytes = run(megalith_words(arguments, metrics, arguments.steps, kernels), {})
-        return [json.loads(line)["elapsed_ms"] / 1e3 for line in metrics.read_text().splitlines()], peak_bytes
+        lines = map(json.loads, metrics.read_text().splitlines())
+        return [line["elapsed_ms"] / 1e3 for line in lines if line["kind"] == "step"], peak_bytes
 
 
 def seconds_to_first_step(arguments):

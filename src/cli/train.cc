@@ -74,7 +74,10 @@ int train(CommandContext& context, Session& session) {
   trainer.load();
   context.log.block(trainer.report(session.device_text()));
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  if (session.is_reporting()) sinks = make_sinks(*session.resolved, trainer.model_text(), context.log);
+  if (session.is_reporting()) {
+    sinks = make_sinks(*session.resolved, {.model_text = trainer.model_text(), .iteration = trainer.iteration()},
+                       context.log);
+  }
   const StopReason reason = trainer.run(std::move(sinks));
   session.finish();
   if (reason == StopReason::kSignal) {

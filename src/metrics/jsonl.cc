@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "core/system_call.h"
 #include "metrics/expert_load.h"
+#include "metrics/run_stamp.h"
 
 namespace megalith {
 namespace {
@@ -42,17 +43,36 @@ off_t complete_length(int fd, off_t size) {
   return 0;
 }
 
+std::string metric_key(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+void add_stamp(OrderedJson& line, const std::string& run_id) {
+  line["time"] = utc_timestamp();
+  if (!run_id.empty()) line["run_id"] = run_id;
+}
+
 }  // namespace
 
-std::string json_line(const StepRecord& record) {
+std::string json_line(const ValidationRecord& record, const std::string& run_id) {
   OrderedJson line;
+  line["kind"] = "evaluation";
+  line["iteration"] = record.iteration;
+  line["set"] = record.set;
+  line["consumed_samples"] = record.consumed_samples;
+  line["evaluation_loss"] = record.losses.empty() ? OrderedJson(nullptr) : OrderedJson(record.losses.front().second);
+  for (const auto& [name, value] : record.losses) line["evaluation_losses"][metric_key(name)] = value;
+  add_stamp(line, run_id);
+  return dump_json(line);
+}
+
+std::string json_line(const StepRecord& record, const std::string& run_id) {
+  OrderedJson line;
+  line["kind"] = "step";
   line["iteration"] = record.iteration;
   line["train_iters"] = record.train_iters;
-  for (const auto& [name, value] : record.losses) {
-    std::string key = name;
-    std::replace(key.begin(), key.end(), ' ', '_');
-    line[key] = value;
-  }
+  for (const auto& [name, value] : record.losses) line[metric_key(name)] = value;
   line["grad_norm"] = or_null(record.grad_norm);
   line["learning_rate"] = record.learning_rate;
   line["elapsed_ms"] = record.elapsed_ms;
@@ -80,11 +100,13 @@ std::string json_line(const StepRecord& record) {
       line["expert_tokens"][std::to_string(load.layer)] = load.tokens;
     }
   }
+  add_stamp(line, run_id);
   return dump_json(line);  // writes what is not finite as null
 }
 
-JsonlSink::JsonlSink(std::filesystem::path path, Logger& log)
-    : file_(std::move(path), "metrics_file", AppendFile::Open::kAppend, log) {
+JsonlSink::JsonlSink(std::filesystem::path path, Logger& log, std::string run_id)
+    : file_(std::move(path), "metrics_file", AppendFile::Open::kAppend, log),
+      run_id_(run_id.empty() ? make_run_id() : std::move(run_id)) {
   const int fd = file_.descriptor();
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) return;  // a pipe or a terminal has nothing to mend
@@ -100,7 +122,12 @@ JsonlSink::JsonlSink(std::filesystem::path path, Logger& log)
 }
 
 void JsonlSink::on_step(const StepRecord& record) {
-  file_.append(json_line(record) + "\n", fmt::format("the line of iteration {}", record.iteration));
+  file_.append(json_line(record, run_id_) + "\n", fmt::format("the line of iteration {}", record.iteration));
+}
+
+void JsonlSink::on_validation(const ValidationRecord& record) {
+  file_.append(json_line(record, run_id_) + "\n",
+               fmt::format("the line of the evaluation at iteration {}", record.iteration));
 }
 
 }  // namespace megalith

@@ -1,9 +1,13 @@
-// metrics_file: one JSON object an optimizer step, one line an object.
+// metrics_file: one JSON object an optimizer step and an evaluation, one line an object.
 //
-//   {"iteration":3,"train_iters":50,"lm_loss":9.81,"grad_norm":4.2,"learning_rate":3e-05,"elapsed_ms":210.3,
-//    "tokens_per_s_per_device":9740.1,"tflops_per_device":0.91,…}
+//   {"kind":"step","iteration":3,"train_iters":50,"lm_loss":9.81,"grad_norm":4.2,"learning_rate":3e-05,
+//    "elapsed_ms":210.3,"tokens_per_s_per_device":9740.1,"tflops_per_device":0.91,…,
+//    "time":"2026-01-31T08:01:28.417Z","run_id":"20260131-080120-3fa9"}
+//   {"kind":"evaluation","iteration":3,"set":"validation","consumed_samples":96,"evaluation_loss":9.7,
+//    "evaluation_losses":{"lm_loss":9.7},"time":…,"run_id":…}
 //
-// Numbers that are not finite, and norms that were not computed, are null. Losses have '_' for blanks: lm_loss.
+// Numbers that are not finite, and norms that were not computed, are null. Losses have '_' for blanks: lm_loss. An
+// evaluation's losses have other names than a step's, so that a reader which asks a line for lm_loss gets only steps.
 //
 // Lines are appended. A run that was killed may have left its last line unfinished: opening drops that. Lines of steps
 // that a resumed run does again stay; the later line of an iteration is the one that counts.
@@ -24,15 +28,19 @@ class JsonlSink : public MetricsSink {
  public:
   // Creates the file and its folder. UserError when that fails. A line that cannot be written later (a full disk) is
   // dropped whole, with one warning.
-  JsonlSink(std::filesystem::path path, Logger& log);
+  // run_id  of this start of the program; empty: a new one
+  JsonlSink(std::filesystem::path path, Logger& log, std::string run_id = "");
 
   void on_step(const StepRecord& record) override;
+  void on_validation(const ValidationRecord& record) override;
 
  private:
   AppendFile file_;
+  std::string run_id_;
 };
 
-// The line, without its break.
-std::string json_line(const StepRecord& record);
+// A line without its break. The time is now's.
+std::string json_line(const StepRecord& record, const std::string& run_id = "");
+std::string json_line(const ValidationRecord& record, const std::string& run_id = "");
 
 }  // namespace megalith

@@ -62,6 +62,28 @@ void LongSeries::add(double x, double y) {
   bins_.push_back(one);
 }
 
+void LongSeries::restore(const PlotSeries& drawn, int64_t points_per_bin, int64_t num_points) {
+  for (size_t i = 0; i < drawn.x.size(); ++i) add(drawn.x[i], drawn.y[i]);
+  if (points_per_bin <= 1) return;
+  // A bin was drawn as two points, so the bins made of these points hold half as many as they stand for.
+  while (points_per_bin_ < 2) {
+    for (size_t i = 0; 2 * i < bins_.size(); ++i) {
+      bins_[i] = bins_[2 * i];
+      if (2 * i + 1 < bins_.size()) merge(bins_[i], bins_[2 * i + 1]);
+    }
+    bins_.resize((bins_.size() + 1) / 2);
+    points_per_bin_ *= 2;
+  }
+  const int64_t factor = std::max<int64_t>(1, points_per_bin / 2);
+  for (Bin& bin : bins_) {
+    bin.num_points *= factor;
+    bin.num_finite *= factor;
+    bin.sum *= static_cast<double>(factor);
+  }
+  points_per_bin_ *= factor;
+  num_points_ = std::max(num_points, num_points_);
+}
+
 PlotSeries LongSeries::drawn() const {
   PlotSeries series = style_;
   const auto put = [&](const Point& point) {

@@ -24,6 +24,11 @@ class LongSeries {
   // x  ascending
   void add(double x, double y);
 
+  // Goes on from an earlier program's curve, of which only what it drew is left: bins are made of neighbouring points.
+  // drawn            its x and y, ascending
+  // points_per_bin   as it was then; num_points  that were added then
+  void restore(const PlotSeries& drawn, int64_t points_per_bin, int64_t num_points);
+
   const std::string& name() const { return style_.name; }
   bool is_empty() const { return num_points_ == 0; }
   int64_t num_points() const { return num_points_; }          // that were added

@@ -22,6 +22,10 @@ class LossPlotSink : public MetricsSink {
   // A picture that cannot be written costs one warning. UserError when its folder cannot be made.
   LossPlotSink(std::filesystem::path path, std::string subtitle, Logger& log, SecondsClock clock = steady_seconds);
 
+  // For a run that goes on after so many iterations: draws also what the picture in the file shows up to there. A
+  // picture that is missing, or is not ours, costs nothing but its curves.
+  void resume(int64_t iteration);
+
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_end() override;
@@ -29,6 +33,10 @@ class LossPlotSink : public MetricsSink {
   std::string render() const;
 
  private:
+  LongSeries& validation_series(const std::string& set);
+
+  std::filesystem::path path_;
+  Logger& log_;
   DrawnFile file_;
   PlotSettings settings_;
   LongSeries train_;

@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/strings.h"
+#include "metrics/drawn_history.h"
 #include "metrics/run_page_assets.h"
 
 namespace megalith {
@@ -32,21 +33,6 @@ LongSeries& series_of(std::vector<LongSeries>& all, const LongSeries& fresh) {
   return *one;
 }
 
-// Rounds to six digits, which are more than a pixel shows.
-Json short_number(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  return std::stod(fmt::format("{:.6g}", value));
-}
-
-Json points_of(const PlotSeries& series) {
-  Json x = Json::array(), y = Json::array();
-  for (size_t i = 0; i < series.x.size(); ++i) {
-    x.push_back(static_cast<int64_t>(series.x[i]));
-    y.push_back(short_number(series.y[i]));
-  }
-  return {{"name", series.name}, {"x", x}, {"y", y}};
-}
-
 std::string card(const std::string& name, const std::string& value, const std::string& unit, const std::string& more) {
   return fmt::format(
       "<div class=\"card\"><div class=\"name\">{}</div><div class=\"value\">{}{}</div><div "
@@ -61,12 +47,18 @@ std::string number(double value) {
                                                                             : fmt::format("{:.4g}", value);
 }
 
+// Around the parts of the page that the page of a resumed run reads.
+constexpr std::string_view kPointsBegin = "<script type=\"application/json\" id=\"points\">";
+constexpr std::string_view kHistoryBegin = "<script type=\"application/json\" id=\"history\">";
+constexpr std::string_view kScriptEnd = "</script>";
+
 double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
 
 }  // namespace
 
 RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
     : settings_(std::move(settings)),
+      log_(log),
       file_(settings_.path, "page_file", log, settings_.clock),
       expert_max_({.name = "most loaded", .is_noisy = true}),
       expert_min_({.name = "least loaded", .is_noisy = true}),
@@ -77,11 +69,94 @@ RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
       memory_used_({.name = "in use"}),
       memory_peak_({.name = "tensors, peak"}) {
   if (settings_.path.has_parent_path()) make_directories(settings_.path.parent_path());
+  if (settings_.resumed_after > 0) resume();
   try {
     write_file_atomic(settings_.path, render());
   } catch (const UserError& error) {
     throw UserError(fmt::format("page_file: {}", error.message()), "name a file that can be written");
   }
+}
+
+LongSeries* RunPageSink::series_for(const std::string& chart, const std::string& name) {
+  if (chart == "loss") {
+    return name == train_loss_.name() ? &train_loss_ : &series_of(validation_, evaluation_series(name));
+  }
+  if (chart == "other_losses") return &series_of(other_losses_, LongSeries({.name = name}));
+  for (LongSeries* one :
+       {&expert_max_, &expert_min_, &learning_rate_, &grad_norm_, &tokens_per_s_, &memory_used_, &memory_peak_}) {
+    if (one->name() == name) return one;
+  }
+  return nullptr;
+}
+
+// Before the first page of this run takes the earlier one's place.
+void RunPageSink::resume() {
+  try {
+    const auto points = find_embedded_json(settings_.path, kPointsBegin, kScriptEnd);
+    const auto history = find_embedded_json(settings_.path, kHistoryBegin, kScriptEnd);
+    if (points && history) restore(*points, *history);
+  } catch (const UserError& error) {
+    log_.warn("page_file: what the page showed until iteration {} cannot be read back: {}", settings_.resumed_after,
+              error.message());
+  }
+}
+
+void RunPageSink::restore(const Json& points, const Json& history) {
+  const std::string where = settings_.path.string();
+  const int64_t iteration = settings_.resumed_after;
+  const auto last = static_cast<double>(iteration);
+  for (const auto& [chart, all] : points.items()) {
+    for (const Json& one : all) {
+      LongSeries* series = series_for(chart, json_get<std::string>(one, "name", where));
+      if (series != nullptr) restore_history(one, last, *series, where);
+    }
+  }
+  num_skipped_ = json_get_or<int64_t>(history, "num_skipped", 0, where);
+  // Steps behind the checkpoint are done again.
+  const double kept = std::min(1.0, last / std::max(1.0, json_get_or<double>(history, "iteration", last, where)));
+  num_tokens_ = static_cast<int64_t>(kept * json_get_or<double>(history, "num_tokens", 0, where));
+  num_evaluations_ = std::llround(kept * json_get_or<double>(history, "num_evaluations", 0, where));
+  num_generations_ = std::llround(kept * json_get_or<double>(history, "num_generations", 0, where));
+  earlier_s_ = json_get_or<double>(history, "elapsed_s", 0, where);
+  const Json& evaluations = get_member(history, "evaluations", where);
+  const bool has_all =
+      static_cast<double>(evaluations.size()) == json_get_or<double>(history, "num_evaluations", 0, where);
+  for (const Json& one : evaluations) {
+    ValidationRecord record{.iteration = json_get<int64_t>(one, "iteration", where),
+                            .consumed_samples = json_get<int64_t>(one, "samples", where),
+                            .set = json_get<std::string>(one, "set", where),
+                            .when = {}};
+    const auto loss = json_find<double>(one, "loss", where).value_or(std::numeric_limits<double>::quiet_NaN());
+    record.losses.emplace_back("loss", loss);
+    if (record.iteration <= iteration) evaluations_.push_back(std::move(record));
+  }
+  if (has_all) num_evaluations_ = std::ssize(evaluations_);
+  for (const Json& one : get_member(history, "generations", where)) {
+    GenerationRecord record{.iteration = json_get<int64_t>(one, "iteration", where),
+                            .prompt = json_get<std::string>(one, "prompt", where),
+                            .continuation = json_get<std::string>(one, "continuation", where)};
+    if (record.iteration <= iteration) generations_.push_back(std::move(record));
+  }
+  last_.iteration = iteration;
+}
+
+// What the curves do not hold, for resume().
+std::string RunPageSink::history() const {
+  Json history = {{"iteration", last_.iteration},        {"num_skipped", num_skipped_},
+                  {"num_tokens", num_tokens_},           {"num_evaluations", num_evaluations_},
+                  {"num_generations", num_generations_}, {"elapsed_s", earlier_s_ + since_start_.elapsed_s()},
+                  {"evaluations", Json::array()},        {"generations", Json::array()}};
+  for (const ValidationRecord& one : evaluations_) {
+    history["evaluations"].push_back({{"iteration", one.iteration},
+                                      {"samples", one.consumed_samples},
+                                      {"set", one.set},
+                                      {"loss", one.losses.front().second}});
+  }
+  for (const GenerationRecord& one : generations_) {
+    history["generations"].push_back(
+        {{"iteration", one.iteration}, {"prompt", one.prompt}, {"continuation", one.continuation}});
+  }
+  return embedded_json(history);
 }
 
 void RunPageSink::on_step(const StepRecord& record) {
@@ -154,7 +229,7 @@ std::string RunPageSink::cards() const {
   std::string text;
   const double progress =
       static_cast<double>(last_.iteration) / static_cast<double>(std::max<int64_t>(last_.train_iters, 1));
-  std::string time = "took " + format_duration(since_start_.elapsed_s());
+  std::string time = "took " + format_duration(earlier_s_ + since_start_.elapsed_s());
   const int64_t left = last_.train_iters - last_.iteration;
   if (!has_ended_ && left > 0) {
     const double step_s =
@@ -287,7 +362,7 @@ std::string RunPageSink::render() const {
     for (const LongSeries* one : chart.series) series.push_back(one->drawn());
     drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">{}</div>\n", chart.is_wide ? " wide" : "", chart.id,
                          render_svg_plot(chart.plot, series));
-    for (const PlotSeries& one : series) points[chart.id].push_back(points_of(one));
+    for (const LongSeries* one : chart.series) points[chart.id].push_back(history_of(*one));
   }
   if (!expert_loads_.is_empty()) {
     drawn += fmt::format("<div class=\"chart wide\" id=\"experts\">{}<p>of the last {} steps</p></div>\n",
@@ -311,12 +386,11 @@ std::string RunPageSink::render() const {
     page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
                         escape_html(settings_.configuration));
   }
-  // Names of losses could hold "</script>": '<' is written as JSON's escape.
-  std::string data = dump_json(points);
-  for (size_t at = data.find('<'); at != std::string::npos; at = data.find('<', at)) data.replace(at, 1, "\\u003c");
   page += fmt::format("<footer>Megalith, {}</footer>\n</main>\n", local_timestamp());
-  return page + "<script type=\"application/json\" id=\"points\">" + data + "</script>\n<script>" + kRunPageScript +
-         "</script>\n</body>\n</html>\n";
+  // Names of losses could hold "</script>".
+  page += fmt::format("{}{}{}\n{}{}{}\n", kPointsBegin, embedded_json(points), kScriptEnd, kHistoryBegin, history(),
+                      kScriptEnd);
+  return page + "<script>" + kRunPageScript + "</script>\n</body>\n</html>\n";
 }
 
 }  // namespace megalith

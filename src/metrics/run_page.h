@@ -3,9 +3,9 @@
 // reader's system is, or as a button says; values under the pointer. One file: no network, no fonts, nothing to
 // install.
 //
-// It shows what this process has seen: the page of a resumed run begins where it was resumed. While the run goes on the
-// page reloads itself. Neither the page nor the memory kept for it grows with the run: for a long run it draws the
-// lowest, the highest and the mean of every few steps, and says of how many.
+// The page of a resumed run goes on from the page that is in the file. While the run goes on the page
+// reloads itself. Neither the page nor the memory kept for it grows with the run: for a long run it draws the lowest,
+// the highest and the mean of every few steps, and says of how many.
 #pragma once
 
 #include <deque>
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/json.h"
 #include "core/time.h"
 #include "metrics/averages.h"
 #include "metrics/drawn_file.h"
@@ -31,6 +32,9 @@ struct RunPageSettings {
   std::string title;          // "llama, 12.6 M parameters"
   std::string subtitle;       // "global batch 32 × 256 tokens, bf16"
   std::string configuration;  // as YAML; may be empty
+  // Of a run that goes on after so many iterations: what the page in the file shows up to there is shown too. Without
+  // an earlier page the curves begin here.
+  int64_t resumed_after = 0;
   // The least number of seconds between two pages: after an evaluation, and after a step.
   double evaluation_every_s = 2, step_every_s = 10;
   SecondsClock clock = steady_seconds;
@@ -58,6 +62,10 @@ class RunPageSink : public MetricsSink {
     bool is_wide = false;
   };
 
+  void resume();
+  void restore(const Json& points, const Json& history);
+  LongSeries* series_for(const std::string& chart, const std::string& name);
+  std::string history() const;
   void save();
   std::string thinning() const;
   std::string status() const;
@@ -67,7 +75,9 @@ class RunPageSink : public MetricsSink {
   std::vector<Chart> charts() const;
 
   RunPageSettings settings_;
+  Logger& log_;
   DrawnFile file_;
+  double earlier_s_ = 0;  // that the run took before it was resumed
   bool has_ended_ = false;
   Stopwatch since_start_;
 

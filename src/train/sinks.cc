@@ -1,6 +1,8 @@
 // Making the sinks; see sinks.h.
 #include "train/sinks.h"
 
+#include <filesystem>
+
 #include "config/help.h"
 #include "metrics/console.h"
 #include "metrics/jsonl.h"
@@ -11,17 +13,46 @@
 
 namespace megalith {
 
-std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const std::string& model_text,
+namespace {
+
+LineWriter console_writer(const SinkSettings& settings, Logger& log) {
+  LineWriter print = standard_output(log);
+  if (!settings.also_printed) return print;
+  return [print, also = settings.also_printed](std::string_view text) {
+    print(text);
+    also(text);
+  };
+}
+
+// An earlier run's lines in the file of a run that begins.
+void meet_earlier_lines(const std::string& path, Logger& log) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
+  log.warn(
+      "metrics_file {} has lines of an earlier start: this run begins at iteration 1, and its lines follow; run_id "
+      "tells them apart",
+      path);
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const SinkSettings& settings,
                                                      Logger& log) {
+  const std::string& model_text = settings.model_text;
   const LogOptions& options = resolved.config.log;
   const Derived& d = resolved.derived;
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  sinks.push_back(std::make_unique<ConsoleSink>(options, standard_output(log)));
-  if (options.metrics_file) sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log));
+  sinks.push_back(std::make_unique<ConsoleSink>(options, console_writer(settings, log)));
+  if (options.metrics_file) {
+    if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, log);
+    sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log, settings.run_id));
+  }
   const std::string batch_text = fmt::format("global batch {} × {} tokens", d.global_batch_size, d.seq_length);
   if (options.loss_plot_file) {
-    sinks.push_back(
-        std::make_unique<LossPlotSink>(*options.loss_plot_file, fmt::format("{}, {}", model_text, batch_text), log));
+    auto plot =
+        std::make_unique<LossPlotSink>(*options.loss_plot_file, fmt::format("{}, {}", model_text, batch_text), log);
+    if (settings.iteration > 0) plot->resume(settings.iteration);
+    sinks.push_back(std::move(plot));
   }
   if (options.page_file) {
     const auto name = resolved.header.find("exp_name");
@@ -30,6 +61,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
     page.subtitle +=
         fmt::format(" · {} · {} {}", c10::toString(d.dtype), d.world_size, d.world_size == 1 ? "process" : "processes");
     page.configuration = resolved_yaml(*resolved.options, Shown::kNonDefault);
+    page.resumed_after = settings.iteration;
     sinks.push_back(std::make_unique<RunPageSink>(std::move(page), log));
   }
   if (options.writes_tensorboard()) {

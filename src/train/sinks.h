@@ -1,8 +1,11 @@
 // Which sinks a run's records go to.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/log.h"
@@ -11,9 +14,15 @@
 
 namespace megalith {
 
+struct SinkSettings {
+  std::string model_text;                                   // "llama, 12.6 M parameters": for the picture's subtitle
+  int64_t iteration = 0;                                    // that the run goes on after; 0: it begins
+  std::string run_id = {};                                  // of this start of the program; empty: a new one
+  std::function<void(std::string_view)> also_printed = {};  // gets what the console does
+};
+
 // Console lines, metrics file, loss picture and the terminal's progress line, as the configuration says.
-// model_text  "llama, 12.6 M parameters": for the picture's subtitle
-std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const std::string& model_text,
+std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const SinkSettings& settings,
                                                      Logger& log);
 
 }  // namespace megalith

@@ -154,6 +154,39 @@ TEST_F(LongRun, ThePageAndThePlotStaySmallAndShowTheSpike) {
   EXPECT_TRUE(holds(html, "(the last 12 of 10000)"));
 }
 
+// The files of a long run have only what was drawn, and a resumed run goes on from that.
+TEST_F(LongRun, AResumedRunGoesOnFromItsThinnedCurves) {
+  const auto clock = [this] { return now_s_; };
+  {
+    RunPageSink page({.path = folder_ / "run.html", .clock = clock}, log_);
+    LossPlotSink plot(folder_ / "loss.svg", "llama", log_, clock);
+    for (int64_t i = 1; i <= 90000; ++i) {
+      page.on_step(step(i));
+      plot.on_step(step(i));
+      if (i % 10 == 0) page.on_validation(evaluation(i));
+    }
+    page.on_end();
+    plot.on_end();
+  }
+  RunPageSink page({.path = folder_ / "run.html", .resumed_after = 80000, .clock = clock}, log_);
+  LossPlotSink plot(folder_ / "loss.svg", "llama", log_, clock);
+  plot.resume(80000);
+  for (int64_t i = 80001; i <= 100000; ++i) {
+    page.on_step(step(i));
+    plot.on_step(step(i));
+    if (i % 10 == 0) page.on_validation(evaluation(i));
+  }
+  const std::string html = page.render(), svg = plot.render();
+  EXPECT_LT(html.size(), 1u << 20);
+  EXPECT_LT(svg.size(), 1u << 17);
+  // 100000 steps in at most 700 bins, as in one go.
+  EXPECT_TRUE(holds(svg, "llama · of every 256 steps the lowest and the highest are drawn")) << svg.substr(0, 2000);
+  EXPECT_TRUE(holds(html, "In the curves of every 256 steps the lowest and the highest are drawn;"));
+  EXPECT_TRUE(holds(html, "987.5")) << "the spike of one step";
+  EXPECT_TRUE(holds(html, "(the last 12 of 10000)"));
+  EXPECT_EQ(logged_, "");
+}
+
 // What 10 s of fast steps and evaluations cost is one page and five plots, however many they are.
 TEST_F(LongRun, WhatIsDrawnIsWrittenEverySoOftenAndAtTheEnd) {
   RunPageSink page({.path = folder_ / "run.html", .clock = [this] { return now_s_; }}, log_);

@@ -50,6 +50,8 @@ def train(program, model, folder, *more):
     steps = {}
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
+        if record.get("kind", "step") != "step":
+            continue
         steps[str(record["iteration"])] = {
             name: value for name, value in record.items() if name.endswith("loss") or name == "grad_norm"
         }

@@ -40,7 +40,7 @@ class Program:
         return " ".join(self.command(*words))
 
 
-def read_metrics(path):
-    """The JSON objects of a metrics file."""
+def read_metrics(path, kind="step"):
+    """The JSON objects of a metrics file, those of one kind: "step" or "evaluation"."""
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+        return [line for line in map(json.loads, file) if line["kind"] == kind]

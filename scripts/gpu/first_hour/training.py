@@ -107,7 +107,8 @@ def compare_losses(stage, machine):
         if ran is None or ran.code != 0:
             stage.add_ran(name, ran)
             return
-        last = [json.loads(line)["lm_loss"] for line in metrics.read_text().splitlines()][-10:]
+        lines = map(json.loads, metrics.read_text().splitlines())
+        last = [line["lm_loss"] for line in lines if line["kind"] == "step"][-10:]
         losses[name] = sum(last) / len(last)
     gap = 100 * abs(losses["loss_fp8"] / losses["loss_bf16"] - 1)
     stage.add("loss", "pass" if gap <= 0.5 else "fail", ran.seconds, gap_percent=gap, bf16=losses["loss_bf16"],
