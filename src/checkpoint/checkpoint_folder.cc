@@ -14,6 +14,7 @@
 #include <set>
 
 #include "checkpoint/exchange.h"
+#include "checkpoint/folder_kind.h"
 #include "checkpoint/manifest.h"
 #include "core/checksum.h"
 #include "core/error.h"
@@ -190,6 +191,7 @@ std::optional<FoundCheckpoint> find_checkpoint(const fs::path& root, std::option
   Json plan;
   run_on_all(world, "checkpoint search", [&] {
     if (world.rank() != 0) return;
+    if (kind_of_folder(root) == FolderKind::kMegatron) throw megatron_checkpoint_error(root);
     if (fs::exists(root / kManifestFile)) {
       const int64_t iteration = load_manifest(root).train.iteration;
       if (step && *step != iteration) {

@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/exchange.h"
+#include "checkpoint/folder_kind.h"
 #include "core/error.h"
 
 namespace megalith {
@@ -32,7 +33,29 @@ Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_opt
           .differences = compare_configuration(manifest.configuration, state.configuration)};
 }
 
+// A run that loads from where it saves begins this way. Any other was meant to go on from something.
+void say_that_it_starts_afresh(const CheckpointOptions& options, Group& world, Logger& log) {
+  if (options.load_hf || loads_where_it_saves(options)) {
+    log.info("{} (load) holds no checkpoint: starting afresh", *options.load);
+    return;
+  }
+  if (world.rank() != 0) return;
+  const std::string line(78, '!');
+  log.warn(
+      "{}\n  {} (load) holds no checkpoint (in it: {})\n  STARTING AFRESH, from iteration 0 and new weights.\n"
+      "  If that is not what you want, stop now and name another --load; --exit_on_missing_checkpoint refuses "
+      "this.\n{}",
+      line, *options.load, entries_text(*options.load), line);
+}
+
 }  // namespace
+
+bool loads_where_it_saves(const CheckpointOptions& options) {
+  if (!options.load || !options.save) return false;
+  std::error_code error;
+  return fs::path(*options.load).lexically_normal() == fs::path(*options.save).lexically_normal() ||
+         fs::equivalent(*options.load, *options.save, error);
+}
 
 void note_begun_afresh(const fs::path& folder, const std::set<std::string>& keys, Logger& log) {
   for (const std::string& key : keys)
@@ -60,7 +83,7 @@ std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState&
     }
     return load_found(*found, /*is_finetune=*/true, /*with_optimizer=*/false, state, groups, log);
   }
-  if (options.load) log.info("{} (load) holds no checkpoint: starting afresh", *options.load);
+  if (options.load) say_that_it_starts_afresh(options, world, log);
   return std::nullopt;
 }
 

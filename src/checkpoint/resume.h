@@ -32,6 +32,9 @@ std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState&
 // Says what load_checkpoint() left as it is of what a checkpoint need not have (LoadSettings::begun_afresh).
 void note_begun_afresh(const std::filesystem::path& folder, const std::set<std::string>& keys, Logger& log);
 
+// Whether load and save are one folder: then the first start of a run finds nothing in it, and is right to begin.
+bool loads_where_it_saves(const CheckpointOptions& options);
+
 // Whether a resume would find a checkpoint: then there is no need to initialise weights or to read load_hf. Looks at
 // names only. Collective over the world.
 bool has_checkpoint(const CheckpointOptions& options, const Groups& groups);

@@ -121,7 +121,7 @@ int run_generate(CommandContext& context) {
   GenerateOptions options;
   std::unique_ptr<Resolved> resolved = resolve_config(
       context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
-      /*reads_batches=*/false);
+      {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired});
   if (resolved->wants_help) {
     fmt::print("usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]\n\n{}",
                help_text(*resolved->options));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/folder_kind.h"
 #include "checkpoint/manifest.h"
 #include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
@@ -70,14 +71,12 @@ int inspect_checkpoint(CommandContext& context) {
     return context.wants_help() ? kExitSuccess : kExitUserError;
   }
   const std::filesystem::path root = context.arguments[0];
+  if (const auto error = check_checkpoint_path("inspect checkpoint", root, /*may_be_absent=*/false)) throw *error;
   std::vector<std::filesystem::path> folders;
   if (std::filesystem::exists(root / kManifestFile)) {
     folders.push_back(root);
   } else {
     for (const int64_t iteration : list_checkpoints(root)) folders.push_back(checkpoint_folder(root, iteration));
-  }
-  if (folders.empty()) {
-    throw UserError(fmt::format("{} holds no checkpoint", root.string()), "give the folder that --save named");
   }
   Groups groups = Groups::single();
   bool is_intact = true;

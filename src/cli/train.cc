@@ -94,7 +94,9 @@ int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
   check_num_nodes(launch, context.environment);
-  std::unique_ptr<Resolved> resolved = resolve_config(context.config_inputs(), launch.world_size);
+  std::unique_ptr<Resolved> resolved =
+      resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
+                     {.opens_data = true, .weights = CommandNeeds::Weights::kOptional});
   if (resolved->wants_help) {
     fmt::print("usage: megalith train --config FILE [--option value ...]\n\n{}", help_text(*resolved->options));
     return kExitSuccess;

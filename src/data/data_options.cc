@@ -26,8 +26,10 @@ void DataOptions::visit(OptionVisitor& v) {
           "A JSON file with lists under train, valid and test: the items of train_data_path, valid_data_path and "
           "test_data_path.");
   v.field("split", split, "Weights of training, validation and test in data_path. Default: 969, 30, 1.");
-  v.field("mock_data", mock_data,
-          "Train on made-up documents that count upwards. A run without any data path does so too.")
+  v.field(
+       "mock_data", mock_data,
+       "Read made-up documents that count upwards, to try a configuration or to measure speed: losses then say nothing "
+       "about a model.")
       .in_toy(InToy::kMade);
   v.field(
       "data_cache_path", data_cache_path,
@@ -91,6 +93,13 @@ DataOptions with_listed_paths(DataOptions options) {
   return options;
 }
 
+UserError no_data_error() {
+  return UserError(
+      "no data is given",
+      "name token files with --data_path PREFIX (megalith prepare makes them of text), or add --mock_data to "
+      "read made-up documents, which show speed and memory, but no loss that means anything");
+}
+
 std::vector<UserError> check_data_options(const DataOptions& options) {
   std::vector<UserError> errors;
   if (options.data_args_path && !options.data_path.empty()) {
@@ -106,7 +115,7 @@ std::vector<UserError> check_data_options(const DataOptions& options) {
     errors.emplace_back("data_path and train_data_path, valid_data_path or test_data_path are given together",
                         "give data_path with split, or one path for each split");
   }
-  if (options.mock_data && (!options.data_path.empty() || options.data_args_path || options.has_split_paths())) {
+  if (options.mock_data && options.has_paths()) {
     errors.emplace_back("mock_data and a data path are given together", "drop one of them");
   }
   if (options.split && options.has_split_paths()) {

@@ -29,13 +29,15 @@ struct DataOptions {
   bool has_split_paths() const {
     return !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty() || per_split_data_args_path;
   }
-  // Mock data is also what a run without any data path gets.
-  bool uses_mock_data() const { return mock_data || (data_path.empty() && !data_args_path && !has_split_paths()); }
+  bool has_paths() const { return !data_path.empty() || data_args_path || has_split_paths(); }
 };
 
 // The options with the paths that data_args_path or per_split_data_args_path list in the places of those that are given
 // on the command line. UserError for files that cannot be read or list nothing.
 DataOptions with_listed_paths(DataOptions options);
+
+// What to tell whoever names neither data nor mock_data: figures of made-up documents are no figures of a model.
+UserError no_data_error();
 
 // The rules between them; empty when all hold.
 std::vector<UserError> check_data_options(const DataOptions& options);

@@ -76,7 +76,7 @@ class Builder {
     gpt.split_text = split_text;
     gpt.vocab_size = setup_.vocab_size;
     gpt.pad_id = setup_.pad_id;
-    gpt.is_mock = options_.uses_mock_data();
+    gpt.is_mock = options_.mock_data;
     if (options_.data_cache_path) {
       gpt.cache_folder = *options_.data_cache_path;
     } else if (!gpt.is_mock) {
@@ -179,12 +179,12 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, Logger
 
   Builder builder(options, setup, log);
   std::shared_ptr<const TokenSource> mock;
-  if (options.uses_mock_data()) {
+  if (!options.mock_data && !options.has_paths()) throw no_data_error();
+  if (options.mock_data) {
     if (!setup.eod || setup.vocab_size == INT64_MAX) {
       throw UserError("mock_data needs the vocabulary size and the end-of-document id",
                       "give --vocab_size, a model preset, or --tokenizer_model");
     }
-    if (!options.mock_data) log.note("no data path is given: training on mock data");
     mock = make_mock_source(setup.vocab_size, *setup.eod);
   }
 

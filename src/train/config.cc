@@ -6,14 +6,14 @@
 #include <set>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/configuration.h"
-#include "checkpoint/manifest.h"
 #include "comm/context_parallel.h"
 #include "core/error.h"
 #include "hub/hub.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
 #include "train/hub_paths.h"
+#include "train/inputs.h"
+#include "train/stored_architecture.h"
 
 namespace megalith {
 namespace {
@@ -187,48 +187,6 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
                         "use the model's own tokenizer, or set vocab_size to at least the tokenizer's");
   }
   d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
-}
-
-// Architecture of --load_hf, as option values by name. What the person set wins, and is checked against the weights
-// when they are loaded.
-void apply_hf_architecture(Resolved& resolved) {
-  const std::filesystem::path folder = *resolved.derived.checkpoint.load_hf;
-  HfModel hf = read_hf_config(folder);
-  OptionSet theirs(hf.config);
-  std::map<std::string, std::string> values;
-  for (const auto& option : theirs.options()) values[option->name()] = plain_text(option->text());
-  apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
-}
-
-// Architecture and tokenizer of the newest readable checkpoint in --load; nothing when there is none (then a run starts
-// afresh). Which checkpoint is intact is settled when its weights are loaded, and the architectures are compared there.
-void apply_checkpoint_architecture(OptionSet& options, const std::string& load) {
-  // Newest first: a damaged one is passed over here as it is when weights are loaded.
-  std::vector<std::filesystem::path> folders;
-  const std::vector<int64_t> iterations = list_checkpoints(load);
-  for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
-    folders.push_back(checkpoint_folder(load, *iteration));
-  }
-  if (std::filesystem::exists(std::filesystem::path(load) / kManifestFile)) folders.insert(folders.begin(), load);
-  for (const std::filesystem::path& folder : folders) {
-    try {
-      const Manifest manifest = load_manifest(folder);
-      ModelConfig model = model_config_of(manifest.architecture, manifest.configuration);
-      TokenizerOptions tokenizer;
-      const OptionSet architecture(model), vocabulary(tokenizer);
-      std::map<std::string, std::string> values;
-      for (const auto& option : architecture.options()) values[option->name()] = plain_text(option->text());
-      for (const auto& [name, value] : manifest.configuration) {
-        if (vocabulary.find(name) != nullptr) values[name] = plain_text(value);
-        // As it was written: the NullTokenizer has one id more than vocab_size.
-        if (name == "vocab_size" && value != "null") values[name] = value;
-      }
-      apply_values(options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
-      return;
-    } catch (const UserError&) {
-      continue;
-    }
-  }
 }
 
 // Every number of microbatches that the run has must fit the schedule.
@@ -528,9 +486,15 @@ void continue_automatically(Resolved& resolved) {
 
 // Fills in what nobody set of the architecture. Whether it is known now: not when it would have to be fetched and
 // something is wrong, or when it cannot be read.
-bool read_architecture(Resolved& resolved, HubPaths& hub, std::vector<UserError>& errors) {
+bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& needs, std::vector<UserError>& errors) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  const bool needs_weights = needs.weights == CommandNeeds::Weights::kRequired;
+  if (needs_weights && !checkpoint.load && !checkpoint.load_hf) {
+    errors.emplace_back("no weights given", "name them with --load DIR or --load_hf DIR");
+    return false;
+  }
   try {
+    if (needs.weights != CommandNeeds::Weights::kIgnored) check_weight_paths(resolved, needs_weights);
     if (checkpoint.load_hf) {
       if (!hub.find_model(resolved, errors.empty())) return false;
       apply_hf_architecture(resolved);
@@ -557,7 +521,7 @@ void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserEr
 }
 
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
-                                         const std::function<void(OptionVisitor&)>& extra, bool reads_batches) {
+                                         const std::function<void(OptionVisitor&)>& extra, const CommandNeeds& needs) {
   auto resolved = std::make_unique<Resolved>(extra);
   Resolution resolution = try_resolve(*resolved->options, inputs);
   resolved->notes = resolution.notes;
@@ -574,16 +538,18 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
   const bool is_readable = errors.empty();
   if (is_readable) check_run(*resolved, world_size, errors);
-  const bool has_architecture = read_architecture(*resolved, hub, errors);
+  const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
   resolved->derived.tokenizer = config.tokenizer;
   if (is_readable && has_architecture) {
-    check_model(*resolved, reads_batches, errors);
+    check_model(*resolved, needs.reads_batches, errors);
     try {
-      if (hub.find_tokenizer(*resolved, errors.empty())) check_vocabulary(*resolved, reads_batches, errors);
+      if (hub.find_tokenizer(*resolved, errors.empty())) check_vocabulary(*resolved, needs.reads_batches, errors);
     } catch (const UserError& error) {
       errors.push_back(error);
     }
   }
+  if (needs.opens_data && is_readable) append(errors, check_data(*resolved));
+  if (needs.weights != CommandNeeds::Weights::kIgnored && has_architecture) append(errors, check_weights(*resolved));
   if (errors.empty() && config.samples.is_on()) {
     try {
       (void)plan_samples(*resolved);
@@ -591,8 +557,13 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
       errors.push_back(error);
     }
   }
+  if (!errors.empty() && is_readable) append(errors, hub.not_here(*resolved));
   throw_if_any(errors);
-  hub.fetch_large_files(*resolved);
+  if (config.train.dry_run) {
+    if (needs.opens_data) hub.look_for_data(*resolved);
+  } else {
+    hub.fetch_large_files(*resolved);
+  }
   return resolved;
 }
 

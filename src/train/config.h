@@ -136,14 +136,23 @@ struct Resolved {
   Resolved(const Resolved&) = delete;
 };
 
+// What a command does with its configuration: what must be there before anything is allocated.
+struct CommandNeeds {
+  enum class Weights { kIgnored, kOptional, kRequired };  // what --load and --load_hf name
+
+  bool reads_batches = true;  // false: it reads single tokens, which sequence_parallel, then off, could not split
+  bool opens_data = false;    // data must be named, or mock_data, and its files be there
+  Weights weights = Weights::kIgnored;
+};
+
 // Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the
 // checkpoint in --load; checks everything. Throws UserErrors with all that is wrong; allocates no tensor. It asks
 // the hub for nothing while something is wrong: first for config.json, once all rules hold that need no model; then for
-// the tokenizer, once the model's rules hold; last for weights and data.
-//   reads_batches  false: the command reads single tokens, which sequence_parallel, then off, could not split
+// the tokenizer, once the model's rules hold; last for weights and data. Files that are missing are told with the rest
+// (train/inputs.h).
 std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t world_size,
                                          const std::function<void(OptionVisitor&)>& extra = {},
-                                         bool reads_batches = true);
+                                         const CommandNeeds& needs = {});
 
 // What the run's task depends on; `derived` is filled.
 TaskSetup make_task_setup(const Resolved& resolved);

@@ -1,7 +1,14 @@
 // Hub names in a configuration; see hub_paths.h.
 #include "train/hub_paths.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "config/resolve.h"
+#include "data/blend.h"
+#include "data/indexed_dataset.h"
+#include "hub/cache.h"
+#include "hub/client.h"
 #include "hub/hub.h"
 #include "train/text_data.h"
 
@@ -15,6 +22,24 @@ bool is_no_name(const std::string& path) {
 // The option that a path of a split came with, for messages.
 const char* listed_option(const DataOptions& options, const char* of_split) {
   return options.per_split_data_args_path ? "per_split_data_args_path" : of_split;
+}
+
+// Every prefix of token files with its option. Lists that cannot be read are told elsewhere.
+std::vector<std::pair<std::string, std::string>> listed_data(const DataOptions& given) {
+  std::vector<std::pair<std::string, std::string>> all;
+  try {
+    const DataOptions data = with_listed_paths(given);
+    const std::pair<const char*, const std::vector<std::string>*> lists[] = {{"data_path", &data.data_path},
+                                                                             {"train_data_path", &data.train_data_path},
+                                                                             {"valid_data_path", &data.valid_data_path},
+                                                                             {"test_data_path", &data.test_data_path}};
+    for (const auto& [option, items] : lists) {
+      if (items->empty()) continue;
+      for (const std::string& prefix : parse_blend(*items, option).prefixes) all.emplace_back(option, prefix);
+    }
+  } catch (const UserError&) {
+  }
+  return all;
 }
 
 }  // namespace
@@ -44,7 +69,6 @@ bool HubPaths::find_tokenizer(Resolved& resolved, bool may_fetch) {
 void HubPaths::fetch_large_files(Resolved& resolved) {
   const Config& config = resolved.config;
   Derived& derived = resolved.derived;
-  if (config.train.dry_run) return;
   std::vector<UserError> errors;
   const auto keep_error = [&](const auto& action) {
     try {
@@ -84,6 +108,70 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
   });
   throw_if_any(errors);
   prepare_texts(resolved, log_);
+}
+
+std::optional<HubName> HubPaths::missing_data(const std::string& value) const {
+  const std::string prefix = data_prefix(value);
+  std::error_code error;
+  const auto has_files = [&](const std::string& path) {
+    return std::filesystem::exists(path + ".idx", error) || std::filesystem::exists(path + ".bin", error);
+  };
+  if (value.empty() || has_files(prefix)) return std::nullopt;
+  std::optional<HubName> name = parse_hub_name(value, HubRepoType::kDataset);
+  if (!name) return std::nullopt;
+  const auto snapshot = cached_snapshot(read_hub_settings(environment_), *name);
+  if (snapshot && (name->inner.empty() || has_files((*snapshot / data_prefix(name->inner)).string())))
+    return std::nullopt;
+  return name;
+}
+
+void HubPaths::look_for_data(const Resolved& resolved) {
+  std::vector<UserError> errors;
+  for (const auto& [option, value] : listed_data(resolved.config.data)) {
+    const std::optional<HubName> name = missing_data(value);
+    if (!name) continue;
+    const std::string hint = fmt::format("if a path was meant: '{}' does not exist here", value);
+    const auto with_hint = [&](const std::string& remedy) { return remedy.empty() ? hint : remedy + "\n  " + hint; };
+    try {
+      const HubSettings settings = read_hub_settings(environment_, resolved.config.hub);
+      const std::string what = fmt::format("{} {}", option, name->text());
+      if (settings.is_offline)
+        throw UserError(fmt::format("{}: there is no such path, and HF_HUB_OFFLINE is set", what));
+      const HubListing listing = HubClient(settings, *name, what, log_).list();
+      const std::string wanted = data_prefix(name->inner);
+      const bool has_it = std::any_of(listing.files.begin(), listing.files.end(), [&](const HubFile& file) {
+        return wanted.empty() ? file.name.ends_with(".idx") : file.name == wanted + ".idx";
+      });
+      if (!has_it)
+        throw UserError(fmt::format("{}: the dataset {} holds no such .bin and .idx files", what, name->repo));
+    } catch (const UserError& error) {
+      errors.emplace_back(error.message(), with_hint(error.remedy()));
+    } catch (const HubError& error) {
+      throw HubError(error.message(), with_hint(error.remedy()));
+    }
+  }
+  throw_if_any(errors);
+}
+
+std::vector<UserError> HubPaths::not_here(const Resolved& resolved) const {
+  std::vector<UserError> errors;
+  const auto add = [&](std::string_view option, const std::string& value) {
+    errors.emplace_back(fmt::format("{} {} does not exist here", option, value),
+                        "if it is a name of the Hugging Face hub: the hub is asked once nothing else is wrong");
+  };
+  const HubSettings settings = read_hub_settings(environment_);
+  const std::pair<const char*, const std::optional<std::string>*> models[] = {
+      {"load_hf", &resolved.config.checkpoint.load_hf},
+      {"tokenizer_model", &resolved.config.tokenizer.tokenizer_model}};
+  for (const auto& [option, value] : models) {
+    if (!*value || is_no_name(**value)) continue;
+    const std::optional<HubName> name = parse_hub_name(**value, HubRepoType::kModel);
+    if (name && !cached_snapshot(settings, *name)) add(option, **value);
+  }
+  for (const auto& [option, value] : listed_data(resolved.config.data)) {
+    if (missing_data(value)) add(option, value);
+  }
+  return errors;
 }
 
 }  // namespace megalith

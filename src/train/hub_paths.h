@@ -9,6 +9,7 @@
 #include "config/yaml_document.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "hub/names.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -29,11 +30,19 @@ class HubPaths {
 
   // The weights of load_hf, and token files of the data paths, also of those that data_args_path and
   // per_split_data_args_path list: where one of these names a data set of the hub, the lists take the files' place in
-  // derived.data. Texts are made into tokens (train/text_data.h). Nothing for a dry run. UserErrors for what cannot be
-  // had.
+  // derived.data. Texts are made into tokens (train/text_data.h). UserErrors for what cannot be had.
   void fetch_large_files(Resolved& resolved);
 
+  // For a dry run: whether the hub has the token files that are named and are not here. Fetches and keeps nothing.
+  void look_for_data(const Resolved& resolved);
+
+  // For a run that is refused anyway, when the hub is not asked: what is not here, and may be a name of the hub.
+  std::vector<UserError> not_here(const Resolved& resolved) const;
+
  private:
+  // The token files of a data set that are not on this machine; nothing for what is here, or can be no name.
+  std::optional<HubName> missing_data(const std::string& value) const;
+
   EnvironmentMap environment_;
   // Its own, because whichever process of a node fetches also speaks.
   Logger log_;

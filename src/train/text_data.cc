@@ -19,12 +19,6 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-bool names_texts(const std::string& value) {
-  std::error_code code;
-  if (fs::exists(value + ".idx", code) || !fs::exists(value, code)) return false;
-  return fs::is_directory(value, code) || is_texts_name(value) || is_rows_file(value);
-}
-
 std::string tokens_of(const std::string& value, const Resolved& resolved, Logger& log) {
   if (resolved.tokenizer == nullptr) {
     throw UserError(fmt::format("the data path {} names texts, and no tokenizer is named", value),
@@ -53,6 +47,12 @@ std::string tokens_of(const std::string& value, const Resolved& resolved, Logger
 }
 
 }  // namespace
+
+bool names_texts(const std::string& value) {
+  std::error_code code;
+  if (fs::exists(value + ".idx", code) || !fs::exists(value, code)) return false;
+  return fs::is_directory(value, code) || is_texts_name(value) || is_rows_file(value);
+}
 
 void prepare_texts(Resolved& resolved, Logger& log) {
   DataOptions data = with_listed_paths(resolved.derived.data);

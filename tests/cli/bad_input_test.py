@@ -161,6 +161,14 @@ CONFIGURATION = [
     ("unknown tokenizer", ("prepare", "--input", "a.txt", "--output_prefix", "out", "--tokenizer_type", "Nonesuch"), ["Nonesuch"]),
     ("no such folder", ("evaluate", "--load_hf", "nowhere", "--mock_data"), ["nowhere"]),
     ("no such topic", ("inspect", "engine"), ["engine"]),
+    ("no data to train on", ("train", *MODEL), ["no data is given", "--data_path", "--mock_data"]),
+    ("no weights to evaluate", ("evaluate", *MOCK), ["no weights given", "--load"]),
+    ("no folder to load from", ("train", *MOCK, "--load", "nowhere"), ["load nowhere holds no checkpoint", "no such folder"]),
+    ("no folder to generate from", ("generate", "--load", "nowhere", "--prompt_ids", "1"), ["load nowhere holds no checkpoint"]),
+    ("no checkpoint to begin with", ("train", *MOCK, "--pretrained_checkpoint", "nowhere"), ["pretrained_checkpoint nowhere"]),
+    ("no checkpoint to inspect", ("inspect", "checkpoint", "nowhere"), ["nowhere holds no checkpoint", "no such folder"]),
+    ("a dry run with data that are not there", ("train", *MODEL, "--dry_run", "--data_path", "/nowhere/data"), ["/nowhere/data.idx"]),
+    ("a dry run from a folder that is not there", ("train", *MOCK, "--dry_run", "--load", "nowhere"), ["load nowhere"]),
 ]
 
 

@@ -1,0 +1,167 @@
+// See inputs.h.
+#include "train/inputs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/folder_kind.h"
+#include "checkpoint/hf.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/resume.h"
+#include "checkpoint/safetensors.h"
+#include "data/blend.h"
+#include "data/indexed_dataset.h"
+#include "data/prepare_input.h"
+#include "hub/names.h"
+#include "train/text_data.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+bool holds_checkpoint_here(const fs::path& path) { return kind_of_folder(path) == FolderKind::kCheckpoint; }
+
+// Runs what may throw, and keeps the errors.
+template <typename Action>
+void collect(std::vector<UserError>& errors, const Action& action) {
+  try {
+    action();
+  } catch (const UserErrors& several) {
+    errors.insert(errors.end(), several.errors().begin(), several.errors().end());
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+}
+
+// A checkpoint's list, and the headers of the files that it names.
+void open_checkpoint(const fs::path& folder) {
+  const Manifest manifest = load_manifest(folder);
+  std::set<std::string> files;
+  for (const StoredChunk& chunk : manifest.chunks) files.insert(chunk.file);
+  for (const std::string& file : files) {
+    std::error_code error;
+    if (!fs::exists(folder / file, error)) throw UserError(fmt::format("{} is missing", (folder / file).string()));
+    const SafetensorsFile opened(folder / file);
+  }
+}
+
+// As find_checkpoint() does, but that no byte of a tensor is read: the newest one that opens, or that of the step.
+void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
+  if (fs::exists(root / kManifestFile)) return open_checkpoint(root);
+  std::vector<int64_t> iterations = list_checkpoints(root);
+  if (step) {
+    const bool has_step = std::find(iterations.begin(), iterations.end(), *step) != iterations.end();
+    if (!has_step) {
+      throw UserError(fmt::format("{} has no checkpoint of iteration {} (ckpt_step)", root.string(), *step),
+                      fmt::format("in it: {}", entries_text(root)));
+    }
+    return open_checkpoint(checkpoint_folder(root, *step));
+  }
+  std::optional<UserError> newest_fault;
+  for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
+    try {
+      return open_checkpoint(checkpoint_folder(root, *iteration));
+    } catch (const UserError& error) {
+      if (!newest_fault) newest_fault = error;
+    }
+  }
+  if (newest_fault) {
+    throw UserError(fmt::format("no intact checkpoint in {}: {}", root.string(), newest_fault->message()),
+                    newest_fault->remedy());
+  }
+}
+
+// Texts, or one prefix of token files. To open these reads all of the .idx, which is left to the run where there is one.
+void check_data_path(const std::string& path, bool opens) {
+  if (names_texts(path)) {
+    (void)find_inputs({path}, /*all_plain=*/false);
+    return;
+  }
+  const std::string prefix = data_prefix(path);
+  std::error_code error;
+  const bool has_index = fs::exists(prefix + ".idx", error), has_tokens = fs::exists(prefix + ".bin", error);
+  if (!has_index && !has_tokens && parse_hub_name(path, HubRepoType::kDataset)) return;
+  if (opens || !has_index || !has_tokens) const IndexedDataset opened(path);
+}
+
+}  // namespace
+
+void check_weight_paths(const Resolved& resolved, bool must_be_there) {
+  const CheckpointOptions& options = resolved.derived.checkpoint;
+  std::vector<UserError> errors;
+  const auto keep = [&](std::optional<UserError> error) {
+    if (error) errors.push_back(std::move(*error));
+  };
+  const bool has_load = options.load && holds_checkpoint_here(*options.load);
+  if (options.load && !has_load) {
+    const bool may_be_absent = !must_be_there && !options.exit_on_missing_checkpoint;
+    const bool begins_here = may_be_absent && loads_where_it_saves(options);
+    const bool is_missing = kind_of_folder(*options.load) == FolderKind::kMissing;
+    std::optional<UserError> error;
+    if (!begins_here || !is_missing) error = check_checkpoint_path("load", *options.load, may_be_absent);
+    if (error && options.exit_on_missing_checkpoint) {
+      error =
+          UserError(error->message(), error->remedy() + "; exit_on_missing_checkpoint is on, so no run begins afresh");
+    }
+    keep(error);
+  }
+  if (options.pretrained_checkpoint && !has_load) {
+    keep(check_checkpoint_path("pretrained_checkpoint", *options.pretrained_checkpoint, /*may_be_absent=*/false));
+  }
+  if (options.load_hf) keep(check_hf_path("load_hf", *options.load_hf));
+  throw_if_any(errors);
+}
+
+std::vector<UserError> check_weights(const Resolved& resolved) {
+  const CheckpointOptions& options = resolved.derived.checkpoint;
+  std::vector<UserError> errors;
+  const auto is_found = [](const std::optional<std::string>& path) { return path && holds_checkpoint_here(*path); };
+  const bool is_dry = resolved.config.train.dry_run;
+  if (is_found(options.load)) {
+    if (is_dry) collect(errors, [&] { open_some_checkpoint(*options.load, options.ckpt_step); });
+    return errors;
+  }
+  if (is_found(options.pretrained_checkpoint)) {
+    if (is_dry) collect(errors, [&] { open_some_checkpoint(*options.pretrained_checkpoint, std::nullopt); });
+    return errors;
+  }
+  // The weights behind a name of the hub come last.
+  const bool is_path = options.load_hf && options.load_hf == resolved.config.checkpoint.load_hf;
+  if (is_path) collect(errors, [&] { open_hf_weights(*options.load_hf); });
+  return errors;
+}
+
+std::vector<UserError> check_data(Resolved& resolved) {
+  const Config& config = resolved.config;
+  const bool is_dry = config.train.dry_run;
+  if (config.data.mock_data) return {};
+  if (!config.data.has_paths()) {
+    if (!is_dry) return {no_data_error()};
+    resolved.notes.push_back(
+        fmt::format("{}: a run would be refused; {}", no_data_error().message(), no_data_error().remedy()));
+    return {};
+  }
+  std::vector<UserError> errors;
+  collect(errors, [&] {
+    const DataOptions data = with_listed_paths(config.data);
+    const std::pair<const char*, const std::vector<std::string>*> lists[] = {{"data_path", &data.data_path},
+                                                                             {"train_data_path", &data.train_data_path},
+                                                                             {"valid_data_path", &data.valid_data_path},
+                                                                             {"test_data_path", &data.test_data_path}};
+    for (const auto& [option, items] : lists) {
+      if (items->empty()) continue;
+      collect(errors, [&, option = option, items = items] {
+        for (const std::string& prefix : parse_blend(*items, option).prefixes) {
+          collect(errors, [&] { check_data_path(prefix, is_dry); });
+        }
+      });
+    }
+  });
+  return errors;
+}
+
+}  // namespace megalith

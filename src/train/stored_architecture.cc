@@ -1,0 +1,60 @@
+// See stored_architecture.h.
+#include "train/stored_architecture.h"
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/configuration.h"
+#include "checkpoint/manifest.h"
+#include "core/error.h"
+#include "models/families.h"
+
+namespace megalith {
+
+void apply_hf_architecture(Resolved& resolved) {
+  const std::filesystem::path folder = *resolved.derived.checkpoint.load_hf;
+  HfModel hf = read_hf_config(folder);
+  OptionSet theirs(hf.config);
+  std::map<std::string, std::string> values;
+  for (const auto& option : theirs.options()) values[option->name()] = plain_text(option->text());
+  apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
+}
+
+void apply_checkpoint_architecture(OptionSet& options, const std::string& load) {
+  // Newest first: a damaged one is passed over here as it is when weights are loaded.
+  std::vector<std::filesystem::path> folders;
+  const std::vector<int64_t> iterations = list_checkpoints(load);
+  for (auto iteration = iterations.rbegin(); iteration != iterations.rend(); ++iteration) {
+    folders.push_back(checkpoint_folder(load, *iteration));
+  }
+  if (std::filesystem::exists(std::filesystem::path(load) / kManifestFile)) folders.insert(folders.begin(), load);
+  std::optional<UserError> newest_fault;
+  for (const std::filesystem::path& folder : folders) {
+    try {
+      const Manifest manifest = load_manifest(folder);
+      ModelConfig model = model_config_of(manifest.architecture, manifest.configuration);
+      TokenizerOptions tokenizer;
+      const OptionSet architecture(model), vocabulary(tokenizer);
+      std::map<std::string, std::string> values;
+      for (const auto& option : architecture.options()) values[option->name()] = plain_text(option->text());
+      for (const auto& [name, value] : manifest.configuration) {
+        if (vocabulary.find(name) != nullptr) values[name] = plain_text(value);
+        // As it was written: the NullTokenizer has one id more than vocab_size.
+        if (name == "vocab_size" && value != "null") values[name] = value;
+      }
+      apply_values(options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
+      return;
+    } catch (const UserError& error) {
+      if (!newest_fault) newest_fault = error;
+    }
+  }
+  if (newest_fault) {
+    throw UserError(fmt::format("no intact checkpoint in {}: {}", load, newest_fault->message()),
+                    newest_fault->remedy());
+  }
+}
+
+}  // namespace megalith
