@@ -37,13 +37,6 @@ struct DoctorCase {
 // one rank of each machine probes the disks.
 Findings check_environment(const DoctorCase& one);
 
-// What this rank's model and its training take, in bytes: weights, gradients and optimizer as the options shard them,
-// and the estimated activations. resolved has a model.
-struct MemoryEstimate {
-  int64_t state_bytes = 0, activation_bytes = 0;
-};
-MemoryEstimate estimate_memory(const Resolved& resolved, int rank);
-
 // What the ranks found together; the same on all of them.
 struct WorldReport {
   Findings findings;                 // of the topic "collectives"

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "cli/doctor.h"
-#include "comm/fake_group.h"
 #include "core/strings.h"
 #include "device/device.h"
 #include "device/machine.h"
@@ -18,10 +17,7 @@
 #include "device/threads.h"
 #include "launch/back_ends.h"
 #include "ops/operators.h"
-#include "optim/update_rules.h"
-#include "train/activation_report.h"
-#include "train/report.h"
-#include "train/setup.h"
+#include "train/memory_estimate.h"
 #include "verify/folder_check.h"
 #include "verify/machine_check.h"
 #include "verify/network_check.h"
@@ -98,7 +94,7 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
 Findings check_model_memory(const DoctorCase& one, const VisibleDevices& visible, const MemoryFacts& memory) {
   if (!one.has_model) return {};
   const MemoryEstimate estimate = estimate_memory(one.resolved, one.launch.rank);
-  const int64_t needed = estimate.state_bytes + estimate.activation_bytes;
+  const int64_t needed = estimate.total();
   int64_t there = 0;
   if (one.uses_gpu) {
     const auto own = std::find_if(visible.memory.begin(), visible.memory.end(), [&](const VisibleDevices::Memory& gpu) {
@@ -115,10 +111,10 @@ Findings check_model_memory(const DoctorCase& one, const VisibleDevices& visible
   Finding finding{"memory", "model", FindingLevel::kOk, "", ""};
   finding.found = fmt::format(
       "rank {} of {} takes about {} for weights, gradients and optimizer and {} for activations; {} are there for it",
-      one.launch.rank, one.resolved.derived.world_size, format_bytes(estimate.state_bytes),
-      format_bytes(estimate.activation_bytes), format_bytes(there));
+      one.launch.rank, one.resolved.derived.world_size, format_bytes(estimate.state()),
+      format_bytes(estimate.activations + estimate.logits), format_bytes(there));
   if (needed > there) {
-    finding.level = estimate.state_bytes > there ? FindingLevel::kError : FindingLevel::kWarning;
+    finding.level = estimate.state() > there ? FindingLevel::kError : FindingLevel::kWarning;
     finding.remedy =
         "more ranks with --tensor_model_parallel_size, --pipeline_model_parallel_size or --use_torch_fsdp2; "
         "--use_distributed_optimizer; for activations --recompute_granularity full or a smaller --micro_batch_size";
@@ -147,21 +143,6 @@ Findings check_folders(const DoctorCase& one) {
 }
 
 }  // namespace
-
-MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
-  const Config& config = resolved.config;
-  const Groups groups(Mesh::from_options(config.parallel, resolved.derived.world_size), rank, fake_group_factory(rank));
-  const BuiltModel built = build_model(resolved, groups, at::kMeta);
-  const auto parameters = static_cast<double>(built.num_parameters());
-  const double weights = static_cast<double>(c10::elementSize(resolved.derived.dtype));
-  const double gradients = 4;
-  const auto optimizer = static_cast<double>(optimizer_bytes(built.parameters(), config.optimizer));
-  const double shards = static_cast<double>(groups.dp_shard_cp->size());
-  const DataParallelOptions& data_parallel = resolved.derived.data_parallel;
-  const bool is_fsdp = data_parallel.use_torch_fsdp2, is_zero = data_parallel.use_distributed_optimizer || is_fsdp;
-  const double bytes = (weights + gradients) * parameters / (is_fsdp ? shards : 1) + optimizer / (is_zero ? shards : 1);
-  return {static_cast<int64_t>(bytes), measure_activations(resolved, groups.mesh, rank)};
-}
 
 Findings check_environment(const DoctorCase& one) {
   const MachineUse use{

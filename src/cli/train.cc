@@ -4,6 +4,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <stdexcept>
 #include <string_view>
 
 #include "cli/session.h"
@@ -12,6 +13,8 @@
 #include "core/json.h"
 #include "device/device.h"
 #include "models/families.h"
+#include "train/memory_check.h"
+#include "train/memory_estimate.h"
 #include "train/report.h"
 #include "train/sinks.h"
 #include "train/trainer.h"
@@ -64,15 +67,31 @@ int dry_run(const Resolved& resolved) {
                       fake_group_factory(/*rank=*/0));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   const ModelNumbers numbers = count_model(built, resolved);
-  fmt::print("{}\n{}\ndry run: nothing was allocated\n", resolved_yaml(*resolved.options, Shown::kNonDefault),
-             startup_report(resolved, numbers, nullptr, "not chosen in a dry run"));
+  const MemoryEstimate memory = estimate_largest(resolved);
+  fmt::print("{}\n{}\n{}dry run: nothing was allocated\n", resolved_yaml(*resolved.options, Shown::kNonDefault),
+             startup_report(resolved, numbers, nullptr, "not chosen in a dry run"),
+             memory_table(memory, resolved.derived.world_size));
   return kExitSuccess;
 }
 
-int train(CommandContext& context, Session& session) {
+// Memory that runs out although the estimate fitted, or because the person went on, is told as the refusal would be.
+template <typename Body>
+int explaining_memory(const Session& session, const MemoryEstimate& estimate, const std::optional<MemoryThere>& there,
+                      const Body& body) {
+  std::string text;
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    text = out_of_memory_text(error, *session.resolved, estimate, session.device, there);
+  }
+  throw std::runtime_error(text);
+}
+
+int train(CommandContext& context, Session& session, const MemoryEstimate& estimate) {
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
   trainer.load();
-  context.log.block(trainer.report(session.device_text()));
+  context.log.block(trainer.report(session.device_text(), &estimate));
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) {
     sinks = make_sinks(*session.resolved, {.model_text = trainer.model_text(), .iteration = trainer.iteration()},
@@ -106,7 +125,12 @@ int run_train(CommandContext& context) {
     return dry_run(*resolved);
   }
   Session session = meet(context, std::move(resolved), launch);
-  return run_in_session(session, [&] { return train(context, session); });
+  return run_in_session(session, [&] {
+    const MemoryEstimate estimate = estimate_memory(*session.resolved, launch.rank);
+    const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
+    check_memory(*session.resolved, estimate, session.device, there);
+    return explaining_memory(session, estimate, there, [&] { return train(context, session, estimate); });
+  });
 }
 
 std::vector<CommandOptions> train_options() { return {options_of<Config>("train")}; }

@@ -80,8 +80,20 @@ std::map<std::string, std::string> fields_of(const std::string& text, std::strin
 constexpr int64_t kNoLimit = int64_t{1} << 60;
 
 struct ControlGroupLimit {
-  std::optional<int64_t> limit, used;
+  std::optional<int64_t> limit, used, cache;
 };
+
+// Pages of files that a group and those below it hold. Version 1 counts those below under names of their own.
+std::optional<int64_t> control_group_cache(const fs::path& group) {
+  const auto fields = fields_of(file_text(group / "memory.stat"), " ");
+  for (const std::string prefix : {"total_", ""}) {
+    const auto active = fields.find(prefix + "active_file"), inactive = fields.find(prefix + "inactive_file");
+    if (active == fields.end() || inactive == fields.end()) continue;
+    const std::optional<int64_t> one = whole_number(active->second), other = whole_number(inactive->second);
+    if (one && other) return *one + *other;
+  }
+  return std::nullopt;
+}
 
 // The tightest limit of a group and of its ancestors. In a container the files often lie at the top, whatever path the
 // group has outside, so the top is always read too.
@@ -93,6 +105,7 @@ ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const ch
     if (limit && *limit > 0 && *limit < kNoLimit && (!tightest.limit || *limit < *tightest.limit)) {
       tightest.limit = limit;
       tightest.used = whole_number(file_text(mount / group / used_name));
+      tightest.cache = control_group_cache(mount / group);
     }
     if (group.empty()) return tightest;
     group = group.parent_path();
@@ -221,6 +234,7 @@ MemoryFacts read_memory(const fs::path& root) {
   const ControlGroupLimit group = control_group_limit(root);
   facts.limit_bytes = group.limit;
   facts.limit_used_bytes = group.used;
+  facts.limit_cache_bytes = group.cache;
   const std::string pages = file_text(root / "sys/kernel/mm/transparent_hugepage/enabled");  // "always [madvise] never"
   const size_t open = pages.find('['), close = pages.find(']');
   if (open < close && close != std::string::npos) {

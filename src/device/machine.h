@@ -23,7 +23,8 @@ struct MemoryFacts {
   std::optional<int64_t> total_bytes, available_bytes, swap_total_bytes, swap_free_bytes;
   // What the control groups of the process allow and use, the tightest of its ancestors; empty without a limit.
   std::optional<int64_t> limit_bytes, limit_used_bytes;
-  std::string transparent_huge_pages;  // "always", "madvise", "never"; empty when not told
+  std::optional<int64_t> limit_cache_bytes;  // of that, pages of files, which the kernel gives back when asked
+  std::string transparent_huge_pages;        // "always", "madvise", "never"; empty when not told
 };
 MemoryFacts read_memory(const std::filesystem::path& root);
 

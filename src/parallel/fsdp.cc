@@ -95,7 +95,8 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
     : groups_(groups), options_(options), pool_(memory_) {
   MEGALITH_CHECK(!params.empty(), "FSDP without parameters");
   const at::Device device = options_.device.value_or(params[0]->value().device());
-  MEGALITH_CHECK(device != at::kMeta, "FSDP of parameters without memory needs to be told the device");
+  MEGALITH_CHECK(device != at::kMeta || options_.device,
+                 "FSDP of parameters without memory needs to be told the device");
   // How many layers a parameter belongs to: what is shared is the root's.
   std::map<const Parameter*, int> num_layers;
   std::vector<std::vector<Parameter*>> members;  // by block

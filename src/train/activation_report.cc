@@ -3,6 +3,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "comm/fake_group.h"
 #include "comm/groups.h"
 #include "parallel/recompute.h"
@@ -10,7 +13,12 @@
 
 namespace megalith {
 
-ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike) {
+namespace {
+
+constexpr std::string_view kHead = "head";  // the block of that name, models/transformer.cc
+
+std::vector<BlockMemory> measure_blocks(Model& chunk, const ModelInput& input, const RecomputePlan& plan,
+                                        bool are_layers_alike) {
   for (Parameter* parameter : chunk.parameters()) {
     if (!parameter->is_trainable() || parameter->has_grad_buffer()) continue;
     parameter->attach_grad_buffer(
@@ -28,7 +36,13 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
   }
   chunk.forward(input, boundary, HeadOutput::kLoss);
   chunk.set_runner(nullptr);
-  return activation_cost(measuring.blocks(), plan);
+  return measuring.blocks();
+}
+
+}  // namespace
+
+ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const RecomputePlan& plan, bool are_layers_alike) {
+  return activation_cost(measure_blocks(chunk, input, plan, are_layers_alike), plan);
 }
 
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
@@ -50,18 +64,28 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
 }
 
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank) {
+  return measure_activation_owners(resolved, mesh, rank).all;
+}
+
+ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh& mesh, int rank) {
   const Derived& d = resolved.derived;
   const Groups groups(mesh, rank, fake_group_factory(rank));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   const int64_t cp = groups.cp->size();
   const ModelInput input = shape_of_microbatch(d.micro_batch_size, d.seq_length / cp, cp > 1 ? d.seq_length : 0);
-  std::vector<ActivationCost> chunks;
+  std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.
-    chunks.push_back(measure_chunk(*built.chunks[chunk], input, built.recompute[chunk], /*are_layers_alike=*/cp == 1));
+    const RecomputePlan& plan = built.recompute[chunk];
+    std::vector<BlockMemory> blocks = measure_blocks(*built.chunks[chunk], input, plan, /*are_layers_alike=*/cp == 1);
+    chunks.push_back(activation_cost(blocks, plan));
+    std::erase_if(blocks, [](const BlockMemory& memory) { return memory.block.name == kHead; });
+    headless.push_back(activation_cost(blocks, plan));
   }
   const PipelineSchedule schedule = built.pipeline.schedule(narrow<int>(d.num_microbatches));
-  return pipeline_activation_peak(schedule.ranks[static_cast<size_t>(groups.pp->rank())], chunks);
+  const std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(groups.pp->rank())];
+  const int64_t all = pipeline_activation_peak(actions, chunks);
+  return {.all = all, .of_head = all - pipeline_activation_peak(actions, headless)};
 }
 
 }  // namespace megalith

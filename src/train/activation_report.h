@@ -21,4 +21,10 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
 // run is not part of it.
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank);
 
+// The same, and what of it would go if there were no head: norm, logits, loss and their gradients.
+struct ActivationOwners {
+  int64_t all = 0, of_head = 0;
+};
+ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh& mesh, int rank);
+
 }  // namespace megalith

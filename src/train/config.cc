@@ -285,8 +285,10 @@ void TrainOptions::visit(OptionVisitor& v) {
       .above(0)
       .changes_numbers(false);
   v.field("skip_train", skip_train, "Only evaluate.");
-  v.field("dry_run", dry_run,
-          "Resolve and check everything, print configuration, layout and size, and allocate nothing.");
+  v.field(
+      "dry_run", dry_run,
+      "Resolve and check everything that a run would open, print configuration, layout, size and the memory of a rank "
+      "by owner; read no weights and allocate nothing.");
   v.field("dry_run_world_size", dry_run_world_size, "Number of ranks that a dry run resolves the layout for.")
       .unit("ranks")
       .at_least(1)
@@ -325,6 +327,9 @@ void RuntimeOptions::visit(OptionVisitor& v) {
       "Who computes attention on a GPU, wherever it takes the mask: cuDNN, flash attention, or the reference, which "
       "keeps a matrix of scores. auto measures both libraries at the start. Megatron-LM's fused is cudnn here, its "
       "unfused and local are reference.");
+  v.field("allow_oversubscription", allow_oversubscription,
+          "Start a run that by its estimate needs more memory than there is.")
+      .changes_numbers(false);
 }
 
 void Config::visit(OptionVisitor& v) {

@@ -71,6 +71,7 @@ struct RuntimeOptions {
   Kernels kernels = Kernels::kFused;
   ops::gpu::GemmTuningOptions gemm_tuning;
   AttentionBackend attention_backend = AttentionBackend::kAuto;
+  bool allow_oversubscription = false;
 
   void visit(OptionVisitor& v);
 };

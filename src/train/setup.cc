@@ -64,7 +64,7 @@ namespace {
 // Before anything is allocated: weights that no rank of this machine could hold, gradients and the rest aside. The
 // model is counted without storage, and only where it may be too large.
 void check_weights_fit(const Resolved& resolved, const ModelConfig& config, LayerContext context, at::Device device) {
-  if (device.is_meta()) return;
+  if (device.is_meta() || resolved.config.runtime.allow_oversubscription) return;
   const auto element_bytes = static_cast<double>(c10::elementSize(context.dtype));
   const auto memory = static_cast<double>(memory_stats(device).total_bytes);
   if (memory <= 0 || count_matrix_elements(config) * element_bytes <= memory) return;

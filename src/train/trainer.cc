@@ -85,12 +85,13 @@ std::string Trainer::model_text() const {
   return fmt::format("{}, {} parameters", built_.family->name, format_count(static_cast<double>(numbers_.parameters)));
 }
 
-std::string Trainer::report(const std::string& device_text) const {
+std::string Trainer::report(const std::string& device_text, const MemoryEstimate* estimate) const {
   MemoryByOwner memory;
   memory.parameters = data_parallel_->parameter_bytes();
   memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
-  memory.activations = measure_activations(resolved_, groups_.mesh, groups_.rank);
+  memory.activations = estimate != nullptr ? estimate->activations + estimate->logits
+                                           : measure_activations(resolved_, groups_.mesh, groups_.rank);
   for (const auto& chunk : built_.chunks) {
     if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
   }

@@ -21,6 +21,7 @@
 #include "device/memory.h"
 #include "metrics/step_record.h"
 #include "train/config.h"
+#include "train/memory_estimate.h"
 #include "train/profile.h"
 #include "train/report.h"
 #include "train/samples.h"
@@ -44,7 +45,8 @@ class Trainer {
   // Loads what --load, --pretrained_checkpoint or --load_hf name. UserError when that cannot be.
   void load();
   std::string model_text() const;  // "llama, 12.6 M parameters"
-  std::string report(const std::string& device_text) const;
+  // estimate  of this rank, when it is known already
+  std::string report(const std::string& device_text, const MemoryEstimate* estimate = nullptr) const;
   // Trains until the end, exit_interval, exit_duration_in_mins or a signal; evaluates and saves as configured. The
   // sinks get this rank's records; ranks that do not report pass none. When a collective fails, a peer is gone: that
   // error goes on, and nothing is saved, for no checkpoint is whole without every rank.

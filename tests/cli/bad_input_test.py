@@ -55,7 +55,7 @@ CONFIGURATION = [
     (
         "a model larger than any machine",
         ("train", *MOCK, "--num_layers", 1000, "--hidden_size", 2**16, "--ffn_hidden_size", 2**20),
-        ["the weights of a rank take", "TiB", "tensor_model_parallel_size"],
+        ["rank 0 needs about", "TiB", "it holds parameters", "gradients", "tensor_model_parallel_size", "--allow_oversubscription"],
     ),
     ("two precisions", ("train", *MOCK, "--bf16", "--fp32"), ["bf16", "fp32"]),
     ("two lengths", ("train", *MOCK, "--train_iters", 3, "--train_samples", 9), ["train_iters", "train_samples"]),

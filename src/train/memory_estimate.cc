@@ -1,0 +1,224 @@
+// See memory_estimate.h.
+#include "train/memory_estimate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "comm/fake_group.h"
+#include "core/error.h"
+#include "core/strings.h"
+#include "optim/optimizer.h"
+#include "parallel/fsdp.h"
+#include "train/activation_report.h"
+#include "train/setup.h"
+
+namespace megalith {
+namespace {
+
+constexpr std::string_view kMasters = "master";  // OptimizerTensor::key
+
+// A step's batches are there at once, and the next step's are read ahead.
+int64_t batch_bytes(const Resolved& resolved) {
+  const Derived& d = resolved.derived;
+  const DataOptions& data = resolved.config.data;
+  int64_t of_token = 8 + 8 + 4;  // tokens, labels, loss weights (data/batch.h)
+  if (data.reset_position_ids) of_token += 8;
+  if (data.reset_attention_mask) of_token += 4;
+  const int64_t steps = data.num_workers > 0 ? 2 : 1;
+  return steps * d.num_microbatches * d.micro_batch_size * d.seq_length * of_token;
+}
+
+struct Candidate {
+  std::string words;
+  std::function<bool(const Config&)> is_open;  // whether the run has not done so already
+  std::function<void(Config&)> change;
+  int64_t times_ranks = 1;
+};
+
+// In the order of what they cost: nothing, a little speed, more of it, other numbers, more ranks, another task.
+std::vector<Candidate> candidates(const Resolved& resolved) {
+  const Config& c = resolved.config;
+  const int64_t dp = resolved.derived.data_parallel_size;
+  const int64_t tp = c.parallel.tensor_model_parallel_size, pp = c.parallel.pipeline_model_parallel_size;
+  const int64_t micro = c.train.micro_batch_size, length = resolved.derived.seq_length;
+  const auto is_sharded = [](const Config& config) {
+    return config.data_parallel.use_distributed_optimizer || config.data_parallel.use_torch_fsdp2;
+  };
+  return {
+      {"--use_distributed_optimizer", [dp, is_sharded](const Config& config) { return dp > 1 && !is_sharded(config); },
+       [](Config& config) { config.data_parallel.use_distributed_optimizer = true; }},
+      {"--master_weights remainder",
+       [](const Config& config) {
+         return config.train.bf16 && config.optimizer.optimizer == OptimizerKind::kAdam &&
+                config.optimizer.master_weights == MasterWeights::kFp32;
+       },
+       [](Config& config) { config.optimizer.master_weights = MasterWeights::kRemainder; }},
+      {"--recompute_granularity selective",
+       [](const Config& config) { return !config.recompute.is_full() && !config.recompute.is_selective(); },
+       [](Config& config) { config.recompute.recompute_granularity = "selective"; }},
+      {fmt::format("--micro_batch_size {} (with the same global batch)", micro / 2),
+       [micro](const Config&) { return micro > 1 && micro % 2 == 0; },
+       [micro, batch = resolved.derived.global_batch_size](Config& config) {
+         config.train.micro_batch_size = micro / 2;
+         config.train.global_batch_size = batch;
+       }},
+      {"--recompute_granularity full --recompute_method uniform --recompute_num_layers 1",
+       [](const Config& config) { return !config.recompute.is_full(); },
+       [](Config& config) {
+         config.recompute = {};
+         config.recompute.recompute_granularity = "full";
+         config.recompute.recompute_method = "uniform";
+         config.recompute.recompute_num_layers = 1;
+       }},
+      {"--use_torch_fsdp2",
+       [dp, pp](const Config& config) { return dp > 1 && pp == 1 && !config.data_parallel.use_torch_fsdp2; },
+       [](Config& config) {
+         config.data_parallel = {};
+         config.data_parallel.use_torch_fsdp2 = true;
+       }},
+      {"--bf16", [](const Config& config) { return !config.train.bf16 && !config.train.fp16; },
+       [](Config& config) {
+         config.train.bf16 = true;
+         config.train.fp32 = false;
+       }},
+      {"--use_precision_aware_optimizer --exp_avg_dtype bf16 --exp_avg_sq_dtype bf16",
+       [](const Config& config) {
+         return config.optimizer.optimizer == OptimizerKind::kAdam &&
+                config.optimizer.exp_avg_dtype == MomentDtype::kFp32;
+       },
+       [](Config& config) {
+         config.optimizer.use_precision_aware_optimizer = true;
+         config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = MomentDtype::kBf16;
+       }},
+      {fmt::format("--tensor_model_parallel_size {} on {} ranks", 2 * tp, 2 * resolved.derived.world_size),
+       [](const Config&) { return true; },
+       [tp](Config& config) { config.parallel.tensor_model_parallel_size = 2 * tp; }, 2},
+      {fmt::format("--pipeline_model_parallel_size {} on {} ranks", 2 * pp, 2 * resolved.derived.world_size),
+       [](const Config& config) { return !config.data_parallel.use_torch_fsdp2; },
+       [pp](Config& config) { config.parallel.pipeline_model_parallel_size = 2 * pp; }, 2},
+      {fmt::format("--seq_length {}", length / 2), [length](const Config&) { return length > 1 && length % 2 == 0; },
+       [length](Config& config) { config.train.seq_length = length / 2; }},
+  };
+}
+
+// A copy of the run with something else in it. What needs files is left out: only sizes are asked of it.
+std::unique_ptr<Resolved> copy_with(const Resolved& run, const std::function<void(Config&)>& change,
+                                    int64_t times_ranks, std::vector<UserError>& errors) {
+  auto copy = std::make_unique<Resolved>();
+  for (const auto& option : copy->options->options()) option->take(*run.options->find(option->name()));
+  Config& config = copy->config;
+  config.tokenizer = {};
+  config.checkpoint = {};
+  config.samples = {};
+  config.model.vocab_size = run.derived.vocab_size;
+  config.train.dry_run = false;
+  change(config);
+  derive_and_check(*copy, run.derived.world_size * times_ranks, errors);
+  return copy;
+}
+
+std::set<std::string> messages(const std::vector<UserError>& errors) {
+  std::set<std::string> all;
+  for (const UserError& error : errors) all.insert(error.message());
+  return all;
+}
+
+}  // namespace
+
+std::vector<MemoryRow> MemoryEstimate::rows() const {
+  std::vector<MemoryRow> all = {{"parameters", parameters},
+                                {"eight-bit weights", weight_copies},
+                                {"master weights", masters},
+                                {"optimizer states", optimizer},
+                                {"gradients", gradients},
+                                {"activations", activations},
+                                {"logits and loss", logits},
+                                {"communication", communication},
+                                {"data", data}};
+  std::erase_if(all, [](const MemoryRow& row) { return row.bytes == 0; });
+  return all;
+}
+
+std::string MemoryEstimate::text() const {
+  std::vector<std::string> parts;
+  for (const MemoryRow& row : rows()) parts.push_back(fmt::format("{} {}", row.owner, format_bytes(row.bytes)));
+  return join(parts, ", ");
+}
+
+std::string memory_table(const MemoryEstimate& memory, int64_t world_size) {
+  std::string text = fmt::format("memory of rank {}{}, estimated: {}\n", memory.rank,
+                                 world_size > 1 ? ", of those that hold most" : "", format_bytes(memory.total()));
+  for (const MemoryRow& row : memory.rows())
+    text += fmt::format("  {:<18} {:>10}\n", row.owner, format_bytes(row.bytes));
+  return text;
+}
+
+MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
+  const Config& config = resolved.config;
+  const Mesh mesh = Mesh::from_options(config.parallel, resolved.derived.world_size);
+  MemoryEstimate memory;
+  memory.rank = rank;
+  const ActivationOwners owners = measure_activation_owners(resolved, mesh, rank);
+  memory.activations = owners.all - owners.of_head;
+  memory.logits = owners.of_head;
+  memory.data = batch_bytes(resolved);
+
+  const Groups groups(mesh, rank, fake_group_factory(rank));
+  const BuiltModel built = build_model(resolved, groups, at::kMeta);
+  for (const auto& chunk : built.chunks) {
+    if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
+  }
+  const std::unique_ptr<DataParallel> data = make_data_parallel(resolved, built, groups, at::kMeta);
+  const Optimizer optimizer(*data, groups, config.optimizer, config.runtime.kernels);
+  memory.parameters = data->parameter_bytes();
+  memory.gradients = data->gradient_bytes();
+  for (const OptimizerTensor& entry : optimizer.state()) {
+    (entry.key == kMasters ? memory.masters : memory.optimizer) += static_cast<int64_t>(entry.tensor.nbytes());
+  }
+  if (const auto* fsdp = dynamic_cast<const Fsdp*>(data.get())) {
+    memory.communication = fsdp->whole_parameter_bytes_bound() + fsdp->whole_gradient_bytes_bound();
+  } else if (resolved.derived.data_parallel.grad_reduce_in_bf16 && groups.dp_cp->size() > 1) {
+    memory.communication = memory.gradients / 2;
+  }
+  return memory;
+}
+
+MemoryEstimate estimate_largest(const Resolved& resolved) {
+  const Mesh mesh = Mesh::from_options(resolved.config.parallel, resolved.derived.world_size);
+  MemoryEstimate largest;
+  for (int stage = 0; stage < mesh.size(Axis::kPp); ++stage) {
+    MemoryEstimate memory = estimate_memory(resolved, mesh.rank_at(/*tp=*/0, /*cp=*/0, /*dp=*/0, stage));
+    if (stage == 0 || memory.total() > largest.total()) largest = std::move(memory);
+  }
+  return largest;
+}
+
+std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
+                                           int64_t missing_bytes, bool may_add_ranks) {
+  constexpr size_t kMost = 3;
+  // What the copy lacks of the run, such as its tokenizer, is no fault of an option.
+  std::vector<UserError> before;
+  copy_with(
+      resolved, [](Config&) {}, /*times_ranks=*/1, before);
+  const std::set<std::string> known = messages(before);
+  std::vector<MemorySaving> savings;
+  for (const Candidate& candidate : candidates(resolved)) {
+    if (savings.size() == kMost) break;
+    if (candidate.times_ranks > 1 && !may_add_ranks) continue;
+    if (!candidate.is_open(resolved.config)) continue;
+    std::vector<UserError> errors;
+    const std::unique_ptr<Resolved> changed = copy_with(resolved, candidate.change, candidate.times_ranks, errors);
+    const std::set<std::string> found = messages(errors);
+    if (!std::includes(known.begin(), known.end(), found.begin(), found.end())) continue;
+    // The rank at the same stage of the pipeline, or near it.
+    const int rank = std::min(estimate.rank, narrow<int>(changed->derived.world_size) - 1);
+    const int64_t saved = estimate.total() - estimate_memory(*changed, rank).total();
+    if (saved >= missing_bytes / 10) savings.push_back({candidate.words, saved});
+  }
+  return savings;
+}
+
+}  // namespace megalith
