@@ -54,6 +54,15 @@ std::string operators_text(bool uses_gpu) {
   return text;
 }
 
+// The threads that a run would have here.
+Findings check_run_threads(const DoctorCase& one) {
+  const std::optional<int64_t>& wanted = one.resolved.config.runtime.threads.num_threads;
+  const int ranks = one.launch.local_world_size;
+  const int threads = wanted ? narrow<int>(*wanted) : default_num_threads(ranks);
+  const auto policy = one.environment.find("OMP_WAIT_POLICY");
+  return check_threads(processor_share(threads, ranks), policy == one.environment.end() ? "" : policy->second);
+}
+
 Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const SystemFacts& system) {
   Findings findings = {{"versions", "megalith", FindingLevel::kOk, std::string(kProgramVersion), ""}};
   append(findings, check_torch(torch));
@@ -154,6 +163,7 @@ Findings check_environment(const DoctorCase& one) {
   const SystemFacts system = read_system(kMachineRoot);
   const HostNetwork host = this_host();
   Findings all = check_processor(read_cpu(kMachineRoot), cpu_features(), usable_cores(), use);
+  if (!use.uses_gpu && one.launch.local_rank == 0) append(all, check_run_threads(one));
   append(all, check_gpus(gpus, visible, use));
   append(all, check_memory(memory));
   append(all, check_model_memory(one, visible, memory));

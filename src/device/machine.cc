@@ -112,22 +112,60 @@ ControlGroupLimit tightest_limit(const fs::path& mount, fs::path group, const ch
   }
 }
 
-ControlGroupLimit control_group_limit(const fs::path& root) {
-  std::string group_v2 = "/", group_v1 = "/";
+// The groups of this process: of version 2, and of version 1 the one of a controller ("memory", "cpu").
+struct ControlGroups {
+  std::string v2 = "/", v1 = "/";
+};
+ControlGroups control_groups(const fs::path& root, std::string_view controller) {
+  ControlGroups groups;
   for (const std::string& line : lines_of(file_text(root / "proc/self/cgroup"))) {
     // "0::/user.slice" is version 2, "4:memory:/docker/…" version 1.
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controllers == ",,") group_v2 = line.substr(second + 1);
-    if (controllers.find(",memory,") != std::string::npos) group_v1 = line.substr(second + 1);
+    if (controllers == ",,") groups.v2 = line.substr(second + 1);
+    if (controllers.find(fmt::format(",{},", controller)) != std::string::npos) groups.v1 = line.substr(second + 1);
   }
+  return groups;
+}
+
+ControlGroupLimit control_group_limit(const fs::path& root) {
+  const ControlGroups groups = control_groups(root, "memory");
   const fs::path mount = root / "sys/fs/cgroup";
-  const ControlGroupLimit v2 = tightest_limit(mount, group_v2, "memory.max", "memory.current");
+  const ControlGroupLimit v2 = tightest_limit(mount, groups.v2, "memory.max", "memory.current");
   const ControlGroupLimit v1 =
-      tightest_limit(mount / "memory", group_v1, "memory.limit_in_bytes", "memory.usage_in_bytes");
+      tightest_limit(mount / "memory", groups.v1, "memory.limit_in_bytes", "memory.usage_in_bytes");
   if (!v2.limit || (v1.limit && *v1.limit < *v2.limit)) return v1;
   return v2;
+}
+
+// Version 2 writes "200000 100000", or "max 100000" without a limit.
+std::optional<double> quota_in_v2(const fs::path& group) {
+  const std::vector<std::string> words = split_words(file_text(group / "cpu.max"));
+  if (words.size() != 2) return std::nullopt;
+  const auto quota = whole_number(words[0]), period = whole_number(words[1]);
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+// Version 1 has a file for each, and a quota of -1 without a limit.
+std::optional<double> quota_in_v1(const fs::path& group) {
+  const auto quota = whole_number(file_text(group / "cpu.cfs_quota_us"));
+  const auto period = whole_number(file_text(group / "cpu.cfs_period_us"));
+  if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
+  return static_cast<double>(*quota) / static_cast<double>(*period);
+}
+
+// Lowers `least` to the least that the group or one of its ancestors has.
+void take_tightest_quota(const fs::path& mount, fs::path group, std::optional<double> (*quota_in)(const fs::path&),
+                         std::optional<double>& least) {
+  group = group.relative_path();
+  while (true) {
+    const std::optional<double> quota = quota_in(mount / group);
+    if (quota && (!least || *quota < *least)) least = quota;
+    if (group.empty()) return;
+    group = group.parent_path();
+  }
 }
 
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar …" and "… Open Kernel Module for x86_64 560.28.03
@@ -216,6 +254,17 @@ CpuFacts read_cpu(const fs::path& root) {
   }
   facts.governors.assign(governors.begin(), governors.end());
   return facts;
+}
+
+std::optional<double> read_cpu_quota(const fs::path& root) {
+  const ControlGroups groups = control_groups(root, "cpu");
+  const fs::path mount = root / "sys/fs/cgroup";
+  std::optional<double> least;
+  take_tightest_quota(mount, groups.v2, quota_in_v2, least);
+  for (const char* controllers : {"cpu", "cpu,cpuacct"}) {
+    take_tightest_quota(mount / controllers, groups.v1, quota_in_v1, least);
+  }
+  return least;
 }
 
 MemoryFacts read_memory(const fs::path& root) {

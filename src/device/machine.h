@@ -18,6 +18,9 @@ struct CpuFacts {
   std::vector<std::string> governors;  // of clock frequencies: the distinct ones
 };
 CpuFacts read_cpu(const std::filesystem::path& root);
+// Processors' worth of time that the control groups of the process grant, the tightest of its ancestors; nothing
+// without a limit. 2.5 in a container that was started with --cpus 2.5.
+std::optional<double> read_cpu_quota(const std::filesystem::path& root);
 
 struct MemoryFacts {
   std::optional<int64_t> total_bytes, available_bytes, swap_total_bytes, swap_free_bytes;

@@ -24,6 +24,7 @@
 #include "config/option.h"
 #include "core/error.h"
 #include "core/input_file.h"
+#include "device/machine.h"
 
 namespace megalith {
 namespace {
@@ -32,19 +33,6 @@ std::optional<int> read_int(const std::string& path) {
   std::istringstream file(try_read_facts(path).value_or(""));
   int value = 0;
   if (file >> value) return value;
-  return std::nullopt;
-}
-
-// Processors' worth of time a second that control groups grant; nothing when there is no limit.
-std::optional<double> cpu_quota() {
-  std::istringstream file(
-      try_read_facts("/sys/fs/cgroup/cpu.max").value_or(""));  // version 2: "max 100000" or "200000 100000"
-  std::string quota;
-  double period = 0;
-  if (file >> quota >> period && quota != "max" && period > 0) return std::atof(quota.c_str()) / period;
-  const auto quota_us = read_int("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");  // version 1: -1 without a limit
-  const auto period_us = read_int("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (quota_us && period_us && *quota_us > 0 && *period_us > 0) return static_cast<double>(*quota_us) / *period_us;
   return std::nullopt;
 }
 
@@ -74,7 +62,7 @@ int usable_cores() {
     }
     if (!physical.empty()) cores = static_cast<int>(physical.size());
   }
-  if (const std::optional<double> quota = cpu_quota()) {
+  if (const std::optional<double> quota = read_cpu_quota("/")) {
     cores = std::min(cores, std::max(1, static_cast<int>(std::ceil(*quota))));
   }
   return cores;
@@ -108,7 +96,7 @@ bool ProcessorShare::has_processor_for_each() const {
 ProcessorShare processor_share(int threads, int ranks_on_this_machine) {
   ProcessorShare share{.threads = threads, .ranks = ranks_on_this_machine};
   share.processors = omp_get_num_procs();
-  share.quota = cpu_quota().value_or(0);
+  share.quota = read_cpu_quota("/").value_or(0);
   // "0.84 0.51 0.33 3/712 4242": what ran in the last minute may have been a run of ours that has ended, so it counts
   // only as far as so much wants to run now.
   std::istringstream file(try_read_facts("/proc/loadavg").value_or(""));

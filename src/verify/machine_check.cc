@@ -100,6 +100,25 @@ Findings check_processor(const CpuFacts& cpu, const CpuFeatures& features, int u
   return all.take();
 }
 
+Findings check_threads(const ProcessorShare& share, const std::string& wait_policy) {
+  TopicFindings all("devices");
+  const int threads = share.threads * share.ranks;
+  std::string found = fmt::format("{} on {}", plural(threads, "thread"), plural(share.processors, "processor"));
+  if (share.quota > 0) found += fmt::format(", of which this container may use {:.3g}", share.quota);
+  if (share.others_load >= 0.5) found += fmt::format(", which others keep busy (load {:.3g})", share.others_load);
+  if (share.has_processor_for_each()) {
+    all.ok("threads", found);
+  } else if (lower_case(wait_policy) == "active") {
+    all.add(FindingLevel::kWarning, "threads",
+            found + ": OMP_WAIT_POLICY is active, so threads that wait spin away the time that others need",
+            "unset OMP_WAIT_POLICY, or give fewer threads with --num_threads: a step can be twenty times as fast");
+  } else {
+    all.add(FindingLevel::kNote, "threads", found + ": threads that wait sleep, so that others have the processor",
+            share.quota > 0 ? fmt::format("more processors for the container (docker run --cpus) make it faster") : "");
+  }
+  return all.take();
+}
+
 Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const MachineUse& use) {
   TopicFindings all("devices");
   const int64_t count = visible.num_accelerators;

@@ -13,6 +13,7 @@
 #include "core/finding.h"
 #include "device/device.h"
 #include "device/machine.h"
+#include "device/threads.h"
 
 namespace megalith {
 
@@ -34,6 +35,8 @@ struct VisibleDevices {
 };
 
 Findings check_processor(const CpuFacts& cpu, const CpuFeatures& features, int usable_cores, const MachineUse& use);
+// wait_policy  OMP_WAIT_POLICY, which decides whether waiting threads spin; empty: the program chooses
+Findings check_threads(const ProcessorShare& share, const std::string& wait_policy);
 Findings check_gpus(const GpuFacts& gpus, const VisibleDevices& visible, const MachineUse& use);
 Findings check_memory(const MemoryFacts& memory);
 // shm  of /dev/shm; nothing when there is none

@@ -68,6 +68,28 @@ TEST(Machine, ControlGroupOfVersion1) {
   EXPECT_FALSE(read_memory(root.path()).limit_bytes.has_value());
 }
 
+TEST(Machine, TheTightestProcessorQuotaOfVersion2Counts) {
+  const TemporaryFolder root;
+  EXPECT_FALSE(read_cpu_quota(root.path()));
+  root.write("proc/self/cgroup", "0::/system.slice/job.scope\n");
+  root.write("sys/fs/cgroup/cpu.max", "800000 100000\n");
+  EXPECT_EQ(read_cpu_quota(root.path()), 8) << "as in a container, where the group lies at the top";
+  root.write("sys/fs/cgroup/system.slice/cpu.max", "250000 100000\n");
+  root.write("sys/fs/cgroup/system.slice/job.scope/cpu.max", "max 100000\n");
+  EXPECT_EQ(read_cpu_quota(root.path()), 2.5) << "of the slice that the job lies in";
+}
+
+TEST(Machine, ProcessorQuotaOfVersion1) {
+  const TemporaryFolder root;
+  root.write("proc/self/cgroup", "5:cpu,cpuacct:/docker/abc\n4:memory:/x\n");
+  root.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+  root.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_FALSE(read_cpu_quota(root.path()));
+  root.write("sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_quota_us", "150000\n");
+  root.write("sys/fs/cgroup/cpu,cpuacct/docker/abc/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(read_cpu_quota(root.path()), 1.5);
+}
+
 TEST(Machine, NvidiaGpusAndDriver) {
   const TemporaryFolder root;
   root.write("dev/nvidiactl", "");

@@ -52,6 +52,19 @@ TEST(MachineCheck, ProcessorSaysWhatBf16Costs) {
   expect_remedies(crowded);
 }
 
+TEST(MachineCheck, ThreadsThatHaveNoProcessorOfTheirOwnAreSeen) {
+  const Findings free = check_threads({.threads = 4, .processors = 8}, "active");
+  EXPECT_EQ(only(free, "threads").level, FindingLevel::kOk);
+  EXPECT_EQ(only(free, "threads").found, "4 threads on 8 processors");
+  const ProcessorShare in_container{.threads = 8, .processors = 8, .quota = 2.5};
+  const Findings asleep = check_threads(in_container, "");
+  EXPECT_EQ(only(asleep, "threads").level, FindingLevel::kNote);
+  EXPECT_NE(only(asleep, "threads").found.find("of which this container may use 2.5"), std::string::npos);
+  const Findings spinning = check_threads(in_container, "ACTIVE");
+  EXPECT_EQ(only(spinning, "threads").level, FindingLevel::kWarning);
+  expect_remedies(spinning);
+}
+
 TEST(MachineCheck, GpusThatTheBuildCannotUseAreNamed) {
   const GpuFacts nvidia{.has_nvidia = true,
                         .has_amd = false,
