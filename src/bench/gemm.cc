@@ -69,7 +69,7 @@ std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& r
   ModelConfig with_vocabulary = model;
   with_vocabulary.vocab_size = run.derived.vocab_size;
   shapes = attention_gemm_shapes(model, t);
-  shapes.push_back({"linear_fc1", t, model.swiglu ? 2 * f : f, h});
+  shapes.push_back({"linear_fc1", t, model.is_gated() ? 2 * f : f, h});
   shapes.push_back({"linear_fc2", t, h, f});
   shapes.push_back({"output_layer", t, with_vocabulary.padded_vocab_size(/*tp=*/1), h});
   return shapes;

@@ -1,8 +1,6 @@
 // See architecture.h.
 #include "models/architecture.h"
 
-#include <algorithm>
-
 #include "models/layer_pattern.h"
 
 namespace megalith {
@@ -23,9 +21,8 @@ void reset_rope_scaling(ModelConfig& config) {
 
 // A window in all layers, in some, or in none.
 void fill_in_windowed_layers(ModelConfig& full) {
-  const std::vector<int64_t> layers = full.layers_with_window();
-  full.window_attn_skip_freq = window_attn_skip_freq_text(layers);
-  if (!layers.empty() && std::find(layers.begin(), layers.end(), 1) == layers.end()) {
+  full.window_attn_skip_freq = window_attn_skip_freq_text(full.layers_with_window());
+  if (full.num_layers > 0 && !full.has_windows()) {
     full.window_size.clear();
     full.window_attn_skip_freq.clear();
     full.rotary_base_local.reset();
@@ -36,7 +33,10 @@ void fill_in_windowed_layers(ModelConfig& full) {
 ModelConfig filled_in(const ModelConfig& config) {
   ModelConfig full = config;
   full.ffn_hidden_size = config.ffn_size();
-  if (!config.multi_latent_attention) full.kv_channels = config.head_dim();
+  if (!config.multi_latent_attention) {
+    full.kv_channels = config.head_dim();
+    if (config.query_pre_attn_scalar == static_cast<double>(config.head_dim())) full.query_pre_attn_scalar.reset();
+  }
   full.num_query_groups = config.num_kv_heads();
   full.group_query_attention = config.num_kv_heads() != config.num_attention_heads;
   const ModelConfig defaults;
@@ -60,8 +60,10 @@ ModelConfig filled_in(const ModelConfig& config) {
     full.window_size = {window - 1, config.is_causal ? 0 : window - 1};
     fill_in_windowed_layers(full);
   }
+  full.no_rope_freq = no_rope_freq_text(config.layers_without_rotation());
   if (full.position_embedding_type != PositionEmbedding::kRope) {
     full.rotary_base = defaults.rotary_base;
+    full.rotary_seq_len_interpolation_factor = defaults.rotary_seq_len_interpolation_factor;
     full.rotary_base_local.reset();
     full.rotary_percent = defaults.rotary_percent;
     full.rotary_interleaved = defaults.rotary_interleaved;
@@ -74,6 +76,7 @@ void simplify_latent_attention(ModelConfig& config) {
   const LatentAttentionOptions defaults;
   config.kv_channels.reset();  // its heads have widths of their own
   config.use_rope_scaling = false;
+  config.rotary_seq_len_interpolation_factor = 1;
   reset_rope_scaling(config);
   const bool is_stretched = config.rotary_scaling_factor > 1;
   if (!is_stretched) config.mscale_all_dim = defaults.mscale_all_dim;
@@ -103,7 +106,7 @@ void simplify_router(ModelConfig& config) {
 // Options that do nothing beside others have their defaults.
 ModelConfig simplified(ModelConfig config) {
   const bool is_tanh = config.activation() == ops::ActivationKind::kGeluTanh;
-  config.openai_gelu = is_tanh;
+  config.openai_gelu = is_tanh && !config.geglu;
   config.bias_gelu_fusion = false;
   if (config.has_linear_bias()) config.add_qkv_bias = false;
   if (!config.qk_layernorm || config.multi_latent_attention)
@@ -114,7 +117,7 @@ ModelConfig simplified(ModelConfig config) {
   }
   if (config.multi_latent_attention) simplify_latent_attention(config);
   simplify_router(config);
-  if (config.rotary_base_local == config.rotary_base && !config.use_rope_scaling) config.rotary_base_local.reset();
+  if (config.rotary_base_local == config.rotary_base && !config.is_stretched()) config.rotary_base_local.reset();
   return config;
 }
 

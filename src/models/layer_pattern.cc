@@ -1,4 +1,4 @@
-// The expressions of moe_layer_freq and window_attn_skip_freq; see layer_pattern.h.
+// The expressions of moe_layer_freq and its kin; see layer_pattern.h.
 #include "models/layer_pattern.h"
 
 #include <fmt/ranges.h>
@@ -164,6 +164,18 @@ std::string normalised_moe_layer_freq(const std::string& text, int64_t num_layer
   if (first != layers.end() && std::find(first, layers.end(), 0) == layers.end()) {
     return moe_layer_freq_text(first - layers.begin(), num_layers);
   }
+  return fmt::format("[{}]", fmt::join(layers, ","));
+}
+
+std::vector<int64_t> parse_no_rope_freq(const std::string& text, int64_t num_layers) {
+  if (text.empty()) return std::vector<int64_t>(static_cast<size_t>(num_layers), 0);
+  const auto every_nth = [](int64_t n, int64_t i) -> int64_t { return (i + 1) % n == 0 ? 1 : 0; };
+  return parse_layers("no_rope_freq", text, num_layers, every_nth,
+                      "1 is a layer that does not rotate, 0 one that does");
+}
+
+std::string no_rope_freq_text(const std::vector<int64_t>& layers) {
+  if (std::find(layers.begin(), layers.end(), 1) == layers.end()) return "";
   return fmt::format("[{}]", fmt::join(layers, ","));
 }
 

@@ -1,4 +1,5 @@
-// Which layers have experts, and which have a window: the expressions of moe_layer_freq and window_attn_skip_freq.
+// Which layers have experts, and which have a window: the expressions of moe_layer_freq, window_attn_skip_freq
+// and no_rope_freq.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +21,11 @@ std::string normalised_moe_layer_freq(const std::string& text, int64_t num_layer
 std::vector<int64_t> parse_window_attn_skip_freq(const std::string& text, int64_t num_layers);
 // The list, or nothing where all layers have a window.
 std::string window_attn_skip_freq_text(const std::vector<int64_t>& layers);
+
+// 1 for a layer that does not rotate, 0 for one that does: N is every N-th, the first of them being the N-th; an empty
+// text is none. Errors as above.
+std::vector<int64_t> parse_no_rope_freq(const std::string& text, int64_t num_layers);
+// The list, or nothing where all layers rotate.
+std::string no_rope_freq_text(const std::vector<int64_t>& layers);
 
 }  // namespace megalith

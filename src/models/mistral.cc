@@ -22,7 +22,7 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   json["architectures"] = {"MistralForCausalLM"};
   json["model_type"] = "mistral";
   json["sliding_window"] = nullptr;
-  if (config.attention_window() > 0) json["sliding_window"] = config.attention_window();
+  if (config.has_windows()) json["sliding_window"] = config.attention_window();
   return json;
 }
 

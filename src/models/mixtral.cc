@@ -47,7 +47,7 @@ nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   json["router_aux_loss_coef"] = config.moe_aux_loss_coeff;
   json["router_jitter_noise"] = 0.0;
   json["sliding_window"] = nullptr;
-  if (config.attention_window() > 0) json["sliding_window"] = config.attention_window();
+  if (config.has_windows()) json["sliding_window"] = config.attention_window();
   return json;
 }
 

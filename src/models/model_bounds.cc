@@ -103,7 +103,7 @@ double count_matrix_elements(const ModelConfig& config) {
     const double d = config.kv_channels ? in_double(*config.kv_channels) : n > 0 ? h / n : 0;
     attention = h * d * (2 * n + 2 * in_double(config.num_kv_heads()));
   }
-  const double matrices = config.swiglu ? 3 : 2, experts = in_double(config.num_experts.value_or(0));
+  const double matrices = config.is_gated() ? 3 : 2, experts = in_double(config.num_experts.value_or(0));
   const double dense = matrices * h * in_double(config.ffn_size());
   const double mixture = experts * (matrices * h * in_double(config.expert_ffn_size()) + h) +
                          matrices * h * in_double(config.shared_expert_size());

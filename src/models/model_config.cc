@@ -67,6 +67,20 @@ void ModelConfig::visit(OptionVisitor& v) {
           "rotate as the others do.")
       .above(0)
       .alias("rope_local_base_freq");
+  v.field("no_rope_freq", no_rope_freq,
+          "Layers that do not rotate queries and keys, where position_embedding_type is rope. N: every N-th, beginning "
+          "with the N-th. A list has one entry for each layer, 1 for no rotation and 0 for one. Default: all rotate.")
+      .in_toy(InToy::kMade);
+  v.field(
+       "attn_logit_softcapping", attn_logit_softcapping,
+       "Attention's scores x become c tanh(x / c), so that none is beyond this c (Gemma 2). On a GPU attention is then "
+       "the reference, which keeps a matrix of scores. 0: none.")
+      .at_least(0);
+  v.field("final_logit_softcapping", final_logit_softcapping,
+          "The head's logits x become c tanh(x / c), so that none is beyond this c (Gemma 2). 0: none.")
+      .at_least(0);
+  v.field("scale_embeddings", scale_embeddings,
+          "Multiply embeddings by the square root of hidden_size, rounded to the model's precision (Gemma).");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head its own weights instead of the embedding's.");
   visit_random(v);
@@ -112,6 +126,16 @@ std::vector<int64_t> ModelConfig::layers_with_window() const {
   return parse_window_attn_skip_freq(window_attn_skip_freq, num_layers);
 }
 
+bool ModelConfig::has_windows() const {
+  const std::vector<int64_t> layers = layers_with_window();
+  return std::find(layers.begin(), layers.end(), 1) != layers.end();
+}
+
+std::vector<int64_t> ModelConfig::layers_without_rotation() const {
+  const bool rotates = position_embedding() == PositionEmbedding::kRope;
+  return parse_no_rope_freq(rotates ? no_rope_freq : "", num_layers);
+}
+
 bool ModelConfig::has_experts_at(int64_t layer) const {
   if (!has_experts()) return false;
   const std::vector<int64_t> layers = parse_moe_layer_freq(moe_layer_freq, num_layers);
@@ -137,6 +161,15 @@ void check_latent_attention(const ModelConfig& config, std::vector<UserError>& e
                         "set position_embedding_type to rope");
   }
   check_latent(config, errors);
+  const auto is_of_heads = [&](std::string_view name) {
+    errors.emplace_back(
+        fmt::format("{} with multi_latent_attention, whose heads are scaled and rotated otherwise", name),
+        fmt::format("leave {} away", name));
+  };
+  if (config.rotary_seq_len_interpolation_factor != 1) is_of_heads("rotary_seq_len_interpolation_factor");
+  if (config.query_pre_attn_scalar) is_of_heads("query_pre_attn_scalar");
+  if (config.softmax_type != SoftmaxType::kVanilla) is_of_heads("softmax_type");
+  if (config.rotary_base_local) is_of_heads("rotary_base_local");
   if (config.has_linear_bias() || config.add_qkv_bias) {
     errors.emplace_back("multi_latent_attention has no biases, and add_bias_linear or add_qkv_bias is true",
                         "set both to false");
@@ -169,15 +202,26 @@ void check_windowed_layers(const ModelConfig& config, std::vector<UserError>& er
     if (config.rotary_base_local) is_read_with_window("rotary_base_local");
     return;
   }
-  if (config.rotary_base_local && config.multi_latent_attention) {
-    errors.emplace_back("rotary_base_local with multi_latent_attention, whose layers all rotate alike",
-                        "leave rotary_base_local away");
-  }
   if (config.num_layers < 1) return;
   try {
     config.layers_with_window();
   } catch (const UserError& error) {
     errors.push_back(error);
+  }
+}
+
+void check_unrotated_layers(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (config.no_rope_freq.empty()) return;
+  if (config.position_embedding() != PositionEmbedding::kRope) {
+    errors.emplace_back("no_rope_freq is given, and position_embedding_type is not rope", "leave no_rope_freq away");
+  } else if (config.multi_latent_attention) {
+    errors.emplace_back("no_rope_freq with multi_latent_attention, whose layers all rotate", "leave no_rope_freq away");
+  } else if (config.num_layers > 0) {
+    try {
+      config.layers_without_rotation();
+    } catch (const UserError& error) {
+      errors.push_back(error);
+    }
   }
 }
 
@@ -261,14 +305,18 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   }
 
   check_mlp(config, errors);
-  check_norm(config, errors);
   if (config.qk_layernorm && !config.multi_latent_attention &&
       config.qk_layernorm_scope == HeadNormScope::kProjection && config.normalization != Normalization::kRmsNorm) {
     errors.emplace_back("qk_layernorm_scope projection is for normalization RMSNorm, which is LayerNorm",
                         "set normalization to RMSNorm, or qk_layernorm_scope to head");
   }
+  if (config.qk_layernorm && config.qk_layernorm_scope == HeadNormScope::kProjection && config.apply_layernorm_1p) {
+    errors.emplace_back("apply_layernorm_1p with qk_layernorm_scope projection, whose norms keep whole weights",
+                        "set apply_layernorm_1p to false, or qk_layernorm_scope to head");
+  }
   check_window(config, errors);
   check_windowed_layers(config, errors);
+  check_unrotated_layers(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {

@@ -26,7 +26,10 @@ struct ModelConfig : LayerOptions {
   bool is_causal = true;                        // a token sees only itself and those before it
   std::vector<int64_t> window_size;             // tokens before and behind that it sees; read attention_window()
   std::string window_attn_skip_freq;            // which layers have it; read layers_with_window()
+  std::string no_rope_freq;                     // layers that do not rotate; read layers_without_rotation()
   std::optional<double> rotary_base_local;      // of the layers with a window; default: they rotate as the others do
+  double attn_logit_softcapping = 0, final_logit_softcapping = 0;  // 0: none
+  bool scale_embeddings = false;  // by the root of hidden_size, rounded to the model's dtype
   bool untie_embeddings_and_output_weights = false;
   std::optional<double> embedding_init_method_std;
 
@@ -45,6 +48,9 @@ struct ModelConfig : LayerOptions {
   // with 1, one entry a layer; without a window all are 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;
   std::vector<int64_t> layers_with_window() const;
+  bool has_windows() const;  // in any layer
+  // Likewise 1 for a layer whose queries and keys are not rotated; without rotary positions all are 0.
+  std::vector<int64_t> layers_without_rotation() const;
   int64_t num_prediction_modules() const { return mtp_num_layers.value_or(0); }
   // Whether a layer, by its number in the whole model, has experts; those of prediction modules are as the last is.
   bool has_experts_at(int64_t layer) const;

@@ -31,11 +31,9 @@ at::Tensor inverse_frequencies(const ModelConfig& config) {
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), config);
 }
 
-// Of the layers with a window, which never see far enough for stretched wavelengths.
+// Layers with a window never see far enough for stretched wavelengths.
 at::Tensor local_inverse_frequencies(const ModelConfig& config) {
-  RotaryOptions local = config;
-  local.rotary_base = *config.rotary_base_local;
-  local.use_rope_scaling = false;
+  const RotaryOptions local = config.local(*config.rotary_base_local);
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), local);
 }
 
@@ -80,7 +78,8 @@ Transformer::Transformer(const ModelConfig& config, const TransformerNames& name
       dtype_(context.dtype),
       token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1),
       cp_(context.groups->cp),
-      windowed_layers_(config.layers_with_window()) {
+      windowed_layers_(config.layers_with_window()),
+      unrotated_layers_(config.layers_without_rotation()) {
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
   std::vector<UserError> layout_errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
   if (!layout_errors.empty()) throw UserErrors(std::move(layout_errors));
@@ -150,7 +149,7 @@ void Transformer::make_head(const LayerContext& context, const TransformerNames&
     table = &prediction_embedding_->weight();
   }
   head_ = std::make_unique<LmHead>(context, weights.output, is_tied() ? embedding_std() : config_.init_method_std,
-                                   is_tied() ? table : nullptr);
+                                   is_tied() ? table : nullptr, config_.final_logit_softcapping);
   register_module(*head_);
   Block block{.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false};
   for (const auto& module : predictions_) block.modules.push_back(module.get());
@@ -166,6 +165,7 @@ void Transformer::add_block(Block block) {
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   ForwardContext context = input.context;
   context.mask.is_causal = config_.is_causal;
+  context.mask.softcap = config_.attn_logit_softcapping;
   if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
   context.objective_scale = head == HeadOutput::kLoss ? input.per_microbatch : 0;
   if (context.b * context.s % token_split_ != 0) {
@@ -324,8 +324,16 @@ at::Tensor Transformer::embed(const at::Tensor& token_ids, const ForwardContext&
                       "prepare the data with the tokenizer of this model, or set vocab_size to its vocabulary");
     }
   }
-  const at::Tensor embedded = embedding_->forward(tokens);
-  return positions_ ? embedded + positions_->forward(context) : embedded;
+  const at::Tensor x = embedded(*embedding_, tokens);
+  return positions_ ? x + positions_->forward(context) : x;
+}
+
+at::Tensor Transformer::embedded(VocabParallelEmbedding& table, const at::Tensor& tokens) const {
+  const at::Tensor x = table.forward(tokens);
+  if (!config_.scale_embeddings) return x;
+  // As transformers has it: in bf16 the root of 2304, 48, is exact, and that of 3584 is 59.75.
+  const double root = std::sqrt(static_cast<double>(config_.hidden_size));
+  return x * at::scalar_tensor(root, dtype_).item<double>();
 }
 
 RotaryAngles Transformer::rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies) const {
@@ -347,9 +355,12 @@ Transformer::LayerViews Transformer::layer_views(const ForwardContext& context) 
   return views;
 }
 
-const Transformer::LayerView& Transformer::view_of(const LayerViews& views, int64_t layer) const {
-  const int64_t last = std::ssize(windowed_layers_) - 1;
-  return windowed_layers_[static_cast<size_t>(std::min(layer, last))] == 1 ? views.windowed : views.whole;
+Transformer::LayerView Transformer::view_of(const LayerViews& views, int64_t layer) const {
+  // Those of prediction modules are as the last.
+  const auto place = static_cast<size_t>(std::min(layer, config_.num_layers - 1));
+  LayerView view = windowed_layers_[place] == 1 ? views.windowed : views.whole;
+  if (unrotated_layers_[place] == 1) view.angles = {};
+  return view;
 }
 
 // Labels are the next tokens, so those of the module of depth 1 begin with the labels themselves.
@@ -362,8 +373,8 @@ void Transformer::predict_further(const ModelInput& input, const ForwardContext&
   for (const auto& module : predictions_) {
     // Labels without weight may be anything.
     const at::Tensor tokens = labels.clamp(0, *config_.vocab_size - 1).reshape({-1});
-    const LayerView& view = view_of(views, module->layer());
-    hidden = module->forward(hidden, prediction_embedding_->forward(tokens), view.context, view.angles);
+    const LayerView view = view_of(views, module->layer());
+    hidden = module->forward(hidden, embedded(*prediction_embedding_, tokens), view.context, view.angles);
     labels = rolled_left(labels, 0, context, *cp_);
     weights = rolled_left(weights, 0, context, *cp_);
     LmHead::Loss loss = head_->loss(hidden, labels.reshape({-1}), weights.reshape({-1}), scales);

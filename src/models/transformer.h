@@ -56,7 +56,9 @@ class Transformer : public Model {
   bool is_tied() const { return !config_.untie_embeddings_and_output_weights; }
   double embedding_std() const { return config_.embedding_init_method_std.value_or(config_.init_method_std); }
   at::Tensor embed(const at::Tensor& tokens, const ForwardContext& context) const;
-  // What the layers of one forward pass share, by their kind: whether they have a window.
+  // The rows of a table of the vocabulary, scaled as scale_embeddings says.
+  at::Tensor embedded(VocabParallelEmbedding& table, const at::Tensor& tokens) const;
+  // What a layer of a forward pass sees and how it rotates; most of it is shared, by kind of layer.
   struct LayerView {
     ForwardContext context;
     RotaryAngles angles;
@@ -65,7 +67,7 @@ class Transformer : public Model {
     LayerView whole, windowed;
   };
   LayerViews layer_views(const ForwardContext& context) const;
-  const LayerView& view_of(const LayerViews& views, int64_t layer) const;
+  LayerView view_of(const LayerViews& views, int64_t layer) const;
   RotaryAngles rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies) const;
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                           ResidualStream stream, HeadOutput head) const;
@@ -79,9 +81,10 @@ class Transformer : public Model {
   int64_t token_split_;  // ranks over which sequence parallelism splits the tokens
   Groups::Pointer cp_;
   double rotary_multiplier_ = 1;
-  std::vector<int64_t> windowed_layers_;  // of the whole model, one entry a layer: 1 with a window
-  at::Tensor inverse_frequencies_;        // on the device; undefined on a meta model and without rotary positions
-  at::Tensor local_frequencies_;          // of layers with a window; undefined where they rotate as the others do
+  // For the whole model, one entry a layer: 1 with a window, or without rotation.
+  std::vector<int64_t> windowed_layers_, unrotated_layers_;
+  at::Tensor inverse_frequencies_;  // on the device; undefined on a meta model and without rotary positions
+  at::Tensor local_frequencies_;    // of layers with a window; undefined where they rotate as the others do
   std::unique_ptr<VocabParallelEmbedding> embedding_;
   std::unique_ptr<LearnedPositions> positions_;
   std::optional<HiddenDropout> embedding_dropout_;

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "nn/function.h"
 #include "nn/option_rules.h"
+#include "ops/arguments.h"
 #include "ops/rotary/rotary.h"
 
 namespace megalith {
@@ -54,9 +55,11 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   };
 
   // kept_out: what is to be kept of the result; stays empty where that is the result itself.
-  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, int64_t b, int64_t s,
-                            Call call, Kept* kept_out) {
+  // sinks: an input only for the graph; of no elements where there are none to learn.
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, const at::Tensor& /*sinks*/,
+                            int64_t b, int64_t s, Call call, Kept* kept_out) {
     const SelfAttention& layer = *call.layer;
+    expect_contribution(layer.sinks_);
     const HeadViews heads = split_heads(qkv, b, s, layer.num_heads_, layer.num_kv_heads_);
     const auto rotate = [&](const at::Tensor& x) {
       return rotated(x, call.angles, layer.is_rotary_interleaved_, layer.kernels_);
@@ -83,7 +86,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const Core core = call.kept.take();
     const at::Tensor& out = core.out;
     const at::Tensor dout = gradients[0].contiguous().view(out.sizes());
-    const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core);
+    at::Tensor dsinks;
+    const ops::AttentionGradients d = layer.core_.backward(dout, core, call.core, &dsinks);
+    if (layer.sinks_ != nullptr && layer.sinks_->is_trainable()) layer.sinks_->add_grad(dsinks);
     const int64_t b = out.size(0), s = out.size(1), n = layer.num_heads_, g = layer.num_kv_heads_;
     const at::Tensor dqkv = at::empty({b * s, (n + 2 * g) * out.size(3)}, out.options());
     const HeadViews parts = split_heads(dqkv, b, s, n, g);
@@ -98,7 +103,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     turn_back_into(parts.q, d.dq);
     turn_back_into(parts.k, d.dk);
     parts.v.copy_(d.dv);
-    return {dqkv, {}, {}, {}, {}};
+    return {dqkv, {}, {}, {}, {}, {}};
   }
 
   // From q, k and v of this rank's tokens, in whose places then stand those that backward needs.
@@ -117,8 +122,9 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
       num_kv_heads_(heads_of_rank(options.num_kv_heads(), context, "num_query_groups")),
       policy_(context.recompute),
       kernels_(context.kernels),
-      core_(context, name, site.layer, 1 / std::sqrt(static_cast<double>(head_dim_)), options.attention_dropout,
-            num_heads_, num_kv_heads_),
+      core_(context, name, site.layer,
+            1 / std::sqrt(options.query_pre_attn_scalar.value_or(static_cast<double>(head_dim_))),
+            options.attention_dropout, num_heads_, num_kv_heads_),
       qkv_(context, name + ".qkv_proj", options.hidden_size, qkv_parts(name, options, site.names),
            {.role = LinearRole::kColumn,
             .has_bias = options.has_qkv_bias(),
@@ -129,7 +135,8 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
               {.role = LinearRole::kRow,
                .has_bias = options.has_linear_bias(),
                .is_transposed = site.is_transposed,
-               .init_std = site.output_init_std}) {
+               .init_std = site.output_init_std}),
+      softmax_type_(options.softmax_type) {
   register_module(qkv_);
   if (options.qk_layernorm && options.qk_layernorm_scope == HeadNormScope::kProjection) {
     const auto make_norm = [&](const std::string& below, int64_t heads) {
@@ -148,7 +155,33 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
     register_module(*q_norm_);
     register_module(*k_norm_);
   }
+  if (softmax_type_ == SoftmaxType::kLearnable) add_sinks(context, name + "." + site.names.sinks, options);
   register_module(output_);
+}
+
+// One number a query head; cut as the heads are, so each rank has whole gradients of its own but for other tokens.
+void SelfAttention::add_sinks(const LayerContext& context, const std::string& name, const LayerOptions& options) {
+  Placement placement{.local_shape = {num_heads_}};
+  placement.pieces.push_back({.name = name,
+                              .shape = {options.num_attention_heads},
+                              .canonical = {{num_heads_ * context.groups->tp->rank()}, {num_heads_}},
+                              .local = {{0}, {num_heads_}}});
+  placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
+  sinks_ = &register_parameter(name, std::move(placement),
+                               {.dtype = context.dtype,
+                                .device = context.device,
+                                .init = Init::normal(options.init_method_std),
+                                .decay_mult = 0,
+                                .role = ParameterRole::kVector});
+}
+
+AttentionCore::Call SelfAttention::make_call(const ForwardContext& forward) const {
+  AttentionCore::Call call = core_.make_call(forward);
+  if (softmax_type_ == SoftmaxType::kVanilla) return call;
+  const at::Tensor& weight = qkv_.weight().data();
+  const auto wide = ops::wide_dtype(weight.scalar_type());
+  call.sinks = sinks_ != nullptr ? sinks_->data().to(wide) : at::zeros({num_heads_}, weight.options().dtype(wide));
+  return call;
 }
 
 // The fused projection (t, (n + 2g) d) with its query and key heads normed.
@@ -173,18 +206,19 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
   const at::Tensor qkv = norm_heads(qkv_.forward(x));
   const int64_t b = forward.b, s = forward.s;
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
-  const AttentionFunction::Call call{this, core_.make_call(forward), angles};
-  if (is_recording({qkv})) {
+  const AttentionFunction::Call call{this, make_call(forward), angles};
+  const at::Tensor sinks = sinks_ != nullptr ? sinks_->value() : at::empty({0}, qkv.options());
+  if (is_recording({qkv, sinks})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
     Kept kept;
-    const at::Tensor out = AttentionFunction::apply(qkv, b, s, call, &kept);
+    const at::Tensor out = AttentionFunction::apply(qkv, sinks, b, s, call, &kept);
     return output_.forward({out, kept});
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
   const at::Tensor q = rotated(heads.q, angles, is_rotary_interleaved_, kernels_);
   const at::Tensor k = rotated(heads.k, angles, is_rotary_interleaved_, kernels_);
   if (forward.cache != nullptr)
-    return output_.forward(core_.attend_with_cache(q, k, heads.v, forward).view({b * s, -1}));
+    return output_.forward(core_.attend_with_cache(q, k, heads.v, forward, call.core.sinks).view({b * s, -1}));
   AttentionCore::Tensors core{.q = q, .k = k, .v = heads.v, .out = {}, .lse = {}};
   return output_.forward(AttentionFunction::compute(core, call).view({b * s, -1}));
 }

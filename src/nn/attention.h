@@ -24,6 +24,7 @@ struct AttentionNames {
   std::string q = "q_proj", k = "k_proj", v = "v_proj", output = "o_proj";
   std::string fused = {};  // one linear that holds [q | k | v] in the place of the three: GPT-2's c_attn
   std::string q_norm = "q_norm", k_norm = "k_norm";
+  std::string sinks = "sinks";  // the parameter itself
 };
 
 // What only the builder of a model knows.
@@ -50,6 +51,8 @@ class SelfAttention : public AttentionLayer {
   friend struct AttentionFunction;
 
   at::Tensor norm_heads(const at::Tensor& qkv);
+  void add_sinks(const LayerContext& context, const std::string& name, const LayerOptions& options);
+  AttentionCore::Call make_call(const ForwardContext& forward) const;
 
   int64_t head_dim_;
   bool is_rotary_interleaved_;
@@ -59,6 +62,8 @@ class SelfAttention : public AttentionLayer {
   AttentionCore core_;
   Linear qkv_, output_;
   std::unique_ptr<Norm> q_norm_, k_norm_;  // null without norms of heads
+  SoftmaxType softmax_type_;
+  Parameter* sinks_ = nullptr;  // (n) of this rank, where they are learned
   std::unique_ptr<ProjectionNorm> all_q_norm_, all_k_norm_;
 };
 

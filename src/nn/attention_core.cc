@@ -9,6 +9,7 @@
 #include "comm/groups.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "nn/attention_sinks.h"
 
 namespace megalith {
 
@@ -52,13 +53,14 @@ void AttentionCore::exchange(Tensors& core, const Call& call) const {
 
 void AttentionCore::compute(Tensors& core, const Call& call) const {
   if (call.is_shared) {
-    auto [out, lse] = context_.forward({core.q, core.k, core.v}, {call.mask, call.dropout});
+    auto [out, lse] = context_.forward({core.q, core.k, core.v}, {call.mask, call.dropout, call.sinks});
     core.out = out;
     core.lse = lse;
     return;
   }
   std::tie(core.out, core.lse) =
       ops::attention_forward(core.q, core.k, core.v, scale_, call.mask, call.dropout, kernels_);
+  if (call.sinks.defined()) std::tie(core.out, core.lse) = with_sinks(core.out, core.lse, call.sinks);
 }
 
 AttentionCore::KeptTensors AttentionCore::keep(const Tensors& core, const Call& call, bool is_recomputed) const {
@@ -78,16 +80,19 @@ AttentionCore::KeptTensors AttentionCore::keep(std::vector<Kept> qkv, const Tens
   return {qkv[0], qkv[1], qkv[2], results[0], results[1]};
 }
 
-ops::AttentionGradients AttentionCore::backward(const at::Tensor& dout, const Tensors& core, const Call& call) const {
+ops::AttentionGradients AttentionCore::backward(const at::Tensor& dout, const Tensors& core, const Call& call,
+                                                at::Tensor* dsinks) const {
   if (call.is_shared) {
-    return context_.backward(dout, {core.q, core.k, core.v}, {core.out, core.lse}, {call.mask, call.dropout});
+    return context_.backward(dout, {core.q, core.k, core.v}, {core.out, core.lse},
+                             {call.mask, call.dropout, call.sinks}, dsinks);
   }
+  if (call.sinks.defined() && dsinks != nullptr) *dsinks = sink_gradient(dout, core.out, core.lse, call.sinks);
   return ops::attention_backward(dout, core.q, core.k, core.v, core.out, core.lse, scale_, call.mask, call.dropout,
                                  /*with_dbias=*/false, kernels_);
 }
 
 at::Tensor AttentionCore::attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                            const ForwardContext& forward) const {
+                                            const ForwardContext& forward, const at::Tensor& sinks) const {
   KvCache& cache = *forward.cache;
   const int64_t end = cache.length + forward.s;
   MEGALITH_CHECK(end <= cache.capacity, "{} positions in a KV cache of {}", end, cache.capacity);
@@ -100,7 +105,8 @@ at::Tensor AttentionCore::attend_with_cache(const at::Tensor& q, const at::Tenso
     return stored.narrow(1, 0, end);
   };
   const at::Tensor keys = extend(slot.k, k), values = extend(slot.v, v);
-  return std::get<0>(ops::attention_forward(q, keys, values, scale_, forward.mask, {}, kernels_));
+  const auto [out, lse] = ops::attention_forward(q, keys, values, scale_, forward.mask, {}, kernels_);
+  return sinks.defined() ? with_sinks(out, lse, sinks).first : out;
 }
 
 }  // namespace megalith

@@ -38,6 +38,7 @@ class AttentionCore {
     bool is_shared;  // the sequence, by context-parallel ranks
     ops::AttentionMask mask;
     ops::AttentionDropout dropout;
+    at::Tensor sinks = {};  // (n) wide; undefined: none
   };
 
   // name      canonical, of the layer: "model.layers.0.self_attn"; draws of dropout depend on it
@@ -58,12 +59,13 @@ class AttentionCore {
   KeptTensors keep(const Tensors& core, const Call& call, bool is_recomputed) const;
   // The same, of q, k and v that are kept in some other way; out and lse as above.
   KeptTensors keep(std::vector<Kept> qkv, const Tensors& core, const Call& call, bool is_recomputed) const;
-  // dout like out; the gradients of what exchange() was given.
-  ops::AttentionGradients backward(const at::Tensor& dout, const Tensors& core, const Call& call) const;
+  // dout like out; the gradients of what exchange() was given. With sinks, *dsinks gets theirs, of this rank's tokens.
+  ops::AttentionGradients backward(const at::Tensor& dout, const Tensors& core, const Call& call,
+                                   at::Tensor* dsinks = nullptr) const;
 
-  // Keys and values of these positions go into the layer's slot; out (b, s, n, e).
+  // Keys and values of these positions go into the layer's slot; out (b, s, n, e). sinks as in Call.
   at::Tensor attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const ForwardContext& forward) const;
+                               const ForwardContext& forward, const at::Tensor& sinks = {}) const;
 
   int cp_size() const { return context_.cp_size(); }
 

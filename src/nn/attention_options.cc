@@ -18,6 +18,12 @@ void AttentionOptions::visit_heads(OptionVisitor& v) {
       .at_least(1)
       .at_most(kMostHeads)
       .in_toy(InToy::kMade);
+  v.field("query_pre_attn_scalar", query_pre_attn_scalar,
+          "Attention's scores are divided by the square root of this number. Default: the channels of a head.")
+      .above(0);
+  v.choice("softmax_type", softmax_type, {"vanilla", "off-by-one", "learnable"},
+           "What attention's softmax adds to its denominator, so that a token may attend to nothing: vanilla nothing, "
+           "off-by-one 1, learnable exp(z) with a number z that each head learns (attention sinks, gpt-oss).");
 }
 
 void check_heads(const AttentionOptions& options, std::vector<UserError>& errors) {

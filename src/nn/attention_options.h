@@ -11,11 +11,16 @@
 
 namespace megalith {
 
+// What stands in a softmax's denominator beside the keys: nothing, 1, or exp of a number that each head learns.
+enum class SoftmaxType { kVanilla, kOffByOne, kLearnable };
+
 struct AttentionOptions {
   int64_t num_attention_heads = 0;
   std::optional<int64_t> kv_channels;  // head dim; default h / heads
   bool group_query_attention = false;
-  int64_t num_query_groups = 1;  // read only with group_query_attention
+  int64_t num_query_groups = 1;                 // read only with group_query_attention
+  std::optional<double> query_pre_attn_scalar;  // scores are divided by its root; default: channels of a head
+  SoftmaxType softmax_type = SoftmaxType::kVanilla;
 
   void visit_heads(OptionVisitor& v);
 

@@ -7,10 +7,12 @@
 #include <array>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "comm/sequence_shard.h"
 #include "comm/single_group.h"
 #include "core/error.h"
+#include "nn/attention_sinks.h"
 #include "ops/merge_attention/merge_attention.h"
 
 namespace megalith {
@@ -143,16 +145,33 @@ ContextAttention::Heads ContextAttention::exchange_heads(const at::Tensor& q, co
 
 ContextAttention::Result ContextAttention::forward(const Heads& heads, const Masks& masks) const {
   Result result = attend(heads, masks_of_heads(heads, masks));
+  if (masks.sinks.defined()) {
+    std::tie(result.out, result.lse) = with_sinks(result.out, result.lse, own_sinks(heads, masks.sinks));
+  }
   // With one head on each rank the result is still a view, and what follows reads it as rows.
   if (ulysses_->size() > 1) result.out = to_tokens({result.out}, "out")[0].contiguous();
   return result;
 }
 
+at::Tensor ContextAttention::own_sinks(const Heads& heads, const at::Tensor& sinks) const {
+  const int64_t count = heads.q.size(2);
+  return sinks.narrow(0, ulysses_->rank() * count, count);
+}
+
 ops::AttentionGradients ContextAttention::backward(const at::Tensor& dout, const Heads& heads, const Result& result,
-                                                   const Masks& masks) const {
+                                                   const Masks& masks, at::Tensor* dsinks) const {
   const Masks of_heads = masks_of_heads(heads, masks);
-  if (ulysses_->size() == 1) return differentiate(dout, heads, result, of_heads);
+  const auto differentiate_sinks = [&](const at::Tensor& own_dout, const at::Tensor& own_out) {
+    if (!masks.sinks.defined() || dsinks == nullptr) return;
+    *dsinks = at::zeros_like(masks.sinks);
+    own_sinks(heads, *dsinks).copy_(sink_gradient(own_dout, own_out, result.lse, own_sinks(heads, masks.sinks)));
+  };
+  if (ulysses_->size() == 1) {
+    differentiate_sinks(dout, result.out);
+    return differentiate(dout, heads, result, of_heads);
+  }
   const std::vector<at::Tensor> outer = to_heads({dout, result.out}, "dout out");
+  differentiate_sinks(outer[0], outer[1]);
   ops::AttentionGradients d = differentiate(outer[0], heads, {outer[1], result.lse}, of_heads);
   const std::vector<at::Tensor> gradients = to_tokens({d.dq, d.dk, d.dv}, "dq dk dv");
   return {gradients[0], gradients[1], gradients[2], {}};

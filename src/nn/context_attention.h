@@ -43,6 +43,7 @@ class ContextAttention {
   struct Masks {
     ops::AttentionMask mask;        // keys are the whole sequence's; no bias
     ops::AttentionDropout dropout;  // head_start is that of q's first head
+    at::Tensor sinks = {};          // (n) wide, of this rank's heads before the exchange; undefined: none
   };
   struct Result {
     at::Tensor out;  // (b, s, n, e), dtype of q
@@ -59,9 +60,10 @@ class ContextAttention {
 
   Result forward(const Heads& heads, const Masks& masks) const;
 
-  // dout (b, s, n, e), out and lse as forward gave them; the gradients of exchange_heads()'s arguments.
-  ops::AttentionGradients backward(const at::Tensor& dout, const Heads& heads, const Result& result,
-                                   const Masks& masks) const;
+  // dout (b, s, n, e), out and lse as forward gave them; the gradients of exchange_heads()'s arguments. With sinks,
+  // *dsinks gets theirs of this rank's tokens and heads, (n) wide: a part of the sum over the ranks.
+  ops::AttentionGradients backward(const at::Tensor& dout, const Heads& heads, const Result& result, const Masks& masks,
+                                   at::Tensor* dsinks = nullptr) const;
 
   int cp_size() const { return ulysses_->size() * ring_->size(); }
 
@@ -69,6 +71,8 @@ class ContextAttention {
   struct Part;
 
   Masks masks_of_heads(const Heads& heads, const Masks& masks) const;
+  // Those of the heads that this rank has after the exchange: a view.
+  at::Tensor own_sinks(const Heads& heads, const at::Tensor& sinks) const;
   Part part_of(int source, const Heads& heads, const Masks& masks) const;
   std::vector<at::Tensor> to_heads(const std::vector<at::Tensor>& of_tokens, const char* what) const;
   std::vector<at::Tensor> to_tokens(const std::vector<at::Tensor>& of_heads, const char* what) const;

@@ -118,7 +118,7 @@ double expert_rows_per_token(const Groups& groups, const RouterOptions& options)
 
 GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
                                const MoeSite& site)
-    : activation_(site.activation.value_or(ops::ExpertActivation{options.activation(), options.swiglu})),
+    : activation_(site.activation.value_or(ops::ExpertActivation{options.activation(), options.is_gated()})),
       kernels_(context.kernels),
       recipe_(recipe_of(context)),
       etp_(context.groups->etp.get()),

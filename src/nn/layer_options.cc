@@ -11,8 +11,8 @@ void LayerOptions::visit_widths(OptionVisitor& v) {
       .at_most(kMostWidth)
       .in_toy(InToy::kMade);
   v.field("ffn_hidden_size", ffn_hidden_size,
-          "Width inside the MLP. Default: 4 * hidden_size; with swiglu, 8/3 * hidden_size rounded down to a multiple "
-          "of 64.")
+          "Width inside the MLP. Default: 4 * hidden_size; with swiglu or geglu, 8/3 * hidden_size rounded down to "
+          "a multiple of 64.")
       .at_least(1)
       .at_most(kMostFfnWidth)
       .in_toy(InToy::kMade);
@@ -59,11 +59,12 @@ int64_t LayerOptions::head_dim() const {
 int64_t LayerOptions::ffn_size() const {
   if (ffn_hidden_size) return *ffn_hidden_size;
   // Megatron's: three matrices of 8h/3 hold what two of 4h do.
-  return swiglu ? 8 * hidden_size / 3 / 64 * 64 : 4 * hidden_size;
+  return is_gated() ? 8 * hidden_size / 3 / 64 * 64 : 4 * hidden_size;
 }
 
 ops::ActivationKind LayerOptions::activation() const {
   if (swiglu) return ops::ActivationKind::kSilu;
+  if (geglu) return ops::ActivationKind::kGeluTanh;
   if (squared_relu) return ops::ActivationKind::kSquaredRelu;
   const bool is_tanh = openai_gelu || (bias_gelu_fusion && has_linear_bias());
   return is_tanh ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu;

@@ -22,7 +22,7 @@ enum class HeadNormScope { kHead, kProjection };
 
 struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, MlpOptions, NormOptions, ExpertOptions {
   int64_t hidden_size = 0;
-  std::optional<int64_t> ffn_hidden_size;  // default: 4 h; with swiglu int(8h/3 / 64) * 64
+  std::optional<int64_t> ffn_hidden_size;  // default: 4 h; gated int(8h/3 / 64) * 64
   bool add_bias_linear = true;             // biases of linear layers need both switches; read has_linear_bias()
   bool disable_bias_linear = false;
   bool add_qkv_bias = false;
@@ -41,7 +41,7 @@ struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, M
   bool has_qkv_bias() const { return add_qkv_bias || has_linear_bias(); }
   int64_t head_dim() const;
   int64_t ffn_size() const;
-  // SiLU with swiglu, and then gated; otherwise one of GELU's forms or squared ReLU.
+  // With is_gated() that of the gates: SiLU or GELU; otherwise one of GELU's forms or squared ReLU.
   ops::ActivationKind activation() const;
   int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
   int64_t shared_expert_size() const;  // 0: none

@@ -31,7 +31,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
       if (!target.accumulate) target.buffer.zero_();
       dw = target.buffer;
     }
-    if (head.tp_->size() == 1) {
+    if (head.tp_->size() == 1 && head.softcap_ == 0) {
       auto [losses, dx] = ops::linear_cross_entropy(
           x, weight, labels, row_scale, with_grad, dw,
           {.valid_vocab = head.local_valid_, .chunk_rows = head.rows_at_a_time(x), .kernels = head.recipe_->kernels()});
@@ -47,7 +47,8 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     return result;
   }
 
-  // Each rank has the logits of its part of the vocabulary; maximum, sum and the label's logit are reduced over tp.
+  // Also of one rank, where logits are capped. Each rank has the logits of its part of the vocabulary; maximum, sum and
+  // the label's logit are reduced over tp.
   static Result vocabulary_parallel(LmHead& head, const at::Tensor& x, const at::Tensor& weight,
                                     const at::Tensor& labels, const at::Tensor& row_scale, bool with_grad,
                                     const at::Tensor& dw) {
@@ -59,7 +60,7 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
       const int64_t rows = std::min(most_rows, x.size(0) - begin);
       const auto chunk = [&](const at::Tensor& tensor) { return tensor.narrow(0, begin, rows); };
       const Operand rows_x{chunk(x)}, w{weight};
-      const at::Tensor logits = head.recipe_->forward(rows_x, w, {});
+      const at::Tensor logits = head.logits_of(rows_x.values, weight);
       const ops::SoftmaxStatistics local =
           ops::softmax_statistics(logits, chunk(labels), head.local_start_, head.local_valid_, head.recipe_->kernels());
       const at::Tensor row_max = local.row_max.clone();
@@ -70,8 +71,12 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
       const at::Tensor lse = row_max + sums[0].log();
       chunk(result.losses).copy_((lse - sums[1]).masked_fill(chunk(row_scale) == 0, 0));
       if (!with_grad) continue;
+      // d tanh(x) = 1 - tanh(x)^2, read before the gradient takes the logits' place.
+      at::Tensor slope;
+      if (head.softcap_ > 0) slope = 1 - (logits / head.softcap_).square_();
       ops::cross_entropy_gradient_(logits, lse, chunk(labels), chunk(row_scale), head.local_start_, head.local_valid_,
                                    head.recipe_->kernels());
+      if (slope.defined()) logits.mul_(slope);
       chunk(result.dx).copy_(head.recipe_->dgrad({logits}, w));
       if (dw.defined()) head.recipe_->wgrad_(dw, {logits}, rows_x, /*accumulate=*/true);
     }
@@ -103,13 +108,15 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
   }
 };
 
-LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied)
+LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied,
+               double softcap)
     : tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       recipe_(plain_recipe(context.kernels)),
       vocab_(weight.vocab),
       local_start_(weight.local_start(*tp_)),
       local_valid_(weight.local_valid_rows(*tp_)),
+      softcap_(softcap),
       weight_(tied != nullptr
                   ? tied
                   : &register_parameter(
@@ -157,12 +164,18 @@ LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const a
   return result;
 }
 
+at::Tensor LmHead::logits_of(const at::Tensor& x, const at::Tensor& weight) const {
+  at::Tensor logits = recipe_->forward({x}, {weight}, {});
+  if (softcap_ > 0) logits.div_(softcap_).tanh_().mul_(softcap_);
+  return logits;
+}
+
 at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   at::Tensor chosen = is_sequence_parallel_ ? tp_->gathered(x, weight_->name()) : x;
   if (rows.defined()) chosen = chosen.index_select(0, rows);
-  if (tp_->size() == 1) return recipe_->forward({chosen}, {weight_->data().narrow(0, 0, vocab_)}, {});
-  const at::Tensor local = recipe_->forward({chosen}, {weight_->data()}, {});
+  if (tp_->size() == 1) return logits_of(chosen, weight_->data().narrow(0, 0, vocab_));
+  const at::Tensor local = logits_of(chosen, weight_->data());
   const at::Tensor all = tp_->gathered(local, weight_->name());  // (tp * rows, v / tp)
   return all.view({tp_->size(), local.size(0), local.size(1)})
       .transpose(0, 1)

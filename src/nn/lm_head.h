@@ -20,8 +20,10 @@ namespace megalith {
 
 class LmHead : public Module {
  public:
-  // tied  the embedding's Parameter, which this head then uses; nullptr: the head owns a weight of its own.
-  LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied);
+  // tied     the embedding's Parameter, which this head then uses; nullptr: the head owns a weight of its own.
+  // softcap  > 0: logits are softcap * tanh(logits / softcap), in the model's dtype; 0: as they are.
+  LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied,
+         double softcap = 0);
 
   struct Loss {
     LossTerm term;
@@ -46,11 +48,14 @@ class LmHead : public Module {
   friend struct LmLossFunction;
 
   int64_t rows_at_a_time(const at::Tensor& x);
+  // The products of rows and weight, capped in place.
+  at::Tensor logits_of(const at::Tensor& x, const at::Tensor& weight) const;
 
   Group* tp_;
   bool is_sequence_parallel_;
   std::shared_ptr<const MatmulRecipe> recipe_;  // plain, whatever the layers multiply with
   int64_t vocab_, local_start_, local_valid_;
+  double softcap_;
   int64_t rows_at_a_time_ = 0;  // 0 before the first loss
   Parameter* weight_;
 };

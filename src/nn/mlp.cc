@@ -26,7 +26,7 @@ std::vector<LinearPart> up_parts(const LayerContext& context, const std::string&
 // The form of the options, which fit one another.
 ops::ExpertActivation activation_of(const std::string& name, const LayerOptions& options) {
   require_options(name, options, check_mlp);
-  return {.kind = options.activation(), .is_gated = options.swiglu};
+  return {.kind = options.activation(), .is_gated = options.is_gated()};
 }
 
 }  // namespace

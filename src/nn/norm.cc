@@ -9,7 +9,6 @@
 
 #include "comm/groups.h"
 #include "nn/function.h"
-#include "nn/option_rules.h"
 #include "ops/layer_norm/layer_norm.h"
 #include "ops/rms_norm/rms_norm.h"
 
@@ -52,7 +51,6 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     node->set_materialize_grads(false);
     expect_contribution(layer->weight_);
     expect_contribution(layer->bias_);
-    const at::Tensor weight = layer->weight_->data();
     const double eps = layer->options_.norm_epsilon;
     at::Tensor y, sum;
     if (!residual) {
@@ -64,12 +62,14 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
       node->save_for_backward(std::move(kept));
     } else if (layer->bias_ == nullptr) {
       at::Tensor inv_rms;
-      std::tie(y, sum, inv_rms) = ops::add_rms_norm_forward(delta, *residual, weight, eps, layer->kernels_);
+      std::tie(y, sum, inv_rms) =
+          ops::add_rms_norm_forward(delta, *residual, layer->rms_weight(), eps, layer->kernels_);
       node->save_for_backward({sum, inv_rms});
     } else {
       at::Tensor mean, inv_std;
-      std::tie(y, sum, mean, inv_std) = ops::add_layer_norm_forward(
-          delta, *residual, weight, layer->bias_->data(), eps, layer->options_.apply_layernorm_1p, layer->kernels_);
+      std::tie(y, sum, mean, inv_std) =
+          ops::add_layer_norm_forward(delta, *residual, layer->weight_->data(), layer->bias_->data(), eps,
+                                      layer->options_.apply_layernorm_1p, layer->kernels_);
       node->save_for_backward({sum, mean, inv_std});
     }
     hold(node, std::pair(layer, residual.has_value()));
@@ -93,7 +93,6 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
 Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden, const NormOptions& options,
            int64_t num_heads)
     : options_(options), kernels_(context.kernels) {
-  require_options(name, options, check_norm);
   const int tp = context.groups->tp->size();
   const bool is_of_heads = num_heads > 0;  // which see all tokens, also under sequence parallelism
   const int token_split = context.is_sequence_parallel && !is_of_heads ? tp : 1;
@@ -113,9 +112,11 @@ Norm::Norm(const LayerContext& context, const std::string& name, int64_t hidden,
   if (options.normalization == Normalization::kLayerNorm) bias_ = add(".bias", 0);
 }
 
+at::Tensor Norm::rms_weight() const { return options_.apply_layernorm_1p ? weight_->data() + 1 : weight_->data(); }
+
 Norm::Normalised Norm::normalise(const at::Tensor& x) const {
   if (bias_ == nullptr) {
-    auto [y, inv_rms] = ops::rms_norm_forward(x, weight_->data(), options_.norm_epsilon, kernels_);
+    auto [y, inv_rms] = ops::rms_norm_forward(x, rms_weight(), options_.norm_epsilon, kernels_);
     return {y, {inv_rms}};
   }
   auto [y, mean, inv_std] = ops::layer_norm_forward(x, weight_->data(), bias_->data(), options_.norm_epsilon,
@@ -126,7 +127,7 @@ Norm::Normalised Norm::normalise(const at::Tensor& x) const {
 // dsum: what reached the residual sum x by other ways; may be undefined.
 at::Tensor Norm::differentiate(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
                                c10::ArrayRef<at::Tensor> statistics) const {
-  const at::Tensor weight = weight_->data();
+  const at::Tensor weight = bias_ == nullptr ? rms_weight() : weight_->data();
   at::Tensor dx, dweight, dbias;
   if (bias_ == nullptr) {
     std::tie(dx, dweight) = dsum.defined() ? ops::add_rms_norm_backward(dy, dsum, x, weight, statistics[0], kernels_)
@@ -158,7 +159,7 @@ at::Tensor Norm::forward(ResidualStream& stream) {
       y = normalise(delta).y;
     } else if (bias_ == nullptr) {
       std::tie(y, stream.residual, std::ignore) =
-          ops::add_rms_norm_forward(delta, stream.residual, weight_->data(), options_.norm_epsilon, kernels_);
+          ops::add_rms_norm_forward(delta, stream.residual, rms_weight(), options_.norm_epsilon, kernels_);
     } else {
       std::tie(y, stream.residual, std::ignore, std::ignore) =
           ops::add_layer_norm_forward(delta, stream.residual, weight_->data(), bias_->data(), options_.norm_epsilon,

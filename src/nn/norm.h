@@ -50,6 +50,9 @@ class Norm : public Module {
     std::vector<at::Tensor> statistics;
   };
   Normalised normalise(const at::Tensor& x) const;
+  // What an RMSNorm multiplies with. A weight that is kept less 1 is completed in its own dtype, which in bf16 rounds
+  // what lies below 2^-8; LayerNorm's operator does that itself.
+  at::Tensor rms_weight() const;
   at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& dsum, const at::Tensor& x,
                            c10::ArrayRef<at::Tensor> statistics) const;
 

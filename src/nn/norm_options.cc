@@ -10,14 +10,8 @@ void NormOptions::visit_norm(OptionVisitor& v) {
   v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square in a norm.")
       .above(0)
       .alias("layernorm_epsilon");
-  v.field("apply_layernorm_1p", apply_layernorm_1p, "Store LayerNorm's weight less 1, so that 0 is its neutral value.");
-}
-
-void check_norm(const NormOptions& options, std::vector<UserError>& errors) {
-  if (options.apply_layernorm_1p && options.normalization != Normalization::kLayerNorm) {
-    errors.emplace_back("apply_layernorm_1p is for normalization LayerNorm, which is RMSNorm",
-                        "set apply_layernorm_1p to false");
-  }
+  v.field("apply_layernorm_1p", apply_layernorm_1p,
+          "Store a norm's weight less 1, so that 0 is its neutral value (Gemma).");
 }
 
 }  // namespace megalith

@@ -1,10 +1,7 @@
 // How a transformer normalises; the layer is nn/norm.h.
 #pragma once
 
-#include <vector>
-
 #include "config/option.h"
-#include "core/error.h"
 
 namespace megalith {
 
@@ -17,14 +14,12 @@ struct NormOptions {
   Normalization normalization = Normalization::kLayerNorm;
   NormPlacement norm_placement = NormPlacement::kPre;
   double norm_epsilon = 1e-5;
-  bool apply_layernorm_1p = false;  // what is kept is the weight less 1; only for kLayerNorm
+  bool apply_layernorm_1p = false;  // what is kept is the weight less 1
 
   void visit_norm(OptionVisitor& v);
 
   bool has_norms_in_front() const { return norm_placement != NormPlacement::kPost; }
   bool has_norms_behind() const { return norm_placement != NormPlacement::kPre; }
 };
-
-void check_norm(const NormOptions& options, std::vector<UserError>& errors);
 
 }  // namespace megalith

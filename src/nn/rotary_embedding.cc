@@ -23,7 +23,7 @@ at::Tensor rotary_powers(int64_t dim, double base) {
 
 at::Tensor rotary_inverse_frequencies(int64_t dim, const RotaryOptions& options) {
   const at::Tensor inv_freq = 1.0 / rotary_powers(dim, options.rotary_base);
-  if (!options.use_rope_scaling) return inv_freq;
+  if (!options.use_rope_scaling) return inv_freq / options.rotary_seq_len_interpolation_factor;
   const double factor = options.rope_scaling_factor, low = options.rope_scaling_low_freq_factor,
                high = options.rope_scaling_high_freq_factor;
   const auto original = static_cast<double>(options.rope_scaling_original_max_position_embeddings);

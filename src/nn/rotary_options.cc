@@ -9,6 +9,9 @@ namespace megalith {
 void RotaryOptions::visit_rotary(OptionVisitor& v) {
   v.field("rotary_base", rotary_base, "Base of the rotary wavelengths (rope_theta).").above(0);
   v.field("rotary_percent", rotary_percent, "Share of a head's channels that are rotated.").above(0).at_most(1);
+  v.field("rotary_seq_len_interpolation_factor", rotary_seq_len_interpolation_factor,
+          "Stretch all rotary wavelengths by this factor (linear scaling), instead of only the long ones.")
+      .above(0);
   v.field("rotary_interleaved", rotary_interleaved,
           "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.");
   v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by Llama 3.1's rule.");
@@ -33,6 +36,21 @@ void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors) 
                                     options.rope_scaling_high_freq_factor, options.rope_scaling_low_freq_factor),
                         "Llama 3.1 uses 4 and 1");
   }
+  if (options.use_rope_scaling && options.rotary_seq_len_interpolation_factor != 1) {
+    errors.emplace_back(
+        fmt::format("rotary_seq_len_interpolation_factor {} stretches all wavelengths, and use_rope_scaling the long "
+                    "ones",
+                    options.rotary_seq_len_interpolation_factor),
+        "keep one of them");
+  }
+}
+
+RotaryOptions RotaryOptions::local(double base) const {
+  RotaryOptions options = *this;
+  options.rotary_base = base;
+  options.use_rope_scaling = false;
+  options.rotary_seq_len_interpolation_factor = 1;
+  return options;
 }
 
 void YarnOptions::visit_yarn(OptionVisitor& v) {

@@ -14,7 +14,8 @@ namespace megalith {
 struct RotaryOptions {
   double rotary_base = 10000;
   double rotary_percent = 1;
-  bool rotary_interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + r/2)
+  double rotary_seq_len_interpolation_factor = 1;  // all wavelengths are this many times longer
+  bool rotary_interleaved = false;                 // pairs (2i, 2i + 1) instead of (i, i + r/2)
   bool use_rope_scaling = false;
   double rope_scaling_factor = 8;
   double rope_scaling_low_freq_factor = 1;
@@ -23,6 +24,9 @@ struct RotaryOptions {
 
   void visit_rotary(OptionVisitor& v);
 
+  bool is_stretched() const { return use_rope_scaling || rotary_seq_len_interpolation_factor != 1; }
+  // As layers that never see far have it: another base, and nothing stretched.
+  RotaryOptions local(double base) const;
   // How many of a head's channels are rotated.
   int64_t rotated_channels(int64_t head_dim) const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * rotary_percent);

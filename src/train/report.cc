@@ -46,7 +46,7 @@ int64_t idle_parameters(const ModelConfig& config) {
   int64_t idle = 0;
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (!config.has_experts_at(layer)) continue;
-    const int64_t matrices = config.swiglu ? 3 : 2;
+    const int64_t matrices = config.is_gated() ? 3 : 2;
     idle += (*config.num_experts - config.moe_router_topk) * matrices * config.hidden_size * config.expert_ffn_size();
     if (config.moe_router_enable_expert_bias) idle += *config.num_experts;
   }

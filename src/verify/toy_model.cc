@@ -130,6 +130,7 @@ void shrink_model(const Resolved& user, const ToyWorld& world, const std::vector
   if (asked.attention_window() > 0) {
     model.window_attn_skip_freq = window_attn_skip_freq_text(toy_layers(asked.layers_with_window(), sources));
   }
+  model.no_rope_freq = no_rope_freq_text(toy_layers(asked.layers_without_rotation(), sources));
   if (asked.mtp_num_layers) model.mtp_num_layers = toy_prediction_modules(asked);
   // Padded, and with a few tokens for every rank.
   model.vocab_size = std::max(kVocabulary, 8 * world.parallel.tensor_model_parallel_size - 3);

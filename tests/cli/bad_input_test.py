@@ -38,6 +38,23 @@ CONFIGURATION = [
         ("train", *MOCK, "--group_query_attention", "--num_query_groups", 3),
         ["num_query_groups", "3", "num_attention_heads", "4"],
     ),
+    (
+        "windowed layers without a window",
+        ("train", *MOCK, "--window_attn_skip_freq", 2),
+        ["window_attn_skip_freq", "window_size gives no layer a window"],
+    ),
+    (
+        "windowed layers of another model",
+        ("train", *MOCK, "--window_size=7,0", "--window_attn_skip_freq=[1,0,1]"),
+        ["window_attn_skip_freq", "3 layers", "num_layers is 2"],
+    ),
+    ("two kinds of gates", ("train", *MOCK, "--geglu"), ["swiglu", "geglu", "keep one"]),
+    ("a cap below zero", ("train", *MOCK, "--attn_logit_softcapping=-5"), ["attn_logit_softcapping", "-5"]),
+    (
+        "wavelengths stretched twice",
+        ("train", *MOCK, "--use_rope_scaling", "--rotary_seq_len_interpolation_factor", 4),
+        ["rotary_seq_len_interpolation_factor 4", "use_rope_scaling"],
+    ),
     ("sequence too long", ("train", *MOCK, "--seq_length", 65), ["seq_length 65", "max_position_embeddings 64"]),
     (
         "batch does not divide",

@@ -69,8 +69,8 @@ TEST(KnownNames, NeutralValuesAskForNothing) {
   EXPECT_FALSE(neutral("router_logit_softcapping", "8"));
   EXPECT_TRUE(neutral("fp16_lm_cross_entropy", "off"));
   EXPECT_FALSE(neutral("fp16_lm_cross_entropy", "true"));
-  EXPECT_TRUE(neutral("rotary_seq_len_interpolation_factor", "1.0"));
-  EXPECT_FALSE(neutral("rotary_seq_len_interpolation_factor", "0.5"));
+  EXPECT_TRUE(neutral("head_lr_mult", "1.0"));
+  EXPECT_FALSE(neutral("head_lr_mult", "0.5"));
   EXPECT_TRUE(is_neutral(*find_known_name("spec"), WrittenValue::null()));
   EXPECT_TRUE(is_neutral(*find_known_name("iterations_to_skip"), {WrittenValue::Form::kList, {}}));
 }

@@ -63,6 +63,22 @@ void make_gpt(ModelConfig& config) {
   config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
 }
 
+// With caps near the scores and logits that there are.
+void make_gemma(bool is_third, ModelConfig& config) {
+  config.swiglu = false;
+  config.geglu = config.apply_layernorm_1p = config.scale_embeddings = true;
+  config.norm_placement = NormPlacement::kSandwich;
+  config.query_pre_attn_scalar = 5;
+  config.qk_layernorm = is_third;
+  if (is_third) {
+    config.rotary_base_local = 20;
+    config.rotary_seq_len_interpolation_factor = 4;
+  } else {
+    config.attn_logit_softcapping = 1;
+    config.final_logit_softcapping = 2;
+  }
+}
+
 ModelConfig config_of(const TinyRun& task) {
   ModelConfig config = tiny_config();
   config.num_layers = task.num_layers;
@@ -80,9 +96,11 @@ ModelConfig config_of(const TinyRun& task) {
   if (task.window > 0) config.window_size = {task.window - 1, task.is_masked ? task.window - 1 : 0};
   config.window_attn_skip_freq = task.windowed_layers;
   if (!task.windowed_layers.empty()) config.rotary_base_local = 20;
+  if (task.has_sinks) config.softmax_type = SoftmaxType::kLearnable;
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
   if (task.family == "gpt") make_gpt(config);
+  if (task.family.starts_with("gemma")) make_gemma(task.family == "gemma3", config);
   if (task.silent) uncouple_tokens(config);
   return config;
 }
@@ -215,6 +233,7 @@ std::string TinyRun::text() const {
   if (has_head_norms) text += ", norms of heads";
   if (window > 0) text += fmt::format(", window {}", window);
   if (!windowed_layers.empty()) text += " in layers " + windowed_layers;
+  if (has_sinks) text += ", sinks";
   if (num_kv_heads != 4) text += fmt::format(", {} kv heads", num_kv_heads);
   if (family != "llama") text += ", " + family;
   if (has_capacity)

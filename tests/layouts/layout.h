@@ -41,8 +41,10 @@ struct TinyRun {
   int64_t window = 0;  // tokens that one sees, itself included; 0: all before it
   // window_attn_skip_freq; where it is given, layers with a window also rotate by a base of their own.
   std::string windowed_layers = {};
-  std::string family = "llama";  // "gpt": squared ReLU, biases, learned positions; "mixtral", "deepseek": with experts
-  bool has_capacity = false;     // of experts, so that tokens are dropped
+  bool has_sinks = false;  // in the softmax of attention, one for each head
+  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "deepseek": with experts
+  std::string family = "llama";
+  bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
   bool is_masked = false;                // masked_lm, without causality
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)

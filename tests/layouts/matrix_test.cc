@@ -65,6 +65,23 @@ void add_context_parallel(std::vector<Layout>& list) {
   add({.cp = 4, .micro_batch = 2, .cp_comm_type = {"a2a", "all_gather", "p2p"}}, mixed);
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = full, .cp_comm_type = {"p2p"}},
       mixed);
+  const TinyRun sinks{
+      .has_dropout = true, .has_documents = true, .window = 3, .windowed_layers = "2", .has_sinks = true};
+  add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"p2p"}}, sinks);
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"all_gather"}}, sinks);
+  add({.dp = 2, .cp = 4, .micro_batch = 1, .recompute = selective, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2},
+      sinks);
+  add({.tp = 2, .cp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = full, .cp_comm_type = {"a2a"}}, sinks);
+  const auto gemma = [](const char* family) {
+    return TinyRun{.is_tied = true, .has_documents = true, .window = 3, .windowed_layers = "2", .family = family};
+  };
+  add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"p2p"}}, gemma("gemma2"));
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"all_gather"}},
+      gemma("gemma2"));
+  add({.cp = 4, .micro_batch = 2, .recompute = selective, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2},
+      gemma("gemma2"));
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .data_parallel = fsdp(), .cp_comm_type = {"a2a"}}, gemma("gemma3"));
+  add({.tp = 2, .cp = 2, .micro_batch = 2, .recompute = full, .cp_comm_type = {"p2p"}}, gemma("gemma3"));
   // Sharded states and parameters.
   add({.cp = 2, .micro_batch = 4, .data_parallel = zero1(), .cp_comm_type = {"p2p"}}, all);
   add({.dp = 4, .cp = 2, .dp_replicate = 2, .micro_batch = 1, .data_parallel = zero1(), .cp_comm_type = {"a2a"}}, tied);

@@ -79,6 +79,8 @@ std::vector<Layout> pipelines() {
   add({.cp = 2, .pp = 2, .micro_batch = 2}, longer(tied));
   add({.tp = 2, .cp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2}, longer(all));
   add({.pp = 3, .micro_batch = 4}, {.has_documents = true, .num_layers = 3, .window = 3, .windowed_layers = "[0,1,0]"});
+  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .pipeline = algorithm("zero-bubble")},
+      {.is_tied = true, .has_documents = true, .window = 3, .windowed_layers = "2", .family = "gemma2"});
   add({.cp = 2, .pp = 2, .cp_comm_type = {"a2a"}, .pipeline = algorithm("zero-bubble")}, longer(all));
   add({.cp = 4,
        .pp = 2,

@@ -122,7 +122,6 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
        },
        "eos_token_ids has 37"},
       {[](ModelConfig& c) { c.squared_relu = true; }, "more than one of swiglu"},
-      {[](ModelConfig& c) { c.apply_layernorm_1p = true; }, "apply_layernorm_1p is for normalization LayerNorm"},
       {[](ModelConfig& c) { c.multi_latent_attention = true; }, "group_query_attention exclude each other"},
       {[](ModelConfig& c) {
          c.group_query_attention = false;
@@ -204,6 +203,23 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
          c.moe_shared_expert_overlap = true;
        },
        "moe_shared_expert_overlap is for"},
+      {[](ModelConfig& c) {
+         c.position_embedding_type = PositionEmbedding::kNone;
+         c.no_rope_freq = "2";
+       },
+       "no_rope_freq is given, and position_embedding_type is not rope"},
+      {[](ModelConfig& c) { c.no_rope_freq = "[1]"; }, "no_rope_freq '[1]' is for 1 layers, and num_layers is 2"},
+      {[](ModelConfig& c) { c.swiglu = c.geglu = true; }, "more than one of swiglu, geglu"},
+      {[](ModelConfig& c) {
+         c.use_rope_scaling = true;
+         c.rotary_seq_len_interpolation_factor = 2;
+       },
+       "rotary_seq_len_interpolation_factor 2 stretches all wavelengths"},
+      {[](ModelConfig& c) {
+         c.qk_layernorm = c.apply_layernorm_1p = true;
+         c.qk_layernorm_scope = HeadNormScope::kProjection;
+       },
+       "apply_layernorm_1p with qk_layernorm_scope projection"},
       {[](ModelConfig& c) { c.window_attn_skip_freq = "2"; }, "window_attn_skip_freq is given, and window_size"},
       {[](ModelConfig& c) { c.rotary_base_local = 100; }, "rotary_base_local is given, and window_size"},
       {[](ModelConfig& c) {
@@ -266,7 +282,7 @@ TEST(ModelRules, LayerPatternsAreReadAsPythonWould) {
   }
 }
 
-TEST(ModelRules, LayersWithoutAWindowAreEveryNthOrThoseOfAList) {
+TEST(ModelRules, LayersWithoutAWindowOrARotationAreEveryNthOrThoseOfAList) {
   using List = std::vector<int64_t>;
   EXPECT_EQ(parse_window_attn_skip_freq("", 3), (List{1, 1, 1}));
   EXPECT_EQ(parse_window_attn_skip_freq("2", 5), (List{1, 0, 1, 0, 1}));
@@ -274,6 +290,10 @@ TEST(ModelRules, LayersWithoutAWindowAreEveryNthOrThoseOfAList) {
   EXPECT_EQ(parse_window_attn_skip_freq("1", 2), (List{0, 0}));
   EXPECT_EQ(parse_window_attn_skip_freq("([1]*2+[0])*2", 6), (List{1, 1, 0, 1, 1, 0}));
   EXPECT_EQ(window_attn_skip_freq_text({1, 0, 1}), "[1,0,1]");
+  EXPECT_EQ(parse_no_rope_freq("4", 9), (List{0, 0, 0, 1, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(parse_no_rope_freq("", 2), (List{0, 0}));
+  EXPECT_EQ(no_rope_freq_text({0, 1}), "[0,1]");
+  EXPECT_EQ(no_rope_freq_text({0, 0}), "");
   EXPECT_EQ(window_attn_skip_freq_text({1, 1}), "");
   EXPECT_THROW(parse_window_attn_skip_freq("0", 2), UserError);
   ModelConfig config = tiny_config();

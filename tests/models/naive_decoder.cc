@@ -71,23 +71,26 @@ class NaiveDecoder {
     whole_ = {allowed, angles_of(config)};
     windowed_ = {allowed.logical_and(at::ones({s, s}, at::kBool).triu(1 - config.attention_window())), whole_.angles};
     if (!config.rotary_base_local) return;
-    RotaryOptions local = config;
-    local.rotary_base = *config.rotary_base_local;
-    local.use_rope_scaling = false;
-    windowed_.angles = angles_of(local);
+    windowed_.angles = angles_of(config.local(*config.rotary_base_local));
   }
 
-  at::Tensor embed(const at::Tensor& tokens) const { return table_.index({tokens}); }
-  at::Tensor norm_of(const at::Tensor& x, const std::string& name) const {
-    return norm(x, w(name + ".weight"), config_.norm_epsilon);
+  at::Tensor embed(const at::Tensor& tokens) const {
+    const at::Tensor x = table_.index({tokens});
+    return config_.scale_embeddings ? x * std::sqrt(static_cast<double>(config_.hidden_size)) : x;
   }
+  at::Tensor norm_of(const at::Tensor& x, const std::string& name) const {
+    const at::Tensor& weight = w(name + ".weight");
+    return norm(x, config_.apply_layernorm_1p ? weight + 1 : weight, config_.norm_epsilon);
+  }
+  at::Tensor capped(const at::Tensor& x, double cap) const { return cap > 0 ? cap * at::tanh(x / cap) : x; }
   at::Tensor linear(const at::Tensor& x, const std::string& name) const {
     const at::Tensor y = at::matmul(x, w(name + ".weight").t());
     const auto bias = weights_.find(name + ".bias");
     return bias == weights_.end() ? y : y + bias->second;
   }
   at::Tensor logits(const at::Tensor& hidden) const {
-    return at::matmul(hidden, (config_.untie_embeddings_and_output_weights ? w("lm_head.weight") : table_).t());
+    const at::Tensor& head = config_.untie_embeddings_and_output_weights ? w("lm_head.weight") : table_;
+    return capped(at::matmul(hidden, head.t()), config_.final_logit_softcapping);
   }
 
   // What a layer sees, and how it rotates.
@@ -100,9 +103,13 @@ class NaiveDecoder {
     return compute_rotary_angles(input_.position_ids, frequencies, table_.scalar_type());
   }
   // Prediction modules as the last layer.
-  const View& view_of(int64_t layer) const {
-    const std::vector<int64_t> windows = config_.layers_with_window();
-    return windows[static_cast<size_t>(std::min(layer, config_.num_layers - 1))] == 1 ? windowed_ : whole_;
+  View view_of(int64_t layer) const {
+    const auto place = static_cast<size_t>(std::min(layer, config_.num_layers - 1));
+    View view = config_.layers_with_window()[place] == 1 ? windowed_ : whole_;
+    if (config_.layers_without_rotation()[place] == 1) {
+      view.angles = {at::ones_like(view.angles.cos), at::zeros_like(view.angles.sin)};
+    }
+    return view;
   }
 
   // After the last layer's norm.
@@ -137,7 +144,7 @@ class NaiveDecoder {
   at::Tensor mlp(const at::Tensor& x, const std::string& name, const char* gate_name, const char* up_name,
                  const char* down_name) const {
     const at::Tensor gate = linear(x, name + "." + gate_name), up = linear(x, name + "." + up_name);
-    return linear(gate * gate.sigmoid() * up, name + "." + down_name);
+    return linear((config_.geglu ? at::gelu(gate, "tanh") : gate * gate.sigmoid()) * up, name + "." + down_name);
   }
 
   // Every expert sees every token; what was not chosen counts zero. Weights: a softmax over the chosen logits.
@@ -154,6 +161,14 @@ class NaiveDecoder {
             weight * (mixtral ? mlp(x, expert, "w1", "w3", "w2") : mlp(x, expert, "gate_proj", "up_proj", "down_proj"));
     }
     return sum;
+  }
+
+  // (b, s, 1) of the key beside the others that has no value; (b, s, 0) where there is none.
+  at::Tensor sink_scores(const std::string& name, int64_t head, const at::Tensor& scores) const {
+    const std::vector<int64_t> shape = {scores.size(0), scores.size(1), 1};
+    if (config_.softmax_type == SoftmaxType::kVanilla) return scores.narrow(-1, 0, 0);
+    if (config_.softmax_type == SoftmaxType::kOffByOne) return at::zeros(shape, scores.options());
+    return w(name + ".sinks").narrow(0, head, 1).expand(shape);
   }
 
   at::Tensor attention(const at::Tensor& y, const std::string& name, const View& view) const {
@@ -176,9 +191,13 @@ class NaiveDecoder {
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < n; ++head) {
       const int64_t group = head / (n / g);
-      const at::Tensor scores =
-          at::matmul(q.select(2, head), k.select(2, group).transpose(1, 2)) / std::sqrt(static_cast<double>(d));
-      at::Tensor p = scores.masked_fill(view.allowed.logical_not(), -INFINITY).softmax(-1);
+      const at::Tensor scores = capped(at::matmul(q.select(2, head), k.select(2, group).transpose(1, 2)) /
+                                           std::sqrt(config_.query_pre_attn_scalar.value_or(static_cast<double>(d))),
+                                       config_.attn_logit_softcapping);
+      const at::Tensor p_all =
+          at::cat({scores.masked_fill(view.allowed.logical_not(), -INFINITY), sink_scores(name, head, scores)}, -1)
+              .softmax(-1);
+      at::Tensor p = p_all.narrow(-1, 0, s);
       if (kept.defined()) p = p * kept.select(2, head);
       heads.push_back(at::matmul(p, v.select(2, group)));
     }

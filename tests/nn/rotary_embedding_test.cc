@@ -70,6 +70,15 @@ struct YarnCase {
   std::vector<double> values;  // all of them, float32 as transformers 4.57.1 computed them
 };
 
+TEST(RotaryFrequencies, InterpolationStretchesAllAndLocalOnesNone) {
+  RotaryOptions options{.rotary_base = 1e6, .rotary_seq_len_interpolation_factor = 8};
+  const at::Tensor plain = rotary_inverse_frequencies(16, RotaryOptions{.rotary_base = 1e6});
+  EXPECT_TRUE(at::equal(rotary_inverse_frequencies(16, options), plain / 8));  // as transformers' "linear"
+  EXPECT_TRUE(options.is_stretched());
+  EXPECT_FALSE(options.local(1e4).is_stretched());
+  EXPECT_TRUE(at::equal(rotary_inverse_frequencies(16, options.local(1e6)), plain));
+}
+
 TEST(RotaryFrequencies, YarnRuleAgreesWithTransformers) {
   const YarnCase cases[] = {
       {64,

@@ -368,6 +368,7 @@ TEST(AttentionPlan, WhatNoLibraryTakesHasAReason) {
   EXPECT_EQ(reason_of([](AttentionShape& s) { s.d = 20; }),
             "the libraries take heads of up to 256 channels, in eights, and these have 20 and 8");
   EXPECT_EQ(reason_of([](AttentionShape& s) { s.has_bias = true; }), "a bias is added to the scores");
+  EXPECT_EQ(reason_of([](AttentionShape& s) { s.has_softcap = true; }), "scores are capped by a tanh");
   EXPECT_EQ(reason_of([](AttentionShape& s) { s.has_dropout = true; }),
             "dropped attention weights are the same on every device, and the libraries draw others");
   EXPECT_EQ(plan_attention(std::nullopt, c.shape(), kCudnnFirst).reason,

@@ -93,6 +93,7 @@ Exact compute_exact(const Inputs& in, const AttentionMask& mask, const Attention
   std::vector<Tensor> leaves = {leaf(in.q), leaf(in.k), leaf(in.v)};
   const auto spread = [&](const Tensor& x) { return x.repeat_interleave(s.n / s.g, 2).transpose(1, 2); };
   Tensor scores = at::matmul(leaves[0].transpose(1, 2), spread(leaves[1]).transpose(2, 3)) * in.scale;
+  if (mask.softcap > 0) scores = mask.softcap * at::tanh(scores / mask.softcap);
   if (mask.bias.defined()) {
     leaves.push_back(leaf(mask.bias));
     scores = scores + leaves[3];
@@ -197,6 +198,22 @@ TEST_P(Attention, BiasMatchesFloat64HoweverItIsBroadcast) {
   }
   const AttentionMask mask{.bias = testing::randn({1, 4, 67, 83}).to(at::kBFloat16)};
   expect_all_match(shape, mask, "bf16 bias", {}, {at::kBFloat16});
+}
+
+TEST_P(Attention, CappedScoresMatchFloat64) {
+  at::manual_seed(7);
+  // Scores of deviation 1 under a cap of 0.5 are bent hard, under one of 50 hardly.
+  const Tensor documents = at::cat({testing::zeros({2, 31}), testing::ones({2, 66})}, 1).to(at::kInt);
+  for (const double softcap : {0.5, 50.0}) {
+    expect_all_match({2, 97, 97, 4, 2, 16, 16}, {.softcap = softcap}, fmt::format("cap {}", softcap));
+    expect_all_match({2, 97, 97, 4, 2, 16, 16},
+                     {.window = 9, .query_documents = documents, .key_documents = documents, .softcap = softcap},
+                     fmt::format("window and documents under a cap {}", softcap));
+  }
+  // Over several chunks of keys, with queries that see nothing, and with dropout.
+  expect_all_match({1, 600, 590, 2, 1, 8, 8}, {.softcap = 0.7}, "cap over chunks", {}, {at::kFloat, at::kBFloat16});
+  expect_all_match({2, 70, 70, 2, 1, 8, 8}, {.is_causal = false, .softcap = 0.7}, "cap and dropout",
+                   {.p = 0.25, .key = 3, .row_ids = testing::arange(140).view({2, 70})}, {at::kDouble, at::kBFloat16});
 }
 
 TEST_P(Attention, EveryHeadSizeMatchesFloat64) {

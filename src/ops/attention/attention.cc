@@ -56,6 +56,10 @@ void check_arguments(const char* op, const at::Tensor& q, const at::Tensor& k, c
     throw UserError(fmt::format("{}: only one of query_documents and key_documents is set", op), "set both or none");
   }
   if (mask.bias.defined()) check_bias(op, mask.bias, q, sk);
+  if (!(mask.softcap >= 0) || (mask.softcap > 0 && mask.bias.defined())) {
+    throw UserError(fmt::format("{}: softcap is {}{}, but must not be negative, and 0 with a bias", op, mask.softcap,
+                                mask.bias.defined() ? " beside a bias" : ""));
+  }
   if (!(dropout.p >= 0 && dropout.p < 1)) {
     throw UserError(fmt::format("{}: dropout probability is {}, but must be in [0, 1)", op, dropout.p));
   }

@@ -1,10 +1,12 @@
 // Scaled dot-product attention with grouped heads and one description of every mask.
 //
 //   scores = scale * q k^T + bias;   p = softmax over allowed keys (float32);   out = dropout(p) v
+//   or     = softcap * tanh(scale * q k^T / softcap), so that none is beyond softcap
 //   lse    = log sum over allowed keys of exp(scores)
 //
 // A query that may see no key gives zeros, lse = -inf and no gradient.
-// Query head j reads KV head j / (n / g). Source of the fused form: Dao 2023, arXiv:2307.08691.
+// Query head j reads KV head j / (n / g). Source of the fused form: Dao 2023, arXiv:2307.08691; of capped scores:
+// Gemma team 2024, arXiv:2408.00118.
 //
 // q    (b, sq, n, d)   bf16 | fp16 | fp32 | fp64; any strides with d contiguous
 // k    (b, sk, g, d)   g divides n
@@ -29,7 +31,8 @@
 
 namespace megalith::ops {
 
-// Which keys a query may see: all conditions that are set must hold. Undefined tensors mean "no such condition".
+// Which keys a query may see, and what becomes of their scores: all conditions that are set must hold. Undefined
+// tensors mean "no such condition".
 struct AttentionMask {
   bool is_causal = true;       // key position <= query position
   int64_t window = 0;          // > 0: query position - key position < window (both sides when not causal)
@@ -39,6 +42,7 @@ struct AttentionMask {
   at::Tensor key_documents;    // (b, sk) int32
   at::Tensor key_lengths;      // (b) int64: keys from this index on are padding
   at::Tensor bias;             // (1 or b, 1 or n, sq, sk), dtype of q or fp32: added to the scaled scores
+  double softcap = 0;          // > 0: no score is larger; not with a bias
   // The same as the tensors say, for the host; null: nothing was told. Only a GPU's libraries read it.
   std::shared_ptr<const MaskRuns> runs = nullptr;
 };

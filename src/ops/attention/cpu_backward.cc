@@ -345,6 +345,7 @@ class Backward {
     const int64_t first = range.begin * kKeyPanel;
     keys_ = range.end * kKeyPanel - first;
     products_.compute_scores(first, keys_, scores_, gradients_);
+    if (call_.softcap > 0) cap_scores<T>(call_, keys_ * kQueryBlock, scores_);
     for (int64_t p = range.begin; p < range.end; ++p) {
       const int64_t at = (p - range.begin) * kKeyPanel * kQueryBlock;
       if (call_.bias != nullptr || seen(call_, b_, i_, p) != Sees::kAll) {
@@ -352,7 +353,8 @@ class Backward {
       }
       if (factors_ != nullptr) fill_dropout_factors<W>(call_, b_, h_, q0_, rows_, p, factors_ + at);
     }
-    const Lanes<T> scale((call_.bias == nullptr ? static_cast<W>(call_.scale) : W(1)) * Products::kBase);
+    const Lanes<T> scale(static_cast<W>(call_.softmax_scale()) * Products::kBase);
+    const Lanes<T> lowest(static_cast<W>(-call_.softcap)), one(W(1));
     Lanes<T> lse[kPerRow], delta[kPerRow];
     for (int64_t x = 0; x < kPerRow; ++x) {
       lse[x] = Lanes<T>::loadu(lse_ + x * kLanes<T>) * Lanes<T>(Products::kBase);
@@ -361,14 +363,20 @@ class Backward {
     for (int64_t row = 0; row < keys_; ++row) {
       for (int64_t x = 0; x < kPerRow; ++x) {
         const int64_t lane = x * kLanes<T>, at = row * kQueryBlock + lane;
-        const Lanes<T> p = Products::power(at::vec::fmsub(Lanes<T>::loadu(scores_ + at), scale, lse[x]));
+        const Lanes<T> score = Lanes<T>::loadu(scores_ + at);
+        const Lanes<T> p = Products::power(at::vec::fmsub(score, scale, lse[x]));
         Lanes<T> dp = Lanes<T>::loadu(gradients_ + at), p_dropped = p;
         if (factors_ != nullptr) {
           const Lanes<T> factor = Lanes<T>::loadu(factors_ + at);
           p_dropped = p * factor;
           dp = dp * factor;
         }
-        const Lanes<T> ds = p * (dp - delta[x]);
+        Lanes<T> ds = p * (dp - delta[x]);
+        if (call_.softcap > 0) {
+          // d tanh(x) = 1 - tanh(x)^2; what is masked has p = 0, and its -inf must not make a NaN of it.
+          const Lanes<T> bent = at::vec::maximum(score, lowest) / lowest;
+          ds = ds * (one - bent * bent);
+        }
         products_.set(row, lane, p_dropped, ds);
         if (keeps_wide) ds.store(gradients_ + at);
       }

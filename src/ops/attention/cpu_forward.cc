@@ -195,6 +195,11 @@ class Forward {
       const int64_t count = range.end - range.begin;
       if (count <= 0) continue;
       products_.compute_scores(range.begin, count);
+      if (call_.softcap > 0) {
+        for (int64_t r = 0; r < rows; ++r) {
+          cap_scores<T>(call_, count * kKeyPanel, products_.scores() + r * Products::kScoreStride);
+        }
+      }
       for (int64_t p = 0; p < count; ++p) {
         if (call_.bias != nullptr || seen(call_, b, i, range.begin + p) != Sees::kAll) {
           mask_query_rows<T>(call_, b, h, q0, rows, range.begin + p, products_.scores() + p * kKeyPanel,
@@ -212,8 +217,7 @@ class Forward {
   // Probabilities of one row against the running maximum; scales what was summed before when the maximum grew.
   void softmax_row(int64_t row, int64_t panels, bool is_first) {
     const W* s = products_.scores() + row * Products::kScoreStride;
-    // With a bias the scores are scaled already (attention_mask.h).
-    const W scale = call_.bias == nullptr ? static_cast<W>(call_.scale) : W(1);
+    const auto scale = static_cast<W>(call_.softmax_scale());
     Lanes<T> maxima[kPerPanel];
     for (auto& m : maxima) m = Lanes<T>(-kInfinity);
     for (int64_t c = 0; c < panels * kKeyPanel; c += kKeyPanel) {

@@ -99,6 +99,15 @@ inline void mask_query_rows(const AttentionCall& call, int64_t b, int64_t h, int
   }
 }
 
+// `count` scores, each scaled and capped where it stands: softcap * tanh(scale * s / softcap).
+template <typename T>
+inline void cap_scores(const AttentionCall& call, int64_t count, Wide<T>* scores) {
+  const Lanes<T> factor(static_cast<Wide<T>>(call.scale / call.softcap)), cap(static_cast<Wide<T>>(call.softcap));
+  for (int64_t i = 0; i < count; i += kLanes<T>) {
+    ((Lanes<T>::loadu(scores + i) * factor).tanh() * cap).store(scores + i);
+  }
+}
+
 // What the backward kernels need of a query block's mask, a lane a query.
 struct QueryLanes {
   int32_t low[kQueryBlock], high[kQueryBlock], document[kQueryBlock];

@@ -84,8 +84,8 @@ Tensor placed(const std::vector<int32_t>& begins, at::Device device) {
 
 std::shared_ptr<const PlacedPlan> plan_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionMask& mask,
                                           const AttentionDropout& dropout, const AttentionLibraries& libraries) {
-  const AttentionShape shape{q.size(0), q.size(1), k.size(1),       q.size(2),           k.size(2),
-                             q.size(3), v.size(3), q.scalar_type(), mask.bias.defined(), dropout.p > 0};
+  const AttentionShape shape{q.size(0), q.size(1),       k.size(1),           q.size(2),     k.size(2),       q.size(3),
+                             v.size(3), q.scalar_type(), mask.bias.defined(), dropout.p > 0, mask.softcap > 0};
   const std::optional<MaskForm> form = MaskForm::of(mask, shape.sq, shape.sk);
   const auto make = [&] {
     const AttentionPlan plan = plan_attention(form, shape, libraries);
@@ -96,7 +96,7 @@ std::shared_ptr<const PlacedPlan> plan_of(const Tensor& q, const Tensor& k, cons
     }
     return found;
   };
-  if (!form || !form->runs.plans || shape.has_bias) return make();
+  if (!form || !form->runs.plans || shape.has_bias || shape.has_softcap) return make();
   PlanKey key{form->is_causal,
               form->window,
               form->runs.queries,

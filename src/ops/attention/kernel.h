@@ -33,6 +33,7 @@ struct AttentionCall {
   bool uses_tiles;  // bf16 through tile_product; otherwise all is widened
   int64_t b, sq, sk, n, g, d, dv;
   double scale;
+  double softcap;  // 0: none
   HeadsView q, k, v, out;
   void* lse;  // (b, n, sq), wide
 
@@ -61,6 +62,8 @@ struct AttentionCall {
   // Keys and values in the kernels' own form, shared by all threads; null when each task makes its own.
   void* packed;
 
+  // The softmax scales the scores, unless that was done before: with a bias or a cap.
+  double softmax_scale() const { return bias == nullptr && softcap == 0 ? scale : 1; }
   int64_t num_query_blocks() const { return (sq + kQueryBlock - 1) / kQueryBlock; }
   int64_t num_key_panels() const { return (sk + kKeyPanel - 1) / kKeyPanel; }
   int64_t num_backward_chunks() const { return (sk + kBackwardChunk - 1) / kBackwardChunk; }

@@ -241,6 +241,7 @@ std::string reason_of_shape(const AttentionShape& shape) {
   }
   if (shape.has_dropout) return "dropped attention weights are the same on every device, and the libraries draw others";
   if (shape.has_bias) return "a bias is added to the scores";
+  if (shape.has_softcap) return "scores are capped by a tanh";
   constexpr int64_t kWidest = 256;
   if (!takes_width(shape.d, kWidest) || !takes_width(shape.dv, kWidest)) {
     return fmt::format("the libraries take heads of up to {} channels, in eights, and these have {} and {}", kWidest,

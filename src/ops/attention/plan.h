@@ -32,7 +32,7 @@ struct MaskForm {
 struct AttentionShape {
   int64_t b, sq, sk, n, g, d, dv;  // as in attention.h
   at::ScalarType dtype;
-  bool has_bias = false, has_dropout = false;
+  bool has_bias = false, has_dropout = false, has_softcap = false;
 };
 
 // Neighbours along a dim.

@@ -57,9 +57,10 @@ at::Tensor allowed_pairs(const AttentionMask& mask, int64_t sq, int64_t sk, cons
   return allowed;
 }
 
-// scale q k^T + bias, -inf where masked: (b, n, sq, sk), wide
+// scale q k^T + bias, or capped; -inf where masked: (b, n, sq, sk), wide
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, double scale, const AttentionMask& mask) {
   at::Tensor scores = grouped_matmul(heads_first(q), heads_first(k).transpose(2, 3)).mul_(scale);
+  if (mask.softcap > 0) scores.div_(mask.softcap).tanh_().mul_(mask.softcap);
   if (mask.bias.defined()) scores.add_(mask.bias);
   return scores.masked_fill_(allowed_pairs(mask, q.size(1), k.size(1), q.device()).logical_not(), -kInfinity);
 }
@@ -97,7 +98,8 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                                       const AttentionMask& mask, const AttentionDropout& dropout, bool with_dbias,
                                       const AttentionLibraries& /*libraries*/) {
   const int64_t g = k.size(2);
-  const at::Tensor p = probabilities(masked_scores(q, k, scale, mask), lse);
+  const at::Tensor scores = masked_scores(q, k, scale, mask);
+  const at::Tensor p = probabilities(scores, lse);
   const at::Tensor dout_wide = heads_first(dout);
   // delta = sum over keys of p dp, which holds with dropout too: it is dout . out.
   const at::Tensor delta = (dout_wide * heads_first(out)).sum(-1, true);
@@ -108,7 +110,9 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
     p_dropped = p * factors;
     dp.mul_(factors);
   }
-  const at::Tensor ds = p * dp.sub_(delta);
+  at::Tensor ds = p * dp.sub_(delta);
+  // d tanh(x) = 1 - tanh(x)^2; what is masked has p = 0, and its -inf must not make a NaN of it.
+  if (mask.softcap > 0) ds = ds * (1 - (scores.clamp_min(-mask.softcap) / mask.softcap).square());
 
   const auto seq_first = [](const at::Tensor& x, const at::Tensor& like) {
     return x.transpose(1, 2).to(like.scalar_type()).contiguous();

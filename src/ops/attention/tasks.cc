@@ -94,6 +94,7 @@ class Call {
             .d = q.size(3),
             .dv = v.size(3),
             .scale = scale,
+            .softcap = mask.softcap,
             .q = view_of(q),
             .k = view_of(k),
             .v = view_of(v),
