@@ -29,7 +29,7 @@ void read_yarn(const Json& scaling, const std::string& where, ModelConfig& confi
       json_get_or<int64_t>(scaling, "original_max_position_embeddings", config.max_position_embeddings, where);
 }
 
-void read_rope(const Json& json, bool allows_yarn, ModelConfig& config) {
+void read_rope(const Json& json, const HfDefaults& defaults, ModelConfig& config) {
   const Json* parameters = find_member(json, "rope_parameters", kHfConfigFile);
   const Json* scaling = parameters != nullptr ? parameters : find_member(json, "rope_scaling", kHfConfigFile);
   const std::string where =
@@ -46,7 +46,11 @@ void read_rope(const Json& json, bool allows_yarn, ModelConfig& config) {
   const std::string type = json_find<std::string>(*scaling, "rope_type", where)
                                .value_or(json_get_or<std::string>(*scaling, "type", "default", where));
   if (type == "default") return;
-  if (type == "yarn" && allows_yarn) return read_yarn(*scaling, where, config);
+  if (type == "yarn" && defaults.allows_yarn) return read_yarn(*scaling, where, config);
+  if (type == "linear" && defaults.allows_linear) {
+    config.rotary_seq_len_interpolation_factor = json_get<double>(*scaling, "factor", where);
+    return;
+  }
   if (type != "llama3") {
     throw UserError(fmt::format("{}: rotary scaling of type '{}', expected 'default' or 'llama3'", where, type),
                     "this model cannot be loaded: its positions would be rotated wrongly");
@@ -69,6 +73,8 @@ void read_special_tokens(const Json& json, ModelConfig& config) {
   else
     config.eos_token_ids = {json_as<int64_t>(*eos, "config.json: eos_token_id")};
 }
+
+constexpr const char* kGeluTanh = "gelu_pytorch_tanh";
 
 std::string_view hf_dtype(at::ScalarType dtype) {
   switch (dtype) {
@@ -202,7 +208,7 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
   config.hidden_size = integer("hidden_size");
   config.ffn_hidden_size = integer("intermediate_size");
   config.num_attention_heads = integer("num_attention_heads");
-  read_hf_common(json, {.is_tied = false}, config);
+  read_hf_common(json, {.is_tied = defaults.is_tied}, config);
   config.max_position_embeddings =
       json_get_or<int64_t>(json, "max_position_embeddings", defaults.max_position_embeddings, kHfConfigFile);
   const int64_t kv_heads = json_get_or<int64_t>(json, "num_key_value_heads", config.num_attention_heads, kHfConfigFile);
@@ -218,11 +224,14 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
   config.hidden_dropout = 0;
   config.position_embedding_type = PositionEmbedding::kRope;
   config.normalization = Normalization::kRmsNorm;
-  config.swiglu = true;
+  (defaults.has_gelu_gates ? config.geglu : config.swiglu) = true;
   config.add_bias_linear = false;
-  read_rope(json, defaults.allows_yarn, config);
+  read_rope(json, defaults, config);
 
-  refuse_unless(json, "hidden_act", "silu", "this family's MLP has SiLU gates");
+  if (defaults.has_gelu_gates)
+    refuse_unless(json, "hidden_activation", kGeluTanh, "this family's MLP has gates of GELU by a tanh");
+  else
+    refuse_unless(json, "hidden_act", "silu", "this family's MLP has SiLU gates");
   if (const Json* types = find_member(json, "layer_types", kHfConfigFile)) {
     for (const Json& type : *types) {
       if (type == "full_attention" || (defaults.allows_window && type == "sliding_attention")) continue;
@@ -332,13 +341,16 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
       {"num_attention_heads", config.num_attention_heads},
       {"num_key_value_heads", config.num_kv_heads()},
       {"head_dim", config.query_head_dim()},
-      {"hidden_act", "silu"},
+      {"hidden_act", config.geglu ? kGeluTanh : "silu"},
       {"max_position_embeddings", config.max_position_embeddings},
       {"rms_norm_eps", config.norm_epsilon},
       {"rope_theta", config.rotary_base},
       {"rope_scaling", nullptr},
       {"attention_dropout", config.attention_dropout},
   });
+  if (config.rotary_seq_len_interpolation_factor != 1) {
+    json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", config.rotary_seq_len_interpolation_factor}};
+  }
   if (config.use_rope_scaling) {
     json["rope_scaling"] = {
         {"rope_type", "llama3"},

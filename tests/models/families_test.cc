@@ -24,16 +24,13 @@ bool has_llamas_parts(const ModelConfig& c) {
          c.norm_placement == NormPlacement::kPre && !norms_projections(c);
 }
 
-bool has_window(const ModelConfig& c) {
-  const std::vector<int64_t> layers = c.layers_with_window();
-  return std::find(layers.begin(), layers.end(), 1) != layers.end();
-}
+bool has_window(const ModelConfig& c) { return c.has_windows(); }
 // Only in some layers.
 bool has_mixed_windows(const ModelConfig& c) {
   const std::vector<int64_t> layers = c.layers_with_window();
   return has_window(c) && std::find(layers.begin(), layers.end(), 0) != layers.end();
 }
-// Of the layers with a window.
+// Layers with a window then rotate apart.
 bool has_local_rotation(const ModelConfig& c) {
   const bool rotates = c.position_embedding() == PositionEmbedding::kRope;
   return rotates && has_window(c) && c.rotary_base_local &&
@@ -52,6 +49,35 @@ int64_t dense_layers_in_front(const ModelConfig& c) {
 
 bool chooses_among_groups(const ModelConfig& c) {
   return c.moe_router_num_groups.value_or(1) > 1 && c.moe_router_group_topk != c.moe_router_num_groups;
+}
+
+// What only Gemma's classes have of what a decoder can have, or none.
+bool has_gemmas_extras(const ModelConfig& c) {
+  const bool has_own_scale = !c.multi_latent_attention && c.query_pre_attn_scalar.value_or(0) > 0 &&
+                             *c.query_pre_attn_scalar != static_cast<double>(c.head_dim());
+  const bool is_stretched =
+      c.position_embedding() == PositionEmbedding::kRope && c.rotary_seq_len_interpolation_factor != 1;
+  const std::vector<int64_t> unrotated = c.layers_without_rotation();
+  return std::find(unrotated.begin(), unrotated.end(), 1) != unrotated.end() ||
+         c.softmax_type != SoftmaxType::kVanilla || c.geglu || c.apply_layernorm_1p || c.scale_embeddings ||
+         c.attn_logit_softcapping > 0 || c.final_logit_softcapping > 0 || has_own_scale || is_stretched;
+}
+
+bool has_gemmas_parts(const ModelConfig& c) {
+  return c.geglu && c.apply_layernorm_1p && c.scale_embeddings && c.norm_placement == NormPlacement::kSandwich &&
+         c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope &&
+         !c.has_linear_bias() && !c.add_qkv_bias && !c.multi_latent_attention && !c.has_experts() &&
+         c.num_prediction_modules() == 0 && c.softmax_type == SoftmaxType::kVanilla && c.no_rope_freq.empty();
+}
+
+bool is_gemma2(const ModelConfig& c) {
+  return has_gemmas_parts(c) && !c.qk_layernorm && c.rotary_seq_len_interpolation_factor == 1 && !has_local_rotation(c);
+}
+
+// Its layers with a window are never stretched.
+bool is_gemma3(const ModelConfig& c) {
+  return has_gemmas_parts(c) && c.qk_layernorm && !norms_projections(c) && c.attn_logit_softcapping == 0 &&
+         (!has_window(c) || c.rotary_base_local || !c.is_stretched());
 }
 
 bool is_mixtral(const ModelConfig& c) {
@@ -97,7 +123,9 @@ bool is_gpt2(const ModelConfig& c) {
 }
 
 std::string expected_family(const ModelConfig& c) {
-  if (has_local_rotation(c)) return "gpt";
+  if (is_gemma2(c)) return "gemma2";
+  if (is_gemma3(c)) return "gemma3";
+  if (has_gemmas_extras(c) || has_local_rotation(c)) return "gpt";
   const bool is_dense_llama = has_llamas_parts(c) && !c.has_experts();
   if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) {
     return has_mixed_windows(c) ? "gpt" : has_window(c) ? "mistral" : "llama";
@@ -117,6 +145,20 @@ ModelConfig small_gpt2() {
   config.num_attention_heads = 4;
   config.vocab_size = 37;
   config.max_position_embeddings = 16;
+  return config;
+}
+
+ModelConfig small_gemma(bool is_third) {
+  ModelConfig config = tiny_config();
+  config.swiglu = false;
+  config.geglu = config.apply_layernorm_1p = config.scale_embeddings = true;
+  config.norm_placement = NormPlacement::kSandwich;
+  config.query_pre_attn_scalar = 8;
+  config.window_size = {3, 0};
+  config.window_attn_skip_freq = "2";
+  config.qk_layernorm = is_third;
+  if (is_third) config.rotary_base_local = 100;
+  if (!is_third) config.attn_logit_softcapping = config.final_logit_softcapping = 30;
   return config;
 }
 
@@ -155,6 +197,16 @@ const std::vector<Change>& changes() {
   static const std::vector<Change> list = {
       [](ModelConfig& c, std::mt19937&) { c.swiglu = !c.swiglu; },
       [](ModelConfig& c, std::mt19937&) { c.squared_relu = !c.squared_relu; },
+      [](ModelConfig& c, std::mt19937&) { c.geglu = !c.geglu, c.swiglu = false; },
+      [](ModelConfig& c, std::mt19937&) { c.scale_embeddings = !c.scale_embeddings; },
+      [](ModelConfig& c, std::mt19937& r) { c.no_rope_freq = r() % 2 == 0 ? "2" : ""; },
+      [](ModelConfig& c, std::mt19937& r) { c.softmax_type = static_cast<SoftmaxType>(r() % 3); },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.attn_logit_softcapping = r() % 2 == 0 ? 50 : 0;
+        c.final_logit_softcapping = r() % 2 == 0 ? 30 : 0;
+      },
+      [](ModelConfig& c, std::mt19937& r) { c.query_pre_attn_scalar = r() % 2 == 0 ? 8 : 6; },
+      [](ModelConfig& c, std::mt19937&) { c.rotary_seq_len_interpolation_factor = 8; },
       [](ModelConfig& c, std::mt19937&) { c.openai_gelu = !c.openai_gelu; },
       [](ModelConfig& c, std::mt19937&) { c.bias_gelu_fusion = !c.bias_gelu_fusion; },
       [](ModelConfig& c, std::mt19937&) { c.add_bias_linear = !c.add_bias_linear; },
@@ -249,10 +301,12 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
   qwen2.add_qkv_bias = true;
   qwen3.qk_layernorm = true;
   const std::vector<ModelConfig> starts = {
-      tiny_config(), mistral, qwen2, qwen3, small_mixtral(), small_deepseek(false), small_deepseek(true), small_gpt2()};
+      tiny_config(),        mistral,           qwen2,           qwen3,
+      small_gemma(false),   small_gemma(true), small_mixtral(), small_deepseek(false),
+      small_deepseek(true), small_gpt2()};
   std::mt19937 random(20);
   std::map<std::string, int> found;
-  for (int round = 0; round < 1000; ++round) {
+  for (int round = 0; round < 1300; ++round) {
     ModelConfig config = starts[static_cast<size_t>(round) % starts.size()];
     for (int64_t i = pick(random, {0, 1, 1, 2, 3}); i > 0; --i) changes()[random() % changes().size()](config, random);
     if (!check_model_config(config).empty()) continue;
@@ -276,7 +330,8 @@ TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
 }
 
 TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
-  for (const ModelConfig& start : {tiny_config(), small_mixtral(), small_deepseek(true), small_gpt2()}) {
+  for (const ModelConfig& start :
+       {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2()}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

@@ -39,6 +39,23 @@ std::vector<Golden> goldens() {
   qwen.norm_epsilon = 1e-6;
   qwen.add_qkv_bias = true;
   qwen.untie_embeddings_and_output_weights = false;
+  // Windows in layers 0 and 2, and caps that bend what there is.
+  ModelConfig gemma2 = golden_config();
+  gemma2.num_layers = 3;
+  gemma2.rotary_base = 1e4;
+  gemma2.norm_epsilon = 1e-6;
+  gemma2.norm_placement = NormPlacement::kSandwich;
+  gemma2.swiglu = gemma2.untie_embeddings_and_output_weights = false;
+  gemma2.geglu = gemma2.apply_layernorm_1p = gemma2.scale_embeddings = true;
+  gemma2.query_pre_attn_scalar = 20;
+  gemma2.window_size = {2, 0};
+  gemma2.window_attn_skip_freq = "2";
+  ModelConfig gemma3 = gemma2;
+  gemma2.attn_logit_softcapping = 5;
+  gemma2.final_logit_softcapping = 8;
+  gemma3.qk_layernorm = true;
+  gemma3.rotary_base_local = 100;
+  gemma3.rotary_seq_len_interpolation_factor = 8;
   ModelConfig mixtral = golden_config();
   mixtral.rotary_base = 1e6;
   mixtral.num_experts = 4;
@@ -82,6 +99,8 @@ std::vector<Golden> goldens() {
   gpt2.attention_dropout = gpt2.hidden_dropout = 0;
   return {{"llama3.1", llama, {-.948604, -1.42805, -.278039, .226663}, {.568431, -.49975}, 5.576467},
           {"qwen2.5", qwen, {.861627, .348984, 1.20258, .00171185}, {.995838, -.884674}, 5.878569},
+          {"gemma2", gemma2, {-1.936943, -.5234118, -.7683924, -1.248684}, {1.426006, -2.168073}, 6.484682},
+          {"gemma3", gemma3, {.6317589, -.2654032, -.5253906, -.06984632}, {-.488636, -1.598124}, 6.015675},
           {"mixtral", mixtral, {1.55967, -1.02071, 1.60378, .718721}, {.487333, -.682121}, 4.821817},
           {"deepseek_v2", v2, {.631262, -.373829, -.848509, .380898}, {.220736, .0525126}, 5.345318},
           {"deepseek_v3", v3, {.391196, -.353443, -.407091, 1.07908}, {1.96511, .0471195}, 5.615791},

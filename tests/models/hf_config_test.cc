@@ -79,6 +79,32 @@ json mistral_v4() {
     "initializer_range": 0.02, "torch_dtype": "bfloat16", "use_cache": true})");
 }
 
+// As google/gemma-2-9b has it.
+json gemma2_v4() {
+  return json::parse(R"({
+    "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 256000, "hidden_size": 3584,
+    "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096,
+    "sliding_window_size": 4096, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0, "attention_bias": false, "attention_dropout": 0.0, "cache_implementation": "hybrid",
+    "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.02,
+    "use_cache": true})");
+}
+
+// As google/gemma-3-1b-pt has it.
+json gemma3_v4() {
+  return json::parse(R"({
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152,
+    "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1,
+    "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+    "sliding_window": 512, "sliding_window_pattern": 6, "query_pre_attn_scalar": 256, "attn_logit_softcapping": null,
+    "final_logit_softcapping": null, "attention_bias": false, "attention_dropout": 0.0, "cache_implementation": "hybrid",
+    "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "initializer_range": 0.02, "torch_dtype": "bfloat16",
+    "use_cache": true})");
+}
+
 class HfConfig : public testing::Test {
  protected:
   HfModel read(const json& config) {
@@ -186,6 +212,51 @@ TEST_F(HfConfig, QwenHasAWindowInAllLayersInNoneOrInSome) {
   }
 }
 
+TEST_F(HfConfig, Gemma2HasCapsAndAWindowInEveryOtherLayer) {
+  json published = gemma2_v4();
+  const HfModel gemma = read(published);
+  EXPECT_EQ(gemma.family->name, "gemma2");
+  EXPECT_EQ(family_for(gemma.config).name, "gemma2");
+  EXPECT_FALSE(gemma.config.untie_embeddings_and_output_weights);
+  EXPECT_EQ(gemma.config.attn_logit_softcapping, 50);
+  EXPECT_EQ(gemma.config.final_logit_softcapping, 30);
+  EXPECT_EQ(gemma.config.attention_window(), 4096);
+  EXPECT_EQ(gemma.config.layers_with_window(), parse_window_attn_skip_freq("2", 42));
+  for (const char* key :
+       {"attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar", "head_dim", "sliding_window"}) {
+    published.erase(key);
+  }
+  EXPECT_EQ(as_text(read(published).config), as_text(gemma.config));  // the class's own are those of 9B
+  published["attn_logit_softcapping"] = published["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(read(published).config.attn_logit_softcapping, 0);
+  EXPECT_EQ(read(published).config.final_logit_softcapping, 0);
+  published["layer_types"] = std::vector<std::string>(42, "full_attention");
+  const HfModel whole = read(published);
+  EXPECT_EQ(whole.config.attention_window(), 0);
+  const json written = whole.family->to_hf(whole.config, at::kBFloat16);
+  EXPECT_EQ(as_text(read(written).config), as_text(whole.config));
+}
+
+TEST_F(HfConfig, Gemma3HasTwoRotationsInEitherVersion) {
+  json published = gemma3_v4();
+  const HfModel gemma = read(published);
+  EXPECT_EQ(gemma.family->name, "gemma3");
+  EXPECT_EQ(family_for(gemma.config).name, "gemma3");
+  EXPECT_EQ(gemma.config.rotary_base, 1e6);
+  EXPECT_EQ(gemma.config.rotary_base_local, 1e4);
+  EXPECT_EQ(gemma.config.layers_with_window(), parse_window_attn_skip_freq("6", 26));
+  json five = published;
+  for (const char* key : {"rope_theta", "rope_scaling", "rope_local_base_freq"}) five.erase(key);
+  EXPECT_EQ(as_text(read(five).config), as_text(gemma.config));  // what the class takes
+  five["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+                             {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  published["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_EQ(read(published).config.rotary_seq_len_interpolation_factor, 8);
+  EXPECT_EQ(as_text(read(five).config), as_text(read(published).config));
+  published["sliding_window_pattern"] = 2;
+  EXPECT_EQ(read(published).config.layers_with_window(), parse_window_attn_skip_freq("2", 26));
+}
+
 TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
   json config = llama_v4();
   for (const char* key : {"rope_theta", "tie_word_embeddings", "num_key_value_heads", "rms_norm_eps", "eos_token_id"})
@@ -203,7 +274,7 @@ TEST_F(HfConfig, MissingAndNullKeysTakeTheClassDefaults) {
 }
 
 TEST_F(HfConfig, WhatIsWrittenReadsBackTheSame) {
-  for (const json& original : {llama_v4(), mistral_v4(), qwen_v4(), qwen3_v4()}) {
+  for (const json& original : {llama_v4(), mistral_v4(), qwen_v4(), qwen3_v4(), gemma2_v4(), gemma3_v4()}) {
     const HfModel model = read(original);
     const json written = model.family->to_hf(model.config, at::kBFloat16);
     EXPECT_EQ(as_text(read(written).config), as_text(model.config));
@@ -230,6 +301,12 @@ TEST_F(HfConfig, WhatCannotBeHonouredIsNamed) {
       {with_upper_window(qwen_v4(), 8), "layer_types", {"chunked_attention"}, "chunked_attention"},
       {with_upper_window(qwen_v4(), 0), "sliding_window", 0, "at least 1"},
       {llama_v4(), "layer_types", {"sliding_attention"}, "sliding_attention"},
+      {gemma2_v4(), "hidden_activation", "gelu", "hidden_activation is \"gelu\""},
+      {gemma2_v4(), "attention_bias", true, "attention_bias is true"},
+      {gemma3_v4(), "use_bidirectional_attention", true, "use_bidirectional_attention is true"},
+      {gemma3_v4(), "attn_logit_softcapping", 50.0, "attn_logit_softcapping is 50.0"},
+      {gemma3_v4(), "sliding_window_pattern", 0, "at least 1"},
+      {gemma3_v4(), "model_type", "gemma3", "model_type 'gemma3' is not provided"},
       {llama_v4(), "hidden_act", "gelu", "hidden_act is \"gelu\""},
       {llama_v4(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "'yarn'"},
       {llama_v4(), "rope_scaling", {{"type", "linear"}, {"factor", 4}}, "'linear'"},

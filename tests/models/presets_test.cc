@@ -62,6 +62,13 @@ const Expected kExpected[] = {
     {"qwen3_8B", 8'190'735'360, 0},
     {"qwen3_14B", 14'768'307'200, 0},
     {"qwen3_32B", 32'762'123'264, 0},
+    {"gemma2_2B", 2'614'341'888, 0},
+    {"gemma2_9B", 9'241'705'984, 0},
+    {"gemma2_27B", 27'227'128'320, 0},
+    {"gemma3_1B", 999'885'952, 0},
+    {"gemma3_4B", 3'880'263'168, 0},
+    {"gemma3_12B", 11'766'034'176, 0},
+    {"gemma3_27B", 27'009'346'304, 0},
     {"gpt2", 124'439'808, 0},
     {"gpt2_medium", 354'823'168, 0},
     {"gpt2_large", 774'030'080, 0},
@@ -100,7 +107,7 @@ std::string family_of(const std::string& preset) {
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
-  for (const char* family : {"mistral", "mixtral", "deepseek_v2", "deepseek_v3"}) {
+  for (const char* family : {"mistral", "mixtral", "deepseek_v2", "deepseek_v3", "gemma2", "gemma3"}) {
     if (preset.starts_with(family)) return family;
   }
   if (preset.starts_with("qwen")) return preset.starts_with("qwen3") ? "qwen3" : "qwen2";
@@ -127,9 +134,10 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
     EXPECT_EQ(config.hidden_dropout, is_gpt ? 0.1 : 0);
     EXPECT_EQ(config.attention_dropout, is_gpt ? 0.1 : 0);
-    // OpenAI's vocabulary of 50257 and that of bytes are padded, the others are multiples already.
+    // OpenAI's vocabulary of 50257, that of bytes and that of Gemma 3's images are padded, the others are multiples.
     const int64_t padded = expected.preset.starts_with("gpt2")    ? 50304
                            : expected.preset.starts_with("demo_") ? 384
+                           : *config.vocab_size == 262208         ? 262272
                                                                   : *config.vocab_size;
     EXPECT_EQ(config.padded_vocab_size(1), padded) << expected.preset;
     LayerContext context = tiny_context(groups, at::kBFloat16);

@@ -13,6 +13,8 @@ from transformers import (
     AutoModelForCausalLM,
     DeepseekV2Config,
     DeepseekV3Config,
+    Gemma2Config,
+    Gemma3TextConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
@@ -91,6 +93,27 @@ CONFIGS = {
     "mistral": lambda: MistralConfig(**COMMON, sliding_window=7, rope_theta=10000.0, tie_word_embeddings=False),
     "qwen_window": lambda: Qwen2Config(
         **COMMON, use_sliding_window=True, sliding_window=5, max_window_layers=0, tie_word_embeddings=False
+    ),
+    # Caps near the scores and logits that there are; no padding token, whose row transformers gives no gradient.
+    "gemma2": lambda: Gemma2Config(
+        **COMMON,
+        head_dim=24,
+        query_pre_attn_scalar=20,
+        sliding_window=7,
+        attn_logit_softcapping=3.0,
+        final_logit_softcapping=20.0,
+        pad_token_id=None,
+    ),
+    "gemma3": lambda: Gemma3TextConfig(
+        **COMMON,
+        head_dim=20,
+        query_pre_attn_scalar=24,
+        sliding_window=7,
+        sliding_window_pattern=2,
+        rope_theta=10000.0,
+        rope_local_base_freq=500.0,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+        pad_token_id=None,
     ),
     "mixtral": lambda: MixtralConfig(
         **COMMON, num_local_experts=6, num_experts_per_tok=2, rope_theta=1000000.0, tie_word_embeddings=False
@@ -219,6 +242,9 @@ def to_version_5(config):
     if "rope_theta" in config:
         rope = dict(config.pop("rope_scaling", None) or {"rope_type": "default"})
         rope["rope_theta"] = config.pop("rope_theta")
+        if "rope_local_base_freq" in config:
+            local = {"rope_type": "default", "rope_theta": config.pop("rope_local_base_freq")}
+            rope = {"full_attention": rope, "sliding_attention": local}
         config["rope_parameters"] = rope
     config["dtype"] = config.pop("torch_dtype", config.get("dtype", "float32"))
     config["transformers_version"] = "5.0.0"

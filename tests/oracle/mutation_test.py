@@ -103,6 +103,13 @@ CONFIG_CHANGES = [
     ("qwen", "norm epsilon", set_config(rms_norm_eps=1e-6)),
     ("qwen3", "norm epsilon", set_config(rms_norm_eps=1e-6)),
     ("qwen3", "rope base", set_config(rope_theta=10000.0)),
+    ("gemma2", "no cap of scores", set_config(attn_logit_softcapping=None)),
+    ("gemma2", "no cap of logits", set_config(final_logit_softcapping=None)),
+    ("gemma2", "another scale of scores", set_config(query_pre_attn_scalar=24)),
+    ("gemma2", "windows in the other layers", set_config(layer_types=["full_attention", "sliding_attention", "full_attention"])),
+    ("gemma3", "no rope scaling", set_config(rope_scaling=None)),
+    ("gemma3", "one rope base", set_config(rope_local_base_freq=10000.0)),
+    ("gemma3", "windows in all layers", set_config(layer_types=["sliding_attention"] * 3)),
 ]
 
 WEIGHT_CHANGES = [
@@ -129,6 +136,9 @@ WEIGHT_CHANGES = [
     ("qwen_tied", "embedding rows swapped", drop_row_pair),
     ("qwen3", "no weight in the norm of queries", set_weight(LAYER + "self_attn.q_norm.weight", 1.0)),
     ("qwen3", "no weight in the norm of keys", set_weight(LAYER + "self_attn.k_norm.weight", 1.0)),
+    ("gemma2", "no norm behind attention", set_weight(LAYER + "post_attention_layernorm.weight", 0.0)),
+    ("gemma2", "no norm behind the MLP", set_weight(LAYER + "post_feedforward_layernorm.weight", 0.0)),
+    ("gemma2", "no norm before the MLP", set_weight(LAYER + "pre_feedforward_layernorm.weight", 0.0)),
     ("qwen3", "norms exchanged", swap_weights(LAYER + "self_attn.q_norm.weight", LAYER + "self_attn.k_norm.weight")),
 ]
 
