@@ -75,7 +75,8 @@ void open_some_checkpoint(const fs::path& root, std::optional<int64_t> step) {
   }
 }
 
-// Texts, or one prefix of token files. To open these reads all of the .idx, which is left to the run where there is one.
+// Texts, or one prefix of token files. To open these reads all of the .idx, which is left to the run where there is
+// one.
 void check_data_path(const std::string& path, bool opens) {
   if (names_texts(path)) {
     (void)find_inputs({path}, /*all_plain=*/false);

@@ -22,8 +22,8 @@ struct MemoryThere {
   std::string text;  // where that comes from: "14.2 GiB of 62.8 GiB of main memory are free, for 2 ranks"
 };
 
-// On a CPU what is free of main memory and left by the process's control group, shared by the ranks of this machine; on a
-// GPU what is free there. Nothing when the system does not tell.
+// On a CPU what is free of main memory and left by the process's control group, shared by the ranks of this machine; on
+// a GPU what is free there. Nothing when the system does not tell.
 //   root  of /proc and /sys
 std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size,
                                         const std::filesystem::path& root = "/");
