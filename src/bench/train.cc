@@ -149,7 +149,7 @@ int bench_train(CommandContext& context) {
   BenchInsistence insists;
   insists.arguments = [](const BenchOptions& given) -> std::vector<std::string> {
     return {fmt::format("--train_iters={}", given.iterations + given.warmup), "--train_samples=null",
-            "--rampup_batch_size=null", "--eval_iters=0", "--save=null", "--save_hf=null",
+            "--rampup_batch_size=null", "--eval_iters=0", "--save=null", "--save_hf=null", "--output_dir=null",
             "--auto_continue_train=false", "--skip_train=false", "--dry_run=false",
             // Only weights are taken from a checkpoint, so that the run begins with step 1.
             "--finetune=true"};
@@ -160,6 +160,8 @@ int bench_train(CommandContext& context) {
                      {"rampup_batch_size", "use --global_batch_size"},
                      {"save", writes_nothing},
                      {"save_hf", writes_nothing},
+                     {"output_dir", writes_nothing},
+                     {"log_file", writes_nothing},
                      {"metrics_file", writes_nothing},
                      {"page_file", writes_nothing},
                      {"loss_plot_file", writes_nothing},

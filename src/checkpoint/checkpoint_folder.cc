@@ -115,6 +115,22 @@ std::vector<std::string> chunk_faults(const fs::path& folder, const Manifest& ma
   return faults;
 }
 
+void remove_checkpoint(const fs::path& root, int64_t iteration, Logger& log, const StepHook& before_step) {
+  const fs::path folder = root / checkpoint_folder_name(iteration);
+  if (fs::is_symlink(folder)) return;
+  try {
+    // Hidden first, so that a run that is killed half-way leaves no damaged checkpoint.
+    const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(iteration));
+    if (before_step) before_step("remove");
+    remove_tree(hidden);
+    rename_path(folder, hidden);
+    if (before_step) before_step("remove hidden");
+    remove_tree(hidden);
+  } catch (const std::exception& error) {
+    log.warn("could not delete the old checkpoint {}: {}", folder.string(), error.what());
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_folder_name(int64_t iteration) { return fmt::format("{}{:07d}", kPrefix, iteration); }
@@ -306,21 +322,19 @@ void apply_retention(const fs::path& root, int64_t iteration, std::optional<int6
     std::erase_if(old, [&](int64_t present) { return present != previous; });
   }
   for (const int64_t present : old) {
-    const fs::path folder = root / checkpoint_folder_name(present);
     if (retention.retain_interval && present % *retention.retain_interval == 0) continue;
-    if (fs::is_symlink(folder)) continue;
-    try {
-      // Hidden first, so that a run that is killed half-way leaves no damaged checkpoint.
-      const fs::path hidden = root / fmt::format(".{}.tmp-removed", checkpoint_folder_name(present));
-      if (before_step) before_step("remove");
-      remove_tree(hidden);
-      rename_path(folder, hidden);
-      if (before_step) before_step("remove hidden");
-      remove_tree(hidden);
-    } catch (const std::exception& error) {
-      log.warn("could not delete the old checkpoint {}: {}", folder.string(), error.what());
-    }
+    remove_checkpoint(root, present, log, before_step);
   }
+}
+
+void remove_other_checkpoints(const fs::path& root, int64_t iteration, Logger& log) {
+  int64_t count = 0;
+  for (const int64_t present : list_checkpoints(root)) {
+    if (present == iteration) continue;
+    remove_checkpoint(root, present, log, {});
+    ++count;
+  }
+  if (count > 0) log.info("overwrite: removed {} checkpoints of the earlier run from {}", count, root.string());
 }
 
 void remove_leftovers(const fs::path& root, Logger& log, const StepHook& before_step) {

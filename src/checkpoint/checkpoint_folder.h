@@ -75,6 +75,9 @@ using StepHook = std::function<void(std::string_view)>;
 void apply_retention(const std::filesystem::path& root, int64_t iteration, std::optional<int64_t> previous,
                      const Retention& retention, Logger& log, const StepHook& before_step);
 
+// Removes the checkpoints of all other iterations, newer ones too, but no symbolic link. Failures are warnings.
+void remove_other_checkpoints(const std::filesystem::path& root, int64_t iteration, Logger& log);
+
 // Removes what killed runs left: hidden folders of checkpoints that were being written or deleted. One that was being
 // replaced and has no successor gets its name back.
 void remove_leftovers(const std::filesystem::path& root, Logger& log, const StepHook& before_step);

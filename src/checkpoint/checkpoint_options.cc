@@ -40,6 +40,11 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           "Hugging Face folder that gives the architecture and the weights, or a model of the hub: org/name, or "
           "org/name@revision.");
   v.field("save_hf", save_hf, "Hugging Face folder that the model is exported to at the end.");
+  v.field("export_hf", export_hf, "Export the model to the folder hf of output_dir at the end.");
+  v.field(
+      "overwrite", overwrite,
+      "Replace what an earlier run left: its checkpoints in save once the first new one is there, its model in "
+      "save_hf, its lines in metrics_file and log_file, and with output_dir the whole run, which then begins anew.");
 }
 
 SaveSettings CheckpointOptions::save_settings() const {

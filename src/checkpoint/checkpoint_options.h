@@ -32,6 +32,8 @@ struct CheckpointOptions {
 
   std::optional<std::string> load_hf;
   std::optional<std::string> save_hf;
+  bool export_hf = false;
+  bool overwrite = false;
 
   void visit(OptionVisitor& v);
 

@@ -77,6 +77,9 @@ void CheckpointSaver::commit(CheckpointWriter& writer, int64_t iteration, const 
   const std::filesystem::path folder = writer.finish();
   log_.info("saved the checkpoint of iteration {} to {} in {}", iteration, folder.string(),
             format_duration(watch.elapsed_s()));
+  if (!replaces_earlier_run_) return;
+  replaces_earlier_run_ = false;
+  if (groups_.world->is_first()) remove_other_checkpoints(root_, iteration, log_);
 }
 
 }  // namespace megalith

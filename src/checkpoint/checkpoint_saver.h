@@ -31,6 +31,9 @@ class CheckpointSaver {
   // Waits only for its own thread, not for other ranks: a checkpoint that was not finished is dropped.
   ~CheckpointSaver();
 
+  // Once a checkpoint of this run is on disk, those of an earlier run in the folder are removed.
+  void replace_earlier_run() { replaces_earlier_run_ = true; }
+
   // All of these are collective over the world, and throw on all ranks when a checkpoint, perhaps the one under way,
   // could not be written.
 
@@ -50,6 +53,7 @@ class CheckpointSaver {
   std::filesystem::path root_;
   SaveSettings settings_;
   bool is_async_;
+  bool replaces_earlier_run_ = false;
   const Groups& groups_;
   Logger& log_;
   std::vector<at::Tensor> buffers_;  // host copies, kept for the next checkpoint

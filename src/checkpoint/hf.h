@@ -46,6 +46,9 @@ struct HfExport {
 // Whether a folder holds any of the files that HfExport::tokenizer copies.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 
+// Whether a folder holds a model's configuration and weights as save_hf() writes them.
+bool is_exported_model(const std::filesystem::path& folder);
+
 // Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, and the tokenizer. It
 // appears whole or not at all, and replaces one that was exported before. Every rank writes its own boxes into the
 // shared files. UserError when `folder` holds something that is no model. Collective over the world.

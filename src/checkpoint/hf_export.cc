@@ -127,10 +127,7 @@ void copy_tokenizer(const fs::path& source, const fs::path& folder) {
 // An export may replace an export; anything else that has the name stays.
 void check_target(const fs::path& folder) {
   if (!fs::exists(folder) || (fs::is_directory(folder) && fs::is_empty(folder))) return;
-  const bool is_export =
-      fs::is_directory(folder) && fs::exists(folder / "config.json") &&
-      (fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json"));
-  if (is_export) return;
+  if (is_exported_model(folder)) return;
   throw UserError(fmt::format("{} (--save_hf) exists and is not a Hugging Face model", folder.string()),
                   "choose another name, or remove it");
 }
@@ -148,6 +145,11 @@ void write_chunk(const Chunk& chunk, at::ScalarType dtype, int64_t block_bytes, 
 }
 
 }  // namespace
+
+bool is_exported_model(const fs::path& folder) {
+  return fs::is_directory(folder) && fs::exists(folder / "config.json") &&
+         (fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json"));
+}
 
 bool has_tokenizer_files(const fs::path& folder) {
   return std::any_of(kTokenizerFiles.begin(), kTokenizerFiles.end(),

@@ -24,6 +24,7 @@ inline constexpr int kExitSignal = 3;
 inline constexpr std::string_view kProgramVersion = "0.1.0";
 
 struct CommandContext;
+class LogCopy;
 
 // Every name under which a command's options are set.
 struct CommandOptions {
@@ -46,6 +47,8 @@ struct CommandContext {
   Logger& log;
   std::string command = {};                    // "prepare"; of a topic "prepare merge"
   std::span<const Command> all_commands = {};  // of the program: one that meets another's option says whose it is
+  LogCopy* log_copy = nullptr;                 // the logger's second place; null in tests
+  std::vector<std::string> words = {};         // the whole command line
 
   // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.
   ConfigInputs config_inputs() const;

@@ -8,6 +8,7 @@
 #include "checkpoint/manifest.h"
 #include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
+#include "cli/inspect_run.h"
 #include "cli/inspect_tokenizer.h"
 #include "cli/session.h"
 #include "config/help.h"
@@ -108,6 +109,8 @@ constexpr Command kTopics[] = {
     {"data", "counts, lengths and beginnings of .bin/.idx files; samples in training order", inspect_data},
     {"tokenizer", "vocabulary; encode or decode", inspect_tokenizer},
     {"checkpoint", "what a checkpoint folder holds, and whether it is intact", inspect_checkpoint},
+    {"run", "the story of a run from the folder of --output_dir: starts, losses, speed, files", inspect_run},
+    {"runs", "several runs compared: losses, speed, options, and a web page with their curves", inspect_runs},
     {"logits", "a model's logits for a prompt, as safetensors", inspect_logits},
     {"gradients", "every gradient of a model on a batch, as safetensors", inspect_gradients},
 };
@@ -117,8 +120,12 @@ constexpr Command kTopics[] = {
 int run_inspect(CommandContext& context) { return run_topic(context, "inspect", kTopics); }
 
 std::vector<CommandOptions> inspect_options() {
-  return {options_of<ConfigInspection, Config>("inspect config"), inspect_data_options(), inspect_tokenizer_options(),
-          inspect_logits_options(), inspect_gradients_options()};
+  return {options_of<ConfigInspection, Config>("inspect config"),
+          inspect_data_options(),
+          inspect_tokenizer_options(),
+          inspect_runs_options(),
+          inspect_logits_options(),
+          inspect_gradients_options()};
 }
 
 }  // namespace megalith

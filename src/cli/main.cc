@@ -7,6 +7,7 @@
 #include <new>
 
 #include "cli/command.h"
+#include "cli/log_copy.h"
 #include "config/environment.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -48,7 +49,7 @@ std::string nearest_command(std::string_view name) {
   return best;
 }
 
-int run(int argc, char** argv, Logger& log) {
+int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
   if (argc < 2) {
     std::fputs(usage().c_str(), stderr);
     return kExitUserError;
@@ -64,6 +65,8 @@ int run(int argc, char** argv, Logger& log) {
   }
   CommandContext context{{argv + 2, argv + argc}, environment_snapshot(), {}, log, name, commands()};
   context.config_root = find_config_root(context.environment);
+  context.log_copy = &log_copy;
+  context.words.assign(argv, argv + argc);
   for (const Command& command : commands()) {
     if (command.name == name) return command.run(context);
   }
@@ -79,9 +82,10 @@ int run(int argc, char** argv, Logger& log) {
 int main(int argc, char** argv) {
   using namespace megalith;
   tune_malloc_for_training();  // before any large allocation
-  Logger log;                  // outlives the command: with several ranks it knows who speaks
+  LogCopy log_copy;
+  Logger log(log_copy.settings());  // outlives the command: with several ranks it knows who speaks
   try {
-    return run(argc, argv, log);
+    return run(argc, argv, log, log_copy);
   } catch (const UserError& error) {
     log.error("{}", error.what());
     return kExitUserError;

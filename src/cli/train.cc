@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "cli/log_copy.h"
+#include "cli/run_folder.h"
 #include "cli/session.h"
 #include "comm/fake_group.h"
 #include "config/help.h"
@@ -15,6 +17,7 @@
 #include "models/families.h"
 #include "train/memory_check.h"
 #include "train/memory_estimate.h"
+#include "train/outputs.h"
 #include "train/report.h"
 #include "train/sinks.h"
 #include "train/trainer.h"
@@ -88,16 +91,33 @@ int explaining_memory(const Session& session, const MemoryEstimate& estimate, co
   throw std::runtime_error(text);
 }
 
+const char* status_text(StopReason reason) {
+  if (reason == StopReason::kSignal) return "stopped by a signal";
+  return reason == StopReason::kFinished ? "finished" : "stopped as configured";
+}
+
 int train(CommandContext& context, Session& session, const MemoryEstimate& estimate) {
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
   trainer.load();
   context.log.block(trainer.report(session.device_text(), &estimate));
+  RunFolderState folder = begin_run_folder(context, session, trainer);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) {
-    sinks = make_sinks(*session.resolved, {.model_text = trainer.model_text(), .iteration = trainer.iteration()},
-                       context.log);
+    SinkSettings settings{
+        .model_text = trainer.model_text(), .iteration = trainer.iteration(), .run_id = folder.run_id};
+    if (context.log_copy != nullptr) {
+      settings.also_printed = [&copy = *context.log_copy](std::string_view text) { copy.write(text); };
+    }
+    sinks = make_sinks(*session.resolved, settings, context.log);
   }
-  const StopReason reason = trainer.run(std::move(sinks));
+  StopReason reason = StopReason::kFinished;
+  try {
+    reason = trainer.run(std::move(sinks));
+  } catch (const std::exception& error) {
+    if (folder.record) folder.record->end(fmt::format("failed: {}", error.what()), trainer.iteration());
+    throw;
+  }
+  if (folder.record) folder.record->end(status_text(reason), trainer.iteration());
   session.finish();
   if (reason == StopReason::kSignal) {
     context.log.info("stopped by a signal after iteration {}{}", trainer.iteration(),
@@ -115,7 +135,7 @@ int run_train(CommandContext& context) {
   check_num_nodes(launch, context.environment);
   std::unique_ptr<Resolved> resolved =
       resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
-                     {.opens_data = true, .weights = CommandNeeds::Weights::kOptional});
+                     {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
   if (resolved->wants_help) {
     fmt::print("usage: megalith train --config FILE [--option value ...]\n\n{}", help_text(*resolved->options));
     return kExitSuccess;
@@ -124,6 +144,7 @@ int run_train(CommandContext& context) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     return dry_run(*resolved);
   }
+  open_log(context, *resolved, launch);
   Session session = meet(context, std::move(resolved), launch);
   return run_in_session(session, [&] {
     const MemoryEstimate estimate = estimate_memory(*session.resolved, launch.rank);

@@ -19,7 +19,14 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("log_params_norm", log_params_norm,
           "Log the L2 norm of all parameters after the step. It costs a pass over the weights for each step that is "
           "logged.");
-  v.field("metrics_file", metrics_file, "A file to which each optimizer step appends one JSON object.");
+  v.field(
+      "output_dir", output_dir,
+      "A folder for everything that a run leaves: its configuration, log, metrics, TensorBoard events, page, picture "
+      "of the loss and checkpoints, each where its own option says nothing else. Started again, the run goes on "
+      "from its newest checkpoint.");
+  v.field("log_file", log_file, "A file to which everything is appended that the run says on the terminal.");
+  v.field("metrics_file", metrics_file,
+          "A file to which each optimizer step and each evaluation appends one JSON object.");
   v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.");
   v.field("page_file", page_file,
           "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.");

@@ -13,6 +13,7 @@
 #include "models/model_bounds.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
+#include "train/outputs.h"
 #include "train/stored_architecture.h"
 
 namespace megalith {
@@ -482,13 +483,6 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   }
 }
 
-void continue_automatically(Resolved& resolved) {
-  CheckpointOptions& checkpoint = resolved.derived.checkpoint;
-  if (!checkpoint.auto_continue_train || !checkpoint.save || list_checkpoints(*checkpoint.save).empty()) return;
-  checkpoint.load = checkpoint.save;
-  resolved.notes.push_back(fmt::format("auto_continue_train: loading from {}", *checkpoint.save));
-}
-
 // Fills in what nobody set of the architecture. Whether it is known now: not when it would have to be fetched and
 // something is wrong, or when it cannot be read.
 bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& needs, std::vector<UserError>& errors) {
@@ -536,6 +530,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
   append(errors, refuse_urls(*resolved->options));
+  place_outputs(*resolved->options, resolved->config.log, resolved->config.checkpoint);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;
   resolved->derived.checkpoint = config.checkpoint;
@@ -562,6 +557,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
       errors.push_back(error);
     }
   }
+  if (needs.more_checks && is_readable) append(errors, needs.more_checks(*resolved));
   if (!errors.empty() && is_readable) append(errors, hub.not_here(*resolved));
   throw_if_any(errors);
   if (config.train.dry_run) {

@@ -119,6 +119,7 @@ struct Derived {
   TokenizerOptions tokenizer;
   DataOptions data;
   DataParallelOptions data_parallel;
+  bool replaces_checkpoints = false;          // overwrite: the first save removes those of an earlier run
 };
 
 // A resolved run: configuration, what was derived from it, and what the person should be told once.
@@ -144,6 +145,8 @@ struct CommandNeeds {
   bool reads_batches = true;  // false: it reads single tokens, which sequence_parallel, then off, could not split
   bool opens_data = false;    // data must be named, or mock_data, and its files be there
   Weights weights = Weights::kIgnored;
+  // The command's own, whose errors are told with the others.
+  std::function<std::vector<UserError>(Resolved&)> more_checks = {};
 };
 
 // Reads configuration file, environment and arguments; fills what nobody set of the architecture from --load_hf or the

@@ -25,13 +25,17 @@ LineWriter console_writer(const SinkSettings& settings, Logger& log) {
 }
 
 // An earlier run's lines in the file of a run that begins.
-void meet_earlier_lines(const std::string& path, Logger& log) {
+void meet_earlier_lines(const std::string& path, const Resolved& resolved, Logger& log) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::file_size(path, ignored) == 0) return;
-  log.warn(
-      "metrics_file {} has lines of an earlier start: this run begins at iteration 1, and its lines follow; run_id "
-      "tells them apart",
-      path);
+  if (resolved.config.checkpoint.overwrite) {
+    std::filesystem::resize_file(path, 0, ignored);
+  } else {
+    log.warn(
+        "metrics_file {} has lines of an earlier start: this run begins at iteration 1, and its lines follow; run_id "
+        "tells them apart",
+        path);
+  }
 }
 
 }  // namespace
@@ -44,7 +48,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   sinks.push_back(std::make_unique<ConsoleSink>(options, console_writer(settings, log)));
   if (options.metrics_file) {
-    if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, log);
+    if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, resolved, log);
     sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log, settings.run_id));
   }
   const std::string batch_text = fmt::format("global batch {} × {} tokens", d.global_batch_size, d.seq_length);

@@ -77,6 +77,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
+  if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
 }
 
 Trainer::~Trainer() = default;

@@ -18,6 +18,7 @@ COMMANDS = [
     ("inspect", "config"),
     ("inspect", "data"),
     ("inspect", "tokenizer"),
+    ("inspect", "runs"),
     ("inspect", "logits"),
     ("inspect", "gradients"),
     ("convert",),
@@ -63,8 +64,8 @@ def test_every_command_is_walked(program, options):
     assert {command[0] for command in COMMANDS} == set(commands)
     for family in ("inspect", "bench"):
         topics = set(re.findall(r"^  (\w+) ", program.run(family, "--help")[1], re.MULTILINE))
-        # `inspect checkpoint` takes a folder and no options.
-        assert {command[1] for command in COMMANDS if command[0] == family} == topics - {"checkpoint"}
+        # `inspect checkpoint` and `inspect run` take a folder and no options.
+        assert {command[1] for command in COMMANDS if command[0] == family} == topics - {"checkpoint", "run"}
     assert "tensor_model_parallel_size" in options["train",]
     assert "disable_bias_linear" in options["train",] or "add_bias_linear" in options["train",]
 

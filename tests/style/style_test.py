@@ -24,12 +24,14 @@ FILE_LAYER = ("core/file.cc", "core/input_file.cc")
 # Sources that open what they write, or what they lock, by themselves.
 OPENS_TO_WRITE = (
     "checkpoint/safetensors_writer.cc",
+    "cli/log_copy.cc",
     "hub/cache.cc",
     "hub/client.cc",
     "data/builder_lock.cc",
     "data/prepare_state.cc",
     "data/spool_file.cc",
     "metrics/append_file.cc",
+    "train/outputs.cc",
 )
 
 # Words that readers stumbled over, and what was meant. A blank stands for a line break, too.

@@ -1,0 +1,238 @@
+// See inspect_run.h.
+#include "cli/inspect_run.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "config/help.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/input_file.h"
+#include "core/strings.h"
+#include "metrics/run_comparison.h"
+#include "metrics/run_history.h"
+#include "train/outputs.h"
+#include "train/run_record.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunsInspection {
+  std::string page_file = "runs.html";
+
+  void visit(OptionVisitor& v) {
+    v.group("Inspection");
+    v.field("page_file", page_file, "The web page on the runs.");
+  }
+};
+
+// What is known of a run: of its folder, or of a metrics_file only.
+struct FoundRun {
+  std::vector<RunStart> starts;
+  RunHistory history;
+  bool has_metrics = false;
+};
+
+FoundRun find_run(const std::string& name) {
+  FoundRun run;
+  const RunFolder folder{name};
+  if (!fs::exists(name)) {
+    throw UserError(fmt::format("{} does not exist", name), "give a folder that --output_dir named, or a metrics_file");
+  }
+  if (!fs::is_directory(name)) {
+    run.history = read_run_history(name);
+    run.has_metrics = true;
+    return run;
+  }
+  const bool has_record = fs::exists(folder.record());
+  run.has_metrics = fs::exists(folder.metrics());
+  if (!has_record && !run.has_metrics) {
+    throw UserError(fmt::format("{} is not the folder of a run: it has neither run.json nor metrics.jsonl", name),
+                    "give a folder that --output_dir named, or a metrics_file");
+  }
+  if (has_record) run.starts = read_run_record(folder.record());
+  if (run.has_metrics) run.history = read_run_history(folder.metrics());
+  return run;
+}
+
+std::string loss_words(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
+
+// "node1 (4 ranks), node2 (4 ranks)"
+std::string hosts_text(const std::vector<std::string>& hosts) {
+  std::vector<std::pair<std::string, int64_t>> counts;
+  for (const std::string& host : hosts) {
+    const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& one) { return one.first == host; });
+    if (known == counts.end()) {
+      counts.emplace_back(host, 1);
+    } else {
+      ++known->second;
+    }
+  }
+  std::string text;
+  for (const auto& [host, count] : counts) {
+    text += fmt::format("{}{} ({} rank{})", text.empty() ? "" : ", ", host, count, count == 1 ? "" : "s");
+  }
+  return text;
+}
+
+std::string start_text(const RunStart& start, size_t number) {
+  const std::string until = start.end.empty() ? "no end recorded" : "until " + start.end;
+  std::string text = fmt::format("  {}  {} {}: {}\n", number, start.begin, until, start.status);
+  text += fmt::format("     {}\n", join(start.command, " "));
+  text += fmt::format("     in {}\n", start.directory);
+  text += fmt::format("     on {}, {}\n", hosts_text(start.hosts), start.device);
+  text += fmt::format("     from iteration {}{}, megalith {} ({}), torch {}, run_id {}\n", start.first_iteration,
+                      start.end.empty() ? "" : fmt::format(" to {}", start.last_iteration), start.version, start.commit,
+                      start.torch_version, start.run_id);
+  return text;
+}
+
+std::string training_text(const RunHistory& history) {
+  if (history.steps.empty()) return "training: no step was logged\n";
+  const StepLine& first = history.steps.front();
+  const StepLine& last = history.steps.back();
+  const auto lowest = std::min_element(history.steps.begin(), history.steps.end(), [](const auto& a, const auto& b) {
+    return (std::isnan(a.loss) ? INFINITY : a.loss) < (std::isnan(b.loss) ? INFINITY : b.loss);
+  });
+  const auto num_skipped =
+      std::count_if(history.steps.begin(), history.steps.end(), [](const StepLine& step) { return step.is_skipped; });
+  std::string text = fmt::format("training: iteration {} of {}, {} tokens\n", last.iteration, last.train_iters,
+                                 format_count(static_cast<double>(history.num_tokens())));
+  text += fmt::format("  {}: {} at iteration {}, {} at {}; lowest {} at {}\n",
+                      history.loss_name.empty() ? "loss" : history.loss_name, loss_words(first.loss), first.iteration,
+                      loss_words(last.loss), last.iteration, loss_words(lowest->loss), lowest->iteration);
+  text += fmt::format("  speed: {} tokens/s a device, {:.4g} ms a step\n",
+                      format_count(history.mean_tokens_per_s_per_device()), history.mean_elapsed_ms());
+  if (last.memory_peak_bytes > 0) text += fmt::format("  tensors at most: {}\n", format_bytes(last.memory_peak_bytes));
+  if (num_skipped > 0) text += fmt::format("  {} steps were skipped\n", num_skipped);
+  return text;
+}
+
+std::string evaluations_text(const RunHistory& history) {
+  std::vector<std::string> sets;
+  for (const EvaluationLine& one : history.evaluations) {
+    if (std::find(sets.begin(), sets.end(), one.set) == sets.end()) sets.push_back(one.set);
+  }
+  std::string text;
+  for (const std::string& set : sets) {
+    const auto last = history.last_evaluation(set), best = history.best_evaluation(set);
+    text += fmt::format("  {}: {} at iteration {} (perplexity {:.4g}); best {} at {}\n", set, loss_words(last->loss),
+                        last->iteration, std::exp(last->loss), loss_words(best->loss), best->iteration);
+  }
+  return text.empty() ? "" : "evaluations\n" + text;
+}
+
+std::string option_of(const RunStart& start, const std::string& name, const fs::path& otherwise) {
+  const auto found = start.options.find(name);
+  return found == start.options.end() ? otherwise.string() : plain_text(found->second);
+}
+
+std::string files_text(const std::string& name, const RunStart& start) {
+  const RunFolder folder{name};
+  std::string text;
+  const fs::path checkpoints = option_of(start, "save", folder.checkpoints());
+  if (const std::vector<int64_t> saved = list_checkpoints(checkpoints); !saved.empty()) {
+    text += fmt::format("  {:<12} {}: iteration{} {}\n", "checkpoints", checkpoints.string(),
+                        saved.size() == 1 ? "" : "s", fmt::join(saved, ", "));
+  }
+  const std::pair<const char*, fs::path> files[] = {
+      {"model", option_of(start, "save_hf", folder.exported())},
+      {"page", option_of(start, "page_file", folder.page())},
+      {"picture", option_of(start, "loss_plot_file", folder.plot())},
+      {"events", option_of(start, "tensorboard_dir", folder.tensorboard())},
+      {"metrics", option_of(start, "metrics_file", folder.metrics())},
+      {"log", option_of(start, "log_file", folder.log())},
+      {"options", folder.configuration()}};
+  for (const auto& [what, path] : files) {
+    if (fs::exists(path)) text += fmt::format("  {:<12} {}\n", what, path.string());
+  }
+  return text.empty() ? "" : "files\n" + text;
+}
+
+}  // namespace
+
+int inspect_run(CommandContext& context) {
+  if (context.arguments.size() != 1 || context.wants_help()) {
+    std::fputs("usage: megalith inspect run DIR\n", context.wants_help() ? stdout : stderr);
+    return context.wants_help() ? kExitSuccess : kExitUserError;
+  }
+  const std::string& name = context.arguments[0];
+  const FoundRun run = find_run(name);
+  std::string text = fmt::format("{}", name);
+  if (!run.starts.empty()) {
+    const RunStart& last = run.starts.back();
+    text += fmt::format(": {}, {}\nstarts\n", last.model, last.status);
+    for (size_t i = 0; i < run.starts.size(); ++i) text += start_text(run.starts[i], i + 1);
+  } else {
+    text += "\n";
+  }
+  if (run.has_metrics) text += training_text(run.history) + evaluations_text(run.history);
+  if (!run.starts.empty()) text += files_text(name, run.starts.back());
+  fmt::print("{}", text);
+  return kExitSuccess;
+}
+
+int inspect_runs(CommandContext& context) {
+  RunsInspection options;
+  OptionSet set(options);
+  ConfigInputs inputs = context.config_inputs();
+  inputs.allow_positional = true;
+  const Resolution resolution = resolve(set, inputs);
+  if (resolution.wants_help || resolution.positional.size() < 2) {
+    const std::string text = fmt::format(
+        "usage: megalith inspect runs DIR DIR ... [--page_file FILE]\n\n"
+        "DIR is a folder that --output_dir named, or a metrics_file.\n\n{}",
+        help_text(set));
+    std::fputs(text.c_str(), resolution.wants_help ? stdout : stderr);
+    return resolution.wants_help ? kExitSuccess : kExitUserError;
+  }
+  // A page of ours may be replaced, and nothing else.
+  if (fs::exists(options.page_file)) {
+    if (read_beginning(options.page_file, 4096).find("runs · Megalith</title>") == std::string::npos) {
+      throw UserError(fmt::format("page_file {} exists and is not a page on runs", options.page_file),
+                      "name another file with --page_file");
+    }
+  }
+  std::vector<ComparedRun> runs;
+  for (const std::string& name : resolution.positional) {
+    FoundRun found = find_run(name);
+    ComparedRun run{.name = name, .model = {}, .status = {}, .history = std::move(found.history), .options = {}};
+    if (!found.starts.empty()) {
+      run.model = found.starts.back().model;
+      run.status = found.starts.back().status;
+      run.options = std::move(found.starts.back().options);
+    }
+    runs.push_back(std::move(run));
+  }
+  size_t width = 3;
+  for (const ComparedRun& run : runs) width = std::max(width, run.name.size());
+  fmt::print("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9}\n", "run", width, "iterations", "tokens", "loss",
+             "evaluation", "tokens/s a device", "ms a step");
+  for (const ComparedRun& run : runs) {
+    const RunHistory& h = run.history;
+    const auto last = h.last_evaluation("validation");
+    fmt::print("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9.4g}\n", run.name, width,
+               h.steps.empty() ? 0 : h.steps.back().iteration, format_count(static_cast<double>(h.num_tokens())),
+               h.steps.empty() ? "" : loss_words(h.steps.back().loss), last ? loss_words(last->loss) : "",
+               format_count(h.mean_tokens_per_s_per_device()), h.mean_elapsed_ms());
+  }
+  for (const DifferingOption& option : differing_options(runs)) {
+    std::vector<std::string> values;
+    for (const std::string& value : option.values) values.push_back(value.empty() ? "default" : value);
+    fmt::print("{}: {}\n", option.name, join(values, ", "));
+  }
+  write_file_atomic(options.page_file, render_run_comparison(runs));
+  fmt::print("wrote {}\n", options.page_file);
+  return kExitSuccess;
+}
+
+CommandOptions inspect_runs_options() { return options_of<RunsInspection>("inspect runs"); }
+
+}  // namespace megalith

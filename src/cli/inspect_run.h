@@ -1,0 +1,12 @@
+// megalith inspect run, inspect runs: the story of a run from its folder, and several runs side by side.
+#pragma once
+
+#include "cli/command.h"
+
+namespace megalith {
+
+int inspect_run(CommandContext& context);
+int inspect_runs(CommandContext& context);
+CommandOptions inspect_runs_options();
+
+}  // namespace megalith

@@ -1,0 +1,255 @@
+// Checking a run's outputs; see outputs.h.
+#include "train/outputs.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/hf.h"
+#include "checkpoint/manifest.h"
+#include "config/resolve.h"
+#include "core/file.h"
+#include "core/system_call.h"
+#include "train/config.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+struct Output {
+  std::string option;
+  fs::path path;
+  bool is_folder = false;
+};
+
+std::vector<Output> outputs_of(const Config& config) {
+  std::vector<Output> outputs;
+  const auto add = [&](const char* option, const std::optional<std::string>& path, bool is_folder) {
+    if (path) outputs.push_back({option, *path, is_folder});
+  };
+  add("output_dir", config.log.output_dir, true);
+  if (!config.train.skip_train) add("save", config.checkpoint.save, true);
+  add("save_hf", config.checkpoint.save_hf, true);
+  add("log_file", config.log.log_file, false);
+  add("metrics_file", config.log.metrics_file, false);
+  add("loss_plot_file", config.log.loss_plot_file, false);
+  add("page_file", config.log.page_file, false);
+  if (config.log.writes_tensorboard()) add("tensorboard_dir", config.log.tensorboard_dir, true);
+  const ProfileOptions& profile = config.profile;
+  const std::string traces = profile.folder(config.log.tensorboard_dir).string();
+  if (profile.profile) add("profile_dir", traces, true);
+  if (profile.dump_pp_data) add("dump_pp_data_dir", profile.dump_pp_data_dir.value_or(traces), true);
+  // A cache that can only be read is of use: others may have filled it.
+  std::error_code ignored;
+  if (config.data.data_cache_path && !fs::is_directory(*config.data.data_cache_path, ignored)) {
+    add("data_cache_path", config.data.data_cache_path, true);
+  }
+  return outputs;
+}
+
+std::optional<std::string> why_not_created_in(const fs::path& folder) {
+  // A name of its own for each rank that looks.
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  const fs::path probe = folder / fmt::format(".megalith_probe_{}_{}", ::getpid(), now);
+  const int fd =
+      retry_interrupted([&] { return ::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); });
+  if (fd < 0) return system_error_text(errno);
+  close_descriptor(fd);
+  ::unlink(probe.c_str());
+  return std::nullopt;
+}
+
+// Why the file, which exists, cannot be appended to or replaced.
+std::optional<std::string> why_not_opened(const fs::path& path) {
+  const int fd = retry_interrupted([&] { return ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC); });
+  if (fd < 0) return system_error_text(errno);
+  close_descriptor(fd);
+  return std::nullopt;
+}
+
+// The folder, made whole where it exists; for comparing.
+fs::path whole_path(const fs::path& path) {
+  std::error_code error;
+  fs::path whole = fs::weakly_canonical(fs::absolute(path, error), error);
+  if (error) whole = fs::absolute(path, error).lexically_normal();
+  return whole.filename().empty() ? whole.parent_path() : whole;
+}
+
+bool lies_within(const fs::path& inner, const fs::path& outer) {
+  const fs::path relative = whole_path(inner).lexically_relative(whole_path(outer));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+bool is_same(const fs::path& one, const fs::path& other) { return whole_path(one) == whole_path(other); }
+
+// Whether the run goes on from what its own folder holds.
+bool goes_on_in(const CheckpointOptions& options) {
+  if (!options.load || !options.save) return false;
+  return is_same(*options.load, *options.save) || (fs::exists(fs::path(*options.load) / kManifestFile) &&
+                                                   is_same(fs::path(*options.load).parent_path(), *options.save));
+}
+
+void check_checkpoints(Resolved& resolved, std::vector<UserError>& errors) {
+  const CheckpointOptions& options = resolved.derived.checkpoint;
+  if (!options.save || resolved.config.train.skip_train || goes_on_in(options)) return;
+  std::error_code unreadable;
+  if (!fs::is_directory(*options.save, unreadable)) return;
+  const std::vector<int64_t> present = list_checkpoints(*options.save);
+  if (present.empty()) return;
+  if (options.overwrite) {
+    resolved.derived.replaces_checkpoints = true;
+    return;
+  }
+  errors.emplace_back(
+      fmt::format(
+          "save {}: it holds checkpoints of an earlier run, the newest of iteration {}, and this run does not go "
+          "on from them",
+          *options.save, present.back()),
+      fmt::format("go on with --load {}, replace them with --overwrite, or name another folder", *options.save));
+}
+
+void check_export(const Resolved& resolved, const std::vector<Output>& outputs, std::vector<UserError>& errors) {
+  const CheckpointOptions& options = resolved.derived.checkpoint;
+  if (!options.save_hf) return;
+  const fs::path folder = *options.save_hf;
+  if (options.load_hf && lies_within(*options.load_hf, folder)) {
+    errors.emplace_back(fmt::format("save_hf {}: the model is read from there (load_hf {})", folder.string(),
+                                    resolved.config.checkpoint.load_hf.value_or(*options.load_hf)),
+                        "name another folder for the model that is trained");
+    return;
+  }
+  // The folder is replaced as a whole when the model is complete.
+  for (const Output& other : outputs) {
+    if (other.option == "save_hf" || !lies_within(other.path, folder)) continue;
+    errors.emplace_back(fmt::format("save_hf {}: {} {} lies in it", folder.string(), other.option, other.path.string()),
+                        "give the exported model a folder of its own");
+  }
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored) || fs::is_empty(folder, ignored)) return;
+  if (!is_exported_model(folder)) {
+    errors.emplace_back(fmt::format("save_hf {}: it exists and is not a Hugging Face model", folder.string()),
+                        "choose another name, or remove it");
+  } else if (!options.overwrite && !goes_on_in(options)) {
+    errors.emplace_back(fmt::format("save_hf {}: it holds a model already", folder.string()),
+                        "replace it with --overwrite, or name another folder");
+  }
+}
+
+void check_run_folder(const Resolved& resolved, std::vector<UserError>& errors) {
+  const std::optional<std::string>& root = resolved.config.log.output_dir;
+  if (resolved.config.checkpoint.export_hf && !root) {
+    errors.emplace_back("export_hf is set, but output_dir is not", "name the folder of the model with --save_hf");
+  }
+  std::error_code ignored;
+  if (!root || !fs::is_directory(*root, ignored) || fs::is_empty(*root, ignored)) return;
+  const RunFolder folder{*root};
+  if (fs::exists(folder.record(), ignored)) return;
+  // A run that failed while it started leaves less.
+  const std::array own = {folder.configuration(), folder.log(),         folder.metrics(),     folder.page(),
+                          folder.plot(),          folder.tensorboard(), folder.checkpoints(), folder.exported()};
+  bool has_other = false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(*root, ignored)) {
+    has_other = has_other || std::find(own.begin(), own.end(), entry.path()) == own.end();
+  }
+  if (!has_other) return;
+  errors.emplace_back(fmt::format("output_dir {}: it exists, holds files and is not the folder of a run", *root),
+                      "name a folder that does not exist yet, or one that an earlier run made");
+}
+
+// Two outputs in one file would destroy each other.
+void check_shared_names(const std::vector<Output>& outputs, std::vector<UserError>& errors) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (outputs[i].is_folder && outputs[j].is_folder) continue;
+      if (!is_same(outputs[i].path, outputs[j].path)) continue;
+      std::error_code ignored;
+      if (fs::exists(outputs[i].path, ignored) && !fs::is_regular_file(outputs[i].path, ignored))
+        continue;  // /dev/null
+      errors.emplace_back(
+          fmt::format("{} and {} are both {}", outputs[j].option, outputs[i].option, outputs[i].path.string()),
+          "name a file for each");
+    }
+  }
+}
+
+}  // namespace
+
+void place_outputs(OptionSet& options, const LogOptions& log, const CheckpointOptions& checkpoint) {
+  if (!log.output_dir) return;
+  const RunFolder folder{*log.output_dir};
+  std::map<std::string, std::string> places = {
+      {"save", folder.checkpoints().string()},     {"log_file", folder.log().string()},
+      {"metrics_file", folder.metrics().string()}, {"page_file", folder.page().string()},
+      {"loss_plot_file", folder.plot().string()},  {"tensorboard_dir", folder.tensorboard().string()}};
+  if (checkpoint.export_hf) places["save_hf"] = folder.exported().string();
+  apply_values(options, places, {OptionLayer::kModel, "output_dir"});
+}
+
+void continue_automatically(Resolved& resolved) {
+  CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  const bool has_run_folder = resolved.config.log.output_dir.has_value();
+  if (!checkpoint.auto_continue_train && (!has_run_folder || checkpoint.overwrite)) return;
+  if (!checkpoint.save || list_checkpoints(*checkpoint.save).empty()) return;
+  checkpoint.load = checkpoint.save;
+  // These are about the checkpoint that the run began from.
+  checkpoint.finetune = checkpoint.no_load_optim = false;
+  checkpoint.ckpt_step.reset();
+  resolved.notes.push_back(fmt::format(
+      "{}: loading from {}", checkpoint.auto_continue_train ? "auto_continue_train" : "output_dir", *checkpoint.save));
+}
+
+std::optional<UserError> check_writable(const std::string& option, const fs::path& path, bool is_folder) {
+  const std::string where = fmt::format("{} {}", option, path.string());
+  const std::string remedy = fmt::format("name a {} that can be written", is_folder ? "folder" : "file");
+  if (path.empty()) return UserError(fmt::format("{} is empty", option), remedy);
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status)) {
+    if (is_folder != fs::is_directory(status)) {
+      return UserError(fmt::format("{}: it is a {}", where, is_folder ? "file" : "folder"), remedy);
+    }
+    // A pipe waits for its reader, and a device is not replaced.
+    if (!is_folder && !fs::is_regular_file(status)) return std::nullopt;
+    const auto reason = is_folder ? why_not_created_in(path) : why_not_opened(path);
+    if (reason) return UserError(fmt::format("{}: {}", where, *reason), remedy);
+    return std::nullopt;
+  }
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory) {
+    return UserError(fmt::format("{}: {}", where, error.message()), remedy);
+  }
+  fs::path nearest = fs::absolute(path, error).parent_path();
+  if (path.filename().empty()) nearest = nearest.parent_path();  // "run/"
+  while (nearest.has_relative_path() && !fs::exists(fs::status(nearest, error))) nearest = nearest.parent_path();
+  if (!fs::is_directory(nearest, error)) {
+    return UserError(fmt::format("{}: {} is a file, so there can be no folder of this name", where, nearest.string()),
+                     remedy);
+  }
+  if (const auto reason = why_not_created_in(nearest)) {
+    return UserError(fmt::format("{}: nothing can be made in {}: {}", where, nearest.string(), *reason), remedy);
+  }
+  return std::nullopt;
+}
+
+std::vector<UserError> check_outputs(Resolved& resolved) {
+  std::vector<UserError> errors;
+  const std::vector<Output> outputs = outputs_of(resolved.config);
+  for (const Output& output : outputs) {
+    // What lies in a run's folder fails with it.
+    const bool is_part = resolved.options->find(output.option)->source().where == "output_dir";
+    if (is_part && !errors.empty() && errors.front().message().starts_with("output_dir")) continue;
+    if (auto error = check_writable(output.option, output.path, output.is_folder)) errors.push_back(std::move(*error));
+  }
+  check_shared_names(outputs, errors);
+  check_run_folder(resolved, errors);
+  check_checkpoints(resolved, errors);
+  check_export(resolved, outputs, errors);
+  return errors;
+}
+
+}  // namespace megalith

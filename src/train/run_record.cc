@@ -1,0 +1,138 @@
+// See run_record.h.
+#include "train/run_record.h"
+
+#include <nlohmann/json.hpp>
+
+#include "config/help.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "metrics/run_stamp.h"
+
+namespace megalith {
+namespace {
+
+constexpr int64_t kRecordFormat = 1;
+constexpr const char* kRunning = "running";
+
+// What run_configuration() and run_options() leave out: what comes again from output_dir, a checkpoint or a model's
+// folder, and overwrite.
+bool is_left_out(const Option& option) {
+  return option.source().layer == OptionLayer::kModel || option.name() == "overwrite";
+}
+
+OrderedJson json_of(const RunStart& start) {
+  return {{"run_id", start.run_id},
+          {"begin", start.begin},
+          {"end", start.end},
+          {"status", start.status},
+          {"first_iteration", start.first_iteration},
+          {"last_iteration", start.last_iteration},
+          {"version", start.version},
+          {"commit", start.commit},
+          {"torch_version", start.torch_version},
+          {"model", start.model},
+          {"device", start.device},
+          {"world_size", start.hosts.size()},
+          {"hosts", start.hosts},
+          {"directory", start.directory},
+          {"command", start.command},
+          {"options", start.options}};
+}
+
+RunStart start_of(const Json& json, const std::string& where) {
+  RunStart start;
+  const auto text = [&](const char* name) { return json_get<std::string>(json, name, where); };
+  start.run_id = text("run_id");
+  start.begin = text("begin");
+  start.end = text("end");
+  start.status = text("status");
+  start.first_iteration = json_get<int64_t>(json, "first_iteration", where);
+  start.last_iteration = json_get<int64_t>(json, "last_iteration", where);
+  start.version = text("version");
+  start.commit = text("commit");
+  start.torch_version = text("torch_version");
+  start.model = text("model");
+  start.device = text("device");
+  start.directory = text("directory");
+  start.hosts = json_get<std::vector<std::string>>(json, "hosts", where);
+  start.command = json_get<std::vector<std::string>>(json, "command", where);
+  for (const auto& [name, value] : get_member(json, "options", where).items()) {
+    start.options[name] = json_as<std::string>(value, where + ": options");
+  }
+  return start;
+}
+
+}  // namespace
+
+std::vector<RunStart> read_run_record(const std::filesystem::path& path) {
+  const Json json = load_json(path);
+  const std::string where = path.string();
+  const auto format = json_get<int64_t>(json, "format", where);
+  if (format > kRecordFormat) {
+    throw UserError(fmt::format("{} has format {}, and this program reads up to {}", where, format, kRecordFormat),
+                    "use the program that wrote it, or a newer one");
+  }
+  const Json& list = get_member(json, "starts", where);
+  if (!list.is_array()) throw UserError(fmt::format("{}: starts is no list", where));
+  std::vector<RunStart> starts;
+  for (const Json& one : list) starts.push_back(start_of(one, where));
+  return starts;
+}
+
+void write_run_record(const std::filesystem::path& path, const std::vector<RunStart>& starts) {
+  OrderedJson list = OrderedJson::array();
+  for (const RunStart& start : starts) list.push_back(json_of(start));
+  write_file_atomic(path, dump_json_pretty(OrderedJson{{"format", kRecordFormat}, {"starts", list}}));
+}
+
+std::string run_configuration(const Resolved& resolved) {
+  const std::string all = resolved_yaml(*resolved.options, Shown::kNonDefault);
+  std::string kept, title;
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t end = std::min(all.find('\n', begin), all.size());
+    const std::string line = all.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.starts_with("# ")) title = (kept.empty() ? "" : "\n") + line + "\n";
+    const Option* option = resolved.options->find(line.substr(0, line.find(':')));
+    if (option == nullptr || is_left_out(*option)) continue;
+    kept += title + line + "\n";
+    title.clear();
+  }
+  return kept;
+}
+
+std::map<std::string, std::string> run_options(const Resolved& resolved) {
+  std::map<std::string, std::string> options;
+  for (const auto& option : resolved.options->options()) {
+    if (!option->is_default() && !is_left_out(*option)) options[option->name()] = option->text();
+  }
+  return options;
+}
+
+RunRecord::RunRecord(std::filesystem::path path, RunStart start, bool begins_anew, Logger& log)
+    : path_(std::move(path)), log_(log) {
+  if (!begins_anew && std::filesystem::exists(path_)) starts_ = read_run_record(path_);
+  for (RunStart& earlier : starts_) {
+    if (earlier.end.empty() && earlier.status == kRunning) earlier.status = "ended without a word";  // killed, say
+  }
+  start.status = kRunning;
+  start.begin = utc_timestamp();
+  starts_.push_back(std::move(start));
+  make_directories(path_.parent_path());
+  write_run_record(path_, starts_);
+}
+
+void RunRecord::end(const std::string& status, int64_t last_iteration) {
+  RunStart& start = starts_.back();
+  start.status = status;
+  start.end = utc_timestamp();
+  start.last_iteration = last_iteration;
+  try {
+    write_run_record(path_, starts_);
+  } catch (const UserError& error) {
+    log_.warn("the run's record: {}", error.message());
+  }
+}
+
+}  // namespace megalith

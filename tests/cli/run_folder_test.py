@@ -1,0 +1,145 @@
+"""--output_dir: a run is a folder that runs again, resumes by itself, and tells its story."""
+
+import json
+import re
+
+import pytest
+from program import read_metrics
+from run_files import TINY, iterations, plotted, points, refused
+
+FILES = {"config.yaml", "run.json", "log.txt", "metrics.jsonl", "page.html", "loss.svg", "tensorboard", "checkpoints"}
+RUN = ("train", *TINY, "--lr", 1e-3, "--train_iters", 6, "--save_interval", 2)
+
+
+@pytest.fixture(scope="module")
+def finished(program, tmp_path_factory):
+    """A run in two starts, and the same in one go."""
+    folder = tmp_path_factory.mktemp("runs")
+    program.run(*RUN, "--output_dir", "pieces", "--exit_interval", 3, cwd=folder)
+    program.run(*RUN, "--output_dir", "pieces", cwd=folder)
+    program.run(*RUN, "--output_dir", "straight", "--lr", 2e-3, cwd=folder)
+    return folder
+
+
+def starts(folder):
+    return json.loads((folder / "run.json").read_text())["starts"]
+
+
+def test_everything_lies_in_the_folder(finished):
+    assert {path.name for path in (finished / "straight").iterdir()} == FILES
+    assert {path.name for path in finished.iterdir()} == {"pieces", "straight"}
+    assert iterations(finished / "straight" / "checkpoints") == [2, 4, 6]
+    assert len(list((finished / "straight" / "tensorboard").glob("events.out.tfevents.*"))) == 1
+
+
+def test_started_again_it_goes_on(finished):
+    run = finished / "pieces"
+    assert [line["iteration"] for line in read_metrics(run / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert sorted(points(run / "page.html", "loss", "train")) == sorted(plotted(run / "loss.svg")["train"]) == [1, 2, 3, 4, 5, 6]
+    first, second = starts(run)
+    assert (first["first_iteration"], first["last_iteration"], first["status"]) == (0, 3, "stopped as configured")
+    assert (second["first_iteration"], second["last_iteration"], second["status"]) == (3, 6, "finished")
+    assert (run / "log.txt").read_text().count("consumed samples") == 6
+
+
+def test_the_record_says_who_where_and_with_what(finished):
+    (start,) = starts(finished / "straight")
+    assert start["command"][1:3] == ["train", "--num_layers"] and start["directory"] == str(finished)
+    assert start["world_size"] == len(start["hosts"]) == 1 and start["hosts"][0]
+    assert re.fullmatch(r"[0-9a-f]{12}|unknown", start["commit"]) and start["version"]
+    assert start["options"]["lr"] == "0.002" and "save" not in start["options"]
+    ids = {line["run_id"] for line in read_metrics(finished / "straight" / "metrics.jsonl")}
+    assert ids == {start["run_id"]}
+
+
+def test_its_configuration_runs_again(program, finished, tmp_path):
+    """The same numbers from the file, in another folder; and from the folder itself the run goes on."""
+    config = finished / "straight" / "config.yaml"
+    program.run("train", "--config", config, "--output_dir", "again", cwd=tmp_path)
+    (start,) = starts(tmp_path / "again")
+    assert start["status"] == "finished"
+    losses = [[line["lm_loss"] for line in read_metrics(run / "metrics.jsonl")] for run in (tmp_path / "again", finished / "straight")]
+    assert losses[0] == losses[1] and len(losses[0]) == 6
+    program.run("train", "--config", "again/config.yaml", "--train_iters", 8, cwd=tmp_path)
+    assert [line["iteration"] for line in read_metrics(tmp_path / "again" / "metrics.jsonl")] == list(range(1, 9))
+
+
+def test_an_option_of_its_own_has_another_place_or_none(program, tmp_path):
+    program.run(*RUN, "--output_dir", "run", "--page_file=null", "--save", "elsewhere", "--export_hf", cwd=tmp_path)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == (FILES - {"page.html", "checkpoints"}) | {"hf"}
+    assert iterations(tmp_path / "elsewhere") == [2, 4, 6]
+
+
+def test_overwrite_begins_anew(program, tmp_path):
+    words = (*RUN, "--output_dir", "run", "--eval_iters", 0)
+    program.run(*words, "--train_iters", 4, cwd=tmp_path)
+    program.run(*words, "--train_iters", 3, "--overwrite", cwd=tmp_path)
+    run = tmp_path / "run"
+    assert [line["iteration"] for line in read_metrics(run / "metrics.jsonl")] == [1, 2, 3]
+    assert len(starts(run)) == 1 and iterations(run / "checkpoints") == [2, 3]
+    assert "overwrite:" not in (run / "config.yaml").read_text()
+    assert len(list((run / "tensorboard").iterdir())) == 1
+
+
+def test_what_a_fine_tuning_began_from_is_read_once(program, tmp_path):
+    program.run(*RUN, "--train_iters", 2, "--save", "base", cwd=tmp_path)
+    words = (*RUN, "--output_dir", "run", "--load", "base", "--finetune")
+    program.run(*words, "--exit_interval", 3, cwd=tmp_path)
+    program.run(*words, cwd=tmp_path)
+    assert [line["iteration"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_folder_of_something_else_is_refused(program, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("mine")
+    errors = refused(program, tmp_path, *RUN, "--output_dir", "home")
+    assert "output_dir home" in errors and "not the folder of a run" in errors, errors
+    errors = refused(program, tmp_path, *RUN, "--export_hf")
+    assert "export_hf" in errors and "--save_hf" in errors, errors
+
+
+def test_a_failure_is_recorded(program, tmp_path):
+    program.run(*RUN, "--output_dir", "run", "--lr", 1e38, expected=1, cwd=tmp_path)
+    (start,) = starts(tmp_path / "run")
+    assert start["status"].startswith("failed: iteration ") and start["end"]
+    assert "error: " in (tmp_path / "run" / "log.txt").read_text()
+    _, output, _ = program.run("inspect", "run", "run", cwd=tmp_path)
+    assert "failed: iteration" in output
+
+
+def test_a_run_tells_its_story(program, finished):
+    _, output, _ = program.run("inspect", "run", "pieces", cwd=finished)
+    for part in ("finished", "stopped as configured", "iteration 6 of 6", "tokens/s", "pieces/checkpoints: iterations 2, 3, 4, 6"):
+        assert part in output, output
+    for part in ("validation: ", "test: ", "pieces/page.html", "megalith 0.", "(1 rank)"):
+        assert part in output, output
+    _, output, _ = program.run("inspect", "run", "pieces/metrics.jsonl", cwd=finished)
+    assert "iteration 6 of 6" in output and "starts" not in output
+
+
+def test_runs_are_compared_on_one_page(program, finished, tmp_path):
+    page = tmp_path / "runs.html"
+    _, output, _ = program.run("inspect", "runs", "pieces", "straight", "--page_file", page, cwd=finished)
+    assert re.findall(r"^(\w+): ", output, re.MULTILINE) == ["lr"] and "lr: 0.001, 0.002" in output, output
+    html = page.read_text()
+    assert "Options that differ" in html and "<td>0.001</td><td>0.002</td>" in html
+    for name in ("pieces", "straight"):
+        assert sorted(points(page, "loss", name)) == [1, 2, 3, 4, 5, 6]
+        assert sorted(points(page, "evaluation", name)) == [2, 4, 6]
+    assert "http://" not in html.replace("http://www.w3.org/", "") and "https://" not in html
+    # It replaces a page of its own, and nothing else.
+    program.run("inspect", "runs", "pieces", "straight", "--page_file", page, cwd=finished)
+    (tmp_path / "mine.html").write_text("mine")
+    _, _, errors = program.run("inspect", "runs", "pieces", "straight", "--page_file", tmp_path / "mine.html", cwd=finished, expected=2)
+    assert "mine.html" in errors and (tmp_path / "mine.html").read_text() == "mine"
+
+
+def test_what_is_no_run_is_refused(program, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text('{"format": 1, "starts": [{"run_id": 5}]}')
+    for words, part in ((("run", "nowhere"), "does not exist"), (("run", "folder"), "neither run.json nor metrics.jsonl"),
+                        (("run", "broken"), "run_id is 5"), (("runs", "folder", "nowhere"), "folder")):
+        _, _, errors = program.run("inspect", *words, cwd=tmp_path, expected=2)
+        assert part in errors, errors
