@@ -498,7 +498,7 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
       if (!hub.find_model(resolved, errors.empty())) return false;
       apply_hf_architecture(resolved);
     } else if (checkpoint.load) {
-      apply_checkpoint_architecture(*resolved.options, *checkpoint.load);
+      apply_checkpoint_architecture(resolved, *checkpoint.load);
     }
     return true;
   } catch (const UserErrors& several) {

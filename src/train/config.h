@@ -120,6 +120,7 @@ struct Derived {
   DataOptions data;
   DataParallelOptions data_parallel;
   bool replaces_checkpoints = false;          // overwrite: the first save removes those of an earlier run
+  std::optional<std::string> text_tokenizer;  // that the checkpoint remembers (train/text_tokenizer.h)
 };
 
 // A resolved run: configuration, what was derived from it, and what the person should be told once.

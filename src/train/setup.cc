@@ -19,6 +19,7 @@
 #include "models/model_bounds.h"
 #include "optim/update_rules.h"
 #include "train/attention_choice.h"
+#include "train/text_tokenizer.h"
 
 namespace megalith {
 
@@ -208,11 +209,10 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
 }
 
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved) {
-  const CheckpointOptions& options = resolved.derived.checkpoint;
-  if (options.load_hf && std::filesystem::exists(std::filesystem::path(*options.load_hf) / "tokenizer.json")) {
+  if (const auto folder = text_tokenizer(resolved); folder && std::filesystem::exists(*folder)) {
     TokenizerOptions tokenizer;
     tokenizer.tokenizer_type = "HuggingFaceTokenizer";
-    tokenizer.tokenizer_model = *options.load_hf;
+    tokenizer.tokenizer_model = *folder;
     return make_tokenizer(tokenizer);
   }
   auto bytes = make_byte_tokenizer();

@@ -58,8 +58,9 @@ BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::
 // Only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);
 
-// The tokenizer that lies in the folder of --load_hf, or the byte tokenizer when its vocabulary fits the model's; null
-// when there is neither. For commands that need text where training needs none.
+// The tokenizer that came with --load_hf, now or when the checkpoint was trained (train/text_tokenizer.h), or the byte
+// tokenizer when its vocabulary fits the model's; null when there is neither. For commands that need text where
+// training needs none.
 std::unique_ptr<Tokenizer> find_tokenizer(const Resolved& resolved);
 
 // The ids at which a text of this model ends: its configuration's, and the tokenizer's end of document. The tokenizer

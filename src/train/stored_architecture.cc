@@ -11,6 +11,7 @@
 #include "checkpoint/manifest.h"
 #include "core/error.h"
 #include "models/families.h"
+#include "train/text_tokenizer.h"
 
 namespace megalith {
 
@@ -23,7 +24,7 @@ void apply_hf_architecture(Resolved& resolved) {
   apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
 }
 
-void apply_checkpoint_architecture(OptionSet& options, const std::string& load) {
+void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) {
   // Newest first: a damaged one is passed over here as it is when weights are loaded.
   std::vector<std::filesystem::path> folders;
   const std::vector<int64_t> iterations = list_checkpoints(load);
@@ -38,6 +39,7 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
       ModelConfig model = model_config_of(manifest.architecture, manifest.configuration);
       TokenizerOptions tokenizer;
       const OptionSet architecture(model), vocabulary(tokenizer);
+      resolved.derived.text_tokenizer = text_tokenizer_of(manifest.configuration);
       std::map<std::string, std::string> values;
       for (const auto& option : architecture.options()) values[option->name()] = plain_text(option->text());
       for (const auto& [name, value] : manifest.configuration) {
@@ -45,7 +47,7 @@ void apply_checkpoint_architecture(OptionSet& options, const std::string& load) 
         // As it was written: the NullTokenizer has one id more than vocab_size.
         if (name == "vocab_size" && value != "null") values[name] = value;
       }
-      apply_values(options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
+      apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
       return;
     } catch (const UserError& error) {
       if (!newest_fault) newest_fault = error;

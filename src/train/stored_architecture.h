@@ -15,6 +15,6 @@ void apply_hf_architecture(Resolved& resolved);
 // Architecture and tokenizer of the newest readable checkpoint in --load; nothing when there is none (then a run starts
 // afresh). Which checkpoint is intact is settled when its weights are loaded, and the architectures are compared there.
 // UserError when none of several can be read.
-void apply_checkpoint_architecture(OptionSet& options, const std::string& load);
+void apply_checkpoint_architecture(Resolved& resolved, const std::string& load);
 
 }  // namespace megalith

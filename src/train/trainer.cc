@@ -18,6 +18,7 @@
 #include "core/time.h"
 #include "device/host_sync.h"
 #include "train/activation_report.h"
+#include "train/text_tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -123,6 +124,7 @@ CheckpointState Trainer::checkpoint_state() const {
   loss_scaler_.save(state.train.numbers);
   state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
+  remember_text_tokenizer(resolved_, state.configuration);
   return state;
 }
 
@@ -516,6 +518,8 @@ void Trainer::export_hf() {
   if (!options.save_hf) return;
   HfExport settings;
   settings.dtype = resolved_.derived.dtype;
+  if (const auto folder = text_tokenizer(resolved_); folder && has_tokenizer_files(*folder))
+    settings.tokenizer = *folder;
   if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
   const TokenizerOptions& tokenizer = resolved_.derived.tokenizer;
   if (tokenizer.tokenizer_model) settings.tokenizer = *tokenizer.tokenizer_model;

@@ -194,3 +194,21 @@ def test_the_log_has_what_the_terminal_had(program, tmp_path):
     assert errors.count("warning: log_file: No space left on device") == 1
     program.run(*RUN, "--log_file", "log.txt", "--overwrite", cwd=tmp_path)
     assert (tmp_path / "log.txt").read_text().count("consumed samples") == 6
+
+
+def test_the_checkpoint_remembers_the_tokenizer_of_the_model(program, models, tmp_path):
+    from tokenizers import Tokenizer, models as kinds, pre_tokenizers
+
+    model = hf_models.changed_copy(models["llama"].folder, tmp_path / "model", None, None)
+    tokenizer = Tokenizer(kinds.WordLevel({word: i for i, word in enumerate(["call", "me", "ishmael", "<unk>"])}, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    words = ("train", "--mock_data", "--seq_length", 16, "--eval_iters", 0, "--save_interval", 1)
+    program.run(*words, "--load_hf", "model", "--train_iters", 1, "--save", "first", cwd=tmp_path)
+    generate = ("--prompt", "call me", "--max_new_tokens", 2, "--temperature", 0, "--ignore_eos")
+    _, expected, _ = program.run("generate", "--load", "first", *generate, cwd=tmp_path)
+    assert expected.split()[:2] == ["call", "me"], expected
+    # Through a run that only names the checkpoint, and in its export.
+    program.run(*words, "--load", "first", "--train_iters", 2, "--save", "second", "--save_hf", "hf", cwd=tmp_path)
+    program.run("generate", "--load", "second", *generate, cwd=tmp_path)
+    assert (tmp_path / "hf" / "tokenizer.json").exists()
