@@ -169,6 +169,8 @@ Profiler::Profiler(const ProfileOptions& options, std::filesystem::path folder, 
   const std::vector<int64_t>& ranks = options_.profile_ranks;
   is_traced_ = options_.profile && std::find(ranks.begin(), ranks.end(), groups_.rank) != ranks.end();
   if (!is_traced_) return;
+  // kineto prints lines of its own whatever happens; its errors come back to us as exceptions.
+  ::setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   make_directories(folder_);
   // Hours may pass until the trace is written: better to learn now that it cannot be.
   const std::filesystem::path probe = folder_ / fmt::format(".rank{}.probe", groups_.rank);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "checkpoint/hf.h"
@@ -33,6 +34,9 @@ bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::s
   std::error_code ignored;
   return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
 }
+
+// The processor's own NaN is negative, and "-nan" in a log looks like another thing than "nan".
+double without_nan_sign(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
 
 // Whether a difference from the checkpoint is worth a note. What was taken from the checkpoint itself is expected to
 // differ.
@@ -406,13 +410,13 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.consumed_samples = step.consumed_samples;
   record.skipped_samples = step.skipped_samples;
   record.global_batch_size = step.num_samples;
-  for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, loss.value);
+  for (const NamedLoss& loss : result.losses) record.losses.emplace_back(loss.name, without_nan_sign(loss.value));
   record.observations = result.observations;
   record.learning_rate = step.lr;
   record.next_learning_rate = curve_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it
   record.is_skipped = result.optimizer.was_skipped;
-  if (!record.is_skipped) record.grad_norm = result.optimizer.grad_norm;
+  if (!record.is_skipped) record.grad_norm = without_nan_sign(result.optimizer.grad_norm);
   record.is_nan = !result.is_loss_finite;
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {
     record.num_zeros = static_cast<int64_t>(result.optimizer.num_zeros);
@@ -449,10 +453,11 @@ void Trainer::update_memory(int64_t iteration) {
 
 void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const {
   std::string what;
-  for (const NamedLoss& loss : result.losses) what += fmt::format("{} is {}, ", loss.name, loss.value);
+  for (const NamedLoss& loss : result.losses)
+    what += fmt::format("{} is {}, ", loss.name, without_nan_sign(loss.value));
   if (result.optimizer.was_skipped) {
     what += fmt::format(
-        "the gradient norm is {} (first seen on rank {}{})", result.optimizer.grad_norm,
+        "the gradient norm is {} (first seen on rank {}{})", without_nan_sign(result.optimizer.grad_norm),
         result.optimizer.first_bad_rank,
         result.optimizer.bad_parameter.empty() ? "" : fmt::format(", in {}", result.optimizer.bad_parameter));
   }
@@ -491,7 +496,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
   record.consumed_samples = consumed_samples_;
   record.set = split == Split::kTest ? "test" : "validation";
   record.when = when;
-  for (const LossSum& loss : sums.losses) record.losses.emplace_back(loss.name, loss.mean());
+  for (const LossSum& loss : sums.losses) record.losses.emplace_back(loss.name, without_nan_sign(loss.mean()));
   for (const auto& sink : sinks_) sink->on_validation(record);
 }
 

@@ -196,6 +196,22 @@ def test_the_log_has_what_the_terminal_had(program, tmp_path):
     assert (tmp_path / "log.txt").read_text().count("consumed samples") == 6
 
 
+def test_tracing_says_nothing_of_its_own(program, tmp_path):
+    words = ("--profile", "--profile_step_start", 1, "--profile_step_end", 2)
+    _, output, errors = program.run(*RUN, *words, "--profile_dir", tmp_path, timeout=120)
+    assert "wrote the trace" in errors
+    assert not re.search(r"^\w+:\d{4}-\d\d-\d\d", output + errors, re.MULTILINE), output + errors
+
+
+def test_what_is_no_number_is_nan(program, tmp_path):
+    _, output, errors = program.run(
+        *(*RUN, "--lr", 1e38, "--no_check_for_nan_in_loss_and_grad", "--metrics_file", tmp_path / "metrics.jsonl"),
+        expected=None,
+    )
+    assert "nan" in (output + errors).lower()
+    assert "-nan" not in (output + errors).lower()
+
+
 def test_the_checkpoint_remembers_the_tokenizer_of_the_model(program, models, tmp_path):
     from tokenizers import Tokenizer, models as kinds, pre_tokenizers
 
