@@ -49,6 +49,10 @@ const Expected kExpected[] = {
     {"llama3.2_3B", 3'212'749'824, 21.39},
     {"llama3.3_70B", 70'553'706'496, 433.1},
     {"mistral_7B_v0.1", 7'241'732'096, 0},
+    {"mistral_7B_v0.3", 7'248'023'552, 0},
+    {"mistral_nemo_12B", 12'247'782'400, 0},
+    {"mistral_small_22B", 22'247'282'688, 0},
+    {"mistral_small_24B", 23'572'403'200, 0},
     {"qwen2.5_0.5B", 494'032'768, 3.49},
     {"qwen2.5_1.5B", 1'543'714'304, 10.32},
     {"qwen2.5_3B", 3'085'938'688, 20.33},
@@ -107,7 +111,8 @@ std::string family_of(const std::string& preset) {
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
-  for (const char* family : {"mistral", "mixtral", "deepseek_v2", "deepseek_v3", "gemma2", "gemma3"}) {
+  if (preset.starts_with("mistral")) return preset == "mistral_7B_v0.1" ? "mistral" : "llama";  // the others see all
+  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3", "gemma2", "gemma3"}) {
     if (preset.starts_with(family)) return family;
   }
   if (preset.starts_with("qwen")) return preset.starts_with("qwen3") ? "qwen3" : "qwen2";
