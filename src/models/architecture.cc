@@ -17,6 +17,26 @@ void reset_rope_scaling(ModelConfig& config) {
   config.rope_scaling_low_freq_factor = defaults.rope_scaling_low_freq_factor;
   config.rope_scaling_high_freq_factor = defaults.rope_scaling_high_freq_factor;
   config.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
+  config.rope_scaling_type = defaults.rope_scaling_type;
+  config.rope_scaling_beta_fast = defaults.rope_scaling_beta_fast;
+  config.rope_scaling_beta_slow = defaults.rope_scaling_beta_slow;
+  config.rope_scaling_truncate = defaults.rope_scaling_truncate;
+  config.rope_scaling_attention_factor.reset();
+}
+
+// Options of the rule that is not taken have their defaults, and the attention factor is written out.
+void simplify_rope_scaling(ModelConfig& config) {
+  const ModelConfig other;
+  if (config.use_rope_scaling && config.rope_scaling_type == RopeScalingType::kYarn) {
+    config.rope_scaling_low_freq_factor = other.rope_scaling_low_freq_factor;
+    config.rope_scaling_high_freq_factor = other.rope_scaling_high_freq_factor;
+    config.rope_scaling_attention_factor = config.rope_scaling_multiplier();
+    return;
+  }
+  config.rope_scaling_beta_fast = other.rope_scaling_beta_fast;
+  config.rope_scaling_beta_slow = other.rope_scaling_beta_slow;
+  config.rope_scaling_truncate = other.rope_scaling_truncate;
+  config.rope_scaling_attention_factor.reset();
 }
 
 // A window in all layers, in some, or in none.
@@ -115,6 +135,7 @@ ModelConfig simplified(ModelConfig config) {
     config.use_rope_scaling = false;
     reset_rope_scaling(config);
   }
+  simplify_rope_scaling(config);
   if (config.multi_latent_attention) simplify_latent_attention(config);
   simplify_router(config);
   if (config.rotary_base_local == config.rotary_base && !config.is_stretched()) config.rotary_base_local.reset();

@@ -29,6 +29,24 @@ void read_yarn(const Json& scaling, const std::string& where, ModelConfig& confi
       json_get_or<int64_t>(scaling, "original_max_position_embeddings", config.max_position_embeddings, where);
 }
 
+// YaRN for ordinary heads.
+void read_heads_yarn(const Json& scaling, const std::string& where, ModelConfig& config) {
+  config.use_rope_scaling = true;
+  config.rope_scaling_type = RopeScalingType::kYarn;
+  config.rope_scaling_factor = json_get<double>(scaling, "factor", where);
+  config.rope_scaling_original_max_position_embeddings =
+      json_get_or<int64_t>(scaling, "original_max_position_embeddings", config.max_position_embeddings, where);
+  config.rope_scaling_beta_fast = json_get_or<double>(scaling, "beta_fast", 32, where);
+  config.rope_scaling_beta_slow = json_get_or<double>(scaling, "beta_slow", 1, where);
+  config.rope_scaling_truncate = json_get_or<bool>(scaling, "truncate", true, where);
+  config.rope_scaling_attention_factor = json_find<double>(scaling, "attention_factor", where);
+  const auto mscale = json_get_or<double>(scaling, "mscale", 0, where);
+  const auto mscale_all_dim = json_get_or<double>(scaling, "mscale_all_dim", 0, where);
+  if (config.rope_scaling_attention_factor || mscale == 0 || mscale_all_dim == 0) return;
+  config.rope_scaling_attention_factor =
+      yarn_mscale(config.rope_scaling_factor, mscale) / yarn_mscale(config.rope_scaling_factor, mscale_all_dim);
+}
+
 void read_rope(const Json& json, const HfDefaults& defaults, ModelConfig& config) {
   const Json* parameters = find_member(json, "rope_parameters", kHfConfigFile);
   const Json* scaling = parameters != nullptr ? parameters : find_member(json, "rope_scaling", kHfConfigFile);
@@ -46,6 +64,7 @@ void read_rope(const Json& json, const HfDefaults& defaults, ModelConfig& config
   const std::string type = json_find<std::string>(*scaling, "rope_type", where)
                                .value_or(json_get_or<std::string>(*scaling, "type", "default", where));
   if (type == "default") return;
+  if (type == "yarn" && defaults.allows_heads_yarn) return read_heads_yarn(*scaling, where, config);
   if (type == "yarn" && defaults.allows_yarn) return read_yarn(*scaling, where, config);
   if (type == "linear" && defaults.allows_linear) {
     config.rotary_seq_len_interpolation_factor = json_get<double>(*scaling, "factor", where);
@@ -351,7 +370,17 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
   if (config.rotary_seq_len_interpolation_factor != 1) {
     json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", config.rotary_seq_len_interpolation_factor}};
   }
-  if (config.use_rope_scaling) {
+  if (config.use_rope_scaling && config.rope_scaling_type == RopeScalingType::kYarn) {
+    json["rope_scaling"] = {
+        {"rope_type", "yarn"},
+        {"factor", config.rope_scaling_factor},
+        {"original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings},
+        {"beta_fast", config.rope_scaling_beta_fast},
+        {"beta_slow", config.rope_scaling_beta_slow},
+        {"truncate", config.rope_scaling_truncate},
+        {"attention_factor", config.rope_scaling_multiplier()},
+    };
+  } else if (config.use_rope_scaling) {
     json["rope_scaling"] = {
         {"rope_type", "llama3"},
         {"factor", config.rope_scaling_factor},

@@ -87,7 +87,7 @@ Transformer::Transformer(const ModelConfig& config, const TransformerNames& name
   if (config.position_embedding() == PositionEmbedding::kRope) {
     inverse_frequencies_ = inverse_frequencies(config).to(buffer_device);
     if (config.rotary_base_local) local_frequencies_ = local_inverse_frequencies(config).to(buffer_device);
-    if (config.multi_latent_attention) rotary_multiplier_ = rotary_multiplier(config);
+    rotary_multiplier_ = config.multi_latent_attention ? rotary_multiplier(config) : config.rope_scaling_multiplier();
   }
   for (const Unit& unit : this->part().own_units()) make(unit, context, names);
   MEGALITH_CHECK(predictions_.empty() || head_, "prediction modules without a head");
@@ -336,22 +336,23 @@ at::Tensor Transformer::embedded(VocabParallelEmbedding& table, const at::Tensor
   return x * at::scalar_tensor(root, dtype_).item<double>();
 }
 
-RotaryAngles Transformer::rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies) const {
+RotaryAngles Transformer::rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies,
+                                        double multiplier) const {
   if (!inverse_frequencies.defined()) return {};
   at::Tensor positions = forward.position_ids;
   if (!positions.defined()) {
     const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
     positions = at::arange(first, first + forward.s, inverse_frequencies.options().dtype(at::kLong)).unsqueeze(0);
   }
-  return compute_rotary_angles(positions, inverse_frequencies, dtype_, rotary_multiplier_);
+  return compute_rotary_angles(positions, inverse_frequencies, dtype_, multiplier);
 }
 
 Transformer::LayerViews Transformer::layer_views(const ForwardContext& context) const {
   LayerViews views;
-  views.whole = {context, rotary_angles(context, inverse_frequencies_)};
+  views.whole = {context, rotary_angles(context, inverse_frequencies_, rotary_multiplier_)};
   views.windowed = views.whole;
   views.windowed.context.mask.window = config_.attention_window();
-  if (local_frequencies_.defined()) views.windowed.angles = rotary_angles(context, local_frequencies_);
+  if (local_frequencies_.defined()) views.windowed.angles = rotary_angles(context, local_frequencies_, 1);
   return views;
 }
 

@@ -68,7 +68,8 @@ class Transformer : public Model {
   };
   LayerViews layer_views(const ForwardContext& context) const;
   LayerView view_of(const LayerViews& views, int64_t layer) const;
-  RotaryAngles rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies) const;
+  RotaryAngles rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies,
+                             double multiplier) const;
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                           ResidualStream stream, HeadOutput head) const;
   void predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,

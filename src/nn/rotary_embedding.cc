@@ -19,11 +19,41 @@ at::Tensor rotary_powers(int64_t dim, double base) {
   return at::pow(at::Scalar(base), exponent);
 }
 
+struct Yarn {
+  double factor, original, beta_fast, beta_slow;
+  bool truncates = true;
+};
+
+at::Tensor yarn_frequencies(int64_t dim, double base, const Yarn& yarn) {
+  const at::Tensor powers = rotary_powers(dim, base);
+  const auto channels = static_cast<double>(dim);
+  // The channel, as a fraction, that turns so many times within the original length.
+  const auto channel_of = [&](double turns) {
+    return channels * std::log(yarn.original / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
+  };
+  double low = channel_of(yarn.beta_fast), high = channel_of(yarn.beta_slow);
+  if (yarn.truncates) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0);
+  high = std::min(high, channels - 1);
+  if (low == high) high += 0.001;
+  const at::Tensor ramp = ((at::arange(dim / 2, at::kFloat) - low) / (high - low)).clamp(0, 1);
+  const at::Tensor kept = 1 - ramp;
+  return 1.0 / (yarn.factor * powers) * (1 - kept) + 1.0 / powers * kept;
+}
+
 }  // namespace
 
 at::Tensor rotary_inverse_frequencies(int64_t dim, const RotaryOptions& options) {
   const at::Tensor inv_freq = 1.0 / rotary_powers(dim, options.rotary_base);
   if (!options.use_rope_scaling) return inv_freq / options.rotary_seq_len_interpolation_factor;
+  if (options.rope_scaling_type == RopeScalingType::kYarn) {
+    return yarn_frequencies(dim, options.rotary_base,
+                            {.factor = options.rope_scaling_factor,
+                             .original = static_cast<double>(options.rope_scaling_original_max_position_embeddings),
+                             .beta_fast = options.rope_scaling_beta_fast,
+                             .beta_slow = options.rope_scaling_beta_slow,
+                             .truncates = options.rope_scaling_truncate});
+  }
   const double factor = options.rope_scaling_factor, low = options.rope_scaling_low_freq_factor,
                high = options.rope_scaling_high_freq_factor;
   const auto original = static_cast<double>(options.rope_scaling_original_max_position_embeddings);
@@ -37,20 +67,12 @@ at::Tensor rotary_inverse_frequencies(int64_t dim, const RotaryOptions& options)
 }
 
 at::Tensor rotary_inverse_frequencies(int64_t dim, double base, const YarnOptions& options) {
-  const at::Tensor powers = rotary_powers(dim, base);
-  if (!options.has_yarn()) return 1.0 / powers;
-  const auto channels = static_cast<double>(dim);
-  // The channel, as a fraction, that turns so many times within the original length.
-  const auto channel_of = [&](double turns) {
-    const auto original = static_cast<double>(options.original_max_position_embeddings);
-    return channels * std::log(original / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
-  };
-  const double low = std::max(std::floor(channel_of(options.beta_fast)), 0.0);
-  double high = std::min(std::ceil(channel_of(options.beta_slow)), channels - 1);
-  if (low == high) high += 0.001;
-  const at::Tensor ramp = ((at::arange(dim / 2, at::kFloat) - low) / (high - low)).clamp(0, 1);
-  const at::Tensor kept = 1 - ramp;
-  return 1.0 / (options.rotary_scaling_factor * powers) * (1 - kept) + 1.0 / powers * kept;
+  if (!options.has_yarn()) return 1.0 / rotary_powers(dim, base);
+  return yarn_frequencies(dim, base,
+                          {.factor = options.rotary_scaling_factor,
+                           .original = static_cast<double>(options.original_max_position_embeddings),
+                           .beta_fast = options.beta_fast,
+                           .beta_slow = options.beta_slow});
 }
 
 double rotary_multiplier(const YarnOptions& options) {

@@ -14,7 +14,10 @@ void RotaryOptions::visit_rotary(OptionVisitor& v) {
       .above(0);
   v.field("rotary_interleaved", rotary_interleaved,
           "Rotate channel pairs (2i, 2i+1), as Meta's files do, instead of (i, i+r/2), as Hugging Face's do.");
-  v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by Llama 3.1's rule.");
+  v.field("use_rope_scaling", use_rope_scaling, "Stretch long rotary wavelengths by the rule of rope_scaling_type.");
+  v.choice("rope_scaling_type", rope_scaling_type, {"llama3", "yarn"},
+           "Rule by which use_rope_scaling stretches: llama3 is Llama 3.1's, yarn is YaRN's (OLMo 3). Latent attention "
+           "has options of its own.");
   v.field("rope_scaling_factor", rope_scaling_factor, "Factor by which long rotary wavelengths are stretched.")
       .above(0);
   v.field("rope_scaling_low_freq_factor", rope_scaling_low_freq_factor,
@@ -28,10 +31,36 @@ void RotaryOptions::visit_rotary(OptionVisitor& v) {
       .unit("tokens")
       .at_least(1)
       .at_most(kMostPositions);
+  v.field(
+       "rope_scaling_beta_fast", rope_scaling_beta_fast,
+       "rope_scaling_type yarn: frequencies that turn more often than this over the original length stay as they are.")
+      .above(0);
+  v.field(
+       "rope_scaling_beta_slow", rope_scaling_beta_slow,
+       "rope_scaling_type yarn: frequencies that turn less often than this over the original length are stretched by "
+       "the whole factor.")
+      .above(0);
+  v.field("rope_scaling_truncate", rope_scaling_truncate,
+          "rope_scaling_type yarn: let the blend between both begin and end at whole channels.");
+  v.field(
+       "rope_scaling_attention_factor", rope_scaling_attention_factor,
+       "rope_scaling_type yarn: what the rotary tables are multiplied with. Default: 0.1 ln(rope_scaling_factor) + 1.")
+      .above(0);
+}
+
+double RotaryOptions::rope_scaling_multiplier() const {
+  if (!use_rope_scaling || rope_scaling_type != RopeScalingType::kYarn) return 1;
+  return rope_scaling_attention_factor.value_or(yarn_mscale(rope_scaling_factor, 1));
 }
 
 void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors) {
-  if (options.use_rope_scaling && options.rope_scaling_high_freq_factor <= options.rope_scaling_low_freq_factor) {
+  if (!options.use_rope_scaling) return;
+  if (options.rope_scaling_type == RopeScalingType::kYarn) {
+    if (options.rope_scaling_beta_fast > options.rope_scaling_beta_slow) return;
+    errors.emplace_back(fmt::format("rope_scaling_beta_fast {} is not above rope_scaling_beta_slow {}",
+                                    options.rope_scaling_beta_fast, options.rope_scaling_beta_slow),
+                        "YaRN uses 32 and 1");
+  } else if (options.rope_scaling_high_freq_factor <= options.rope_scaling_low_freq_factor) {
     errors.emplace_back(fmt::format("rope_scaling_high_freq_factor {} is not above rope_scaling_low_freq_factor {}",
                                     options.rope_scaling_high_freq_factor, options.rope_scaling_low_freq_factor),
                         "Llama 3.1 uses 4 and 1");

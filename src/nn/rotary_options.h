@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "config/option.h"
@@ -9,24 +10,34 @@
 
 namespace megalith {
 
+enum class RopeScalingType { kLlama3, kYarn };
+
 // With use_rope_scaling, Llama 3.1's rule: wavelengths above original / low_freq_factor are stretched by the factor,
-// those below original / high_freq_factor are kept, and between them a linear blend.
+// those below original / high_freq_factor are kept, and between them a linear blend. Or YaRN's, which YarnOptions tell.
 struct RotaryOptions {
   double rotary_base = 10000;
   double rotary_percent = 1;
   double rotary_seq_len_interpolation_factor = 1;  // all wavelengths are this many times longer
   bool rotary_interleaved = false;                 // pairs (2i, 2i + 1) instead of (i, i + r/2)
   bool use_rope_scaling = false;
+  RopeScalingType rope_scaling_type = RopeScalingType::kLlama3;
   double rope_scaling_factor = 8;
   double rope_scaling_low_freq_factor = 1;
   double rope_scaling_high_freq_factor = 4;
   int64_t rope_scaling_original_max_position_embeddings = 8192;
+  // Only of YaRN's rule.
+  double rope_scaling_beta_fast = 32, rope_scaling_beta_slow = 1;
+  bool rope_scaling_truncate = true;  // the blend begins and ends at whole channels
+  std::optional<double> rope_scaling_attention_factor;
 
   void visit_rotary(OptionVisitor& v);
 
   bool is_stretched() const { return use_rope_scaling || rotary_seq_len_interpolation_factor != 1; }
   // As layers that never see far have it: another base, and nothing stretched.
   RotaryOptions local(double base) const;
+  // What sines and cosines are multiplied with: by YaRN's rule the attention factor, M(factor, 1) by default; else 1.
+  double rope_scaling_multiplier() const;
+
   // How many of a head's channels are rotated.
   int64_t rotated_channels(int64_t head_dim) const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * rotary_percent);

@@ -18,10 +18,14 @@ bool norms_projections(const ModelConfig& c) {
   return c.qk_layernorm && !c.multi_latent_attention && c.qk_layernorm_scope == HeadNormScope::kProjection;
 }
 
+bool is_stretched_by_yarn(const ModelConfig& c) {
+  return c.use_rope_scaling && c.rope_scaling_type == RopeScalingType::kYarn;
+}
+
 bool has_llamas_parts(const ModelConfig& c) {
   return c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope && c.swiglu &&
          !c.has_linear_bias() && !c.multi_latent_attention && c.num_prediction_modules() == 0 &&
-         c.norm_placement == NormPlacement::kPre && !norms_projections(c);
+         c.norm_placement == NormPlacement::kPre && !norms_projections(c) && !is_stretched_by_yarn(c);
 }
 
 bool has_window(const ModelConfig& c) { return c.has_windows(); }
@@ -221,6 +225,11 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.group_query_attention = !c.group_query_attention; },
       [](ModelConfig& c, std::mt19937&) { c.use_rotary_position_embeddings = true; },
       [](ModelConfig& c, std::mt19937&) { c.use_rope_scaling = true; },
+      [](ModelConfig& c, std::mt19937&) {
+        c.use_rope_scaling = true;
+        c.rope_scaling_type = RopeScalingType::kYarn;
+      },
+      [](ModelConfig& c, std::mt19937&) { c.rope_scaling_attention_factor = 1.5; },
       [](ModelConfig& c, std::mt19937&) { c.rotary_interleaved = true; },
       [](ModelConfig& c, std::mt19937&) { c.rotary_percent = 0.5; },
       [](ModelConfig& c, std::mt19937&) { c.rotary_base = 123456.75; },

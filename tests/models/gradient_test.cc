@@ -50,6 +50,15 @@ std::vector<Case> cases() {
   // The weights' six gradients are what is left of terms that cancel (those of a softmax add up to zero), each rounded
   // twice more, by the norm and by the rotation: 10 % of the largest is seen on both kernels.
   list.back().bf16_tolerance = 0.15;
+  add("stretched_by_yarn_apart_from_a_window", false, [](ModelConfig& c) {
+    c.window_size = {2, 0};
+    c.window_attn_skip_freq = "2";
+    c.rotary_base_local = c.rotary_base;
+    c.use_rope_scaling = true;
+    c.rope_scaling_type = RopeScalingType::kYarn;
+    c.rope_scaling_original_max_position_embeddings = 16;
+    c.rope_scaling_beta_fast = 4;
+  });
   add("norms_behind_the_blocks_documents", true, [](ModelConfig& c) {
     c.norm_placement = NormPlacement::kPost;
     c.hidden_dropout = 0.25;

@@ -100,7 +100,8 @@ class NaiveDecoder {
   };
   RotaryAngles angles_of(const RotaryOptions& options) const {
     const at::Tensor frequencies = rotary_inverse_frequencies(config_.head_dim(), options);
-    return compute_rotary_angles(input_.position_ids, frequencies, table_.scalar_type());
+    return compute_rotary_angles(input_.position_ids, frequencies, table_.scalar_type(),
+                                 options.rope_scaling_multiplier());
   }
   // Prediction modules as the last layer.
   View view_of(int64_t layer) const {

@@ -122,6 +122,36 @@ TEST(RotaryFrequencies, YarnRuleAgreesWithTransformers) {
   }
 }
 
+// The rule is that of latent attention, which was compared above; only the options have other names.
+TEST(RotaryFrequencies, OrdinaryHeadsAreStretchedByTheSameYarn) {
+  const YarnOptions latent{.rotary_scaling_factor = 4,
+                           .mscale_all_dim = 0,
+                           .beta_fast = 8,
+                           .beta_slow = 2,
+                           .original_max_position_embeddings = 64};
+  RotaryOptions heads{.rotary_base = 500,
+                      .use_rope_scaling = true,
+                      .rope_scaling_type = RopeScalingType::kYarn,
+                      .rope_scaling_factor = 4,
+                      .rope_scaling_original_max_position_embeddings = 64,
+                      .rope_scaling_beta_fast = 8,
+                      .rope_scaling_beta_slow = 2};
+  EXPECT_TRUE(at::equal(rotary_inverse_frequencies(10, heads), rotary_inverse_frequencies(10, 500, latent)));
+  EXPECT_EQ(heads.rope_scaling_multiplier(), rotary_multiplier(latent));
+  heads.rope_scaling_attention_factor = 1.25;
+  EXPECT_EQ(heads.rope_scaling_multiplier(), 1.25);
+  // All of them, float32 as transformers 4.57.1 computed them, where the blend begins and ends between two channels.
+  heads.rope_scaling_truncate = false;
+  const at::Tensor inv_freq = rotary_inverse_frequencies(10, heads);
+  const double expected[] = {0x1p+0, 0x1.0ecbf2p-3, 0x1.550388p-6, 0x1.89959cp-8, 0x1.c64266p-10};
+  for (int64_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(inv_freq[i].item<double>(), expected[i], 0x1p-22 * expected[i]) << "index " << i;
+  }
+  heads.use_rope_scaling = false;
+  EXPECT_EQ(heads.rope_scaling_multiplier(), 1);
+  EXPECT_TRUE(at::equal(rotary_inverse_frequencies(10, heads), rotary_inverse_frequencies(10, {.rotary_base = 500})));
+}
+
 TEST(RotaryFrequencies, YarnThatStretchesNothingIsNone) {
   for (const YarnOptions& options :
        {YarnOptions{.rotary_scaling_factor = 1, .mscale = 0.5},
