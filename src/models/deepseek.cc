@@ -15,19 +15,6 @@ namespace megalith {
 namespace deepseek {
 namespace {
 
-// The layers from some number on have experts. UserError for another pattern.
-int64_t num_dense_layers(const ModelConfig& config) {
-  int64_t dense = 0;
-  while (dense < config.num_layers && !config.has_experts_at(dense)) ++dense;
-  for (int64_t layer = dense; layer < config.num_layers; ++layer) {
-    if (config.has_experts_at(layer)) continue;
-    throw UserError(fmt::format("moe_layer_freq '{}' has no form in {}: layer {} has experts and layer {} none",
-                                config.moe_layer_freq, kHfConfigFile, dense, layer),
-                    "let all layers behind the first with experts have them");
-  }
-  return dense;
-}
-
 // Groups that are all open to a token choose nothing.
 bool has_groups(const ModelConfig& config) {
   const int64_t groups = config.moe_router_num_groups.value_or(1);
@@ -154,7 +141,7 @@ Json write_body(const ModelConfig& config, at::ScalarType dtype) {
       {"qk_nope_head_dim", config.qk_head_dim},
       {"qk_rope_head_dim", config.qk_pos_emb_head_dim},
       {"v_head_dim", config.v_head_dim},
-      {"first_k_dense_replace", num_dense_layers(config)},
+      {"first_k_dense_replace", hf_dense_layers_in_front(config)},
       {"moe_layer_freq", 1},
       {"moe_intermediate_size", config.expert_ffn_size()},
       {"n_routed_experts", config.num_experts.value_or(0)},

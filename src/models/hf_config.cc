@@ -47,6 +47,20 @@ void read_heads_yarn(const Json& scaling, const std::string& where, ModelConfig&
       yarn_mscale(config.rope_scaling_factor, mscale) / yarn_mscale(config.rope_scaling_factor, mscale_all_dim);
 }
 
+// Its key is another one's neighbour in version 4, and in rope_parameters in version 5.
+void read_partial_rotary(const Json& json, const Json* parameters, const std::string& where, double otherwise,
+                         ModelConfig& config) {
+  constexpr std::string_view kKey = "partial_rotary_factor";
+  config.rotary_percent = json_get_or<double>(json, kKey, otherwise, kHfConfigFile);
+  if (parameters != nullptr) {
+    config.rotary_percent = json_get_or<double>(*parameters, kKey, config.rotary_percent, where);
+  }
+  if (config.rotary_percent > 0 && config.rotary_percent <= 1) return;
+  throw UserError(
+      fmt::format("{}: {} is {}, expected above 0 and at most 1", kHfConfigFile, kKey, config.rotary_percent),
+      "the file is broken");
+}
+
 void read_rope(const Json& json, const HfDefaults& defaults, ModelConfig& config) {
   const Json* parameters = find_member(json, "rope_parameters", kHfConfigFile);
   const Json* scaling = parameters != nullptr ? parameters : find_member(json, "rope_scaling", kHfConfigFile);
@@ -57,9 +71,14 @@ void read_rope(const Json& json, const HfDefaults& defaults, ModelConfig& config
   config.rotary_base = json_get_or<double>(json, "rope_theta", 10000, kHfConfigFile);
   if (parameters != nullptr)
     config.rotary_base = json_get_or<double>(*parameters, "rope_theta", config.rotary_base, where);
-  refuse_unless(json, "partial_rotary_factor", 1.0, "all channels of a head are rotated in this family");
+  if (defaults.partial_rotary_factor) {
+    read_partial_rotary(json, parameters, where, *defaults.partial_rotary_factor, config);
+  } else {
+    constexpr const char* kWhy = "all channels of a head are rotated in this family";
+    refuse_unless(json, "partial_rotary_factor", 1.0, kWhy);
+    if (scaling != nullptr) refuse_unless(*scaling, "partial_rotary_factor", 1.0, kWhy);
+  }
   if (scaling == nullptr) return;
-  refuse_unless(*scaling, "partial_rotary_factor", 1.0, "all channels of a head are rotated in this family");
 
   const std::string type = json_find<std::string>(*scaling, "rope_type", where)
                                .value_or(json_get_or<std::string>(*scaling, "type", "default", where));
@@ -184,7 +203,10 @@ void check_hf_bounds(const Json& json, std::string_view where) {
       {"n_positions", kMostPositions},
       {"sliding_window", kMostPositions},
       {"max_window_layers", kMostLayers},
+      {"num_experts", kMostExperts},
       {"num_local_experts", kMostExperts},
+      {"decoder_sparse_step", kMostLayers},
+      {"mlp_only_layers", kMostLayers},
       {"n_routed_experts", kMostExperts},
       {"n_shared_experts", kMostExperts},
       {"num_experts_per_tok", kMostExperts},
@@ -238,7 +260,7 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
   const auto head_dim = json_find<int64_t>(json, "head_dim", kHfConfigFile);
   if (head_dim && *head_dim * config.num_attention_heads != config.hidden_size) config.kv_channels = head_dim;
 
-  config.norm_epsilon = json_get_or<double>(json, "rms_norm_eps", 1e-6, kHfConfigFile);
+  config.norm_epsilon = json_get_or<double>(json, "rms_norm_eps", defaults.norm_epsilon, kHfConfigFile);
   config.attention_dropout = json_get_or<double>(json, "attention_dropout", 0, kHfConfigFile);
   config.hidden_dropout = 0;
   config.position_embedding_type = PositionEmbedding::kRope;
@@ -260,6 +282,18 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
     }
   }
   return config;
+}
+
+int64_t hf_dense_layers_in_front(const ModelConfig& config) {
+  int64_t dense = 0;
+  while (dense < config.num_layers && !config.has_experts_at(dense)) ++dense;
+  for (int64_t layer = dense; layer < config.num_layers; ++layer) {
+    if (config.has_experts_at(layer)) continue;
+    throw UserError(fmt::format("moe_layer_freq '{}' has no form in {}: layer {} has experts and layer {} none",
+                                config.moe_layer_freq, kHfConfigFile, dense, layer),
+                    "let all layers behind the first with experts have them");
+  }
+  return dense;
 }
 
 void read_hf_window(const Json& json, std::optional<int64_t> otherwise, ModelConfig& config) {

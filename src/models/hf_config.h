@@ -22,6 +22,9 @@ struct HfDefaults {
   bool allows_linear = false;      // rotary scaling of all wavelengths by one factor
   bool has_gelu_gates = false;     // GELU by a tanh in the MLP's gates, in the place of SiLU
   bool is_tied = false;
+  double norm_epsilon = 1e-6;
+  // Share of a head's channels that are rotated; unset: all, and a file that says another is refused.
+  std::optional<double> partial_rotary_factor = std::nullopt;
 };
 
 // Sizes, rotary embedding (rope_theta and rope_scaling, or version 5's rope_parameters), tying, special tokens;
@@ -49,6 +52,9 @@ void write_hf_upper_window(const ModelConfig& config, nlohmann::json& json);
 
 // The same keys, in version 4's form, which version 5 reads too. UserError for what such a file cannot say.
 nlohmann::json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype);
+
+// first_k_dense_replace: the layers in front that have no experts, when all behind them do; else UserError.
+int64_t hf_dense_layers_in_front(const ModelConfig& config);
 
 // What every family has: vocab_size, tie_word_embeddings, initializer_range, special tokens. UserError also for
 // quantised weights.

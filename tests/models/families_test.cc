@@ -28,6 +28,12 @@ bool has_llamas_parts(const ModelConfig& c) {
          c.norm_placement == NormPlacement::kPre && !norms_projections(c) && !is_stretched_by_yarn(c);
 }
 
+bool has_olmos_parts(const ModelConfig& c) {
+  return c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope && c.swiglu &&
+         !c.has_linear_bias() && !c.add_qkv_bias && !c.has_experts() && c.num_prediction_modules() == 0 &&
+         c.norm_placement == NormPlacement::kPost && norms_projections(c);
+}
+
 bool has_window(const ModelConfig& c) { return c.has_windows(); }
 // Only in some layers.
 bool has_mixed_windows(const ModelConfig& c) {
@@ -92,6 +98,21 @@ bool is_mixtral(const ModelConfig& c) {
          !has_mixed_windows(c);
 }
 
+bool is_qwen3_moe(const ModelConfig& c) {
+  return has_llamas_parts(c) && c.qk_layernorm && !c.add_qkv_bias && c.has_experts() && c.shared_expert_size() == 0 &&
+         c.moe_router_score_function == RouterScore::kSoftmax && !chooses_among_groups(c) &&
+         c.moe_router_topk_scaling_factor.value_or(1) == 1 && !has_mixed_windows(c);
+}
+
+bool is_glm4_moe(const ModelConfig& c) {
+  return c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope && c.swiglu &&
+         !c.has_linear_bias() && !c.multi_latent_attention && c.norm_placement == NormPlacement::kPre &&
+         !norms_projections(c) && !is_stretched_by_yarn(c) && !has_window(c) && c.has_experts() &&
+         dense_layers_in_front(c) >= 0 && c.shared_expert_size() % c.expert_ffn_size() == 0 &&
+         c.moe_router_score_function == RouterScore::kSigmoid && c.moe_router_enable_expert_bias &&
+         c.moe_router_topk > 1 && !chooses_among_groups(c);
+}
+
 // YaRN's scale of the softmax without its tables.
 bool scales_softmax_only(const ModelConfig& c) {
   return c.rope_type == RopeType::kRope && c.rotary_scaling_factor > 1 && c.mscale_all_dim != 0;
@@ -129,14 +150,23 @@ bool is_gpt2(const ModelConfig& c) {
 std::string expected_family(const ModelConfig& c) {
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
-  if (has_gemmas_extras(c) || has_local_rotation(c)) return "gpt";
+  if (has_gemmas_extras(c)) return "gpt";
+  if (has_olmos_parts(c)) {
+    if (!has_window(c)) return c.use_rope_scaling ? "olmo3" : "olmo2";
+    // Layers with a window rotate by the same base, and nothing is stretched there.
+    const bool is_olmo3 = c.use_rope_scaling ? c.rotary_base_local == c.rotary_base : !has_local_rotation(c);
+    return is_olmo3 ? "olmo3" : "gpt";
+  }
+  if (has_local_rotation(c)) return "gpt";
   const bool is_dense_llama = has_llamas_parts(c) && !c.has_experts();
   if (is_dense_llama && !c.add_qkv_bias && !c.qk_layernorm) {
     return has_mixed_windows(c) ? "gpt" : has_window(c) ? "mistral" : "llama";
   }
   if (is_dense_llama && c.add_qkv_bias && !c.qk_layernorm) return "qwen2";
   if (is_dense_llama && !c.add_qkv_bias && c.qk_layernorm) return "qwen3";
+  if (is_qwen3_moe(c)) return "qwen3_moe";
   if (is_mixtral(c)) return "mixtral";
+  if (is_glm4_moe(c)) return "glm4_moe";
   if (is_deepseek_v2(c)) return "deepseek_v2";
   if (is_deepseek_v3(c)) return "deepseek_v3";
   return is_gpt2(c) ? "gpt2" : "gpt";
@@ -187,6 +217,41 @@ ModelConfig small_deepseek(bool is_v3) {
   config.moe_router_group_score = is_v3 ? GroupScore::kTopSum : GroupScore::kMax;
   config.moe_router_num_groups = 4;
   config.moe_router_group_topk = 2;
+  return config;
+}
+
+ModelConfig small_olmo(bool is_3) {
+  ModelConfig config = tiny_config();
+  config.norm_placement = NormPlacement::kPost;
+  config.qk_layernorm = true;
+  config.qk_layernorm_scope = HeadNormScope::kProjection;
+  if (!is_3) return config;
+  config.window_size = {3, 0};
+  config.window_attn_skip_freq = "2";
+  config.rotary_base_local = config.rotary_base;
+  config.use_rope_scaling = true;
+  config.rope_scaling_type = RopeScalingType::kYarn;
+  return config;
+}
+
+ModelConfig small_qwen3_moe() {
+  ModelConfig config = small_mixtral();
+  config.qk_layernorm = config.moe_router_pre_softmax = true;
+  config.moe_ffn_hidden_size = 12;
+  config.moe_layer_freq = "[0,1,0]";
+  return config;
+}
+
+ModelConfig small_glm() {
+  ModelConfig config = small_mixtral();
+  config.kv_channels = 8;
+  config.rotary_percent = 0.5;
+  config.add_qkv_bias = true;
+  config.moe_ffn_hidden_size = config.moe_shared_expert_intermediate_size = 12;
+  config.moe_layer_freq = "[0,1,1]";
+  config.moe_router_topk = 4;
+  config.moe_router_score_function = RouterScore::kSigmoid;
+  config.moe_router_enable_expert_bias = true;
   return config;
 }
 
@@ -309,13 +374,23 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
   mistral.window_size = {3, 0};
   qwen2.add_qkv_bias = true;
   qwen3.qk_layernorm = true;
-  const std::vector<ModelConfig> starts = {
-      tiny_config(),        mistral,           qwen2,           qwen3,
-      small_gemma(false),   small_gemma(true), small_mixtral(), small_deepseek(false),
-      small_deepseek(true), small_gpt2()};
+  const std::vector<ModelConfig> starts = {tiny_config(),
+                                           mistral,
+                                           qwen2,
+                                           qwen3,
+                                           small_gemma(false),
+                                           small_gemma(true),
+                                           small_mixtral(),
+                                           small_deepseek(false),
+                                           small_deepseek(true),
+                                           small_gpt2(),
+                                           small_qwen3_moe(),
+                                           small_olmo(false),
+                                           small_olmo(true),
+                                           small_glm()};
   std::mt19937 random(20);
   std::map<std::string, int> found;
-  for (int round = 0; round < 1300; ++round) {
+  for (int round = 0; round < 125 * static_cast<int>(starts.size()); ++round) {
     ModelConfig config = starts[static_cast<size_t>(round) % starts.size()];
     for (int64_t i = pick(random, {0, 1, 1, 2, 3}); i > 0; --i) changes()[random() % changes().size()](config, random);
     if (!check_model_config(config).empty()) continue;
@@ -340,7 +415,8 @@ TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
 
 TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
   for (const ModelConfig& start :
-       {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2()}) {
+       {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2(),
+        small_qwen3_moe(), small_olmo(true), small_glm()}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

@@ -73,6 +73,17 @@ const Expected kExpected[] = {
     {"gemma3_4B", 3'880'263'168, 0},
     {"gemma3_12B", 11'766'034'176, 0},
     {"gemma3_27B", 27'009'346'304, 0},
+    {"qwen3_30B_A3B", 30'532'122'624, 0},
+    {"qwen3_235B_A22B", 235'093'634'560, 0},
+    {"olmo2_1B", 1'484'916'736, 0},
+    {"olmo2_7B", 7'298'617'344, 0},
+    {"olmo2_13B", 13'716'198'400, 0},
+    {"olmo2_32B", 32'234'279'936, 0},
+    {"olmo3_7B", 7'298'011'136, 0},
+    {"olmo3_32B", 32'233'522'176, 0},
+    // With their prediction modules; the files repeat both tables in them.
+    {"glm4.5", 352'797'829'024 + 3'988'069'792, 0},
+    {"glm4.5_air", 106'852'251'264 + 2'375'059'584, 0},
     {"gpt2", 124'439'808, 0},
     {"gpt2_medium", 354'823'168, 0},
     {"gpt2_large", 774'030'080, 0},
@@ -112,7 +123,9 @@ std::string family_of(const std::string& preset) {
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
   if (preset.starts_with("mistral")) return preset == "mistral_7B_v0.1" ? "mistral" : "llama";  // the others see all
-  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3", "gemma2", "gemma3"}) {
+  if (preset.starts_with("glm4.5")) return "glm4_moe";
+  if (preset.ends_with("_A3B") || preset.ends_with("_A22B")) return "qwen3_moe";
+  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3", "olmo2", "olmo3", "gemma2", "gemma3"}) {
     if (preset.starts_with(family)) return family;
   }
   if (preset.starts_with("qwen")) return preset.starts_with("qwen3") ? "qwen3" : "qwen2";
@@ -139,9 +152,11 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
     EXPECT_EQ(config.hidden_dropout, is_gpt ? 0.1 : 0);
     EXPECT_EQ(config.attention_dropout, is_gpt ? 0.1 : 0);
-    // OpenAI's vocabulary of 50257, that of bytes and that of Gemma 3's images are padded, the others are multiples.
+    // OpenAI's vocabulary of 50257, OLMo 3's, that of bytes and that of Gemma 3's images are padded, the others are
+    // multiples already.
     const int64_t padded = expected.preset.starts_with("gpt2")    ? 50304
                            : expected.preset.starts_with("demo_") ? 384
+                           : expected.preset.starts_with("olmo3") ? 100352
                            : *config.vocab_size == 262208         ? 262272
                                                                   : *config.vocab_size;
     EXPECT_EQ(config.padded_vocab_size(1), padded) << expected.preset;

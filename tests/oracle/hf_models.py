@@ -15,12 +15,16 @@ from transformers import (
     DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
+    Glm4MoeConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
+    Olmo2Config,
+    Olmo3Config,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCAB = 131  # a prime, so the vocabulary is padded
@@ -75,6 +79,19 @@ DEEPSEEK = dict(
     tie_word_embeddings=False,
 )
 
+# Without a padding token, whose embedding would get no gradient.
+OLMO = dict(**COMMON, rope_theta=10000.0, pad_token_id=None, tie_word_embeddings=False)
+
+GLM = dict(
+    **COMMON,
+    moe_intermediate_size=40,
+    n_routed_experts=8,
+    num_experts_per_tok=3,
+    first_k_dense_replace=1,
+    rope_theta=10000.0,
+    tie_word_embeddings=False,
+)
+
 CONFIGS = {
     "llama": lambda: LlamaConfig(**COMMON, rope_scaling=ROPE_SCALING, rope_theta=10000.0, tie_word_embeddings=False),
     "llama_tied": lambda: LlamaConfig(**COMMON, rope_scaling=ROPE_SCALING, rope_theta=5000.0, tie_word_embeddings=True),
@@ -117,6 +134,50 @@ CONFIGS = {
     ),
     "mixtral": lambda: MixtralConfig(
         **COMMON, num_local_experts=6, num_experts_per_tok=2, rope_theta=1000000.0, tie_word_embeddings=False
+    ),
+    # A layer without experts in front; the weights of the chosen add up to one.
+    "qwen3_moe": lambda: Qwen3MoeConfig(
+        **COMMON,
+        head_dim=24,
+        moe_intermediate_size=40,
+        num_experts=6,
+        num_experts_per_tok=2,
+        mlp_only_layers=[0],
+        norm_topk_prob=True,
+        rope_theta=1000000.0,
+        tie_word_embeddings=False,
+    ),
+    # Every second layer has experts; the weights are what a softmax over all gives.
+    "qwen3_moe_window": lambda: Qwen3MoeConfig(
+        **COMMON,
+        moe_intermediate_size=40,
+        num_experts=6,
+        num_experts_per_tok=3,
+        decoder_sparse_step=2,
+        norm_topk_prob=False,
+        use_sliding_window=True,
+        sliding_window=7,
+        tie_word_embeddings=True,
+    ),
+    "olmo2": lambda: Olmo2Config(**OLMO),
+    # Windows in two of three layers; wavelengths of all kinds: kept, blended, stretched.
+    "olmo3": lambda: Olmo3Config(
+        **OLMO,
+        sliding_window=7,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 4.0,
+            "beta_slow": 0.5,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "glm4_moe": lambda: Glm4MoeConfig(
+        **GLM, head_dim=24, n_shared_experts=1, attention_bias=True, use_qk_norm=True, routed_scaling_factor=2.5
+    ),
+    "glm4_moe_air": lambda: Glm4MoeConfig(
+        **GLM, n_shared_experts=2, partial_rotary_factor=0.25, attention_bias=True, use_qk_norm=False
     ),
     "deepseek_v2": lambda: DeepseekV2Config(
         **DEEPSEEK,
@@ -242,6 +303,8 @@ def to_version_5(config):
     if "rope_theta" in config:
         rope = dict(config.pop("rope_scaling", None) or {"rope_type": "default"})
         rope["rope_theta"] = config.pop("rope_theta")
+        if "partial_rotary_factor" in config:
+            rope["partial_rotary_factor"] = config.pop("partial_rotary_factor")
         if "rope_local_base_freq" in config:
             local = {"rope_type": "default", "rope_theta": config.pop("rope_local_base_freq")}
             rope = {"full_attention": rope, "sliding_attention": local}
