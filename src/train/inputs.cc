@@ -16,6 +16,7 @@
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
 #include "data/prepare_input.h"
+#include "data/split.h"
 #include "hub/names.h"
 #include "train/text_data.h"
 
@@ -147,6 +148,7 @@ std::vector<UserError> check_data(Resolved& resolved) {
     return {};
   }
   std::vector<UserError> errors;
+  if (config.data.split) collect(errors, [&] { parse_split(*config.data.split); });
   collect(errors, [&] {
     const DataOptions data = with_listed_paths(config.data);
     const std::pair<const char*, const std::vector<std::string>*> lists[] = {{"data_path", &data.data_path},
