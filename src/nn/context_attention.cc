@@ -88,6 +88,15 @@ std::vector<ops::PositionRun> zigzag_runs(int64_t length, int size, int rank, co
   return runs;
 }
 
+// The same as zigzag_indices() has them, made on the device: a copy from the host would have to be waited for.
+at::Tensor positions_on(at::Device device, int64_t length, int size, int rank) {
+  const int64_t chunk = div_exact(length, 2 * int64_t{size});
+  const auto options = at::TensorOptions(device).dtype(at::kLong);
+  const auto [first, second] = zigzag_chunks(size, rank);
+  return at::cat({at::arange(first * chunk, (first + 1) * chunk, options),
+                  at::arange(second * chunk, (second + 1) * chunk, options)});
+}
+
 // What the host knows of a mask, with other queries and keys.
 std::shared_ptr<const ops::MaskRuns> runs_of_part(const ops::AttentionMask& mask, std::vector<ops::PositionRun> queries,
                                                   std::vector<ops::PositionRun> keys) {
@@ -225,7 +234,7 @@ ContextAttention::Masks ContextAttention::masks_of_heads(const Heads& heads, con
   own.mask.runs = runs_of_part(masks.mask, zigzag_runs(length, ring_->size(), ring_->rank(), {0, tokens}), {});
   if (ulysses_->size() == 1) return own;
   const at::Tensor& given = masks.mask.query_positions;
-  own.mask.query_positions = zigzag_indices(length, ring_->size(), ring_->rank()).to(given.device());
+  own.mask.query_positions = positions_on(given.device(), length, ring_->size(), ring_->rank());
   if (masks.mask.key_documents.defined()) {
     own.mask.query_documents = zigzag_shard(masks.mask.key_documents, 1, ring_->size(), ring_->rank());
   }
@@ -265,7 +274,7 @@ ContextAttention::Part ContextAttention::part_of(int source, const Heads& heads,
 
   part.masks = masks;
   ops::AttentionMask& mask = part.masks.mask;
-  const at::Tensor positions = zigzag_indices(tokens * size, size, source).to(mask.query_positions.device());
+  const at::Tensor positions = positions_on(mask.query_positions.device(), tokens * size, size, source);
   mask.query_positions = part.queries.of(mask.query_positions, 0);
   mask.key_positions = part.keys.of(positions, 0);
   mask.query_documents = part.queries.of(mask.query_documents, 1);
