@@ -193,7 +193,7 @@ def test_the_log_has_what_the_terminal_had(program, tmp_path):
     _, _, errors = program.run(*RUN, "--log_file", "/dev/full", cwd=tmp_path)
     assert errors.count("warning: log_file: No space left on device") == 1
     program.run(*RUN, "--log_file", "log.txt", "--overwrite", cwd=tmp_path)
-    assert (tmp_path / "log.txt").read_text().count("consumed samples") == 6
+    assert (tmp_path / "log.txt").read_text().count("\n== ") == 0, "one start"
 
 
 def test_tracing_says_nothing_of_its_own(program, tmp_path):

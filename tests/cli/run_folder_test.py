@@ -5,6 +5,7 @@ import re
 
 import pytest
 from program import read_metrics
+from ranks import run_ranks
 from run_files import TINY, iterations, plotted, points, refused
 
 FILES = {"config.yaml", "run.json", "log.txt", "metrics.jsonl", "page.html", "loss.svg", "tensorboard", "checkpoints"}
@@ -39,7 +40,7 @@ def test_started_again_it_goes_on(finished):
     first, second = starts(run)
     assert (first["first_iteration"], first["last_iteration"], first["status"]) == (0, 3, "stopped as configured")
     assert (second["first_iteration"], second["last_iteration"], second["status"]) == (3, 6, "finished")
-    assert (run / "log.txt").read_text().count("consumed samples") == 6
+    assert len(re.findall(r"^== .* train ", (run / "log.txt").read_text(), re.MULTILINE)) == 2
 
 
 def test_the_record_says_who_where_and_with_what(finished):
@@ -62,6 +63,23 @@ def test_its_configuration_runs_again(program, finished, tmp_path):
     assert losses[0] == losses[1] and len(losses[0]) == 6
     program.run("train", "--config", "again/config.yaml", "--train_iters", 8, cwd=tmp_path)
     assert [line["iteration"] for line in read_metrics(tmp_path / "again" / "metrics.jsonl")] == list(range(1, 9))
+
+
+def test_two_ranks_leave_one_folder(program, tmp_path):
+    """The first rank writes the record, the last one the metrics; both say the same start, and both write to the log."""
+    words = (*RUN, "--output_dir", tmp_path / "run")
+    run_ranks(program, 2, *words, "--exit_interval", 4)
+    ran = run_ranks(program, 2, *words)
+    run = tmp_path / "run"
+    first, second = starts(run)
+    assert first["world_size"] == len(first["hosts"]) == 2 and second["first_iteration"] == 4
+    lines = read_metrics(run / "metrics.jsonl")
+    assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert [line["run_id"] for line in lines] == [first["run_id"]] * 4 + [second["run_id"]] * 2
+    log = (run / "log.txt").read_text().splitlines()
+    assert sum(line.startswith("== ") for line in log) == 2
+    # The report of the first rank, and the numbers of the last.
+    assert len(set((ran.stderr + ran.stdout).splitlines()) & set(log)) > 10
 
 
 def test_an_option_of_its_own_has_another_place_or_none(program, tmp_path):
