@@ -29,6 +29,7 @@ at::Tensor wide_master(const UpdateSlot& slot) {
 }
 
 void reset_master(const UpdateSlot& slot) {
+  if (slot.part->grad.is_meta()) return;  // shapes only, as in an estimate of memory: there is nothing to set
   if (slot.remainder.defined()) {
     at::Tensor(slot.remainder).zero_();
     at::Tensor(slot.state[AdamwRule::kExpAvgSq]).abs_();
