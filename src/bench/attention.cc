@@ -132,7 +132,8 @@ int bench_attention(CommandContext& context) {
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);
   if (resolved->wants_help) {
     return print_bench_help(
-        *resolved, "megalith bench attention [--shapes BxSxNxGxD,...] [--mask causal,full] [--option value ...]");
+        context, *resolved,
+        "megalith bench attention [--shapes BxSxNxGxD,...] [--mask causal,full] [--option value ...]");
   }
   const std::vector<AttentionShape> shapes = attention_shapes(options, *resolved);
   const Session session = start_session(context, std::move(resolved));

@@ -115,7 +115,8 @@ int bench_gemm(CommandContext& context) {
   GemmOptions options;
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);
   if (resolved->wants_help) {
-    return print_bench_help(*resolved, "megalith bench gemm [--shapes MxNxK,...] [--config FILE] [--option value ...]");
+    return print_bench_help(context, *resolved,
+                            "megalith bench gemm [--shapes MxNxK,...] [--config FILE] [--option value ...]");
   }
   const std::vector<GemmShape> shapes = gemm_shapes(options, *resolved);
   const Session session = start_session(context, std::move(resolved));

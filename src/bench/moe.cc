@@ -158,7 +158,8 @@ int bench_moe(CommandContext& context) {
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);
   if (resolved->wants_help) {
     return print_bench_help(
-        *resolved, "megalith bench moe [--shapes TxHxFxExK,...] [--routing random,uneven] [--option value ...]");
+        context, *resolved,
+        "megalith bench moe [--shapes TxHxFxExK,...] [--routing random,uneven] [--option value ...]");
   }
   const Session session = start_session(context, std::move(resolved));
   const at::ScalarType dtype = session.resolved->derived.dtype;

@@ -29,7 +29,7 @@ int bench_ops(CommandContext& context) {
   BenchOptions options;
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options);
   if (resolved->wants_help) {
-    return print_bench_help(*resolved, "megalith bench ops [--config FILE] [--option value ...]");
+    return print_bench_help(context, *resolved, "megalith bench ops [--config FILE] [--option value ...]");
   }
   const OperatorShape shape = operator_shape(*resolved);
   const Session session = start_session(context, std::move(resolved));

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/strings.h"
 #include "device/device.h"
 
@@ -133,9 +133,8 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, const Ben
   return resolved;
 }
 
-int print_bench_help(const Resolved& resolved, std::string_view usage) {
-  fmt::print("usage: {}\n\n{}", usage, help_text(*resolved.options));
-  return kExitSuccess;
+int print_bench_help(const CommandContext& context, const Resolved& resolved, std::string_view usage) {
+  return print_help(context, fmt::format("usage: {}", usage), *resolved.options);
 }
 
 }  // namespace megalith

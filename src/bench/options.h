@@ -72,7 +72,7 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, Options& 
                                  .world_size = world_size});
 }
 
-// Prints `usage` and all options.
-int print_bench_help(const Resolved& resolved, std::string_view usage);
+// Prints what the arguments ask of `--help`.
+int print_bench_help(const CommandContext& context, const Resolved& resolved, std::string_view usage);
 
 }  // namespace megalith

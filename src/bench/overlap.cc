@@ -105,7 +105,7 @@ int bench_overlap(CommandContext& context) {
     options = {};
     const std::unique_ptr<Resolved> run = resolve_bench(with, options, /*world_size=*/2, insists);
     if (run->wants_help) {
-      return print_bench_help(*run,
+      return print_bench_help(context, *run,
                               "megalith bench overlap [--config FILE] [--gigabytes_per_s N] [--option value ...]");
     }
     const DelayModel network{.latency_s = options.latency_us * 1e-6, .bytes_per_s = options.gigabytes_per_s * 1e9};

@@ -168,7 +168,8 @@ int bench_train(CommandContext& context) {
                      {"tensorboard_dir", writes_nothing}};
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options, launch.world_size, std::move(insists));
   if (resolved->wants_help) {
-    return print_bench_help(*resolved, "megalith bench train [--config FILE] [--iterations N] [--option value ...]");
+    return print_bench_help(context, *resolved,
+                            "megalith bench train [--config FILE] [--iterations N] [--option value ...]");
   }
   Session session = start_session(context, std::move(resolved), launch);
   return run_in_session(session, [&] {

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cli/acting_options.h"
+#include "config/help.h"
 #include "core/error.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace {
@@ -26,16 +29,39 @@ std::vector<std::string> commands_with_option(std::span<const Command> commands,
   return found;
 }
 
+// What a shell is told of an option, from its type as help writes it.
+OptionWord completed(const Option& option) {
+  OptionWord word{.name = option.name(),
+                  .is_switch = option.is_switch(),
+                  .is_list = option.is_list(),
+                  .meaning = first_sentence(option.help())};
+  std::string type = option.type_text();
+  word.takes_text = type == "text" || type == "list of texts";
+  for (const std::string_view prefix : {"one of ", "list of "}) {
+    if (!type.starts_with(prefix) || type == "list of texts" || type == "list of integers" ||
+        type == "list of numbers") {
+      continue;
+    }
+    type.erase(0, prefix.size());
+    std::replace(type.begin(), type.end(), ',', ' ');
+    word.values = split_words(type);
+  }
+  return word;
+}
+
 }  // namespace
 
-std::vector<std::string> option_names(const OptionSet& options) {
-  std::vector<std::string> names;
+CommandOptions command_options(std::string command, const OptionSet& options) {
+  CommandOptions result{std::move(command), {}, {}};
   for (const std::unique_ptr<Option>& option : options.options()) {
+    if (!acts_in(result.command, *option)) continue;
+    std::vector<std::string>& names = result.names;
     names.push_back(option->name());
     names.insert(names.end(), option->aliases().begin(), option->aliases().end());
     names.insert(names.end(), option->opposites().begin(), option->opposites().end());
+    result.words.push_back(completed(*option));
   }
-  return names;
+  return result;
 }
 
 int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics) {
@@ -63,15 +89,19 @@ ConfigInputs CommandContext::config_inputs() const {
   inputs.arguments = arguments;
   inputs.config_root = config_root;
   inputs.environment = environment;
-  inputs.others = {command, [all = all_commands, here = command](std::string_view name) {
-                     return commands_with_option(all, here, name);
-                   }};
+  inputs.others = {
+      .here = command,
+      .with_option = [all = all_commands,
+                      here = command](std::string_view name) { return commands_with_option(all, here, name); },
+      .acts = [here = command](const Option& option) { return acts_in(here, option); },
+  };
   return inputs;
 }
 
 bool CommandContext::wants_help() const {
-  return std::any_of(arguments.begin(), arguments.end(),
-                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+  return std::any_of(arguments.begin(), arguments.end(), [](const std::string& word) {
+    return word == "--help" || word == "-h" || word.starts_with("--help=");
+  });
 }
 
 }  // namespace megalith

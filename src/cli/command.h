@@ -26,10 +26,19 @@ inline constexpr std::string_view kProgramVersion = "0.1.0";
 struct CommandContext;
 class LogCopy;
 
-// Every name under which a command's options are set.
+// An option as a shell completes it.
+struct OptionWord {
+  std::string name;
+  bool is_switch = false, is_list = false, takes_text = false;
+  std::vector<std::string> values;  // to choose from
+  std::string meaning;              // one sentence
+};
+
+// The options that have an effect in a command.
 struct CommandOptions {
-  std::string command;  // "prepare"; of a topic "prepare merge"
-  std::vector<std::string> names;
+  std::string command;             // "prepare"; of a topic "prepare merge"
+  std::vector<std::string> names;  // every name under which they are set
+  std::vector<OptionWord> words = {};
 };
 
 struct Command {
@@ -52,19 +61,19 @@ struct CommandContext {
 
   // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.
   ConfigInputs config_inputs() const;
-  bool wants_help() const;  // --help or -h is among the arguments
+  bool wants_help() const;  // --help or -h is among the arguments, perhaps as --help=WORD
 };
 
 std::span<const Command> commands();
 
-std::vector<std::string> option_names(const OptionSet& options);
+CommandOptions command_options(std::string command, const OptionSet& options);
 
-// The names that a command declares: those of structs with visit(), in one set.
+// What a command declares: the options of structs with visit(), in one set.
 template <typename... Structs>
 CommandOptions options_of(std::string command) {
   std::tuple<Structs...> values;
-  const auto names = std::apply([](Structs&... structs) { return option_names(OptionSet(structs...)); }, values);
-  return {std::move(command), names};
+  return std::apply([&](Structs&... structs) { return command_options(std::move(command), OptionSet(structs...)); },
+                    values);
 }
 
 // Runs the topic that the first argument names, with the arguments behind it; prints the topics for --help. UserError
@@ -83,6 +92,7 @@ int run_presets(CommandContext& context);
 int run_init(CommandContext& context);
 int run_plan(CommandContext& context);
 int run_doctor(CommandContext& context);
+int run_completion(CommandContext& context);
 
 std::vector<CommandOptions> train_options();
 std::vector<CommandOptions> prepare_options();
@@ -96,5 +106,6 @@ std::vector<CommandOptions> presets_options();
 std::vector<CommandOptions> init_options();
 std::vector<CommandOptions> plan_options();
 std::vector<CommandOptions> doctor_options();
+std::vector<CommandOptions> completion_options();
 
 }  // namespace megalith

@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/hf.h"
 #include "cli/command.h"
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
@@ -132,9 +132,8 @@ int run_convert(CommandContext& context) {
   OptionSet set(options);
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR [--check]\n\n{}",
-               help_text(set));
-    return kExitSuccess;
+    return print_help(context,
+                      "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR [--check]", set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   std::vector<UserError> errors = refuse_urls(set);

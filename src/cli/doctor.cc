@@ -17,8 +17,8 @@
 #include <utility>
 
 #include "cli/doctor_parallel.h"
+#include "cli/help.h"
 #include "cli/session.h"
-#include "config/help.h"
 #include "device/device.h"
 #include "device/threads.h"
 
@@ -160,8 +160,7 @@ int run_doctor(CommandContext& context) {
   // Without a model only the machine is checked: then only options that cannot be read are errors.
   const Resolution resolution = resolve(*resolved->options, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("{}\n\n{}", kDoctorUsage, help_text(*resolved->options));
-    return kExitSuccess;
+    return print_help(context, kDoctorUsage, *resolved->options);
   }
   DoctorReport report;
   const Launch launch = read_launch(context, report.findings);

@@ -5,8 +5,8 @@
 
 #include <cstdio>
 
+#include "cli/help.h"
 #include "cli/session.h"
-#include "config/help.h"
 #include "core/time.h"
 #include "verify/parallel_check.h"
 #include "verify/toy_config.h"
@@ -109,8 +109,7 @@ int check_in_threads(CommandContext& context, const Resolved& user, std::optiona
 int run_doctor_parallel(CommandContext& context) {
   if (context.wants_help()) {
     const Resolved options;
-    fmt::print("{}\n\n{}", kDoctorParallelUsage, help_text(*options.options));
-    return kExitSuccess;
+    return print_help(context, kDoctorParallelUsage, *options.options);
   }
   const Launch launch = join_launch(context);
   const CheckedConfig checked = resolve_for_check(context.config_inputs(), launch.world_size);

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/help.h"
 #include "cli/session.h"
-#include "config/help.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -68,7 +68,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   const std::unique_ptr<Task> task = make_task(run);
   const DataSets data = task->open_data(run.derived.data, setup, context.log);
   BatchSource* source = data.of(split);
-  if (source == nullptr || num_samples == 0) {
+  if (source == nullptr || num_samples <= 0) {
     throw UserError(fmt::format("nothing to evaluate: split {} is empty, or eval_iters is 0", split_name(split)),
                     "choose another eval_split, or raise eval_iters");
   }
@@ -118,9 +118,9 @@ int run_evaluate(CommandContext& context) {
       context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
       {.opens_data = true, .weights = CommandNeeds::Weights::kRequired});
   if (resolved->wants_help) {
-    fmt::print("usage: megalith evaluate --load_hf DIR|--load DIR --data_path PREFIX [--option value ...]\n\n{}",
-               help_text(*resolved->options));
-    return kExitSuccess;
+    return print_help(context,
+                      "usage: megalith evaluate --load_hf DIR|--load DIR --data_path PREFIX [--option value ...]",
+                      *resolved->options);
   }
   Session session = start_session(context, std::move(resolved), launch);
   return run_in_session(session, [&] {

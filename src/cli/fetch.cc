@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "cli/command.h"
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
@@ -67,11 +67,10 @@ int run_fetch(CommandContext& context) {
   inputs.allow_positional = true;
   const Resolution resolution = resolve(set, inputs);
   if (resolution.wants_help) {
-    fmt::print(
-        "usage: megalith fetch NAME[@revision] ... [--repo_type dataset] [--include PATTERN ...]\n\n"
-        "Prints the folder of each repository in the cache.\n\n{}",
-        help_text(set));
-    return kExitSuccess;
+    return print_help(context,
+                      "usage: megalith fetch NAME[@revision] ... [--repo_type dataset] [--include PATTERN ...]\n\n"
+                      "Prints the folder of each repository in the cache.",
+                      set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   if (resolution.positional.empty())

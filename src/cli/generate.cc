@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "cli/help.h"
 #include "cli/session.h"
-#include "config/help.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/strings.h"
@@ -47,6 +47,12 @@ std::vector<int64_t> prompt_of(const GenerateOptions& options, const Tokenizer* 
   return {ids.begin(), ids.end()};
 }
 
+// Without a seed of its own, sampling takes the run's.
+int64_t first_seed(const Resolved& run) {
+  const bool has_own = run.options->find("sampling_seed")->is_set();
+  return has_own ? run.config.sampling.sampling_seed : run.config.train.seed;
+}
+
 // Every rank goes through the same tokens; the first one shows them.
 int generate(CommandContext& context, const Session& session, const GenerateOptions& options) {
   const Resolved& run = *session.resolved;
@@ -75,7 +81,7 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
   const Stopwatch watch;
   int64_t num_tokens = 0;
   for (int64_t sample = 0; sample < options.num_samples; ++sample) {
-    request.sampling.sampling_seed = run.config.sampling.sampling_seed + sample;
+    request.sampling.sampling_seed = first_seed(run) + sample;
     if (options.print_ids) {
       const std::vector<int64_t> ids = generate_tokens(model, request, session.device);
       num_tokens += static_cast<int64_t>(ids.size());
@@ -123,9 +129,8 @@ int run_generate(CommandContext& context) {
       context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
       {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired});
   if (resolved->wants_help) {
-    fmt::print("usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]\n\n{}",
-               help_text(*resolved->options));
-    return kExitSuccess;
+    return print_help(context, "usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]",
+                      *resolved->options);
   }
   check_ranks(*resolved);
   Session session = start_session(context, std::move(resolved), launch);

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "cli/command.h"
-#include "config/help.h"
+#include "cli/help.h"
 #include "config/presets.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -128,11 +128,11 @@ int run_init(CommandContext& context) {
   inputs.allow_positional = true;
   const Resolution resolution = resolve(set, inputs);
   if (resolution.wants_help) {
-    fmt::print(
+    return print_help(
+        context,
         "usage: megalith init NAME [--output FILE]\n\n"
-        "Writes a recipe for a model of 'megalith presets' that trains on made-up tokens until it is given data.\n\n{}",
-        help_text(set));
-    return kExitSuccess;
+        "Writes a recipe for a model of 'megalith presets' that trains on made-up tokens until it is given data.",
+        set);
   }
   if (resolution.positional.size() != 1) {
     throw UserError(fmt::format("init takes one name, and got {}", resolution.positional.size()),

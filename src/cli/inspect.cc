@@ -6,11 +6,13 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/folder_kind.h"
 #include "checkpoint/manifest.h"
+#include "cli/help.h"
 #include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
 #include "cli/inspect_run.h"
 #include "cli/inspect_tokenizer.h"
 #include "cli/session.h"
+#include "config/accepted_names.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -23,13 +25,23 @@ namespace {
 
 struct ConfigInspection {
   std::optional<std::string> explain_key;
-  bool all = false, markdown = false;
+  bool all = false, markdown = false, accepted_names = false;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
     v.field("explain", explain_key, "Show every layer that gave this option a value.");
     v.field("all", all, "Also show options that have their default value.");
     v.field("markdown", markdown, "Print the reference page of all options.");
+    v.field("accepted_names", accepted_names, "Print the page on names of other programs.");
+  }
+};
+
+struct CheckpointInspection {
+  std::optional<std::string> load;
+
+  void visit(OptionVisitor& v) {
+    v.group("Inspection");
+    v.field("load", load, "Folder of checkpoints, or one checkpoint of it: another way to give DIR.");
   }
 };
 
@@ -40,11 +52,14 @@ int inspect_config(CommandContext& context) {
   Resolved resolved([&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("usage: megalith inspect config [--config FILE] [--option value ...] [--explain KEY]\n\n{}",
-               help_text(*resolved.options));
-    return kExitSuccess;
+    return print_help(context, "usage: megalith inspect config [--config FILE] [--option value ...] [--explain KEY]",
+                      *resolved.options);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  if (own.accepted_names) {
+    fmt::print("{}", accepted_names_markdown());
+    return kExitSuccess;
+  }
   if (own.markdown) {
     // The command's own options do not belong on the page.
     Config defaults;
@@ -67,11 +82,19 @@ int inspect_config(CommandContext& context) {
 
 // `inspect checkpoint DIR`: what a checkpoint folder holds, and whether its bytes are as they were written.
 int inspect_checkpoint(CommandContext& context) {
-  if (context.arguments.size() != 1 || context.wants_help()) {
-    fmt::print("usage: megalith inspect checkpoint DIR\n");
-    return context.wants_help() ? kExitSuccess : kExitUserError;
+  CheckpointInspection own;
+  OptionSet set(own);
+  ConfigInputs inputs = context.config_inputs();
+  inputs.allow_positional = true;
+  const Resolution resolution = resolve(set, inputs);
+  if (resolution.wants_help) return print_help(context, "usage: megalith inspect checkpoint DIR", set);
+  std::vector<std::string> given = resolution.positional;
+  if (own.load) given.push_back(*own.load);
+  if (given.size() != 1) {
+    throw UserError(given.empty() ? "no checkpoint given" : "several folders given",
+                    "name one: inspect checkpoint DIR");
   }
-  const std::filesystem::path root = context.arguments[0];
+  const std::filesystem::path root = given[0];
   if (const auto error = check_checkpoint_path("inspect checkpoint", root, /*may_be_absent=*/false)) throw *error;
   std::vector<std::filesystem::path> folders;
   if (std::filesystem::exists(root / kManifestFile)) {
@@ -123,6 +146,7 @@ std::vector<CommandOptions> inspect_options() {
   return {options_of<ConfigInspection, Config>("inspect config"),
           inspect_data_options(),
           inspect_tokenizer_options(),
+          options_of<CheckpointInspection>("inspect checkpoint"),
           inspect_runs_options(),
           inspect_logits_options(),
           inspect_gradients_options()};

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "data/blend.h"
@@ -125,11 +125,10 @@ int inspect_data(CommandContext& context) {
   inputs.allow_positional = true;
   const Resolution resolution = resolve(set, inputs);
   if (resolution.wants_help) {
-    fmt::print(
-        "usage: megalith inspect data PREFIX ...\n"
-        "       megalith inspect data --data_path PREFIX ... --print_samples train --seq_length N\n\n{}",
-        help_text(set));
-    return kExitSuccess;
+    return print_help(context,
+                      "usage: megalith inspect data PREFIX ...\n"
+                      "       megalith inspect data --data_path PREFIX ... --print_samples train --seq_length N",
+                      set);
   }
   options.data.data_path.insert(options.data.data_path.begin(), resolution.positional.begin(),
                                 resolution.positional.end());

@@ -10,8 +10,8 @@
 
 #include "checkpoint/pieces.h"
 #include "checkpoint/safetensors_writer.h"
+#include "cli/help.h"
 #include "cli/session.h"
-#include "config/help.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "parallel/grad_buffer.h"
@@ -23,14 +23,16 @@ namespace {
 
 struct OutputOptions {
   std::vector<int64_t> prompt_ids;
-  std::string output;
+  std::string output_file;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
-    v.field("output", output, "The safetensors file to write.");
+    v.field("output_file", output_file, "The safetensors file to write.").alias("output");
     v.field("prompt_ids", prompt_ids, "Token ids of the prompt (logits).");
   }
 };
+
+UserError no_output_file() { return UserError("no output_file given", "name the safetensors file to write"); }
 
 // Whole canonical tensors of this rank's gradients, in fp32 on the CPU.
 std::map<std::string, at::Tensor> canonical_gradients(const std::vector<Parameter*>& parameters) {
@@ -65,11 +67,14 @@ void write_safetensors(const std::string& path, const std::map<std::string, at::
 int inspect_logits(CommandContext& context) {
   OutputOptions options;
   auto resolved = resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
-  if (resolved->wants_help || options.output.empty() || options.prompt_ids.empty()) {
-    fmt::print("usage: megalith inspect logits --load_hf DIR --prompt_ids 1,2,3 --output FILE\n\n{}",
-               help_text(*resolved->options));
-    return resolved->wants_help ? kExitSuccess : kExitUserError;
+  if (resolved->wants_help) {
+    return print_help(context, "usage: megalith inspect logits --load_hf DIR --prompt_ids 1,2,3 --output_file FILE",
+                      *resolved->options);
   }
+  std::vector<UserError> errors;
+  if (options.output_file.empty()) errors.push_back(no_output_file());
+  if (options.prompt_ids.empty()) errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
+  throw_if_any(errors);
   Session session = start_session(context, std::move(resolved));
   const BuiltModel built = build_model(*session.resolved, session.groups, session.device);
   load_weights(*session.resolved, built, session.groups, context.log);
@@ -83,18 +88,18 @@ int inspect_logits(CommandContext& context) {
   input.context.is_training = false;
   PipelinedModel model(built.view(), session.groups, session.device);
   const ModelOutput output = model.forward(input, HeadOutput::kLogits);
-  write_safetensors(options.output, {{"logits", output.logits[0].to(at::kCPU, at::kFloat)}});
+  write_safetensors(options.output_file, {{"logits", output.logits[0].to(at::kCPU, at::kFloat)}});
   return kExitSuccess;
 }
 
 int inspect_gradients(CommandContext& context) {
   OutputOptions options;
   auto resolved = resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
-  if (resolved->wants_help || options.output.empty()) {
-    fmt::print("usage: megalith inspect gradients --load_hf DIR --data_path PREFIX --output FILE\n\n{}",
-               help_text(*resolved->options));
-    return resolved->wants_help ? kExitSuccess : kExitUserError;
+  if (resolved->wants_help) {
+    return print_help(context, "usage: megalith inspect gradients --load_hf DIR --data_path PREFIX --output_file FILE",
+                      *resolved->options);
   }
+  if (options.output_file.empty()) throw no_output_file();
   Session session = start_session(context, std::move(resolved));
   const Resolved& run = *session.resolved;
   const Derived& d = run.derived;
@@ -115,7 +120,7 @@ int inspect_gradients(CommandContext& context) {
         data.train->read({.consumed_samples = m * d.micro_batch_size, .micro_batch_size = d.micro_batch_size}));
   }
   const StepResult result = step.compute_gradients(batches);
-  write_safetensors(options.output, canonical_gradients(built.parameters()));
+  write_safetensors(options.output_file, canonical_gradients(built.parameters()));
   Json losses = Json::object();
   for (const NamedLoss& loss : result.losses) losses[loss.name] = loss.value;
   fmt::print("{}\n", dump_json(losses));

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
@@ -185,13 +185,15 @@ int inspect_runs(CommandContext& context) {
   ConfigInputs inputs = context.config_inputs();
   inputs.allow_positional = true;
   const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help || resolution.positional.size() < 2) {
-    const std::string text = fmt::format(
-        "usage: megalith inspect runs DIR DIR ... [--page_file FILE]\n\n"
-        "DIR is a folder that --output_dir named, or a metrics_file.\n\n{}",
-        help_text(set));
-    std::fputs(text.c_str(), resolution.wants_help ? stdout : stderr);
-    return resolution.wants_help ? kExitSuccess : kExitUserError;
+  if (resolution.wants_help) {
+    return print_help(context,
+                      "usage: megalith inspect runs DIR DIR ... [--page_file FILE]\n\n"
+                      "DIR is a folder that --output_dir named, or a metrics_file.",
+                      set);
+  }
+  if (resolution.positional.size() < 2) {
+    throw UserError(fmt::format("{} runs are named, and a comparison takes two or more", resolution.positional.size()),
+                    "megalith inspect runs DIR DIR ...");
   }
   // A page of ours may be replaced, and nothing else.
   if (fs::exists(options.page_file)) {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -116,8 +116,7 @@ int inspect_tokenizer(CommandContext& context) {
   OptionSet set(options);
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]\n\n{}", help_text(set));
-    return kExitSuccess;
+    return print_help(context, "usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]", set);
   }
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
                      options.hub, context.log);

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -21,7 +22,9 @@ std::string usage() {
       "megalith: pre-trains and fine-tunes large models\n\n"
       "usage: megalith <command> [options]\n\n";
   for (const Command& command : commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
-  text += "\n'megalith <command> --help' lists the options of a command.\n";
+  text +=
+      "\n'megalith <command> --help' shows the options of a command, 'megalith help <word>' explains an option or a "
+      "topic.\n";
   return text;
 }
 
@@ -49,21 +52,41 @@ std::string nearest_command(std::string_view name) {
   return best;
 }
 
+// What is behind `megalith help`: "prepare merge" becomes the command prepare with merge --help; a word that is no
+// command is one about training.
+std::string turn_into_command(std::vector<std::string>& words) {
+  const std::string first = words[0];
+  const std::span<const Command> all = commands();
+  if (std::any_of(all.begin(), all.end(), [&](const Command& command) { return command.name == first; })) {
+    words.erase(words.begin());
+    // A topic stands before --help, any other word behind it.
+    const bool has_topics = first == "inspect" || first == "bench" || first == "prepare";
+    words.insert(words.begin() + (has_topics && !words.empty() ? 1 : 0), "--help");
+    return first;
+  }
+  words.insert(words.begin(), "--help");
+  return "train";
+}
+
 int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
   if (argc < 2) {
     std::fputs(usage().c_str(), stderr);
     return kExitUserError;
   }
-  const std::string name = argv[1];
+  std::string name = argv[1];
+  std::vector<std::string> arguments(argv + 2, argv + argc);
   if (name == "--help" || name == "-h" || name == "help") {
-    std::fputs(usage().c_str(), stdout);
-    return kExitSuccess;
+    if (arguments.empty()) {
+      std::fputs(usage().c_str(), stdout);
+      return kExitSuccess;
+    }
+    name = turn_into_command(arguments);
   }
   if (name == "--version") {
     fmt::print("megalith {}\n", kProgramVersion);
     return kExitSuccess;
   }
-  CommandContext context{{argv + 2, argv + argc}, environment_snapshot(), {}, log, name, commands()};
+  CommandContext context{std::move(arguments), environment_snapshot(), {}, log, name, commands()};
   context.config_root = find_config_root(context.environment);
   context.log_copy = &log_copy;
   context.words.assign(argv, argv + argc);

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "cli/command.h"
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
@@ -26,22 +26,22 @@ namespace megalith {
 namespace {
 
 constexpr const char* kPlanUsage =
-    "usage: megalith plan [--draw] [--svg FILE] [--pipeline_trace FILE] [--config FILE] --pipeline_model_parallel_size "
-    "P --num_layers L [options]";
+    "usage: megalith plan --pipeline_model_parallel_size P --num_layers L [--draw] [--svg_file FILE]\n"
+    "                     [--pipeline_trace FILE] [--config FILE] [--option value ...]";
 
 // Nobody looks at a larger picture, and it would take gigabytes.
 constexpr int64_t kMostComputations = 2'000'000;
 
 struct PlanOptions {
   bool draw = false;
-  std::optional<std::string> svg, pipeline_trace;
+  std::optional<std::string> svg_file, pipeline_trace;
   std::optional<int64_t> num_microbatches;
   double forward_time = 1, input_backward_time = 1, weight_backward_time = 1, transfer_time = 0;
 
   void visit(OptionVisitor& v) {
     v.group("Plan");
     v.field("draw", draw, "Print the schedule as text, a line a rank.");
-    v.field("svg", svg, "File for the schedule as a drawing.");
+    v.field("svg_file", svg_file, "File for the schedule as a drawing.").alias("svg");
     v.field("pipeline_trace", pipeline_trace,
             "Trace of a run (pipeline_trace.json, written by dump_pp_data). It is drawn below the simulation and "
             "compared with it, and its mean times are simulated unless times are given.");
@@ -231,8 +231,7 @@ int run_plan(CommandContext& context) {
   Resolved resolved([&](OptionVisitor& v) { own.visit(v); });
   const Resolution resolution = resolve(*resolved.options, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("{}\n\n{}", kPlanUsage, help_text(*resolved.options));
-    return kExitSuccess;
+    return print_help(context, kPlanUsage, *resolved.options);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   Plan plan = make_plan(resolved, own);
@@ -245,9 +244,9 @@ int run_plan(CommandContext& context) {
   print_table(plan, simulated);
   if (own.draw) fmt::print("\n{}", pipeline_text(trace, measured));
   const bool is_same = measured == nullptr || print_comparison(plan, simulated);
-  if (own.svg) {
-    write_file_atomic(*own.svg, pipeline_svg(trace, measured));
-    fmt::print("\nwrote {}\n", *own.svg);
+  if (own.svg_file) {
+    write_file_atomic(*own.svg_file, pipeline_svg(trace, measured));
+    fmt::print("\nwrote {}\n", *own.svg_file);
   }
   return is_same ? kExitSuccess : kExitFailure;
 }

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "cli/command.h"
-#include "config/help.h"
+#include "cli/help.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
@@ -15,12 +15,13 @@ namespace megalith {
 namespace {
 
 struct MergeOptions {
-  std::vector<std::string> input_prefixes;
+  std::vector<std::string> data_path;
   std::string output_prefix;
 
   void visit(OptionVisitor& v) {
     v.group("Merging");
-    v.field("input_prefixes", input_prefixes, "Data sets in their order, by the prefix of .bin and .idx.");
+    v.field("data_path", data_path, "Data sets in their order, by the prefix of .bin and .idx.")
+        .alias("input_prefixes");
     v.field("output_prefix", output_prefix, "The data set to write.");
   }
 };
@@ -31,17 +32,15 @@ int prepare_merge(CommandContext& context) {
   OptionSet set(options);
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("usage: megalith prepare merge --input_prefixes PREFIX ... --output_prefix PREFIX\n\n{}",
-               help_text(set));
-    return kExitSuccess;
+    return print_help(context, "usage: megalith prepare merge --data_path PREFIX ... --output_prefix PREFIX", set);
   }
   std::vector<UserError> errors;
-  if (options.input_prefixes.empty()) errors.emplace_back("no data set to merge", "name them with --input_prefixes");
+  if (options.data_path.empty()) errors.emplace_back("no data set to merge", "name them with --data_path");
   if (options.output_prefix.empty()) errors.emplace_back("no output_prefix given", "name the data set to write");
   throw_if_any(errors);
-  const MergeReport report = merge_data_sets(options.input_prefixes, options.output_prefix, context.log);
+  const MergeReport report = merge_data_sets(options.data_path, options.output_prefix, context.log);
   fmt::print("{}.bin: {} tokens in {} documents from {} data sets\n", data_prefix(options.output_prefix), report.tokens,
-             report.documents, options.input_prefixes.size());
+             report.documents, options.data_path.size());
   return kExitSuccess;
 }
 
@@ -64,9 +63,8 @@ int prepare_check(CommandContext& context) {
   inputs.allow_positional = true;
   const Resolution resolution = resolve(set, inputs);
   if (resolution.wants_help) {
-    fmt::print("usage: megalith prepare check PREFIX ... [--vocab_size N | --tokenizer_model DIR]\n\n{}",
-               help_text(set));
-    return kExitSuccess;
+    return print_help(context, "usage: megalith prepare check PREFIX ... [--vocab_size N | --tokenizer_model DIR]",
+                      set);
   }
   std::vector<std::string> prefixes = resolution.positional;
   prefixes.insert(prefixes.end(), options.data_path.begin(), options.data_path.end());
@@ -106,12 +104,11 @@ int run_prepare(CommandContext& context) {
   OptionSet set(options);
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
-    fmt::print("usage: megalith prepare --input FILE ... --output_prefix PREFIX [--option value ...]\n");
+    std::string usage = "usage: megalith prepare --input FILE ... --output_prefix PREFIX [--option value ...]";
     for (const Command& topic : kPrepareTopics) {
-      fmt::print("       megalith prepare {:<6} --help   {}\n", topic.name, topic.summary);
+      usage += fmt::format("\n       megalith prepare {:<6} --help   {}", topic.name, topic.summary);
     }
-    fmt::print("\n{}", help_text(set));
-    return kExitSuccess;
+    return print_help(context, usage, set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   std::vector<UserError> errors = refuse_urls(set);

@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "cli/command.h"
+#include "cli/help.h"
 #include "comm/groups.h"
-#include "config/help.h"
 #include "config/yaml_config.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -87,12 +87,12 @@ int run_presets(CommandContext& context) {
   inputs.allow_positional = true;
   const Resolution resolution = resolve(set, inputs);
   if (resolution.wants_help) {
-    fmt::print(
+    return print_help(
+        context,
         "usage: megalith presets [WORD ...]\n\n"
         "Lists the models and recipes that came with the program, or those whose names have all the words. Each name\n"
-        "can be given as --config NAME; 'megalith init NAME' writes a recipe to start from.\n\n{}",
-        help_text(set));
-    return kExitSuccess;
+        "can be given as --config NAME; 'megalith init NAME' writes a recipe to start from.",
+        set);
   }
   std::vector<Preset> presets = list_presets(context.config_root);
   if (presets.empty()) {

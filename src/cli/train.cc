@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "cli/help.h"
 #include "cli/log_copy.h"
 #include "cli/run_folder.h"
 #include "cli/session.h"
@@ -137,8 +138,7 @@ int run_train(CommandContext& context) {
       resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
                      {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
   if (resolved->wants_help) {
-    fmt::print("usage: megalith train --config FILE [--option value ...]\n\n{}", help_text(*resolved->options));
-    return kExitSuccess;
+    return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);
   }
   if (resolved->config.train.dry_run) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);

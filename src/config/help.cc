@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "config/known_names.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -13,10 +14,13 @@ namespace {
 constexpr size_t kColumns = 100;
 constexpr size_t kHelpColumn = 34;  // where descriptions begin
 
+using Groups = std::vector<std::pair<std::string, std::vector<const Option*>>>;
+
 // Groups in order of first appearance: a group may be opened again by another struct.
-std::vector<std::pair<std::string, std::vector<const Option*>>> grouped(const OptionSet& options) {
-  std::vector<std::pair<std::string, std::vector<const Option*>>> groups;
+Groups grouped(const OptionSet& options, const OptionFilter& shown = nullptr) {
+  Groups groups;
   for (const std::unique_ptr<Option>& option : options.options()) {
+    if (shown && !shown(*option)) continue;
     auto group =
         std::find_if(groups.begin(), groups.end(), [&](const auto& entry) { return entry.first == option->group(); });
     if (group == groups.end()) group = groups.insert(group, {option->group(), {}});
@@ -56,6 +60,75 @@ std::string facts(const Option& option) {
   return join(facts, "; ");
 }
 
+std::string full_row(const Option& option) {
+  return help_row(fmt::format("--{}{}", option.name(), value_form(option)),
+                  fmt::format("{} [{}]", option.help(), facts(option)));
+}
+
+// As value_form(), but with the words to choose from where they are short.
+std::string short_value_form(const Option& option) {
+  constexpr size_t kMostColumns = 16;
+  const std::string type = option.type_text(), one_of = "one of ";
+  if (!type.starts_with(one_of) || type.size() - one_of.size() > kMostColumns) return value_form(option);
+  std::string words = " " + type.substr(one_of.size());
+  for (size_t comma; (comma = words.find(", ")) != std::string::npos;) words.replace(comma, 2, "|");
+  return words;
+}
+
+// "Learning rate and weight decay" as a word is written: learning_rate_and_weight_decay.
+std::string folded_title(const std::string& group) {
+  std::string title = lower_case(title_of(group));
+  std::replace(title.begin(), title.end(), ' ', '_');
+  return title;
+}
+
+// Whether the title has the word, or one that begins with it: "expert" is in mixture_of_experts.
+bool has_word(const std::string& title, const std::string& word) {
+  constexpr size_t kShortest = 3;
+  return word.size() >= kShortest && (title.starts_with(word) || title.find("_" + word) != std::string::npos);
+}
+
+std::string group_page(const std::string& group, const std::vector<const Option*>& members) {
+  std::string page = title_of(group) + "\n";
+  for (const Option* option : members) page += full_row(*option);
+  return page;
+}
+
+// One option, with all that is known of it.
+std::string option_page(const Option& option) {
+  std::string page = fmt::format("--{}{}\n", option.name(), value_form(option));
+  for (const std::string& line : wrap(option.help(), kColumns - 2)) page += "  " + line + "\n";
+  const auto row = [&](const char* what, const std::string& text) {
+    if (text.empty()) return;
+    const std::vector<std::string> lines = wrap(text, kColumns - 14);
+    for (size_t i = 0; i < lines.size(); ++i) page += fmt::format("  {:<11} {}\n", i == 0 ? what : "", lines[i]);
+  };
+  page += "\n";
+  const std::string range = option.range_text();
+  row("takes", option.type_text() + (range.empty() ? "" : " " + range));
+  row("unit", option.unit());
+  row("default", option.default_text() == "null" ? "unset" : option.default_text());
+  row("also", join(option.aliases(), ", "));
+  row("off with", join(option.opposites(), ", "));
+  std::string variable = option.name();
+  std::transform(variable.begin(), variable.end(), variable.begin(),
+                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
+  row("variable", "MEGALITH_" + variable);
+  row("topic", title_of(option.group()));
+  return page;
+}
+
+// Another program's name that is no option here.
+std::string known_page(const NameMatch& match) {
+  const KnownName& known = *match.known;
+  if (known.kind == KnownName::Kind::kNoEffect) {
+    return fmt::format("{} has no effect here: {}.\n", match.name, known.text);
+  }
+  if (known.kind == KnownName::Kind::kRemoved)
+    return fmt::format("{} is not an option here: {}.\n", match.name, known.text);
+  return fmt::format("{} is not supported: it asks for {}.\n", match.name, known.text);
+}
+
 std::string markdown_cell(const std::string& text) {
   std::string result;
   for (const char c : text) {
@@ -71,23 +144,88 @@ std::string markdown_cell(const std::string& text) {
 
 }  // namespace
 
-std::string help_text(const OptionSet& options) {
+std::string help_row(const std::string& form, const std::string& meaning) {
+  std::string line = "  " + form;
+  const std::vector<std::string> description = wrap(meaning, kColumns - kHelpColumn);
+  // "…" is three bytes and one column.
+  const size_t width = line.size() - (line.ends_with("…") ? 2 : 0);
+  size_t next = 0;
+  if (width + 2 <= kHelpColumn) line += std::string(kHelpColumn - width, ' ') + description.at(next++);
+  line += "\n";
+  for (; next < description.size(); ++next) line += std::string(kHelpColumn, ' ') + description[next] + "\n";
+  return line;
+}
+
+std::string first_sentence(const std::string& help) {
+  // What stands before a colon near the beginning is a value, "adam: …", and no sentence.
+  constexpr size_t kShortest = 16;
+  size_t end = help.find(". ");
+  for (const char* mark : {": ", "; "}) {
+    const size_t found = help.find(mark, kShortest);
+    if (found != std::string::npos) end = std::min(end, found);
+  }
+  if (end == std::string::npos) return help;
+  return help.substr(0, end) + ".";
+}
+
+std::string help_text(const OptionSet& options, const OptionFilter& shown) {
   std::string page;
-  for (const auto& [group, members] : grouped(options)) {
+  for (const auto& [group, members] : grouped(options, shown)) {
     page += (page.empty() ? "" : "\n") + title_of(group) + "\n";
-    for (const Option* option : members) {
-      std::string line = fmt::format("  --{}{}", option->name(), value_form(*option));
-      const std::vector<std::string> description =
-          wrap(fmt::format("{} [{}]", option->help(), facts(*option)), kColumns - kHelpColumn);
-      // "…" is three bytes and one column.
-      const size_t width = line.size() - (line.ends_with("…") ? 2 : 0);
-      size_t next = 0;
-      if (width + 2 <= kHelpColumn) line += std::string(kHelpColumn - width, ' ') + description[next++];
-      page += line + "\n";
-      for (; next < description.size(); ++next) page += std::string(kHelpColumn, ' ') + description[next] + "\n";
-    }
+    for (const Option* option : members) page += full_row(*option);
   }
   return page;
+}
+
+std::string short_help_text(const OptionSet& options, std::span<const HelpTopic> topics, const OptionFilter& shown) {
+  std::string page;
+  for (const HelpTopic& topic : topics) {
+    std::string rows;
+    for (const std::string& name : topic.names) {
+      const Option* option = options.find(name);
+      if (option == nullptr || (shown && !shown(*option))) continue;
+      std::string meaning = first_sentence(option->help());
+      const bool has_default = option->default_text() != "null" && option->default_text() != "[]" &&
+                               option->default_text() != "0" &&
+                               !(option->is_switch() && option->default_text() == "false");
+      if (has_default) meaning += fmt::format(" [{}]", option->default_text());
+      rows += help_row(fmt::format("--{}{}", option->name(), short_value_form(*option)), meaning);
+    }
+    if (!rows.empty()) page += fmt::format("{}{}\n{}", page.empty() ? "" : "\n", topic.title, rows);
+  }
+  return page;
+}
+
+std::vector<std::string> group_titles(const OptionSet& options, const OptionFilter& shown) {
+  std::vector<std::string> titles;
+  for (const auto& [group, members] : grouped(options, shown)) titles.push_back(title_of(group));
+  return titles;
+}
+
+std::optional<std::string> help_on(const OptionSet& options, std::string_view word, const OptionFilter& shown) {
+  const std::string asked = lower_case(fold_name(word));
+  const Groups groups = grouped(options, shown);
+  for (const auto& [group, members] : groups) {
+    if (lower_case(fold_name(title_of(group))) == asked || folded_title(group) == asked)
+      return group_page(group, members);
+  }
+  const NameMatch match = look_up(options, word);
+  if (match.option && (!shown || shown(*match.option))) {
+    const std::string whose =
+        match.word ? fmt::format("{} is {}'s word for {}.\n\n", word, match.word->program, match.option->name()) : "";
+    return whose + option_page(*match.option);
+  }
+  if (match.known) return known_page(match);
+  std::string pages;
+  for (const auto& [group, members] : groups) {
+    if (!has_word(folded_title(group), asked)) continue;
+    pages += (pages.empty() ? "" : "\n") + group_page(group, members);
+  }
+  if (!pages.empty()) return pages;
+  const std::string rows = help_text(options, [&](const Option& option) {
+    return (!shown || shown(option)) && option.name().find(asked) != std::string::npos;
+  });
+  return rows.empty() ? std::nullopt : std::optional(rows);
 }
 
 std::string options_markdown(const OptionSet& options, const std::string& title) {

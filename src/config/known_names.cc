@@ -19,18 +19,12 @@ Table build_table() {
   Table table;
   for (const KnownNamesRow& row : known_names_rows()) {
     for (const std::string& entry : split_words(row.names)) {
-      const size_t equals = entry.find('=');
-      KnownName known{row.kind, row.text, row.is_switch, {}};
-      if (equals != std::string::npos) {
-        std::string rest = entry.substr(equals + 1);
-        for (size_t bar = 0; bar != std::string::npos;) {
-          bar = rest.find('|');
-          known.neutral.push_back(rest.substr(0, bar));
-          rest.erase(0, bar == std::string::npos ? bar : bar + 1);
-        }
+      auto [name, neutral] = split_entry(entry);
+      KnownName known{row.kind, row.text, row.is_switch, std::move(neutral)};
+      if (!known.neutral.empty()) {
         known.is_switch = known.is_switch || known.neutral[0] == "false" || known.neutral[0] == "true";
       }
-      const bool is_new = table.emplace(entry.substr(0, equals), std::move(known)).second;
+      const bool is_new = table.emplace(name, std::move(known)).second;
       MEGALITH_CHECK(is_new, "known name '{}' stands twice in the table", entry);
     }
   }
@@ -68,9 +62,17 @@ NameMatch match_known(const std::string& name) {
   return known && known->is_switch ? NameMatch{nullptr, known, true, positive} : NameMatch{};
 }
 
+// Another program's word for an option of this set.
+NameMatch match_word(const OptionSet& options, const std::string& name) {
+  const OtherWord* word = find_other_word(name);
+  Option* option = word ? options.find(word->option) : nullptr;
+  return option ? NameMatch{option, nullptr, false, option->name(), word} : NameMatch{};
+}
+
 NameMatch match(const OptionSet& options, const std::string& name) {
-  const NameMatch found = match_option(options, name);
-  return found ? found : match_known(name);
+  NameMatch found = match_option(options, name);
+  if (!found) found = match_known(name);
+  return found ? found : match_word(options, name);
 }
 
 // modules.pre_trainer.overrides.lora.dim -> lora.dim
@@ -99,12 +101,11 @@ const KnownName* find_known_name(std::string_view name) {
   return nullptr;
 }
 
-bool is_neutral(const KnownName& known, const WrittenValue& value) {
+bool is_neutral(const std::vector<std::string>& neutral, const WrittenValue& value) {
   if (value.form == WrittenValue::Form::kNull) return true;
   const std::string text = value.text();
   if (is_null_word(text) || text == "[]") return true;
-  return std::any_of(known.neutral.begin(), known.neutral.end(),
-                     [&](const std::string& neutral) { return same_value(text, neutral); });
+  return std::any_of(neutral.begin(), neutral.end(), [&](const std::string& one) { return same_value(text, one); });
 }
 
 NameMatch look_up(const OptionSet& options, std::string_view written) {
@@ -116,6 +117,7 @@ NameMatch look_up(const OptionSet& options, std::string_view written) {
   if (NameMatch found = match_option(options, joined)) return found;
   if (NameMatch found = match_known(path)) return found;
   if (NameMatch found = match_known(joined)) return found;
+  if (NameMatch found = match_word(options, joined)) return found;
   return match(options, path.substr(path.rfind('.') + 1));
 }
 
@@ -130,10 +132,7 @@ std::vector<std::string> OtherCommands::owners(std::string_view written) const {
 
 UserError unknown_name(const OptionSet& options, const Setting& setting, const OtherCommands& others) {
   if (const std::vector<std::string> owners = others.owners(setting.name); !owners.empty()) {
-    std::string listed = owners.front();
-    for (size_t i = 1; i < owners.size(); ++i) listed += (i + 1 < owners.size() ? ", " : " and ") + owners[i];
-    return UserError(fmt::format("{} is an option of {}; {} has no use for it", named_at(setting), listed, others.here),
-                     fmt::format("remove it; 'megalith {} --help' lists the options of {}", others.here, others.here));
+    return useless_name(setting, owners, others.here);
   }
   const bool is_command_line = setting.source.layer == OptionLayer::kCommandLine;
   constexpr size_t kLongestShown = 100;
@@ -145,8 +144,17 @@ UserError unknown_name(const OptionSet& options, const Setting& setting, const O
   if (nearest.empty() && dot != std::string::npos) nearest = options.nearest(setting.name.substr(dot + 1));
   const std::string folded = fold_name(setting.name);
   if (nearest.empty() && folded.starts_with("no_")) nearest = options.nearest(folded.substr(3));
-  if (nearest.empty()) return UserError(message, "'--help' lists every option, and 'docs/' explains them");
+  if (nearest.empty()) {
+    return UserError(message, "'--help all' lists every option, '--help WORD' those about a word");
+  }
   return UserError(message + fmt::format(". Did you mean '{}{}'?", is_command_line ? "--" : "", nearest));
+}
+
+UserError useless_name(const Setting& setting, const std::vector<std::string>& owners, const std::string& here) {
+  std::string listed = owners.empty() ? "another command" : owners.front();
+  for (size_t i = 1; i < owners.size(); ++i) listed += (i + 1 < owners.size() ? ", " : " and ") + owners[i];
+  return UserError(fmt::format("{} is an option of {}; {} has no use for it", named_at(setting), listed, here),
+                   fmt::format("remove it; 'megalith {} --help' lists the options of {}", here, here));
 }
 
 void NoEffectNotes::add(std::string_view name, std::string_view reason) {

@@ -2,7 +2,8 @@
 //
 // Upstream's presets list every argument with its default, so a name belongs here even when hardly anybody sets it.
 // An option that only refines a refused feature has the kind kNoEffect: one error for the feature says more than
-// twenty for its details.
+// twenty for its details. A name that changes results, what decides whether a run fits into memory, or whether it runs,
+// is never without effect: it is an option, or it is refused.
 #include "config/known_names_table.h"
 
 namespace megalith {
@@ -17,8 +18,8 @@ constexpr KnownNamesRow kRows[] = {
      "use_flash_attn masked_softmax_fusion bias_swiglu_fusion bias_dropout_fusion rope_fusion "
      "apply_rope_fusion persist_layer_norm no_persist_layer_norm cross_entropy_loss_fusion fused_single_qkv_rope "
      "fused_padded_mla_attention use_te_activation_func use_transformer_engine_op_fuser flash_decode "
-     "gradient_accumulation_fusion enable_fused_linear_ce"},
-    {Kind::kNoEffect, kValue, "operators are always fused", "cross_entropy_fusion_impl"},
+     "gradient_accumulation_fusion enable_fused_linear_ce compile use_liger_kernel"},
+    {Kind::kNoEffect, kValue, "operators are always fused", "cross_entropy_fusion_impl attn_implementation"},
     {Kind::kNoEffect, kSwitch, "softmax is always computed in fp32", "attention_softmax_in_fp32"},
     {Kind::kNoEffect, kSwitch, "there is one implementation, with neither Transformer Engine nor Apex",
      "use_mcore_models deprecated_use_mcore_models use_legacy_models te_rng_tracker inference_rng_tracker "
@@ -37,6 +38,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "Primus-Turbo's kernels are not used; operators are our own", "enable_primus_turbo"},
     {Kind::kNoEffect, kValue, "Primus-Turbo's kernels are not used; operators are our own",
      "turbo_* use_turbo_* enable_turbo_* sink_window_even_layers_only"},
+    {Kind::kUnsupported, kSwitch, "attention in eight bits", "enable_turbo_attention_float8=false"},
     {Kind::kNoEffect, kSwitch, "the loss is always normalised by the tokens of the whole global batch",
      "calculate_per_token_loss"},
     {Kind::kNoEffect, kSwitch, "gradients are always accumulated in fp32", "accumulate_allreduce_grads_in_fp32"},
@@ -54,43 +56,63 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch,
      "gradients are summed: the loss is divided by the tokens of the whole global batch first",
      "ddp_average_in_collective gradient_reduce_div_fusion"},
-    {Kind::kNoEffect, kSwitch, "it changes memory and overlap, not results",
+    {Kind::kNoEffect, kSwitch, "it changes how transfers overlap, not results or what a rank holds",
      "overlap_param_gather_with_optimizer_step overlap_p2p_comm overlap_p2p_communication "
-     "use_megatron_fsdp use_custom_fsdp align_grad_reduce align_param_gather "
-     "scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
+     "align_grad_reduce align_param_gather scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
      "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute "
-     "init_model_with_meta_device tp_comm_overlap barrier_with_L1_time "
-     "barrier_with_level_1_timing combined_1f1b standalone_embedding_stage overlap_moe_expert_parallel_comm "
-     "data_parallel_random_init"},
-    {Kind::kNoEffect, kValue, "it changes memory and overlap, not results",
-     "data_parallel_sharding_strategy wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs "
-     "tp_comm_overlap_rs_dgrad "
+     "tp_comm_overlap barrier_with_L1_time barrier_with_level_1_timing combined_1f1b "
+     "overlap_moe_expert_parallel_comm"},
+    {Kind::kNoEffect, kValue, "it changes how transfers overlap, not results or what a rank holds",
+     "wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad "
      "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad "
-     "train_sync_interval replication_jump replication_factor "
-     "combined_1f1b_recipe data_parallel_replicate_degree enable_odc enable_odc_* odc_*"},
+     "train_sync_interval combined_1f1b_recipe enable_odc enable_odc_* odc_*"},
+    {Kind::kNoEffect, kSwitch, "weights are drawn by name and position, alike on every rank",
+     "data_parallel_random_init init_model_with_meta_device"},
+    {Kind::kNoEffect, kValue, "read only with replication", "replication_jump replication_factor"},
+    {Kind::kUnsupported, kSwitch,
+     "an embedding on a stage of its own (pipeline_model_parallel_layout says it: E|t*4|…)",
+     "standalone_embedding_stage=false"},
     {Kind::kUnsupported, kValue, "ranks of their own for an encoder",
      "encoder_tensor_model_parallel_size=0|1 encoder_pipeline_model_parallel_size=0|1 "
      "pipeline_model_parallel_split_rank=null"},
     {Kind::kUnsupported, kValue, "lists of layers by stage (pipeline_model_parallel_layout says it)",
      "decoder_pipeline_manual_split_list=null"},
-    {Kind::kNoEffect, kValue, "pp_algorithm decides; it changes memory and overlap, not results",
-     "communication_method zero_bubble_v_schedule_mem_setup zero_bubble_pipeline_timers_* "
-     "zero_bubble_max_pending_backward zero_bubble_adaptive_memory_limit_percentile pp_cost_* pp_max_mem "
-     "interleave_group_size num_seq_splits offload_*"},
-    {Kind::kNoEffect, kSwitch, "pp_algorithm decides; it changes memory and overlap, not results",
-     "pp_warmup allow_padding_num_layers enable_1f1b_v enable_zb_runtime enable_exactly_numeric_match "
-     "enable_optimizer_post_validation debug_scheduler_table patch_primus_pipeline patch_zero_bubble "
-     "pre_communication_optimization offload auto_offload_time cpu_offload"},
+    {Kind::kNoEffect, kValue, "pp_algorithm decides, and plans the order of work without being timed",
+     "communication_method zero_bubble_pipeline_timers_* pp_cost_* interleave_group_size"},
+    {Kind::kUnsupported, kValue,
+     "a pipeline schedule by that limit of memory (pp_algorithm decides what a rank holds, 'megalith plan' prints it)",
+     "zero_bubble_v_schedule_mem_setup=half|zb zero_bubble_max_pending_backward=auto "
+     "zero_bubble_adaptive_memory_limit_percentile=85 pp_max_mem=null"},
+    {Kind::kNoEffect, kSwitch, "pp_algorithm decides, and plans the order of work without being timed",
+     "pp_warmup enable_zb_runtime enable_exactly_numeric_match enable_optimizer_post_validation "
+     "debug_scheduler_table patch_primus_pipeline patch_zero_bubble pre_communication_optimization auto_offload_time"},
+    {Kind::kUnsupported, kSwitch, "that schedule by this word (pp_algorithm zbv-formatted has it)",
+     "enable_1f1b_v=false"},
+    {Kind::kUnsupported, kSwitch,
+     "layers without work that fill stages (pipeline_model_parallel_layout says what each holds)",
+     "allow_padding_num_layers=false"},
+    {Kind::kUnsupported, kValue, "sequences that are cut for the pipeline (context_parallel_size cuts them over ranks)",
+     "num_seq_splits=1|0"},
+    {Kind::kUnsupported, kSwitch,
+     "offloading of a pipeline's activations (recompute_granularity, and cpu_offloading_num_layers beside it, save "
+     "memory)",
+     "offload=false cpu_offload=false"},
+    {Kind::kNoEffect, kValue, "read only with offload", "offload_*"},
     {Kind::kUnsupported, kSwitch, "replicated local checkpoints", "replication=false"},
 
-    // ---- Memory for time: the same results ----
-    {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; see recompute_granularity",
-     "distribute_saved_activations moe_layer_recompute"},
-    {Kind::kNoEffect, kSwitch, "it saves memory and changes no result; optimizer state stays on the device",
-     "optimizer_cpu_offload use_torch_optimizer_for_cpu_offload overlap_cpu_optimizer_d2h_h2d pin_cpu_grads "
-     "pin_cpu_params"},
-    {Kind::kNoEffect, kValue, "it saves memory and changes no result; optimizer state stays on the device",
-     "optimizer_offload_fraction"},
+    // ---- Memory for time: the same results, and yet a run may need it to fit ----
+    {Kind::kUnsupported, kSwitch,
+     "kept activations that are spread over tensor-parallel ranks (sequence_parallel does)",
+     "distribute_saved_activations=false"},
+    {Kind::kRemoved, kSwitch, "write recompute_granularity selective and recompute_modules moe",
+     "moe_layer_recompute=false"},
+    {Kind::kUnsupported, kSwitch,
+     "optimizer state in host memory (use_distributed_optimizer and use_torch_fsdp2 spread it over ranks, "
+     "master_weights and exp_avg_dtype make it smaller)",
+     "optimizer_cpu_offload=false"},
+    {Kind::kNoEffect, kSwitch, "read only with optimizer_cpu_offload",
+     "use_torch_optimizer_for_cpu_offload overlap_cpu_optimizer_d2h_h2d pin_cpu_grads pin_cpu_params"},
+    {Kind::kNoEffect, kValue, "read only with optimizer_cpu_offload", "optimizer_offload_fraction"},
 
     // ---- Precision ----
     {Kind::kUnsupported, kValue, "FP8 by that word (fp8_format has it)", "fp8_e4m3=false fp8_hybrid=false"},
@@ -115,7 +137,10 @@ constexpr KnownNamesRow kRows[] = {
      "moe_deepep_num_sms moe_flex_dispatcher_backend"},
     {Kind::kNoEffect, kSwitch, "experts are always grouped, and tokens travel by the group's own collectives",
      "moe_enable_deepep moe_grouped_gemm moe_use_legacy_grouped_gemm moe_permute_fusion moe_enable_mori "
-     "moe_use_fused_router_with_aux_score moe_lbl_in_fp32 moe_use_megatron_switch moe_extended_tp"},
+     "moe_use_fused_router_with_aux_score moe_lbl_in_fp32 moe_extended_tp"},
+    {Kind::kUnsupported, kSwitch,
+     "Megatron-LM's first Switch layer (num_experts with moe_router_topk 1 is the later one)",
+     "moe_use_megatron_switch=false"},
     {Kind::kNoEffect, kSwitch, "the loads of all layers are always recorded", "moe_per_layer_logging"},
     {Kind::kNoEffect, kSwitch, "num_shared_experts decides", "enable_shared_expert"},
     {Kind::kUnsupported, kSwitch, "upcycling of a dense model", "moe_use_upcycling=false"},
@@ -140,7 +165,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
     {Kind::kUnsupported, kValue, "encoder-decoder models", "decoder_num_layers=null"},
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
-     "bert_binary_head encoder_seq_length decoder_seq_length short_seq_prob mask_type mask_factor "
+     "bert_binary_head decoder_seq_length short_seq_prob mask_type mask_factor "
      "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "
      "evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings bert_embedder_type"},
     {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},
@@ -162,7 +187,10 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kValue, "a learning rate of its own for some weights",
      "head_lr_mult=1 decoupled_lr=null decoupled_min_lr=null"},
     {Kind::kNoEffect, kSwitch, "what the command line and the files say wins over the checkpoint, and is printed",
-     "override_opt_param_scheduler use_checkpoint_opt_param_scheduler"},
+     "override_opt_param_scheduler"},
+    {Kind::kUnsupported, kSwitch,
+     "the checkpoint's learning-rate curve over the one that is given (lr, min_lr and lr_decay_style decide)",
+     "use_checkpoint_opt_param_scheduler=false"},
     {Kind::kNoEffect, kSwitch, "SIGTERM and SIGINT always end a run at the next step, after a checkpoint",
      "exit_signal_handler"},
     {Kind::kUnsupported, kValue, "skipping iterations", "iterations_to_skip=null"},
@@ -196,13 +224,20 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "there is one checkpoint format, and it loads under every layout",
      "use_dist_ckpt use_dist_ckpt_deprecated auto_detect_ckpt_format ckpt_fully_parallel_save "
      "ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_load ckpt_assume_constant_structure "
-     "use_mp_args_from_checkpoint_args ckpt_convert_update_legacy_dist_opt_format use_persistent_ckpt_worker "
-     "use_tokenizer_model_from_checkpoint_args"},
+     "ckpt_convert_update_legacy_dist_opt_format use_persistent_ckpt_worker"},
+    {Kind::kNoEffect, kSwitch,
+     "what nobody sets of the model and its tokenizer always comes from the checkpoint in load",
+     "use_checkpoint_args use_tokenizer_model_from_checkpoint_args"},
+    {Kind::kUnsupported, kSwitch,
+     "the checkpoint's parallel sizes over those that are given (a checkpoint loads under every layout)",
+     "use_mp_args_from_checkpoint_args=false"},
+    {Kind::kNoEffect, kSwitch,
+     "random numbers follow from seed, name and position: a checkpoint holds no generator's state",
+     "save_rng load_rng"},
     {Kind::kUnsupported, kValue, "changing formats while training (see 'megalith convert')",
      "ckpt_convert_format=null ckpt_convert_save=null"},
     {Kind::kUnsupported, kValue, "this way of saving or loading",
-     "non_persistent_save_interval=null use_checkpoint_args=false load_main_params_from_ckpt=false "
-     "no_save_rng=false no_load_rng=false"},
+     "non_persistent_save_interval=null load_main_params_from_ckpt=false"},
     {Kind::kNoEffect, kValue, "read only with non_persistent_save_interval",
      "non_persistent_ckpt_type non_persistent_global_ckpt_dir non_persistent_local_ckpt_dir "
      "non_persistent_local_ckpt_algo"},
@@ -220,15 +255,21 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "this build does not record it",
      "log_progress log_energy use_rocm_mem_info record_memory_history "
      "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
-     "use_nsys_profiler check_for_spiky_loss check_for_large_grads"},
+     "use_nsys_profiler"},
+    {Kind::kUnsupported, kSwitch,
+     "a check that ends a run for large numbers (check_for_nan_in_loss_and_grad ends it for "
+     "those that are not finite)",
+     "check_for_spiky_loss=false check_for_large_grads=false"},
+    {Kind::kUnsupported, kValue, "errors on purpose", "error_injection_rate=0"},
     {Kind::kNoEffect, kValue, "this build does not record it",
      "timing_log_level timing_log_option use_rocm_mem_info_iters "
      "memory_snapshot_path profile_memory_iter wall_clock_step_timer generate_tracelens_report logging_level "
-     "config_logger_dir rerun_mode error_injection_rate error_injection_type result_rejected_tracker_filename"},
+     "config_logger_dir rerun_mode error_injection_type result_rejected_tracker_filename"},
     {Kind::kNoEffect, kValue, "log levels belong to Primus's launcher",
      "sink_level file_sink_level stderr_sink_level master_sink_level trainable"},
-    {Kind::kNoEffect, kValue, "read only when serving a model",
-     "inference_* max_tokens_to_oom enable_cuda_graph external_cuda_graph cuda_graph_*"},
+    {Kind::kNoEffect, kValue, "read only when serving a model", "inference_* max_tokens_to_oom"},
+    {Kind::kNoEffect, kValue, "recorded graphs change the speed, not what is computed",
+     "enable_cuda_graph external_cuda_graph cuda_graph_*"},
 
     // ---- Removed upstream, or another fork's word ----
     {Kind::kRemoved, kValue, "write micro_batch_size", "batch_size=null"},
@@ -241,6 +282,47 @@ constexpr KnownNamesRow kRows[] = {
      "patch_tokenizer_type=null"},
     {Kind::kRemoved, kValue, "pre-training is the default; load a checkpoint with load or load_hf to go on from it",
      "train_mode=pretrain"},
+
+    // ---- Words of Hugging Face's Trainer, torchtune, torchtitan and DeepSpeed whose meaning differs from any option
+    // ----
+    {Kind::kRemoved, kValue,
+     "write global_batch_size: micro_batch_size times the steps of accumulation times the data-parallel ranks",
+     "gradient_accumulation_steps=1 training_gradient_accumulation_steps=1"},
+    {Kind::kRemoved, kValue,
+     "write train_iters or train_samples; 'megalith inspect data PREFIX' counts the tokens, and an epoch has as many "
+     "samples as they hold seq_length",
+     "num_train_epochs=null num_epochs=null epochs=null max_steps_per_epoch=null"},
+    {Kind::kRemoved, kSwitch, "write recompute_granularity full, recompute_method uniform and recompute_num_layers 1",
+     "gradient_checkpointing=false enable_activation_checkpointing=false activation_checkpointing=false"},
+    {Kind::kRemoved, kValue, "write recompute_granularity full or selective", "activation_checkpoint_mode=none"},
+    {Kind::kRemoved, kValue, "write optimizer adam, sgd or muon",
+     "optim=adamw|adamw_torch|adamw_torch_fused|adamw_hf|adam optimizer_name=AdamW|Adam"},
+    {Kind::kRemoved, kValue, "write tensorboard_dir or metrics_file", "report_to=none|all"},
+    {Kind::kRemoved, kValue, "write load DIR to resume from checkpoints of this program",
+     "resume_from_checkpoint=null|false"},
+    {Kind::kRemoved, kValue, "write data_path PREFIX; 'megalith prepare' makes such files of a text",
+     "dataset_name=null dataset_path=null train_file=null training_dataset=null dataset_text_field=null"},
+    {Kind::kRemoved, kSwitch, "write skip_train, or 'megalith evaluate'", "do_train=true"},
+    {Kind::kRemoved, kSwitch, "write eval_iters 0 to leave evaluations out", "do_eval=true"},
+    {Kind::kRemoved, kValue, "write save_interval, eval_interval or log_interval",
+     "save_strategy=steps eval_strategy=steps evaluation_strategy=steps logging_strategy=steps"},
+    {Kind::kRemoved, kValue, "write use_distributed_optimizer (ZeRO-1) or use_torch_fsdp2 (ZeRO-3)",
+     "zero_stage=0 zero_optimization_stage=0 deepspeed=null fsdp=null|false data_parallel_shard_degree=1|-1 "
+     "data_parallel_shard_dim=1|-1"},
+    {Kind::kRemoved, kValue, "write bf16, fp16 or fp32", "torch_dtype=auto"},
+    {Kind::kRemoved, kValue, "write group_query_attention and num_query_groups", "num_key_value_heads=null"},
+    {Kind::kRemoved, kSwitch, "write untie_embeddings_and_output_weights", "tie_word_embeddings=true"},
+    {Kind::kNoEffect, kValue, "an evaluation has micro_batch_size, and its loss does not depend on it",
+     "per_device_eval_batch_size per_gpu_eval_batch_size"},
+    {Kind::kNoEffect, kSwitch, "samples are always packed from documents", "packing dataset_packed"},
+    {Kind::kUnsupported, kValue, "adapters such as LoRA (a run trains all weights)",
+     "lora_rank=0 lora_alpha=0 lora_dropout=0 lora_r=0 lora_attn_modules=null lora_target=null "
+     "lora_target_modules=null "
+     "use_lora=false use_peft=false use_dora=false quantize_base=false peft_type=none"},
+    {Kind::kUnsupported, kSwitch, "weights in four or eight bits (fp8_format has eight-bit products)",
+     "load_in_4bit=false load_in_8bit=false"},
+    {Kind::kUnsupported, kSwitch, "uploads to the hub", "push_to_hub=false"},
+    {Kind::kUnsupported, kSwitch, "samples sorted by length", "group_by_length=false"},
 
     // ---- Environment variables, met as keys ----
     {Kind::kNoEffect, kValue, "read by Transformer Engine, which is not used", "NVTE_* TE_* PATCH_TE_FLASH_ATTN"},

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "config/command_line.h"
 #include "config/environment.h"
 #include "config/presets.h"
 #include "config/yaml_config.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace {
@@ -26,30 +29,57 @@ WrittenValue negated(const Setting& setting) {
   return WrittenValue::of(*value ? "false" : "true");
 }
 
-void apply_known(const Setting& setting, const NameMatch& match, const WrittenValue& value, NoEffectNotes& notes) {
+// What is said once about names that are not spelled as ours.
+struct NameNotes {
+  NoEffectNotes no_effect;
+  std::vector<std::string> read_as;          // "learning_rate is lr"
+  std::optional<Setting> no_positions = {};  // the setting that asks for a model without learned positions
+
+  void add_word(const Setting& setting, const Option& option) {
+    std::string line = fmt::format("{} is {}", setting.name, option.name());
+    if (std::find(read_as.begin(), read_as.end(), line) == read_as.end()) read_as.push_back(std::move(line));
+  }
+  std::vector<std::string> lines() const {
+    std::vector<std::string> all;
+    if (!read_as.empty()) all.push_back(fmt::format("other programs' words: {}", join(read_as, ", ")));
+    append(all, no_effect.lines());
+    return all;
+  }
+};
+
+void apply_known(const Setting& setting, const NameMatch& match, const WrittenValue& value, NameNotes& notes) {
   const KnownName& known = *match.known;
-  if (known.kind == KnownName::Kind::kNoEffect) return notes.add(match.name, known.text);
+  if (known.kind == KnownName::Kind::kNoEffect) {
+    const bool is_about_positions = match.name == "position_embedding" || match.name == "add_position_embedding";
+    const bool asks_for_none = is_about_positions && parse_bool(value.text()) == false;
+    if (is_about_positions) notes.no_positions = asks_for_none ? std::optional(setting) : std::nullopt;
+    return notes.no_effect.add(match.name, known.text);
+  }
   if (is_neutral(known, value)) return;
   const std::string asked = fmt::format("{} {}", named_at(setting), setting.value.text());
-  if (known.kind == KnownName::Kind::kRemoved) throw UserError(asked + " is not an option any more", known.text);
+  if (known.kind == KnownName::Kind::kRemoved) throw UserError(asked + " is not an option here", known.text);
   const std::string neutral = known.neutral.empty() ? "null" : known.neutral.front();
   throw UserError(fmt::format("{}: this build does not support {}", asked, known.text),
                   fmt::format("remove it, or set {} to {}", match.name, neutral));
 }
 
-void apply_setting(OptionSet& options, const Setting& setting, const OtherCommands& others, NoEffectNotes& notes) {
+void apply_setting(OptionSet& options, const Setting& setting, const OtherCommands& others, NameNotes& notes) {
   const NameMatch match = look_up(options, setting.name);
   if (!match) throw unknown_name(options, setting, others);
   const WrittenValue value = match.is_negated ? negated(setting) : setting.value;
-  if (match.option) {
-    match.option->offer(value, setting.source);
-  } else {
-    apply_known(setting, match, value, notes);
+  if (match.known) return apply_known(setting, match, value, notes);
+  if (others.acts && setting.source.layer == OptionLayer::kCommandLine && !others.acts(*match.option)) {
+    throw useless_name(setting, others.owners(match.option->name()), others.here);
   }
+  if (match.word) {
+    if (is_neutral(match.word->neutral, value)) return;
+    notes.add_word(setting, *match.option);
+  }
+  match.option->offer(value, setting.source);
 }
 
 void apply_settings(OptionSet& options, const std::vector<Setting>& settings, const OtherCommands& others,
-                    NoEffectNotes& notes, std::vector<UserError>& errors) {
+                    NameNotes& notes, std::vector<UserError>& errors) {
   for (const Setting& setting : settings) {
     try {
       apply_setting(options, setting, others, notes);
@@ -59,8 +89,41 @@ void apply_settings(OptionSet& options, const std::vector<Setting>& settings, co
   }
 }
 
+// no_position_embedding belongs to a model with rotary positions, as in Megatron-LM; with learned ones it would change
+// the model. A folder to load from says by itself which the model has.
+void check_positions(const OptionSet& options, const NameNotes& notes, std::vector<UserError>& errors) {
+  const auto is = [&](const char* name, const char* value) {
+    const Option* option = options.find(name);
+    return option != nullptr && option->text() == value;
+  };
+  if (!notes.no_positions || !is("position_embedding_type", "learned_absolute")) return;
+  if (is("use_rotary_position_embeddings", "true") || !is("load", "null") || !is("load_hf", "null")) return;
+  errors.emplace_back(fmt::format("{} asks for a model without learned positions, and position_embedding_type is "
+                                  "learned_absolute",
+                                  named_at(*notes.no_positions)),
+                      "set position_embedding_type to rope or none");
+}
+
+// A word that belongs to no option: most often one whose dashes are missing.
+UserError stray_word(const OptionSet& options, const std::string& word, const OtherCommands& others) {
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const std::string message = fmt::format("unexpected argument '{}'", word);
+  const bool is_name = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.';
+  });
+  if (is_name && look_up(options, name)) {
+    return UserError(message, fmt::format("options start with two dashes: --{}", word));
+  }
+  if (is_name && equals != std::string::npos) {
+    return unknown_name(options, {name, {}, {OptionLayer::kCommandLine, "command line"}}, others);
+  }
+  return UserError(message, "options are written --NAME VALUE, --NAME=VALUE or NAME=VALUE");
+}
+
 // Header keys that are options set them; the caller gets the others in Resolution::header.
-void apply_header(OptionSet& options, const std::vector<Setting>& header, NoEffectNotes& notes, Resolution& result) {
+void apply_header(OptionSet& options, const std::vector<Setting>& header, NameNotes& notes, Resolution& result) {
   for (const Setting& setting : header) {
     if (setting.value.form != WrittenValue::Form::kNull) result.header[setting.name] = setting.value.text();
     if (options.find(setting.name)) apply_settings(options, {setting}, {}, notes, result.errors);
@@ -77,7 +140,7 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
   result.config_file = inputs.config_file;
   if (command_line.config_file) result.config_file = *command_line.config_file;
 
-  NoEffectNotes no_effect;
+  NameNotes names;
   if (result.config_file) {
     try {
       result.config_file = find_config(result.config_file->string(), inputs.config_root);
@@ -91,21 +154,21 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
     append(result.errors, file.errors);
     append(result.notes, file.notes);
     result.exports = std::move(file.exports);
-    apply_header(options, file.header, no_effect, result);
-    apply_settings(options, file.settings, inputs.others, no_effect, result.errors);
+    apply_header(options, file.header, names, result);
+    apply_settings(options, file.settings, inputs.others, names, result.errors);
   }
-  apply_settings(options, environment.settings, inputs.others, no_effect, result.errors);
+  apply_settings(options, environment.settings, inputs.others, names, result.errors);
   append(result.errors, command_line.errors);
-  apply_settings(options, command_line.settings, inputs.others, no_effect, result.errors);
+  apply_settings(options, command_line.settings, inputs.others, names, result.errors);
 
   result.positional = std::move(command_line.positional);
   if (!inputs.allow_positional) {
     for (const std::string& word : result.positional) {
-      result.errors.emplace_back(fmt::format("unexpected argument '{}'", word),
-                                 "options are written --NAME VALUE, --NAME=VALUE or NAME=VALUE");
+      result.errors.push_back(stray_word(options, word, inputs.others));
     }
   }
-  append(result.notes, no_effect.lines());
+  check_positions(options, names, result.errors);
+  append(result.notes, names.lines());
   append(result.notes, environment.notes);
   return result;
 }

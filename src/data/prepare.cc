@@ -224,6 +224,7 @@ void PrepareOptions::visit(OptionVisitor& v) {
   v.field("append_eod", append_eod, "End each document with the end-of-document token.");
   v.field("add_special_tokens", add_special_tokens, "Also add the tokens that the tokenizer puts around a text.");
   v.field("workers", workers, "Number of threads that tokenise. Default: the number of processors.")
+      .alias("num_workers")
       .at_least(1)
       .at_most(4096);
   v.field("log_interval", log_interval, "Documents between progress lines when not on a terminal.").at_least(1);

@@ -8,7 +8,8 @@ namespace megalith {
 void OptimizerOptions::visit(OptionVisitor& v) {
   v.group("Optimizer", {.in_toy = InToy::kKept});
   v.choice("optimizer", optimizer, {"adam", "sgd", "muon"},
-           "adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is added to the "
+           "Rule of the update. adam: AdamW with decoupled weight decay. sgd: SGD with momentum, where weight decay is "
+           "added to the "
            "gradient. muon: Muon for matrices, AdamW for embedding, head, norms and biases.");
   v.field("adam_beta1", adam_beta1, "Decay of the first moment, the running mean of the gradient.")
       .at_least(0)

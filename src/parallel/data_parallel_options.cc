@@ -25,6 +25,14 @@ void DataParallelOptions::visit(OptionVisitor& v) {
   v.field("torch_fsdp2_reshard_after_forward", torch_fsdp2_reshard_after_forward,
           "With use_torch_fsdp2, free a layer's parameters after its forward and gather them again in backward.")
       .opposite("torch_fsdp2_no_reshard_after_forward");
+  v.field("use_megatron_fsdp", use_megatron_fsdp,
+          "Megatron-LM's FSDP. data_parallel_sharding_strategy says what is divided, and is done by the options above.")
+      .alias("use_custom_fsdp");
+  v.choice("data_parallel_sharding_strategy", data_parallel_sharding_strategy,
+           {"no_shard", "optim", "optim_grads", "optim_grads_params"},
+           "What use_megatron_fsdp divides over the data-parallel ranks. no_shard: nothing. optim: as "
+           "use_distributed_optimizer. optim_grads: gradients too, as use_torch_fsdp2 without "
+           "torch_fsdp2_reshard_after_forward. optim_grads_params: parameters too, as use_torch_fsdp2.");
   v.field("overlap_grad_reduce", overlap_grad_reduce,
           "Sum gradients over ranks bucket by bucket while backward still runs, instead of all at its end.");
   v.field("overlap_param_gather", overlap_param_gather,
@@ -48,16 +56,55 @@ void DataParallelOptions::visit(OptionVisitor& v) {
           "over many ranks.");
 }
 
+namespace {
+
+// How the person asked for FSDP, for messages.
+std::string fsdp_name(const DataParallelOptions& options) {
+  return options.use_megatron_fsdp ? "use_megatron_fsdp" : "use_torch_fsdp2";
+}
+
+// Megatron-LM's strategies by our own options.
+std::vector<UserError> resolve_strategy(DataParallelOptions& options, const OptionSet& set,
+                                        std::vector<std::string>& notes) {
+  using enum ShardingStrategy;
+  const ShardingStrategy strategy = options.data_parallel_sharding_strategy;
+  const std::string written = set.find("data_parallel_sharding_strategy")->text();
+  if (!options.use_megatron_fsdp) {
+    if (strategy == kNothing) return {};
+    return {UserError(fmt::format("data_parallel_sharding_strategy {} needs use_megatron_fsdp", written),
+                      "add --use_megatron_fsdp, or use use_distributed_optimizer or use_torch_fsdp2")};
+  }
+  if (options.use_torch_fsdp2) {
+    return {UserError("use_megatron_fsdp and use_torch_fsdp2 are both on", "keep one of them")};
+  }
+  std::string ours = "nothing is divided";
+  if (strategy == kOptimizer) {
+    options.use_distributed_optimizer = true;
+    ours = "use_distributed_optimizer";
+  } else if (strategy != kNothing) {
+    options.use_torch_fsdp2 = true;
+    options.torch_fsdp2_reshard_after_forward = strategy == kAll;
+    ours = strategy == kAll ? "use_torch_fsdp2" : "use_torch_fsdp2 without torch_fsdp2_reshard_after_forward";
+  } else if (options.use_distributed_optimizer) {
+    ours = "use_distributed_optimizer, which is on";
+  }
+  notes.push_back(fmt::format("use_megatron_fsdp with data_parallel_sharding_strategy {}: {}", written, ours));
+  return {};
+}
+
+}  // namespace
+
 std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSet& set,
                                     std::vector<std::string>& notes) {
-  std::vector<UserError> errors;
-  if (!options.use_torch_fsdp2) return errors;
+  std::vector<UserError> errors = resolve_strategy(options, set, notes);
+  if (!options.use_torch_fsdp2 || !errors.empty()) return errors;
   const OptionSource& fsdp = set.find("use_torch_fsdp2")->source();
   std::vector<std::string> dropped;
   const auto drop = [&](const std::string& name, bool& value) {
     if (!value) return;
     const OptionSource& source = set.find(name)->source();
-    if (source.layer >= OptionLayer::kFile) {
+    // Megatron-LM's own recipes have them beside its FSDP, which reads them so.
+    if (source.layer >= OptionLayer::kFile && !options.use_megatron_fsdp) {
       errors.emplace_back(fmt::format("use_torch_fsdp2 ({}) and {} ({}) are both on", fsdp.where, name, source.where),
                           fmt::format("FSDP shards the optimizer's state by itself: leave {} out", name));
     } else {
@@ -68,7 +115,9 @@ std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSe
   drop("use_distributed_optimizer", options.use_distributed_optimizer);
   drop("overlap_param_gather", options.overlap_param_gather);
   drop("ddp_pad_buckets_for_high_nccl_busbw", options.ddp_pad_buckets_for_high_nccl_busbw);
-  if (!dropped.empty()) notes.push_back(fmt::format("use_torch_fsdp2 is on: off are {}", fmt::join(dropped, ", ")));
+  if (!dropped.empty()) {
+    notes.push_back(fmt::format("{} is on: off are {}", fsdp_name(options), fmt::join(dropped, ", ")));
+  }
   return errors;
 }
 
@@ -89,18 +138,19 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
         fmt::format("num_distributed_optimizer_instances {}", parallel.num_distributed_optimizer_instances), is_sharded,
         "use_distributed_optimizer");
   if (options.use_torch_fsdp2) {
+    const std::string fsdp = fsdp_name(options);
     const auto refuses = [&](const std::string& name, int64_t size) {
       if (size <= 1) return;
-      errors.emplace_back(fmt::format("use_torch_fsdp2 does not work with {} {}", name, size),
+      errors.emplace_back(fmt::format("{} does not work with {} {}", fsdp, name, size),
                           fmt::format("set {} to 1, or use use_distributed_optimizer instead", name));
     };
     refuses("pipeline_model_parallel_size", parallel.pipeline_model_parallel_size);
     refuses("expert_model_parallel_size", parallel.expert_model_parallel_size);
     const int64_t tp = parallel.tensor_model_parallel_size;
     if (parallel.expert_tensor_parallel_size.value_or(tp) != tp) {
-      errors.emplace_back(fmt::format("use_torch_fsdp2 does not work with expert_tensor_parallel_size {} beside "
+      errors.emplace_back(fmt::format("{} does not work with expert_tensor_parallel_size {} beside "
                                       "tensor_model_parallel_size {}",
-                                      *parallel.expert_tensor_parallel_size, tp),
+                                      fsdp, *parallel.expert_tensor_parallel_size, tp),
                           "make them equal, or use use_distributed_optimizer instead");
     }
   } else if (!options.torch_fsdp2_reshard_after_forward) {

@@ -16,19 +16,26 @@ namespace megalith {
 class OptionSet;
 class OptionVisitor;
 
+// What Megatron-LM's FSDP divides over the data-parallel ranks, in its words.
+enum class ShardingStrategy { kNothing, kOptimizer, kOptimizerAndGradients, kAll };
+
 struct DataParallelOptions {
   bool use_distributed_optimizer = false;
   bool use_torch_fsdp2 = false, torch_fsdp2_reshard_after_forward = true;
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   bool grad_reduce_in_bf16 = false;
+  bool use_megatron_fsdp = false;  // resolve_fsdp() turns it, with the strategy, into the options above
+  ShardingStrategy data_parallel_sharding_strategy = ShardingStrategy::kNothing;
   std::optional<int64_t> ddp_bucket_size, ddp_num_buckets;
   bool ddp_pad_buckets_for_high_nccl_busbw = false;
 
   void visit(OptionVisitor& v);
 };
 
-// FSDP shards by itself: what shards or overlaps the optimizer beside it is switched off where a default or a preset
-// set it, and `notes` says so; where the person did, it is an error that names both.
+// use_megatron_fsdp becomes the options that divide the same, and `notes` says which. FSDP shards by itself: what
+// shards or overlaps the optimizer beside it is switched off where a default or a preset set it, and `notes` says so;
+// where the person did, it is an error that names both, unless the person's FSDP is Megatron-LM's, which wants them
+// beside it.
 std::vector<UserError> resolve_fsdp(DataParallelOptions& options, const OptionSet& set,
                                     std::vector<std::string>& notes);
 

@@ -95,10 +95,10 @@ void check_not_full(const RecomputeOptions& options, std::vector<UserError>& err
 
 void RecomputeOptions::visit(OptionVisitor& v) {
   v.group("Recomputation and offloading", {.changes_numbers = false, .in_toy = InToy::kKept});
-  v.field(
-       "recompute_granularity", recompute_granularity,
-       "full: keep only the inputs of layers, and compute the layers again in backward. selective: compute again what "
-       "is large and cheap (recompute_modules). Results are the same to the bit. Default: keep all activations.")
+  v.field("recompute_granularity", recompute_granularity,
+          "What to compute again in backward instead of keeping it. full: keep only the inputs of layers, and compute "
+          "the layers again in backward. selective: compute again what "
+          "is large and cheap (recompute_modules). Results are the same to the bit. Default: keep all activations.")
       .words({"full", "selective"});
   v.field("recompute_method", recompute_method,
           "For recompute_granularity full. uniform cuts all layers into groups of recompute_num_layers and keeps each "

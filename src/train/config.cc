@@ -306,8 +306,8 @@ void TrainOptions::visit(OptionVisitor& v) {
   loss_scaling.visit(v);
 
   v.group("Evaluation");
-  v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 turns it off.")
-      .at_least(0)
+  v.field("eval_iters", eval_iters, "Global batches of one evaluation; 0 and -1 turn it off.")
+      .at_least(-1)
       .in_toy(InToy::kMade);
   v.field("eval_interval", eval_interval, "Evaluate at iterations divisible by this.")
       .unit("optimizer steps")
@@ -394,7 +394,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_optimizer_options(config.optimizer));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
-  if (config.data_parallel.use_torch_fsdp2 && config.train.fp16) {
+  if (d.data_parallel.use_torch_fsdp2 && config.train.fp16) {
     errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
   }
   if (config.runtime.device.deterministic_mode &&
@@ -434,7 +434,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
     append(errors, check_model_layout(config.model, {tp, config.parallel.expert_model_parallel_size,
                                                      config.parallel.expert_tensor_parallel_size.value_or(tp)}));
   }
-  if (config.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
+  if (d.data_parallel.use_torch_fsdp2 && config.model.moe_router_enable_expert_bias) {
     errors.emplace_back(
         "use_torch_fsdp2 does not work with moe_router_enable_expert_bias: the bias is no weight that "
         "is gathered and freed",

@@ -17,7 +17,10 @@ void SamplingOptions::visit(OptionVisitor& v) {
   v.field("top_p", top_p, "Sample among the most likely tokens that hold this much probability together.")
       .above(0)
       .at_most(1);
-  v.field("sampling_seed", sampling_seed, "Seed of the random choice; the same seed gives the same text.").at_least(0);
+  v.field("sampling_seed", sampling_seed,
+          "Seed of the random choice; the same seed gives the same text. In generate it is seed's value unless it is "
+          "given.")
+      .at_least(0);
 }
 
 at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& options, int64_t step) {

@@ -242,7 +242,7 @@ DataSetup make_data_setup(const Resolved& resolved) {
     // A padding token that also ends documents must keep its loss.
     if (resolved.tokenizer->pad() && *resolved.tokenizer->pad() != d.eod_id) setup.pad_id = *resolved.tokenizer->pad();
   }
-  const int64_t eval_samples = train.eval_iters * d.global_batch_size;
+  const int64_t eval_samples = std::max<int64_t>(train.eval_iters, 0) * d.global_batch_size;
   setup.num_samples = {train.skip_train ? 0 : d.train_samples, (d.train_iters / train.eval_interval + 1) * eval_samples,
                        eval_samples};
   return setup;

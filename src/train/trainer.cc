@@ -472,7 +472,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
   const TrainOptions& options = resolved_.config.train;
   const Derived& d = resolved_.derived;
   BatchSource* source = data_.of(split);
-  if (options.eval_iters == 0 || source == nullptr) return;
+  if (options.eval_iters < 1 || source == nullptr) return;
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
   const int64_t per_evaluation = options.eval_iters * d.num_microbatches * chunk;
   // Each evaluation goes on where the one before ended, as Megatron-LM's iterator does; the test split starts anew.

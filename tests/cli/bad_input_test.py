@@ -14,11 +14,12 @@ import pytest
 import torch
 
 # A model that could be trained; what is added to it is wrong.
-MODEL = (
-    *("--num_layers", 2, "--hidden_size", 64, "--num_attention_heads", 4, "--vocab_size", 131, "--seq_length", 32),
+SHAPE = (
+    *("--num_layers", 2, "--hidden_size", 64, "--num_attention_heads", 4, "--vocab_size", 131),
     *("--max_position_embeddings", 64, "--swiglu", "--normalization", "RMSNorm", "--position_embedding_type", "rope"),
     *("--disable_bias_linear", "--device", "cpu"),
 )
+MODEL = (*SHAPE, "--seq_length", 32)
 MOCK = (*MODEL, "--mock_data")
 
 # what is wrong, command, parts of the message in any order
@@ -185,7 +186,7 @@ CONFIGURATION = [
     ("an export without a folder", ("train", *MOCK, "--export_hf"), ["export_hf", "--save_hf"]),
     ("no run to inspect", ("inspect", "run", "nowhere"), ["nowhere does not exist", "--output_dir"]),
     ("no runs to compare", ("inspect", "runs", "nowhere", "there"), ["nowhere does not exist"]),
-    ("no weights", ("generate", *MODEL, "--prompt_ids", "1,2", "--print_ids"), ["--load"]),
+    ("no weights", ("generate", *SHAPE, "--prompt_ids", "1,2", "--print_ids"), ["--load"]),
     ("no prompt", ("generate", *MODEL, "--load_hf", "nowhere"), ["nowhere"]),
     ("no input", ("prepare", "--output_prefix", "out"), ["--input"]),
     ("input is missing", ("prepare", "--input", "nowhere.jsonl", "--output_prefix", "out"), ["nowhere.jsonl"]),

@@ -54,6 +54,57 @@ TEST(Help, ShowsGroupsDefaultsUnitsRangesAndAliases) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 102u) << line;  // "…" is three bytes
 }
 
+TEST(Help, IsShortForTheOptionsOfTopics) {
+  HelpSample sample;
+  OptionSet set(sample);
+  const std::vector<HelpTopic> topics = {{"Rate", {"lr", "lr_decay_style", "no_such_option"}},
+                                         {"Nothing", {"no_such_option"}},
+                                         {"Others", {"bf16", "micro_batch_size", "data_path"}}};
+  EXPECT_EQ(short_help_text(set, topics, [](const Option& option) { return option.name() != "data_path"; }),
+            "Rate\n"
+            "  --lr X                          Peak learning rate, reached after the warm-up and left by the\n"
+            "                                  decay that lr_decay_style names. [0.0001]\n"
+            "  --lr_decay_style constant|linear\n"
+            "                                  How it falls | or <stays>. [linear]\n"
+            "\n"
+            "Others\n"
+            "  --bf16                          Train in bf16.\n"
+            "  --micro_batch_size N            Samples in one forward pass. [1]\n");
+}
+
+TEST(Help, FirstSentencesLeaveOutListsOfValues) {
+  EXPECT_EQ(first_sentence("Samples of one step; default: all."), "Samples of one step.");
+  EXPECT_EQ(first_sentence("Rule of the update. adam: AdamW. sgd: SGD."), "Rule of the update.");
+  EXPECT_EQ(first_sentence("Folder to resume from: the newest."), "Folder to resume from.");
+  EXPECT_EQ(first_sentence("a: this. b: that."), "a: this.");
+  EXPECT_EQ(first_sentence("Seed of weights."), "Seed of weights.");
+}
+
+TEST(Help, AWordIsATopicAnOptionOrAPartOfNames) {
+  HelpSample sample;
+  OptionSet set(sample);
+  const auto on = [&](std::string_view word) { return help_on(set, word).value_or("nothing"); };
+  EXPECT_EQ(on("batch").substr(0, 29), "Batch\n  --micro_batch_size N ");
+  EXPECT_EQ(on("rate").substr(0, 14), "Learning rate\n");
+  EXPECT_EQ(on("mbs"),
+            "--micro_batch_size N\n"
+            "  Samples in one forward pass.\n"
+            "\n"
+            "  takes       integer at least 1\n"
+            "  unit        samples\n"
+            "  default     1\n"
+            "  also        mbs\n"
+            "  variable    MEGALITH_MICRO_BATCH_SIZE\n"
+            "  topic       Batch\n");
+  EXPECT_EQ(on("learning_rate").substr(0, 14), "Learning rate\n");  // a topic's title comes before a word for lr
+  EXPECT_EQ(on("per_device_train_batch_size").substr(0, 87),
+            "per_device_train_batch_size is Hugging Face's Trainer's word for micro_batch_size.\n\n--m");
+  EXPECT_EQ(on("decay_st").substr(0, 37), "Learning rate\n  --lr_decay_style WORD");
+  EXPECT_EQ(on("use_flash_attn"), "use_flash_attn has no effect here: operators are always fused.\n");
+  EXPECT_EQ(on("nonsense"), "nothing");
+  EXPECT_FALSE(help_on(set, "lr", [](const Option& option) { return option.group() == "Batch"; }).has_value());
+}
+
 TEST(Help, IsAMarkdownPageToo) {
   HelpSample sample;
   OptionSet set(sample);

@@ -45,7 +45,36 @@ TEST(KnownNames, WhatIsAnOptionIsNotInTheTable) {
     EXPECT_EQ(find_known_name(name), nullptr) << name;
   }
   // What only changes how transfers are made is still known.
-  for (const char* name : {"overlap_p2p_comm", "communication_method", "zero_bubble_v_schedule_mem_setup"}) {
+  for (const char* name : {"overlap_p2p_comm", "communication_method"}) {
+    EXPECT_EQ(find_known_name(name)->kind, Kind::kNoEffect) << name;
+  }
+}
+
+// A run that needs one of these to fit, or whose results it decides, must not start as if it were there.
+TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
+  const auto asks = [](const char* name, const char* value) {
+    const KnownName* known = find_known_name(name);
+    return known != nullptr && known->kind != Kind::kNoEffect && !is_neutral(*known, WrittenValue::of(value));
+  };
+  for (const char* name :
+       {"optimizer_cpu_offload", "distribute_saved_activations", "moe_layer_recompute", "offload", "cpu_offload",
+        "standalone_embedding_stage", "use_checkpoint_opt_param_scheduler", "use_mp_args_from_checkpoint_args",
+        "moe_use_megatron_switch", "check_for_large_grads", "check_for_spiky_loss", "enable_turbo_attention_float8",
+        "allow_padding_num_layers", "enable_1f1b_v", "gradient_checkpointing"}) {
+    EXPECT_TRUE(asks(name, "true")) << name;
+    EXPECT_FALSE(asks(name, "false")) << name;  // as presets have it
+  }
+  EXPECT_TRUE(asks("zero_bubble_v_schedule_mem_setup", "min"));
+  EXPECT_FALSE(asks("zero_bubble_v_schedule_mem_setup", "half"));
+  EXPECT_TRUE(asks("pp_max_mem", "40"));
+  EXPECT_TRUE(asks("num_seq_splits", "2"));
+  // These are options, or words for options, now.
+  for (const char* name : {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy",
+                           "data_parallel_replicate_degree", "encoder_seq_length"}) {
+    EXPECT_EQ(find_known_name(name), nullptr) << name;
+  }
+  // A checkpoint holds no generator, and its architecture is always read: both ways are the same.
+  for (const char* name : {"load_rng", "save_rng", "use_checkpoint_args"}) {
     EXPECT_EQ(find_known_name(name)->kind, Kind::kNoEffect) << name;
   }
 }
@@ -91,6 +120,26 @@ TEST(KnownNames, LookUpTriesTheWholeNameFirst) {
   EXPECT_TRUE(look_up(set, "no_rope_fusion").is_negated);
   EXPECT_FALSE(look_up(set, "no_lr"));  // not a boolean
   EXPECT_FALSE(look_up(set, "no_num_layers"));
+}
+
+TEST(KnownNames, OtherProgramsWordsComeLast) {
+  NamesSample sample;
+  OptionSet set(sample);
+  EXPECT_EQ(look_up(set, "learning-rate").option, set.find("lr"));
+  EXPECT_NE(look_up(set, "learning-rate").word, nullptr);
+  EXPECT_EQ(look_up(set, "optimizer.learning_rate").option, set.find("lr"));
+  EXPECT_EQ(look_up(set, "lr").word, nullptr);
+  EXPECT_FALSE(look_up(set, "max_steps"));  // a word for train_iters, which this set lacks
+  EXPECT_EQ(find_other_word("max_steps")->neutral, std::vector<std::string>{"-1"});
+  EXPECT_EQ(split_entry("a=b|c"), (std::pair<std::string, std::vector<std::string>>{"a", {"b", "c"}}));
+  EXPECT_EQ(split_entry("a"), (std::pair<std::string, std::vector<std::string>>{"a", {}}));
+  for (const OtherWordsRow& row : other_words_rows()) {
+    for (const std::string& entry : split_words(row.names)) {
+      const std::string name = split_entry(entry).first;
+      EXPECT_EQ(find_known_name(name), nullptr) << name << " would be found among the known names first";
+      EXPECT_EQ(find_other_word(name)->option, row.option);
+    }
+  }
 }
 
 TEST(KnownNames, DottedNamesResolveToTheirWholePathOrLastPart) {

@@ -98,7 +98,7 @@ TEST_F(Resolve, EverythingWrongIsReportedTogether) {
             "unknown option '--unknown'\n"
             "--load needs a value (text), but nothing follows\n"
             "--micro_batch_size is 'two', but takes: integer at least 1\n"
-            "--batch-size 4 is not an option any more\n"
+            "--batch-size 4 is not an option here\n"
             "unexpected argument 'left'\n");
 }
 
@@ -145,6 +145,59 @@ TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
             "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
             "--no-initialization true: this build does not support this initialisation\n"
             "--encoder-tensor-model-parallel-size 2: this build does not support ranks of their own for an encoder\n");
+}
+
+TEST_F(Resolve, OtherProgramsWordsAreReadAsTheOptionAndSaidOnce) {
+  folder.write("recipe.yaml", "learning_rate: 0.5\ntraining.seq_len: 128\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  // -1 is Hugging Face's "unset"; a program without the option train_iters does not know the word.
+  inputs.arguments = {"--per_device_train_batch_size", "4", "--learning-rate=0.25", "--max_steps", "-1"};
+  EXPECT_EQ(errors(), "unknown option '--max_steps'\n");
+  inputs.arguments.resize(3);
+  const Resolution resolution = resolve(set, inputs);
+  EXPECT_EQ(sample.lr, 0.25);
+  EXPECT_EQ(set.find("seq_length")->text(), "128");
+  EXPECT_EQ(set.find("micro_batch_size")->text(), "4");
+  EXPECT_EQ(resolution.notes,
+            std::vector<std::string>{"other programs' words: learning_rate is lr, training.seq_len is seq_length, "
+                                     "per_device_train_batch_size is micro_batch_size, learning-rate is lr"});
+}
+
+TEST_F(Resolve, WordsWithAnotherMeaningNameWhatToWrite) {
+  inputs.arguments = {"--gradient_accumulation_steps", "8", "--num_train_epochs=3", "--lora_rank", "8",
+                      "--gradient_checkpointing"};
+  EXPECT_EQ(errors(),
+            "--gradient_accumulation_steps 8 is not an option here\n"
+            "--num_train_epochs 3 is not an option here\n"
+            "--lora_rank 8: this build does not support adapters such as LoRA (a run trains all weights)\n"
+            "--gradient_checkpointing true is not an option here\n");
+  inputs.arguments = {"--gradient_accumulation_steps", "1", "--gradient_checkpointing=false", "--lora_rank=0"};
+  EXPECT_EQ(errors(), "");
+}
+
+TEST_F(Resolve, AnOptionThatDoesNotActIsRefusedOnTheCommandLineAndPassedOverInAFile) {
+  inputs.others.here = "generate";
+  inputs.others.with_option = [](std::string_view) -> std::vector<std::string> { return {"train"}; };
+  inputs.others.acts = [](const Option& option) { return option.name() != "lr"; };
+  folder.write("recipe.yaml", "lr: 0.5\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  inputs.environment = {{"MEGALITH_LR", "0.5"}};
+  inputs.arguments = {"--lr", "1", "--learning_rate", "1", "--bf16"};
+  EXPECT_EQ(errors(),
+            "--lr is an option of train; generate has no use for it\n"
+            "--learning_rate is an option of train; generate has no use for it\n");
+  EXPECT_TRUE(sample.bf16);
+  inputs.arguments.clear();
+  EXPECT_EQ(errors(), "");
+}
+
+TEST_F(Resolve, AWordWithoutItsDashesIsAnsweredWithThem) {
+  inputs.arguments = {"bf16", "lrr=1"};
+  const Resolution resolution = try_resolve(set, inputs);
+  ASSERT_EQ(resolution.errors.size(), 2u);
+  EXPECT_EQ(resolution.errors[0].message(), "unexpected argument 'bf16'");
+  EXPECT_EQ(resolution.errors[0].remedy(), "options start with two dashes: --bf16");
+  EXPECT_EQ(resolution.errors[1].message(), "unknown option '--lrr'. Did you mean '--lr'?");
 }
 
 TEST_F(Resolve, AnOptionOfAnotherCommandIsNamedAsSuch) {

@@ -73,6 +73,71 @@ TEST(DataParallelOptions, InstancesDivideTheDataParallelRanks) {
   EXPECT_EQ(errors[0].message(), "num_distributed_optimizer_instances 3 does not divide the data-parallel size 4");
 }
 
+// Megatron-LM's FSDP divides what our own options divide, strategy by strategy.
+TEST(DataParallelOptions, MegatronsFsdpBecomesOurs) {
+  struct Case {
+    const char* strategy;
+    bool zero, fsdp, reshards;
+    const char* note;
+  };
+  for (const Case& one :
+       {Case{"no_shard", false, false, true, "nothing is divided"},
+        Case{"optim", true, false, true, "use_distributed_optimizer"},
+        Case{"optim_grads", false, true, false, "use_torch_fsdp2 without torch_fsdp2_reshard_after_forward"},
+        Case{"optim_grads_params", false, true, true, "use_torch_fsdp2"}}) {
+    DataParallelOptions options;
+    OptionSet set(options);
+    const OptionSource person{OptionLayer::kCommandLine, "command line"};
+    set.find("use_custom_fsdp")->set("true", person);
+    set.find("data_parallel_sharding_strategy")->set(one.strategy, person);
+    std::vector<std::string> notes;
+    EXPECT_TRUE(resolve_fsdp(options, set, notes).empty());
+    EXPECT_EQ(options.use_distributed_optimizer, one.zero) << one.strategy;
+    EXPECT_EQ(options.use_torch_fsdp2, one.fsdp) << one.strategy;
+    EXPECT_EQ(options.torch_fsdp2_reshard_after_forward, one.reshards) << one.strategy;
+    EXPECT_TRUE(check_data_parallel_options(options, {}).empty()) << one.strategy;
+    EXPECT_EQ(notes, std::vector<std::string>{fmt::format(
+                         "use_megatron_fsdp with data_parallel_sharding_strategy {}: {}", one.strategy, one.note)});
+    const Groups groups = Groups::single();
+    Parameter param("a", Placement::whole("a", {10}), {});
+    const bool is_sharded = make_data_parallel({&param}, groups, options)->parts().at(0).range.has_value();
+    EXPECT_EQ(is_sharded, one.zero || one.fsdp) << one.strategy;
+  }
+}
+
+// Its recipes have the distributed optimizer beside it, which is part of it and no contradiction.
+TEST(DataParallelOptions, MegatronsFsdpTakesTheDistributedOptimizerBesideIt) {
+  DataParallelOptions options;
+  OptionSet set(options);
+  for (const char* name :
+       {"use_megatron_fsdp", "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"}) {
+    set.find(name)->set("true", {OptionLayer::kCommandLine, "command line"});
+  }
+  set.find("data_parallel_sharding_strategy")->set("optim_grads_params", {OptionLayer::kCommandLine, "command line"});
+  std::vector<std::string> notes;
+  EXPECT_TRUE(resolve_fsdp(options, set, notes).empty());
+  EXPECT_TRUE(options.use_torch_fsdp2);
+  EXPECT_FALSE(options.use_distributed_optimizer || options.overlap_param_gather);
+  EXPECT_EQ(notes.at(1), "use_megatron_fsdp is on: off are use_distributed_optimizer, overlap_param_gather");
+  const auto errors = check_data_parallel_options(options, {.pipeline_model_parallel_size = 2});
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].message(), "use_megatron_fsdp does not work with pipeline_model_parallel_size 2");
+}
+
+TEST(DataParallelOptions, AStrategyWithoutItsFsdpIsRefused) {
+  DataParallelOptions options;
+  OptionSet set(options);
+  set.find("data_parallel_sharding_strategy")->set("optim", {OptionLayer::kFile, "recipe.yaml:1"});
+  std::vector<std::string> notes;
+  auto errors = resolve_fsdp(options, set, notes);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].message(), "data_parallel_sharding_strategy optim needs use_megatron_fsdp");
+  options.use_megatron_fsdp = options.use_torch_fsdp2 = true;
+  errors = resolve_fsdp(options, set, notes);
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].message(), "use_megatron_fsdp and use_torch_fsdp2 are both on");
+}
+
 // A preset or default gives way to FSDP, and that is said; what a person wrote contradicts it.
 TEST(DataParallelOptions, FsdpSwitchesOffWhatPresetsSetAndRefusesWhatAPersonSets) {
   for (const OptionLayer layer : {OptionLayer::kPreset, OptionLayer::kFile, OptionLayer::kCommandLine}) {

@@ -1,0 +1,99 @@
+// The table behind acting_options.h.
+#include "cli/acting_options.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "core/error.h"
+#include "train/config.h"
+
+namespace megalith {
+namespace {
+
+using Names = std::vector<std::string_view>;
+
+// The options that act: those of the groups but for `except`, and those of `names`.
+struct ActingOptions {
+  Names commands, groups, names, except;
+};
+
+// A model's description, its precision, and where it comes from. Groups that a later family adds belong here.
+const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention", "Multi-token prediction",
+                            "Precision", "Tokenizer",          "Hugging Face hub", "Device"};
+// The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
+const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
+const Names kWeights = {"load", "load_hf", "ckpt_step"};
+// Read only while a model trains.
+const Names kTraining = {"loss_scale",        "initial_loss_scale", "min_loss_scale",
+                         "loss_scale_window", "hysteresis",         "num_distributed_optimizer_instances",
+                         "fail_on_host_sync", "bos_token_id"};
+
+Names joined(std::initializer_list<Names> parts) {
+  Names all;
+  for (const Names& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+bool has(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// A name that is nobody's would make an option disappear.
+std::vector<ActingOptions> checked(std::vector<ActingOptions> table) {
+  Config config;
+  const OptionSet options(config);
+  for (const ActingOptions& row : table) {
+    for (const Names* names : {&row.names, &row.except}) {
+      for (const std::string_view name : *names) MEGALITH_CHECK(options.find(name), "no option is called {}", name);
+    }
+    for (const std::string_view group : row.groups) {
+      const bool is_known = std::any_of(options.options().begin(), options.options().end(),
+                                        [&](const auto& option) { return option->group() == group; });
+      MEGALITH_CHECK(is_known, "no group is called {}", group);
+    }
+  }
+  return table;
+}
+
+const ActingOptions* row_of(std::string_view command) {
+  static const std::vector<ActingOptions> table = checked({
+      {{"generate"}, joined({kModelGroups, kLayoutGroups, {"Sampling"}}), joined({kWeights, {"seed"}}), kTraining},
+      {{"evaluate"},
+       joined({kModelGroups, kLayoutGroups, {"Task", "Data"}}),
+       joined({kWeights,
+               {"micro_batch_size", "global_batch_size", "decrease_batch_size_if_needed", "seq_length", "eval_iters",
+                "seed"}}),
+       joined({kTraining, {"num_workers"}})},
+      {{"inspect logits"}, kModelGroups, kWeights, kTraining},
+      {{"plan"},
+       {"Pipeline parallelism"},
+       {"num_layers", "mtp_num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+        "context_parallel_size", "micro_batch_size", "global_batch_size", "dry_run_world_size"},
+       {}},
+      {{"bench ops", "bench gemm", "bench attention", "bench moe"},
+       kModelGroups,
+       joined({kWeights, {"micro_batch_size", "global_batch_size", "seq_length"}}),
+       kTraining},
+  });
+  for (const ActingOptions& row : table) {
+    if (has(row.commands, command)) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool is_run_option(const Option& option) {
+  static Config config;
+  static const OptionSet options(config);
+  return options.find(option.name()) != nullptr;
+}
+
+bool acts_in(std::string_view command, const Option& option) {
+  const ActingOptions* row = row_of(command);
+  if (row == nullptr || !is_run_option(option)) return true;
+  return has(row->names, option.name()) || (has(row->groups, option.group()) && !has(row->except, option.name()));
+}
+
+}  // namespace megalith

@@ -1,0 +1,102 @@
+// The pages of `--help`; see help.h.
+#include "cli/help.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "cli/acting_options.h"
+#include "config/help.h"
+#include "core/error.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+// So many options are a page that is read whole.
+constexpr size_t kMostOnOnePage = 45;
+
+// What most runs need, and what is looked up most often.
+const std::vector<HelpTopic> kCommonTopics = {
+    {"Model", {"load_hf", "num_layers", "hidden_size", "num_attention_heads", "seq_length"}},
+    {"Data", {"data_path", "mock_data", "tokenizer_model"}},
+    {"Batch and length", {"micro_batch_size", "global_batch_size", "train_iters", "seed", "dry_run"}},
+    {"Learning rate and optimizer",
+     {"lr", "min_lr", "lr_decay_style", "lr_warmup_iters", "weight_decay", "clip_grad", "optimizer"}},
+    {"Precision and memory", {"bf16", "fp8_format", "recompute_granularity"}},
+    {"Several processors",
+     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+      "expert_model_parallel_size", "sequence_parallel", "use_distributed_optimizer", "use_torch_fsdp2"}},
+    {"Checkpoints", {"save", "save_interval", "load", "save_hf"}},
+    {"Evaluation and records", {"eval_interval", "eval_iters", "metrics_file", "tensorboard_dir"}},
+    {"Machine", {"device", "num_threads"}},
+};
+// `generate` shows it above the others.
+const HelpTopic kSamplingTopic = {"Sampling", {"temperature", "top_k", "top_p"}};
+
+// The word behind --help or -h, or in --help=WORD.
+std::optional<std::string> asked_word(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kAttached = "--help=";
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with(kAttached)) return arguments[i].substr(kAttached.size());
+    if (arguments[i] != "--help" && arguments[i] != "-h") continue;
+    const bool has_word = i + 1 < arguments.size() && !arguments[i + 1].empty() && arguments[i + 1][0] != '-';
+    return has_word ? std::optional(arguments[i + 1]) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::string first_rows() {
+  return help_row("--config FILE",
+                  "YAML file with options by name. What the command line says comes before it. Also --exp.") +
+         help_row("--help [WORD]", "This page; or about a topic, an option, a part of names; or all of them.");
+}
+
+std::string short_page(const CommandContext& context, const OptionSet& options, const OptionFilter& acts) {
+  std::string page = first_rows() + "\n";
+  const std::string own = help_text(options, [](const Option& option) { return !is_run_option(option); });
+  if (!own.empty()) page += own + "\n";
+  std::vector<HelpTopic> topics = kCommonTopics;
+  if (context.command == "generate") topics.insert(topics.begin(), kSamplingTopic);
+  page += short_help_text(options, topics, acts) + "\n";
+  const auto num_options = std::count_if(options.options().begin(), options.options().end(),
+                                         [&](const auto& option) { return acts(*option); });
+  std::vector<std::string> titles = group_titles(options, acts);
+  for (std::string& title : titles) title = "'" + lower_case(title) + "'";
+  page += fmt::format("These are the most used of {} options.\n", num_options) +
+          help_row("--help all", "Every option, with type, range, default and other names.") +
+          help_row("--help OPTION", "All about one, such as --help lr; or about all with a part of the name.") +
+          help_row("--help TOPIC", fmt::format("A topic, by its title or a word of it: {}.", join(titles, ", ")));
+  return page;
+}
+
+}  // namespace
+
+int print_help(const CommandContext& context, std::string_view usage, const OptionSet& options) {
+  const OptionFilter acts = [&](const Option& option) { return acts_in(context.command, option); };
+  const std::optional<std::string> word = asked_word(context.arguments);
+  const auto num_options = static_cast<size_t>(std::count_if(options.options().begin(), options.options().end(),
+                                                             [&](const auto& option) { return acts(*option); }));
+  const bool is_of_run = options.find("train_iters") != nullptr;
+  const bool is_whole = word ? *word == "all" : !is_of_run || num_options <= kMostOnOnePage;
+  if (word && !is_whole) {
+    if (const std::optional<std::string> page = help_on(options, *word, acts)) {
+      fmt::print("{}", *page);
+      return kExitSuccess;
+    }
+    if (const Option* option = options.find(*word)) {
+      throw UserError(fmt::format("--{} is an option of train; {} has no use for it", option->name(), context.command),
+                      fmt::format("'megalith train --help {}' explains it", option->name()));
+    }
+    const std::string nearest = options.nearest(*word);
+    throw UserError(fmt::format("no option or topic is called '{}'.{}", *word,
+                                nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)),
+                    fmt::format("'megalith {} --help' lists the topics", context.command));
+  }
+  fmt::print("{}\n\n{}", usage,
+             is_whole ? first_rows() + "\n" + help_text(options, acts) : short_page(context, options, acts));
+  return kExitSuccess;
+}
+
+}  // namespace megalith

@@ -1,0 +1,37 @@
+// Other trainers' words for options of this program: Hugging Face's learning_rate is lr, torchtitan's
+// training.seq_len is seq_length. They are read as the option, whose meaning and unit are the same, and one line says
+// which. A word whose meaning differs stands in known_names_table.cc, with what to write instead.
+//
+// Source: Hugging Face transformers TrainingArguments and config.json, torchtune's recipes, torchtitan's job
+// configuration, DeepSpeed's JSON, nanoGPT's configuration.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megalith {
+
+struct OtherWord {
+  std::string_view program;          // whose word it is
+  std::string_view option;           // ours
+  std::vector<std::string> neutral;  // values that ask for nothing, such as max_steps -1
+};
+
+// The word in lower case with '_' for '-' and '.', or nullptr.
+const OtherWord* find_other_word(std::string_view name);
+
+struct OtherWordsRow {
+  const char* program;
+  const char* option;
+  const char* names;  // apart by blanks; NAME=a|b lists the values that ask for nothing
+};
+
+std::span<const OtherWordsRow> other_words_rows();
+
+// "max_steps=-1|0" is the name max_steps and the values -1 and 0.
+std::pair<std::string, std::vector<std::string>> split_entry(const std::string& entry);
+
+}  // namespace megalith
