@@ -14,7 +14,7 @@ namespace {
 ModelConfig from_hf(const nlohmann::json& json) {
   refuse_unless(json, "attention_bias", false, "biases in OLMo's attention are not provided");
   ModelConfig config = read_hf_decoder(
-      json, {.max_position_embeddings = 2048, .allows_window = true, .allows_heads_yarn = true, .norm_epsilon = 1e-5});
+      json, {.max_position_embeddings = 2048, .allows_heads_yarn = true, .allows_window = true, .norm_epsilon = 1e-5});
   read_hf_windowed_layers(json, {.window = 4096, .skip_freq = "4"}, config);
   if (config.use_rope_scaling && config.attention_window() > 0) config.rotary_base_local = config.rotary_base;
   config.norm_placement = NormPlacement::kPost;
