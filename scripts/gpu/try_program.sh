@@ -17,7 +17,7 @@ fail() {
 "$program" --version >"$log" 2>&1 || fail "$program does not start"
 version=$(cat "$log")
 "$program" train --config "$source/configs/models/demo.yaml" --device cpu --vocab_size 257 --mock_data \
-  --seq_length 32 --micro_batch_size 1 --global_batch_size 2 --train_iters 2 --eval_iters 0 >"$log" 2>&1 ||
+  --seq_length 32 --micro_batch_size 1 --global_batch_size 2 --train_iters 2 --eval_iters 0 --log_format megatron >"$log" 2>&1 ||
   fail "$program does not train"
 grep -qE 'iteration +2/ +2 .*lm loss: [0-9]' "$log" || fail "$program said nothing of its second step"
 echo "program: $version starts and trains two steps on the CPU: $program"

@@ -53,6 +53,11 @@ void check_fp8(const Resolved& resolved, const at::Device& device, const std::st
   }
 }
 
+void set_log_level(Logger& log, const LogOptions& options) {
+  if (options.quiet) log.set_level(LogLevel::kWarning);
+  if (options.verbose) log.set_level(LogLevel::kDebug);
+}
+
 // Whether the program and what is asked for fit the chip.
 void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
   if (device.is_cpu()) return;
@@ -83,6 +88,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
     const size_t space = position.find(' ', sizeof("rank"));
     context.log.set_rank(launch.rank, launch.world_size, space == std::string::npos ? "" : position.substr(space + 1));
   }
+  set_log_level(context.log, resolved->config.log);
   for (const std::string& note : resolved->notes) context.log.note("{}", note);
   for (const auto& [name, value] : resolved->exports) ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   const RuntimeOptions& runtime = resolved->config.runtime;

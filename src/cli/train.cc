@@ -65,6 +65,16 @@ Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const 
   return session;
 }
 
+// Options that only this command has.
+struct TrainCommandOptions {
+  bool explain = false;
+
+  void visit(OptionVisitor& v) {
+    v.group("Command", {.changes_numbers = false});
+    v.field("explain", explain, "Before the run, list every option that differs from its default, and who set it.");
+  }
+};
+
 int dry_run(const Resolved& resolved) {
   // As rank 0 of the world it resolves for.
   const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
@@ -100,6 +110,7 @@ const char* status_text(StopReason reason) {
 int train(CommandContext& context, Session& session, const MemoryEstimate& estimate) {
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
   trainer.load();
+  trainer.open_data();
   context.log.block(trainer.report(session.device_text(), &estimate));
   RunFolderState folder = begin_run_folder(context, session, trainer);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
@@ -134,9 +145,10 @@ int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
   check_num_nodes(launch, context.environment);
-  std::unique_ptr<Resolved> resolved =
-      resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
-                     {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
+  TrainCommandOptions options;
+  std::unique_ptr<Resolved> resolved = resolve_config(
+      context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
+      {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);
   }
@@ -146,6 +158,8 @@ int run_train(CommandContext& context) {
   }
   open_log(context, *resolved, launch);
   Session session = meet(context, std::move(resolved), launch);
+  const Resolved& run = *session.resolved;
+  if (options.explain || run.config.log.verbose) context.log.block(differing_options(*run.options));
   return run_in_session(session, [&] {
     const MemoryEstimate estimate = estimate_memory(*session.resolved, launch.rank);
     const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
@@ -154,6 +168,6 @@ int run_train(CommandContext& context) {
   });
 }
 
-std::vector<CommandOptions> train_options() { return {options_of<Config>("train")}; }
+std::vector<CommandOptions> train_options() { return {options_of<TrainCommandOptions, Config>("train")}; }
 
 }  // namespace megalith

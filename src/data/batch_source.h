@@ -34,6 +34,8 @@ class BatchSource {
   virtual Batch read(const DataPosition& position) = 0;
   virtual int64_t num_samples() const = 0;
   virtual std::string name() const = 0;
+  // What one pass reads; nothing where that is not known.
+  virtual std::optional<DataSize> data_size() const { return std::nullopt; }
 };
 
 // Rows of tokens, whose labels are the next tokens.
@@ -45,6 +47,7 @@ class TokenBatchSource : public BatchSource {
   Batch read(const DataPosition& position) override;
   int64_t num_samples() const override { return samples_->num_samples(); }
   std::string name() const override { return samples_->name(); }
+  std::optional<DataSize> data_size() const override { return samples_->size(); }
 
  private:
   std::unique_ptr<SampleSource> samples_;

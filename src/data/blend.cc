@@ -204,6 +204,17 @@ std::pair<int64_t, int64_t> BlendedDataset::checked_place(int64_t index) const {
   return {dataset, sample};
 }
 
+std::optional<DataSize> BlendedDataset::size() const {
+  DataSize sum;
+  for (const auto& dataset : datasets_) {
+    const std::optional<DataSize> one = dataset->size();
+    if (!one) return std::nullopt;
+    sum.documents += one->documents;
+    sum.tokens += one->tokens;
+  }
+  return sum;
+}
+
 void BlendedDataset::read(int64_t index, std::span<int64_t> out) const {
   MEGALITH_CHECK(index >= 0 && index < num_samples(), "sample {} of {}", index, num_samples());
   const auto [dataset, sample] = checked_place(index);

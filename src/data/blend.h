@@ -45,6 +45,7 @@ class BlendedDataset final : public SampleSource {
   int64_t num_samples() const override { return dataset_index_.rows(); }
   void read(int64_t index, std::span<int64_t> out) const override;
   std::string name() const override;
+  std::optional<DataSize> size() const override;  // of all data sets
   // Which data set sample `index` comes from, and which sample of it.
   std::pair<int64_t, int64_t> locate(int64_t index) const {
     return {dataset_index_.at(index), dataset_sample_index_.at(index)};

@@ -34,6 +34,10 @@ struct GptDatasetOptions {
 // Builds the three arrays for sequences [range.begin, range.end). UserError when the range holds no token.
 GptIndices build_gpt_indices(const TokenSource& source, ElementRange range, const GptDatasetOptions& options);
 
+// What is said before an index is built that takes more than some seconds: what is put in order, and about how long
+// that takes. Empty for others.
+std::string index_notice(const std::string& name, int64_t documents, int64_t samples);
+
 class GptDataset final : public SampleSource {
  public:
   GptDataset(std::shared_ptr<const TokenSource> source, ElementRange range, GptDatasetOptions options, Logger& log);
@@ -42,12 +46,14 @@ class GptDataset final : public SampleSource {
   void read(int64_t index, std::span<int64_t> out) const override;
   std::string name() const override { return source_->name(); }
   std::string identity() const override { return identity_; }
+  std::optional<DataSize> size() const override { return size_; }
   const GptIndices& indices() const { return indices_; }
 
  private:
   std::shared_ptr<const TokenSource> source_;
   GptDatasetOptions options_;
   std::string identity_;
+  std::optional<DataSize> size_;
   GptIndices indices_;
 };
 

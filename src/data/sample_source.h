@@ -2,10 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 namespace megalith {
+
+// What one pass over a data set, or over a split of it, reads.
+struct DataSize {
+  int64_t documents = 0, tokens = 0;
+};
 
 class SampleSource {
  public:
@@ -15,6 +21,8 @@ class SampleSource {
   // shorter. UserError for token ids outside the vocabulary and damaged index files. Safe from several threads.
   virtual void read(int64_t index, std::span<int64_t> out) const = 0;
   virtual std::string name() const = 0;
+  // Nothing where that is not known, or where the data is made up.
+  virtual std::optional<DataSize> size() const { return std::nullopt; }
   // What its order depends on, as the JSON object by which megatron-core describes such a data set (without the
   // tokenizer); empty when there is none.
   virtual std::string identity() const { return {}; }

@@ -33,27 +33,15 @@ ConsoleSink::ConsoleSink(const LogOptions& options, LineWriter write)
 
 void ConsoleSink::on_step(const StepRecord& record) {
   run_.add(record);
-  ++interval_.num_steps;
-  interval_.num_skipped += record.is_skipped;
-  interval_.num_nan += record.is_nan;
-  interval_.elapsed_ms += record.elapsed_ms;
-  interval_.flops += record.flops / record.num_devices;
-  interval_.tokens += static_cast<double>(record.tokens) / record.num_devices;
-  for (const auto& [name, value] : record.losses) {
-    auto sum = std::find_if(interval_.losses.begin(), interval_.losses.end(),
-                            [&](const auto& entry) { return entry.first == name; });
-    if (sum == interval_.losses.end()) sum = interval_.losses.insert(sum, {name, 0.0});
-    if (!record.is_skipped) sum->second += value;
-  }
-  if (record.iteration % options_.log_interval != 0 && record.iteration != record.train_iters) return;
+  interval_.add(record);
+  if (!is_line_due(record, options_.log_interval)) return;
   write_(line(record) + "\n");
   interval_ = {};
 }
 
 std::string ConsoleSink::line(const StepRecord& record) {
-  const double steps = static_cast<double>(interval_.num_steps), seconds = interval_.elapsed_ms / 1e3;
-  const LineAverages::Values now{interval_.elapsed_ms / steps, seconds > 0 ? interval_.flops / seconds / 1e12 : 0,
-                                 seconds > 0 ? interval_.tokens / seconds : 0};
+  const LineAverages::Values now{interval_.elapsed_ms / static_cast<double>(interval_.num_steps),
+                                 interval_.flops_per_s_per_device() / 1e12, interval_.tokens_per_s_per_device()};
   const LineAverages::Values mean = averages_.add(record.iteration, now);
 
   std::string text = fmt::format(" iteration {:8d}/{:8d} | consumed samples: {:12d} |", record.iteration,
@@ -71,10 +59,9 @@ std::string ConsoleSink::line(const StepRecord& record) {
   }
   add(" learning rate: {:.6E}", record.next_learning_rate.value_or(record.learning_rate));
   add(" global batch size: {:5d}", record.global_batch_size);
-  const double advanced = std::max(1.0, steps - static_cast<double>(interval_.num_skipped));
   for (const auto& [name, sum] : interval_.losses) {
     // Megatron leaves out what is not above zero (a loss that was off, an interval of skipped steps); NaN is shown.
-    if (!(sum <= 0)) add(" {}: {:.6E}", name, sum / advanced);
+    if (!(sum <= 0)) add(" {}: {:.6E}", name, interval_.mean_loss(sum));
   }
   add(" loss scale: {:.1f}", record.loss_scale);
   if (record.grad_norm) add(" grad norm: {:.3f}", *record.grad_norm);

@@ -1,5 +1,5 @@
-// What a run prints on standard output: the iteration line of Primus v0.1, Megatron's validation block, and the closing
-// summary. Their forms are fixed by the tools that read them (Megatron's and Primus's reports, CVS, MAD).
+// log_format megatron: the iteration line of Primus v0.1, Megatron's validation block, and the closing summary. Their
+// forms are fixed by the tools that read them (Megatron's and Primus's reports, CVS, MAD).
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "metrics/averages.h"
+#include "metrics/interval.h"
 #include "metrics/log_options.h"
 #include "metrics/step_record.h"
 
@@ -42,20 +43,13 @@ class ConsoleSink : public MetricsSink {
   RunSummary summary() const { return run_.summary(); }
 
  private:
-  // The steps since the last line.
-  struct Interval {
-    int64_t num_steps = 0, num_skipped = 0, num_nan = 0;
-    double elapsed_ms = 0, flops = 0, tokens = 0;
-    std::vector<std::pair<std::string, double>> losses;  // sums over the steps that were not skipped
-  };
-
   std::string line(const StepRecord& record);
 
   LogOptions options_;
   LineWriter write_;
   LineAverages averages_;
   RunAverages run_;
-  Interval interval_;
+  StepInterval interval_;  // since the last line
 };
 
 }  // namespace megalith

@@ -2,11 +2,20 @@
 #include "metrics/log_options.h"
 
 #include "config/option.h"
+#include "core/error.h"
 
 namespace megalith {
 
 void LogOptions::visit(OptionVisitor& v) {
   v.group("Logging", {.changes_numbers = false});
+  v.choice(
+      "log_format", log_format, {"auto", "compact", "megatron", "json"},
+      "What a run prints on standard output. compact: a line of at most 110 columns a step, and a table at the end. "
+      "megatron: the iteration line, the validation block and the four lines of summary that readers of Megatron-LM's "
+      "and Primus's logs look for. json: an object a line. auto: compact.");
+  v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.");
+  v.field("verbose", verbose,
+          "Print more: every option that differs from its default, settings of libraries, and messages for debugging.");
   v.field("log_interval", log_interval, "Steps from one iteration line to the next.").unit("iterations").at_least(1);
   v.field("log_throughput", log_throughput, "Show memory, TFLOP/s and tokens/s in the iteration line.");
   v.field("log_avg_skip_iterations", log_avg_skip_iterations,
@@ -50,6 +59,14 @@ bool LogOptions::is_params_norm_due(int64_t iteration, int64_t train_iters) cons
   if (!log_params_norm) return false;
   return metrics_file || iteration % log_interval == 0 || iteration == train_iters ||
          (writes_tensorboard() && iteration % tensorboard_log_interval == 0);
+}
+
+std::vector<UserError> check_log_options(const LogOptions& options) {
+  std::vector<UserError> errors;
+  if (options.quiet && options.verbose) {
+    errors.emplace_back("quiet and verbose are both set", "choose one: quiet prints less, verbose more");
+  }
+  return errors;
 }
 
 }  // namespace megalith

@@ -4,12 +4,19 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace megalith {
 
 class OptionVisitor;
+class UserError;
+
+// What a run prints on standard output. kAuto is kCompact: who reads Megatron's line says so.
+enum class LogFormat { kAuto, kCompact, kMegatron, kJson };
 
 struct LogOptions {
+  LogFormat log_format = LogFormat::kAuto;
+  bool quiet = false, verbose = false;
   int64_t log_interval = 1;
   bool log_throughput = true;
   int64_t log_avg_skip_iterations = 2;
@@ -32,10 +39,14 @@ struct LogOptions {
 
   void visit(OptionVisitor& visitor);
 
+  LogFormat console_format() const { return log_format == LogFormat::kAuto ? LogFormat::kCompact : log_format; }
   bool writes_tensorboard() const { return tensorboard_dir && !disable_tensorboard; }
   // Whether this iteration is logged as a line, an event or an object, with the norm of the parameters. The same on all
   // ranks.
   bool is_params_norm_due(int64_t iteration, int64_t train_iters) const;
 };
+
+// The rules between these options: one error for each that fails.
+std::vector<UserError> check_log_options(const LogOptions& options);
 
 }  // namespace megalith

@@ -37,6 +37,7 @@ struct StepRecord {
   double flops = 0;         // of the global batch by Primus's count: attention as if every key were seen
   double causal_flops = 0;  // the same with attention halved for causality
 
+  double peak_flops_per_device = 0;  // a second, in the precision of the products; 0: not known
   int64_t memory_used_bytes = 0;
   int64_t memory_total_bytes = 0;
   int64_t memory_reserved_bytes = 0;   // what the process takes of it

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "core/time.h"
 #include "metrics/step_record.h"
+#include "metrics/time_left.h"
 
 namespace megalith {
 
@@ -26,8 +26,7 @@ class TrainingProgress : public MetricsSink {
 
  private:
   Logger& log_;
-  Stopwatch since_first_;
-  int64_t num_steps_ = 0;
+  TimeLeft time_left_;
   std::string line_;
 };
 

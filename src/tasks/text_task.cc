@@ -22,6 +22,7 @@ class DrawnSource : public BatchSource {
   }
   int64_t num_samples() const override { return rows_->num_samples(); }
   std::string name() const override { return rows_->name(); }
+  std::optional<DataSize> data_size() const override { return rows_->data_size(); }
 
  private:
   std::unique_ptr<BatchSource> rows_;

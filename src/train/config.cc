@@ -389,6 +389,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   d.micro_batch_size = config.train.micro_batch_size;
   append(errors, check_data_options(config.data));
   append(errors, check_checkpoint_options(config.checkpoint));
+  append(errors, check_log_options(config.log));
   append(errors, check_profile_options(config.profile));
   append(errors, check_sample_options(config.samples));
   append(errors, check_optimizer_options(config.optimizer));

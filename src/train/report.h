@@ -1,13 +1,23 @@
-// The start-up report: what a run is about to do, in the few numbers a person checks first.
+// The start-up report: what a run is about to do, in the few numbers a person checks first. At most kReportLines lines,
+// each with its topic in front:
+//
+//   model      llama, 10,716,672 parameters: embedding 98.7 k, 6 layers 10.6 M, head 384 (tied)
+//   precision  bf16 weights and products; gradients, moments and master weights in fp32
+//   …
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "data/data_sets.h"
 #include "train/config.h"
 #include "train/setup.h"
 
 namespace megalith {
+
+inline constexpr size_t kReportLines = 25, kReportColumns = 110;
 
 // Bytes by owner on this rank.
 struct MemoryByOwner {
@@ -18,7 +28,9 @@ struct MemoryByOwner {
 
 struct ModelNumbers {
   int64_t parameters = 0;             // of the whole model without prediction modules, padding not counted
-  int64_t prediction_parameters = 0;  // of these
+  int64_t embedding_parameters = 0;   // of these
+  int64_t layer_parameters = 0;       // of these; the rest is the head's
+  int64_t prediction_parameters = 0;  // beside these
   int64_t active_parameters = 0;      // those of `parameters` that one token meets
   double flops_per_step = 0;          // of all ranks, Primus's count (attention not halved for causality)
   double flops_per_step_causal = 0;   // attention halved
@@ -27,8 +39,24 @@ struct ModelNumbers {
 // built may be on the meta device.
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved);
 
+// What only a run that has begun knows.
+struct ReportFacts {
+  std::string attention;           // who computes it; empty on a CPU
+  const DataSets* data = nullptr;  // the report says nothing of the data without it
+  // Products of the device a second: its peak, or what a CPU was measured to do. 0: not known.
+  double flops_per_s = 0;
+  bool is_measured = false;
+};
+
 // Several lines, without a line break at the end. memory is left out when it is null (a dry run allocates nothing).
+// device_text  its first line is shown; --verbose shows all of it
 std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,
-                           const std::string& device_text);
+                           const std::string& device_text, const ReportFacts& facts = {});
+
+// Every option that differs from its default, and who set it: a line each, with a heading.
+std::string differing_options(const OptionSet& options);
+
+// "bf16"
+std::string dtype_text(at::ScalarType dtype);
 
 }  // namespace megalith

@@ -1,18 +1,23 @@
 // Making the sinks; see sinks.h.
 #include "train/sinks.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 
 #include "config/help.h"
+#include "metrics/compact_console.h"
 #include "metrics/console.h"
+#include "metrics/json_console.h"
 #include "metrics/jsonl.h"
 #include "metrics/loss_plot.h"
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
 #include "metrics/training_progress.h"
+#include "train/report.h"
+#include "train/run_end.h"
 
 namespace megalith {
-
 namespace {
 
 LineWriter console_writer(const SinkSettings& settings, Logger& log) {
@@ -22,6 +27,21 @@ LineWriter console_writer(const SinkSettings& settings, Logger& log) {
     print(text);
     also(text);
   };
+}
+
+std::unique_ptr<MetricsSink> make_console(const LogOptions& options, const LineWriter& print) {
+  switch (options.console_format()) {
+    case LogFormat::kMegatron:
+      return std::make_unique<ConsoleSink>(options, print);
+    case LogFormat::kJson:
+      return std::make_unique<JsonConsole>(options.log_interval, print);
+    default: {
+      const CompactSettings settings{.log_interval = options.log_interval,
+                                     .shows_throughput = options.log_throughput,
+                                     .has_colour = takes_colour(STDOUT_FILENO)};
+      return std::make_unique<CompactConsole>(settings, print);
+    }
+  }
 }
 
 // An earlier run's lines in the file of a run that begins.
@@ -46,7 +66,8 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   const LogOptions& options = resolved.config.log;
   const Derived& d = resolved.derived;
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  sinks.push_back(std::make_unique<ConsoleSink>(options, console_writer(settings, log)));
+  const LogFormat format = options.console_format();
+  if (!options.quiet) sinks.push_back(make_console(options, console_writer(settings, log)));
   if (options.metrics_file) {
     if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, resolved, log);
     sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log, settings.run_id));
@@ -63,7 +84,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
     RunPageSettings page{.path = *options.page_file, .title = model_text, .subtitle = batch_text};
     if (name != resolved.header.end()) page.subtitle = name->second + " · " + page.subtitle;
     page.subtitle +=
-        fmt::format(" · {} · {} {}", c10::toString(d.dtype), d.world_size, d.world_size == 1 ? "process" : "processes");
+        fmt::format(" · {} · {} {}", dtype_text(d.dtype), d.world_size, d.world_size == 1 ? "process" : "processes");
     page.configuration = resolved_yaml(*resolved.options, Shown::kNonDefault);
     page.resumed_after = settings.iteration;
     sinks.push_back(std::make_unique<RunPageSink>(std::move(page), log));
@@ -73,8 +94,12 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   } else if (options.tensorboard_dir) {
     log.note("disable_tensorboard is on: tensorboard_dir is ignored");
   }
-  // Last: the others take its line off the terminal before they print.
-  sinks.push_back(std::make_unique<TrainingProgress>(log));
+  if (options.quiet) return sinks;
+  // A line a step on the console says it all.
+  const bool has_line_a_step = format != LogFormat::kMegatron && options.log_interval == 1;
+  // Behind what prints, because the others take its line off the terminal before they do.
+  if (!has_line_a_step) sinks.push_back(std::make_unique<TrainingProgress>(log));
+  if (format == LogFormat::kCompact) sinks.push_back(std::make_unique<RunEnd>(resolved, console_writer(settings, log)));
   return sinks;
 }
 

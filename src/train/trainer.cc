@@ -18,7 +18,9 @@
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/host_sync.h"
+#include "device/peak_flops.h"
 #include "train/activation_report.h"
+#include "train/product_speed.h"
 #include "train/text_tokenizer.h"
 
 namespace megalith {
@@ -80,6 +82,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
                                                resolved_.derived.global_batch_size);
   model_ = std::make_unique<PipelinedModel>(built_.view(), groups_, device_);
   train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
+  peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
@@ -101,8 +104,19 @@ std::string Trainer::report(const std::string& device_text, const MemoryEstimate
   for (const auto& chunk : built_.chunks) {
     if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
   }
-  const std::string attention = built_.attention.empty() ? "" : "\nattention: " + built_.attention;
-  return startup_report(resolved_, numbers_, &memory, device_text + attention);
+  ReportFacts facts{
+      .attention = built_.attention, .data = is_data_open_ ? &data_ : nullptr, .flops_per_s = peak_flops_};
+  if (device_.is_cpu() && log_.enabled(LogLevel::kInfo)) {
+    facts.flops_per_s = measure_products(resolved_.derived.dtype);
+    facts.is_measured = true;
+  }
+  return startup_report(resolved_, numbers_, &memory, device_text, facts);
+}
+
+void Trainer::open_data() {
+  if (is_data_open_) return;
+  data_ = task_->open_data(resolved_.derived.data, make_data_setup(resolved_), log_);
+  is_data_open_ = true;
 }
 
 CheckpointState Trainer::checkpoint_state() const {
@@ -171,7 +185,7 @@ void Trainer::load() {
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
-  data_ = task_->open_data(resolved_.derived.data, make_data_setup(resolved_), log_);
+  open_data();
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
   // A signal that comes here leaves what is not done yet to the run that goes on from the checkpoint.
@@ -430,6 +444,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step * part;
   record.causal_flops = numbers_.flops_per_step_causal * part;
+  record.peak_flops_per_device = peak_flops_;
   update_memory(step.iteration);
   record.memory_used_bytes = memory_.used_bytes;
   record.memory_total_bytes = memory_.total_bytes;
@@ -479,6 +494,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
   const int64_t start = split == Split::kValid ? (iteration_ - 1) / options.eval_interval * per_evaluation : 0;
   const ProfileRange range("evaluate");
   EvaluationSums sums;
+  Progress progress(log_, split == Split::kTest ? "test" : "evaluation", per_evaluation, "samples");
   for (int64_t consumed = 0; consumed < per_evaluation;) {
     // A step's microbatches at a time, which fill a pipeline.
     std::vector<Batch> batches;
@@ -489,7 +505,9 @@ void Trainer::evaluate(Split split, const std::string& when) {
                                       .dp_size = groups_.dp->size()}));
     }
     sums.add(evaluate_batches(*model_, *task_, batches, groups_, device_));
+    progress.set(consumed);
   }
+  progress.finish();
   sums = sum_over_data(sums, groups_);
   ValidationRecord record;
   record.iteration = iteration_;

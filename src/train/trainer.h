@@ -45,6 +45,8 @@ class Trainer {
   // Loads what --load, --pretrained_checkpoint or --load_hf name. UserError when that cannot be.
   void load();
   std::string model_text() const;  // "llama, 12.6 M parameters"
+  // Opens the data sets, whose indices are built if no cache has them. run() does it where nobody did.
+  void open_data();
   // estimate  of this rank, when it is known already
   std::string report(const std::string& device_text, const MemoryEstimate* estimate = nullptr) const;
   // Trains until the end, exit_interval, exit_duration_in_mins or a signal; evaluates and saves as configured. The
@@ -108,6 +110,8 @@ class Trainer {
   std::unique_ptr<PipelinedModel> model_;
   std::unique_ptr<TrainStep> train_step_;
   DataSets data_;
+  bool is_data_open_ = false;
+  double peak_flops_ = 0;  // of the device a second; 0: not known
   Profiler profiler_;
   std::optional<SamplePlan> samples_;       // when there is a sample_interval
   std::unique_ptr<CheckpointSaver> saver_;  // null without --save

@@ -32,6 +32,8 @@ CONFIGURATION = [
     ("stray word", ("train", *MOCK, "--bf16", "perhaps"), ["perhaps"]),
     ("no value", ("train", *MOCK, "--lr"), ["--lr", "needs a value"]),
     ("unknown choice", ("train", *MOCK, "--lr_decay_style", "cosin"), ["lr_decay_style", "cosin", "cosine"]),
+    ("quiet and verbose", ("train", *MOCK, "--quiet", "--verbose"), ["quiet and verbose are both set"]),
+    ("unknown log format", ("train", *MOCK, "--log_format", "megatrn"), ["log_format", "megatrn", "megatron"]),
     ("no shape", ("train", "--mock_data", "--vocab_size", 131), ["num_layers"]),
     ("heads do not divide", ("train", *MOCK, "--num_attention_heads", 5), ["hidden_size", "5"]),
     (

@@ -63,6 +63,23 @@ TEST_F(GptDatasetTest, ThreeEpochsAreMegatrons) {
   EXPECT_EQ(values(three.shuffle_index), (List{7, 11, 2, 3, 1, 9, 5, 4, 0, 8, 6, 10, 17, 13, 16, 15, 12, 14}));
 }
 
+TEST_F(GptDatasetTest, TellsHowMuchOnePassReads) {
+  GptDatasetOptions wanted = options(std::nullopt);
+  const GptDataset all(source_, {0, 5}, wanted, log_);
+  ASSERT_TRUE(all.size());
+  EXPECT_EQ(all.size()->documents, 5);
+  EXPECT_EQ(all.size()->tokens, 25);
+  EXPECT_EQ(GptDataset(source_, {1, 3}, wanted, log_).size()->tokens, 10) << "of its split only";
+  wanted.is_mock = true;
+  EXPECT_FALSE(GptDataset(source_, {0, 5}, wanted, log_).size()) << "made-up data has no size";
+}
+
+TEST(IndexNotice, IsGivenOnlyForWhatTakesLong) {
+  EXPECT_EQ(index_notice("wiki", 1000000, 1000000), "");
+  EXPECT_EQ(index_notice("wiki", 100000000, 150000000),
+            "building the sample index of wiki: 100 M documents and 150 M samples are put in order, about 15 s");
+}
+
 TEST_F(GptDatasetTest, SamplesAreReadAcrossDocuments) {
   const GptDataset data(source_, {0, 5}, options(6), log_);
   ASSERT_EQ(data.num_samples(), 6);

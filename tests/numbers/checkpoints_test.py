@@ -46,7 +46,7 @@ def train(program, model, folder, *more):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     found = subprocess.run([str(word) for word in words], cwd=folder, env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr[-3000:]
-    capability = re.search(r"^device: CPU .*cores, ([^,]*),", found.stderr + found.stdout, re.MULTILINE)
+    capability = re.search(r"^device:? +CPU .*cores, ([^,]*),", found.stderr + found.stdout, re.MULTILINE)
     steps = {}
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)

@@ -83,7 +83,7 @@ def assert_same_curve(found, expected):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_two_processes_train_as_one(launcher, alone, program, data, tmp_path):
-    process = run_launched(launcher, 2, program, train_words(data, tmp_path))
+    process = run_launched(launcher, 2, program, train_words(data, tmp_path, "--log_format", "megatron"))
     assert_same_curve(curve(tmp_path), alone)
     lines = [line for line in process.stdout.splitlines() if " iteration " in line and "consumed samples" in line]
     assert len(lines) == STEPS, process.stdout  # one rank speaks

@@ -29,9 +29,9 @@ UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def stated_bytes(report):
-    """Bytes of parameters, gradients, optimizer and activations, by the line that the program prints before the run."""
-    [line] = [line for line in report.splitlines() if "memory on this rank" in line]
-    found = re.findall(r"(parameters|gradients|optimizer|activations about) ([\d.]+) (\w+)", line)
+    """Bytes of parameters, gradients, optimizer and activations, by the row that the program prints before the run."""
+    [row] = re.findall(r"^memory +this rank: (.*?)\n(?=\w)", report, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"(parameters|gradients|optimizer|activations about)\s+([\d.]+)\s+(\w+)", row)
     return {name.split()[0]: float(number) * UNITS[unit] for name, number, unit in found}
 
 

@@ -33,7 +33,7 @@ def test_a_pipeline_trains_as_one_process(layout, deep, program, data, tmp_path)
     num_ranks, options = LAYOUTS[layout]
     process = run_ranks(program, num_ranks, *train_words(data, tmp_path, *DEEP, *options))
     assert_same_curve(curve(tmp_path), deep)
-    assert process.stderr.count("number of parameters: ") == 1, "one rank reports"
+    assert process.stderr.count(" parameters: embedding ") == 1, "one rank reports"
     assert "% idle by the simulator" in process.stderr
 
 

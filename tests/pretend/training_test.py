@@ -83,7 +83,7 @@ SERVED = {
 def test_the_report_says_who_computes_attention(name, program, tmp_path):
     case, words, expected = SERVED[name]
     run = program.train(tmp_path, *CASES[case], *words, steps=1, saves=False)
-    told = [line for line in run.errors.splitlines() if line.strip().startswith("attention:")]
+    told = [line for line in run.errors.splitlines() if line.startswith("attention ")]
     assert len(told) == 1 and expected in told[0], run.errors
     if "fused" in words:
         assert "attention_backend fused is cudnn here" in run.errors

@@ -1,0 +1,32 @@
+// The steps since the last line on the console: sums of what a line shows as means.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "metrics/step_record.h"
+
+namespace megalith {
+
+struct StepInterval {
+  int64_t num_steps = 0, num_skipped = 0, num_nan = 0;
+  double elapsed_ms = 0, flops = 0, tokens = 0;  // flops and tokens a device
+  std::vector<std::pair<std::string, double>> losses;
+
+  void add(const StepRecord& record);
+
+  // Over the steps that were not skipped; the sum where all were.
+  double mean_loss(double sum) const;
+  double tokens_per_s_per_device() const { return per_s(tokens); }
+  double flops_per_s_per_device() const { return per_s(flops); }
+
+ private:
+  double per_s(double amount) const { return elapsed_ms > 0 ? amount * 1e3 / elapsed_ms : 0; }
+};
+
+// Whether a line is due after this step: every log_interval iterations, and after the last one.
+bool is_line_due(const StepRecord& record, int64_t log_interval);
+
+}  // namespace megalith

@@ -1,0 +1,62 @@
+// See json_console.h.
+#include "metrics/json_console.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "metrics/interval.h"
+#include "metrics/jsonl.h"
+
+namespace megalith {
+namespace {
+
+OrderedJson object_of(const char* kind, int64_t iteration) {
+  OrderedJson object;
+  object["kind"] = kind;
+  object["iteration"] = iteration;
+  return object;
+}
+
+}  // namespace
+
+void JsonConsole::on_step(const StepRecord& record) {
+  run_.add(record);
+  if (is_line_due(record, log_interval_)) write_(json_line(record) + "\n");
+}
+
+void JsonConsole::on_validation(const ValidationRecord& record) {
+  OrderedJson object = object_of("evaluation", record.iteration);
+  object["set"] = record.set;
+  for (const auto& [name, value] : record.losses) {
+    std::string key = name;
+    std::replace(key.begin(), key.end(), ' ', '_');
+    object[key] = value;
+  }
+  if (!record.losses.empty()) object["perplexity"] = std::exp(record.losses.front().second);
+  write_(dump_json(object) + "\n");
+}
+
+void JsonConsole::on_generation(const GenerationRecord& record) {
+  OrderedJson object = object_of("text", record.iteration);
+  object["prompt"] = record.prompt;
+  object["continuation"] = record.continuation;
+  write_(dump_json(object) + "\n");
+}
+
+void JsonConsole::on_end() {
+  const RunSummary summary = run_.summary();
+  if (summary.num_steps == 0) return;
+  OrderedJson object;
+  object["kind"] = "summary";
+  object["num_steps"] = summary.num_steps;
+  object["elapsed_ms"] = summary.elapsed_ms;
+  object["tokens_per_s_per_device"] = summary.tokens_per_s_per_device;
+  object["tflops_per_device"] = summary.tflops_per_device;
+  object["causal_tflops_per_device"] = summary.causal_tflops_per_device;
+  object["memory_used_fraction"] = summary.memory_used_fraction;
+  write_(dump_json(object) + "\n");
+}
+
+}  // namespace megalith

@@ -1,0 +1,30 @@
+// log_format json: one JSON object a line on standard output, for programs that read a run as it goes.
+//
+//   a step        what --metrics_file writes of it (metrics/jsonl.h), every log_interval iterations and at the end
+//   an evaluation {"kind":"evaluation","iteration":100,"set":"validation","lm_loss":2.31,"perplexity":10.1}
+//   a text        {"kind":"text","iteration":100,"prompt":"…","continuation":"…"}
+//   the end       {"kind":"summary","num_steps":97,"elapsed_ms":210.3,…}: means, as RunAverages takes them
+#pragma once
+
+#include "metrics/averages.h"
+#include "metrics/console.h"
+#include "metrics/step_record.h"
+
+namespace megalith {
+
+class JsonConsole : public MetricsSink {
+ public:
+  JsonConsole(int64_t log_interval, LineWriter write) : log_interval_(log_interval), write_(std::move(write)) {}
+
+  void on_step(const StepRecord& record) override;
+  void on_validation(const ValidationRecord& record) override;
+  void on_generation(const GenerationRecord& record) override;
+  void on_end() override;
+
+ private:
+  int64_t log_interval_;
+  LineWriter write_;
+  RunAverages run_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,340 @@
+// The words of the start-up report; see report.h.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/strings.h"
+#include "ops/gpu/blas.h"
+#include "planner/pipeline_simulator.h"
+#include "train/rank_picture.h"
+#include "train/report.h"
+
+namespace megalith {
+namespace {
+
+constexpr size_t kTopicColumns = 11;
+
+// Rows "topic  text"; what is longer than a line goes on in the next one, under the text.
+class ReportRows {
+ public:
+  void add(std::string_view topic, std::string_view text) {
+    for (const std::string& line : wrap(text, kReportColumns - kTopicColumns)) {
+      add_as_it_is(topic, line);
+      topic = "";
+    }
+  }
+  void add_as_it_is(std::string_view topic, std::string_view line) {
+    text_ += fmt::format("{}{:<{}}{}", text_.empty() ? "" : "\n", topic, kTopicColumns, line);
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string with_separators(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (int64_t place = static_cast<int64_t>(digits.size()) - 3; place > 0; place -= 3) {
+    digits.insert(static_cast<size_t>(place), 1, ',');
+  }
+  return digits;
+}
+
+std::string counted(double value) { return format_count(value); }
+std::string counted(int64_t value) { return format_count(static_cast<double>(value)); }
+
+std::string number_of(int64_t count, std::string_view one, std::string_view several) {
+  return fmt::format("{} {}", count, count == 1 ? one : several);
+}
+
+// The schedule, what it leaves idle when every layer takes equally long, and the layers of each stage.
+std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
+  PipelineCosts costs;
+  std::string layers;
+  for (const UnitRange& stage : plan.stages) {
+    const int64_t num_layers = plan.layers_of(stage).count;
+    const auto time = static_cast<double>(num_layers);
+    costs.stages.push_back({.forward = time, .input_backward = time, .weight_backward = time});
+    layers += fmt::format("{}{}", layers.empty() ? "" : " ", num_layers);
+  }
+  const PipelineSchedule schedule = plan.schedule(narrow<int>(num_microbatches));
+  const PipelineSimulation simulation = simulate_pipeline(schedule, costs);
+  return fmt::format("{} on {} ranks, stages of {} layers, {:.1f} % idle by the simulator", schedule.name,
+                     plan.num_ranks, layers, 100 * simulation.bubble_fraction());
+}
+
+std::string experts_text(const ModelConfig& config, const ModelNumbers& numbers) {
+  int64_t num_layers = 0;
+  for (int64_t layer = 0; layer < config.num_layers; ++layer) num_layers += config.has_experts_at(layer) ? 1 : 0;
+  std::string text = fmt::format("{} in {} of {} layers, {} a token, ffn {}", *config.num_experts, num_layers,
+                                 config.num_layers, config.moe_router_topk, config.expert_ffn_size());
+  if (config.shared_expert_size() > 0) text += fmt::format(", shared {}", config.shared_expert_size());
+  return text + fmt::format("; a token meets {} parameters", with_separators(numbers.active_parameters));
+}
+
+std::string parameters_text(const ModelConfig& model, const ModelNumbers& numbers) {
+  const int64_t head = numbers.parameters - numbers.embedding_parameters - numbers.layer_parameters;
+  std::string text =
+      fmt::format("{}, {} parameters: embedding {}, {} {}, head {}", family_for(model).name,
+                  with_separators(numbers.parameters), counted(numbers.embedding_parameters),
+                  number_of(model.num_layers, "layer", "layers"), counted(numbers.layer_parameters), counted(head));
+  if (!model.untie_embeddings_and_output_weights) text += " (tied)";
+  if (numbers.prediction_parameters > 0) {
+    text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));
+  }
+  return text;
+}
+
+std::string shape_text(const Resolved& resolved, const ModelConfig& model) {
+  return fmt::format("hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})", model.hidden_size,
+                     model.ffn_size(), model.num_attention_heads, model.query_head_dim(), model.num_kv_heads(),
+                     resolved.derived.vocab_size,
+                     model.padded_vocab_size(resolved.config.parallel.tensor_model_parallel_size));
+}
+
+// "a", "a and b", "a, b and c"
+std::string enumeration(const std::vector<std::string>& words) {
+  const std::vector<std::string> first(words.begin(), words.end() - 1);
+  return first.empty() ? words.back() : fmt::format("{} and {}", join(first, ", "), words.back());
+}
+
+// The end of a long path, where its name stands.
+std::string short_path(const std::string& path) {
+  constexpr size_t kMost = 36;
+  if (path.size() <= kMost) return path;
+  size_t from = path.size() - (kMost - 1);
+  while (from < path.size() && (static_cast<unsigned char>(path[from]) & 0xc0u) == 0x80u) ++from;  // whole letters
+  return "…" + path.substr(from);
+}
+
+// What is computed and kept in which numbers.
+std::string precision_text(const Resolved& resolved) {
+  const Config& c = resolved.config;
+  const at::ScalarType dtype = resolved.derived.dtype;
+  std::string text;
+  if (dtype != at::kBFloat16 && dtype != at::kHalf) {
+    text = dtype_text(dtype) + " for weights, products, gradients and the optimizer";
+  } else {
+    const bool has_moments = c.optimizer.optimizer != OptimizerKind::kSgd;
+    const bool has_narrow_moments = has_moments && c.optimizer.exp_avg_dtype == MomentDtype::kBf16;
+    const MasterWeights masters = c.optimizer.master_weights;
+    std::vector<std::string> wide = {"gradients"};
+    if (has_moments && !has_narrow_moments) wide.emplace_back("moments");
+    if (masters == MasterWeights::kFp32) wide.emplace_back("master weights");
+    text = fmt::format("{} weights and products; {} in fp32", dtype_text(dtype), enumeration(wide));
+    if (has_narrow_moments) text += ", moments in bf16";
+    if (masters == MasterWeights::kRemainder) text += ", master weights as 16 more bits";
+    if (masters == MasterWeights::kNone) text += ", no master weights";
+    if (c.data_parallel.grad_reduce_in_bf16) text += "; gradients are reduced in bf16";
+  }
+  if (dtype == at::kHalf) {
+    text += c.train.loss_scaling.loss_scale ? fmt::format("; loss scale {:g}", *c.train.loss_scaling.loss_scale)
+                                            : std::string("; dynamic loss scale");
+  }
+  if (const std::string eight_bits = fp8_text(c.fp8, c.model.num_layers); !eight_bits.empty()) {
+    text += "; products of the layers: " + eight_bits;
+  }
+  return text;
+}
+
+std::string optimizer_text(const Config& c) {
+  const OptimizerOptions& o = c.optimizer;
+  std::string text;
+  switch (o.optimizer) {
+    case OptimizerKind::kAdam:
+      text = fmt::format("AdamW, beta1 {:g}, beta2 {:g}", o.adam_beta1, o.adam_beta2);
+      break;
+    case OptimizerKind::kSgd:
+      text = fmt::format("SGD, momentum {:g}", o.sgd_momentum);
+      break;
+    case OptimizerKind::kMuon:
+      text = fmt::format("Muon for matrices, momentum {:g}; AdamW for the rest", o.muon.muon_momentum);
+      break;
+  }
+  text += fmt::format(", weight decay {:g}", c.learning_rate.weight_decay);
+  return text + (o.clip_grad > 0 ? fmt::format(", gradients clipped at norm {:g}", o.clip_grad) : ", no clipping");
+}
+
+std::string curve_text(const Resolved& resolved) {
+  const LearningRateOptions& options = resolved.config.learning_rate;
+  const Derived& d = resolved.derived;
+  static constexpr const char* kStyles[] = {"constant", "linear", "cosine", "inverse square root", "WSD"};
+  const LearningRateCurve curve(options, std::max<int64_t>(d.schedule_samples, 1), d.global_batch_size);
+  const auto steps = [&](int64_t samples) {
+    return counted(std::ceil(static_cast<double>(samples) / static_cast<double>(d.global_batch_size)));
+  };
+  std::string text =
+      fmt::format("learning rate {:g}, {}", options.lr, kStyles[static_cast<size_t>(options.lr_decay_style)]);
+  if (options.lr_decay_style != DecayStyle::kConstant) {
+    text += fmt::format(" to {:g} in {} steps", options.min_lr, steps(curve.decay_samples()));
+  }
+  if (curve.warmup_samples() > 0) text += fmt::format(", {} of them warm-up", steps(curve.warmup_samples()));
+  return text;
+}
+
+// "3.95 M tokens in 1.13 k documents"; of data that is made up, its name.
+std::string size_text(const BatchSource& source) {
+  const std::optional<DataSize> size = source.data_size();
+  if (!size) return source.name();
+  return fmt::format("{} tokens in {}", counted(size->tokens),
+                     size->documents == 1 ? std::string("1 document") : counted(size->documents) + " documents");
+}
+
+std::string epochs_text(const Resolved& resolved, const BatchSource& source) {
+  const Derived& d = resolved.derived;
+  const std::optional<DataSize> size = source.data_size();
+  if (!size || size->tokens == 0) return "";
+  const auto tokens = static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length);
+  return fmt::format(", {:.3g} epochs in this run", tokens / static_cast<double>(size->tokens));
+}
+
+void add_data(const Resolved& resolved, const DataSets& data, ReportRows& rows) {
+  const TrainOptions& train = resolved.config.train;
+  std::string_view topic = "data";
+  std::string place;  // that was told last
+  const auto add = [&](const std::string& text, const BatchSource& source) {
+    const bool is_new = source.data_size() && std::exchange(place, source.name()) != source.name();
+    rows.add(std::exchange(topic, ""), text + (is_new ? ": " + short_path(place) : ""));
+  };
+  if (data.train) add("train on " + size_text(*data.train) + epochs_text(resolved, *data.train), *data.train);
+  if (train.eval_iters > 0 && data.valid) {
+    add(fmt::format("evaluate on {}, {} every {} steps", size_text(*data.valid),
+                    number_of(train.eval_iters, "batch", "batches"), train.eval_interval),
+        *data.valid);
+  }
+  if (train.eval_iters > 0 && data.test) add("test on " + size_text(*data.test), *data.test);
+  const DataOptions& options = resolved.config.data;
+  if (!options.data_path.empty()) {
+    rows.add(std::exchange(topic, ""), "split " + options.split.value_or("969, 30, 1 (the default)"));
+  }
+}
+
+std::string layout_text(const Resolved& resolved) {
+  const Derived& d = resolved.derived;
+  const Config& c = resolved.config;
+  if (d.world_size == 1) return "1 rank";
+  std::string text = fmt::format("{} ranks: data parallel {}, tensor parallel {}, pipeline {}, context parallel {}",
+                                 d.world_size, d.data_parallel_size, c.parallel.tensor_model_parallel_size,
+                                 c.parallel.pipeline_model_parallel_size, c.parallel.context_parallel_size);
+  if (c.model.has_experts()) {
+    const int64_t etp = c.parallel.expert_tensor_parallel_size.value_or(c.parallel.tensor_model_parallel_size);
+    text += fmt::format(", expert parallel {}, expert tensor parallel {}", c.parallel.expert_model_parallel_size, etp);
+  }
+  if (d.is_sequence_parallel) text += ", sequence parallel";
+  if (d.data_parallel.use_torch_fsdp2) text += ", FSDP";
+  if (d.data_parallel.use_distributed_optimizer) text += ", distributed optimizer";
+  return text;
+}
+
+std::string memory_text(const MemoryByOwner& memory) {
+  std::string text = fmt::format("this rank: parameters {}, gradients {}, optimizer {}, activations about {}",
+                                 format_bytes(memory.parameters), format_bytes(memory.gradients),
+                                 format_bytes(memory.optimizer), format_bytes(memory.activations));
+  if (memory.weight_copies > 0) text += fmt::format(", eight-bit weights {}", format_bytes(memory.weight_copies));
+  return text;
+}
+
+// "0.27 TFLOP", "40.9 MFLOP"
+std::string flop_text(double flops) {
+  static constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P", "E", "Z"};
+  size_t unit = 0;
+  for (; flops >= 999.5 && unit + 1 < std::size(kUnits); flops /= 1000) ++unit;
+  return fmt::format("{:.3g} {}FLOP", flops, kUnits[unit]);
+}
+
+std::string compute_text(const Resolved& resolved, const ModelNumbers& numbers, const ReportFacts& facts) {
+  const Derived& d = resolved.derived;
+  std::string text = fmt::format("{} a step ({} with attention halved for causality)",
+                                 flop_text(numbers.flops_per_step), flop_text(numbers.flops_per_step_causal));
+  if (facts.flops_per_s <= 0) return text;
+  const double step_s = numbers.flops_per_step / (facts.flops_per_s * static_cast<double>(d.world_size));
+  const double full_steps = static_cast<double>(d.batches.consumed_by(d.train_iters)) /
+                            static_cast<double>(std::max<int64_t>(d.global_batch_size, 1));
+  text += fmt::format("; at {}/s, {}, a step takes at least {} and the run {}", flop_text(facts.flops_per_s),
+                      facts.is_measured ? "as this processor multiplies now" : "the device's peak",
+                      format_duration(step_s), format_duration(step_s * full_steps));
+  // Large models reach between a third and a half of the peak on well-connected GPUs.
+  if (!facts.is_measured) text += fmt::format(" ({} at 40 % of it)", format_duration(step_s * full_steps / 0.4));
+  return text;
+}
+
+// Where a person finds what the run leaves.
+std::string output_text(const Resolved& resolved) {
+  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  const LogOptions& log = resolved.config.log;
+  std::vector<std::string> parts;
+  if (checkpoint.save) {
+    parts.push_back(fmt::format("checkpoints in {}{}", short_path(*checkpoint.save),
+                                checkpoint.save_interval ? fmt::format(" every {} steps", *checkpoint.save_interval)
+                                                         : std::string(" at the end")));
+  } else if (!checkpoint.save_hf) {
+    parts.push_back("no weights are saved (--save FOLDER saves them)");
+  }
+  if (checkpoint.save_hf) parts.push_back("Hugging Face export in " + short_path(*checkpoint.save_hf));
+  if (log.metrics_file) parts.push_back("metrics in " + short_path(*log.metrics_file));
+  if (log.loss_plot_file) parts.push_back("plot in " + short_path(*log.loss_plot_file));
+  if (log.page_file) parts.push_back("page in " + short_path(*log.page_file));
+  if (log.writes_tensorboard()) parts.push_back("TensorBoard events in " + short_path(*log.tensorboard_dir));
+  return join(parts, ", ");
+}
+
+}  // namespace
+
+std::string dtype_text(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "bf16";
+    case at::kHalf:
+      return "fp16";
+    case at::kDouble:
+      return "fp64";
+    default:
+      return "fp32";
+  }
+}
+
+std::string differing_options(const OptionSet& options) {
+  std::string text = "options that differ from their defaults:";
+  for (const auto& option : options.options()) {
+    if (option->is_default()) continue;
+    text += fmt::format("\n  {:<44} {}  ({})", option->name(), option->text(), option->source().where);
+  }
+  return text;
+}
+
+std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers, const MemoryByOwner* memory,
+                           const std::string& device_text, const ReportFacts& facts) {
+  const Derived& d = resolved.derived;
+  const Config& c = resolved.config;
+  ModelConfig model = c.model;
+  model.vocab_size = d.vocab_size;  // a tokenizer may have given it
+  ReportRows rows;
+  rows.add("model", parameters_text(model, numbers));
+  rows.add("", shape_text(resolved, model));
+  if (model.has_experts()) rows.add("experts", experts_text(model, numbers));
+  rows.add("precision", precision_text(resolved));
+  rows.add("optimizer", optimizer_text(c));
+  if (d.train_iters > 0) rows.add("", curve_text(resolved));
+  if (facts.data != nullptr) add_data(resolved, *facts.data, rows);
+  rows.add("batch",
+           fmt::format("{} samples of {} tokens = {} of {} on {}; {} steps, {} tokens", d.global_batch_size,
+                       d.seq_length, number_of(d.num_microbatches, "microbatch", "microbatches"), d.micro_batch_size,
+                       number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"), d.train_iters,
+                       counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length))));
+  rows.add("layout", layout_text(resolved));
+  const Mesh mesh = Mesh::from_options(c.parallel, d.world_size);
+  for (const std::string& line : rank_picture(mesh, kReportColumns - kTopicColumns)) rows.add_as_it_is("", line);
+  if (d.pipeline.stages.size() > 1) rows.add("pipeline", pipeline_text(d.pipeline, d.num_microbatches));
+  const size_t end_of_device = c.log.verbose ? device_text.size() : device_text.find('\n');
+  rows.add_as_it_is("device", device_text.substr(0, end_of_device));
+  if (const std::string tuning = ops::gpu::gemm_tuning_text(); !tuning.empty()) {
+    rows.add("products", "algorithms of " + tuning);
+  }
+  if (!facts.attention.empty()) rows.add("attention", facts.attention);
+  if (memory != nullptr) rows.add("memory", memory_text(*memory));
+  rows.add("compute", compute_text(resolved, numbers, facts));
+  rows.add("output", output_text(resolved));
+  return rows.take();
+}
+
+}  // namespace megalith
