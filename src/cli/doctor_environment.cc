@@ -7,11 +7,14 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "cli/doctor.h"
+#include "core/error.h"
 #include "core/strings.h"
 #include "device/device.h"
+#include "device/gpu_architecture.h"
 #include "device/machine.h"
 #include "device/memory.h"
 #include "device/threads.h"
@@ -63,6 +66,14 @@ Findings check_run_threads(const DoctorCase& one) {
   return check_threads(processor_share(threads, ranks), policy == one.environment.end() ? "" : policy->second);
 }
 
+// Nothing where the run uses no GPU, or has none.
+std::optional<std::string> architecture_of_run(bool uses_gpu, int local_rank) {
+  const int count = accelerator_count();
+  if (!uses_gpu || count == 0) return std::nullopt;
+  const int index = count == 1 ? 0 : std::min(local_rank, count - 1);
+  return architecture_of(at::Device(*at::accelerator::getAccelerator(), narrow<c10::DeviceIndex>(index)));
+}
+
 Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const SystemFacts& system) {
   Findings findings = {{"versions", "megalith", FindingLevel::kOk, std::string(kProgramVersion), ""}};
   append(findings, check_torch(torch));
@@ -89,6 +100,7 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
         "build again with nccl.h or rccl/rccl.h there (make)");
   }
   add(FindingLevel::kOk, "operators", operators_text(one.uses_gpu));
+  findings.push_back(check_kernels(architecture_of_run(one.uses_gpu, one.launch.local_rank), built_architectures()));
   add(FindingLevel::kOk, "kernel", system.kernel.empty() ? "unknown" : system.kernel);
   add(FindingLevel::kOk, "C library", fmt::format("glibc {}", gnu_get_libc_version()));
 #if defined(__clang__)

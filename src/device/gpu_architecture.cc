@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/finding.h"
 #include "device/machine.h"
 
 // A list with commas; src/ops/Kernels.cmake gives it.
@@ -126,6 +127,41 @@ ArchitectureFit check_architecture(std::string_view device, const std::vector<st
                               fmt::join(built, ", ")),
                   fmt::format("build with CMAKE_ARGS=-D{}={}, choose another GPU, or use --device cpu", variable,
                               number ? device.substr(kNvidia.size()) : device));
+}
+
+Finding check_kernels(const std::optional<std::string>& device, const std::vector<std::string>& built) {
+  Finding finding{"versions", "kernels", FindingLevel::kOk, "none for GPUs are built in", ""};
+  if (built.empty()) {
+    if (device) {
+      finding.level = FindingLevel::kWarning;
+      finding.found += ": the references run on this GPU";
+      finding.remedy = "build with nvcc or hipcc on the PATH (make), or take a bundle for GPUs";
+    }
+    return finding;
+  }
+  std::vector<std::string> names;
+  for (const std::string& text : built) {
+    names.push_back(text[0] >= '0' && text[0] <= '9' ? std::string(kNvidia) + text : text);
+  }
+  finding.found = fmt::format("compiled for {}", fmt::join(names, ", "));
+  if (!device) return finding;
+  if (device->empty()) {
+    finding.level = FindingLevel::kNote;
+    finding.found += "; the GPU does not say which it is";
+    return finding;
+  }
+  finding.found += fmt::format("; this GPU is {}", *device);
+  try {
+    if (check_architecture(*device, built) == ArchitectureFit::kByDriver) {
+      finding.level = FindingLevel::kWarning;
+      finding.found += ", for which the driver compiles them at their first use";
+    }
+  } catch (const UserError& error) {
+    finding.level = FindingLevel::kError;
+    finding.found += ", on which none of them runs";
+    finding.remedy = error.remedy();
+  }
+  return finding;
 }
 
 bool has_fp8_products(std::string_view architecture) {

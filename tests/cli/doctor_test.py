@@ -73,6 +73,8 @@ def test_every_topic_has_findings_and_the_exit_code_follows(program, tmp_path):
     assert find(report, "versions", "torch")["level"] == "ok"
     # How many functions run our kernels, LibTorch's calls and the references on the device of a run.
     assert "own kernel" in find(report, "versions", "operators")["found"]
+    kernels = find(report, "versions", "kernels")
+    assert kernels["level"] == "ok" and ("compiled for" in kernels["found"] or "none for GPUs" in kernels["found"])
     assert find(report, "disk", "current folder")["found"].startswith(str(tmp_path))
     assert find(report, "collectives", "collectives")["level"] == "note"
     assert not list(tmp_path.iterdir()), "something is left behind"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "core/finding.h"
 
 namespace megalith {
 namespace {
@@ -57,6 +58,26 @@ TEST(GpuArchitecture, WhatIsNotKnownIsNotRefused) {
   EXPECT_EQ(check_architecture("sm_75", {}), ArchitectureFit::kNative);
   EXPECT_EQ(check_architecture("sm_75", {"native"}), ArchitectureFit::kNative);
   EXPECT_EQ(architecture_of(c10::kCPU), "");
+}
+
+TEST(GpuArchitecture, TheDoctorNamesWhatWasBuiltBesideTheChip) {
+  const Built built = {"80", "90a"};
+  const auto said = [&](const std::optional<std::string>& device) {
+    const Finding finding = check_kernels(device, built);
+    return std::string(name_of(finding.level)) + ": " + finding.found;
+  };
+  EXPECT_EQ(said(std::nullopt), "ok: compiled for sm_80, sm_90a");
+  EXPECT_EQ(said("sm_90"), "ok: compiled for sm_80, sm_90a; this GPU is sm_90");
+  EXPECT_EQ(
+      said("sm_120"),
+      "warning: compiled for sm_80, sm_90a; this GPU is sm_120, for which the driver compiles them at their first "
+      "use");
+  EXPECT_EQ(said("sm_75"), "error: compiled for sm_80, sm_90a; this GPU is sm_75, on which none of them runs");
+  EXPECT_NE(check_kernels("sm_75", built).remedy.find("CMAKE_CUDA_ARCHITECTURES=75"), std::string::npos);
+  EXPECT_EQ(said(""), "note: compiled for sm_80, sm_90a; the GPU does not say which it is");
+  EXPECT_EQ(check_kernels("gfx942", {"gfx942"}).found, "compiled for gfx942; this GPU is gfx942");
+  EXPECT_EQ(check_kernels(std::nullopt, {}).level, FindingLevel::kOk);
+  EXPECT_EQ(check_kernels("sm_90", {}).level, FindingLevel::kWarning);
 }
 
 TEST(GpuArchitecture, EightBitProductsByChip) {
