@@ -177,13 +177,16 @@ void CheckpointWriter::copy_to_host(std::vector<at::Tensor>& buffers) {
 
 void CheckpointWriter::write() noexcept {
   try {
-    for (const RankFile& file : files_) write_file(file);
+    // This rank's bytes are counted; the other ranks have about as many.
+    Progress progress(log_, fmt::format("saving iteration {}", state_.train.iteration), num_bytes_, "bytes");
+    for (const RankFile& file : files_) write_file(file, progress);
+    progress.finish();
   } catch (...) {
     failure_ = std::current_exception();
   }
 }
 
-void CheckpointWriter::write_file(const RankFile& file) {
+void CheckpointWriter::write_file(const RankFile& file, Progress& progress) {
   std::vector<SafetensorsEntry> entries;
   for (const Chunk& chunk : file.chunks) {
     entries.push_back({.name = chunk_entry_name(chunk.name, chunk.shape, chunk.box),
@@ -209,6 +212,7 @@ void CheckpointWriter::write_file(const RankFile& file) {
       checksum.update(bytes);
       writer.write(entry_name, offset, bytes);
       offset += static_cast<int64_t>(bytes.size());
+      progress.advance(static_cast<int64_t>(bytes.size()));
     });
     stored.checksum = checksum.sum128();
     chunks_.push_back(std::move(stored));

@@ -57,7 +57,7 @@ class CheckpointWriter {
   };
   void plan();
   void open();
-  void write_file(const RankFile& file);
+  void write_file(const RankFile& file, Progress& progress);
   void commit(const std::vector<std::string>& chunk_lists);
   void step(std::string_view what) const;
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_saver.h"
@@ -69,6 +70,23 @@ TEST(CheckpointSaver, BytesAreThoseOfASynchronousSaveWhileParametersChange) {
     poll_until_done(saver);
     EXPECT_EQ(bytes_of(folder.path() / synchronous.filename()), bytes_of(synchronous));
   }
+}
+
+TEST(CheckpointSaver, ASaveThatTakesLongSaysHowFarItIs) {
+  const TemporaryFolder folder;
+  std::string shown;
+  Logger log({.write = [&](std::string_view text) { shown += text; }, .is_terminal = true});
+  ToyState toy(optimizer_keys());
+  bool has_waited = false;
+  const StepHook hook = [&](std::string_view step) {
+    // A terminal is told every tenth of a second.
+    if (step == "write tensor" && !std::exchange(has_waited, true)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    }
+  };
+  save_checkpoint(folder.path(), toy.state, Groups::single(), log, {.before_step = hook});
+  EXPECT_NE(shown.find("saving iteration 3: "), std::string::npos) << shown;
+  EXPECT_NE(shown.find(" bytes ("), std::string::npos) << shown;
 }
 
 TEST(CheckpointSaver, RanksThatHoldPartsWriteWhatTheyWouldSynchronously) {
