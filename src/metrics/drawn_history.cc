@@ -21,14 +21,20 @@ Json short_number(double value) {
 
 }  // namespace
 
-Json history_of(const LongSeries& series) {
-  const PlotSeries drawn = series.drawn();
+Json points_of(const PlotSeries& series) {
   Json x = Json::array(), y = Json::array();
-  for (size_t i = 0; i < drawn.x.size(); ++i) {
-    x.push_back(static_cast<int64_t>(drawn.x[i]));
-    y.push_back(short_number(drawn.y[i]));
+  for (size_t i = 0; i < series.x.size(); ++i) {
+    x.push_back(static_cast<int64_t>(series.x[i]));
+    y.push_back(short_number(series.y[i]));
   }
-  return {{"name", series.name()}, {"x", x}, {"y", y}, {"of", series.points_per_bin()}, {"count", series.num_points()}};
+  return {{"name", series.name}, {"x", x}, {"y", y}};
+}
+
+Json history_of(const LongSeries& series) {
+  Json history = points_of(series.drawn());
+  history["of"] = series.points_per_bin();
+  history["count"] = series.num_points();
+  return history;
 }
 
 void restore_history(const Json& history, double last_x, LongSeries& series, const std::string& where) {

@@ -13,6 +13,9 @@
 
 namespace megalith {
 
+// {"name", "x", "y"}: what is drawn; y is null where it is no number.
+Json points_of(const PlotSeries& series);
+
 // {"name", "x", "y", "of": points a bin, "count": points that were added}; y is null where it is no number.
 Json history_of(const LongSeries& series);
 

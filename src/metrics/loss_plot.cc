@@ -27,6 +27,7 @@ LossPlotSink::LossPlotSink(std::filesystem::path path, std::string subtitle, Log
   settings_.title = "Loss";
   settings_.subtitle = std::move(subtitle);
   settings_.x_label = "iteration";
+  settings_.has_whole_x = true;
   settings_.y_label = "nats per token";
   if (path.has_parent_path()) make_directories(path.parent_path());
 }

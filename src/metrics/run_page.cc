@@ -18,7 +18,6 @@
 namespace megalith {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 constexpr size_t kMostGenerations = 20;
 constexpr size_t kMostEvaluations = 12;
 
@@ -51,6 +50,34 @@ std::string number(double value) {
 constexpr std::string_view kPointsBegin = "<script type=\"application/json\" id=\"points\">";
 constexpr std::string_view kHistoryBegin = "<script type=\"application/json\" id=\"history\">";
 constexpr std::string_view kScriptEnd = "</script>";
+constexpr const char* kLossByTokens = "loss_by_tokens";
+
+PlotSettings plot_settings(std::string title, std::string y_label, bool is_wide) {
+  return PlotSettings{.title = std::move(title),
+                      .x_label = "iteration",
+                      .y_label = std::move(y_label),
+                      .has_whole_x = true,
+                      .has_style = false,
+                      .width = is_wide ? 1190 : 590,
+                      .height = 330};
+}
+
+// Bytes in the unit that suits the largest of them; its name.
+std::string scale_bytes(std::vector<PlotSeries>& series) {
+  double most = 0;
+  for (const PlotSeries& one : series) {
+    for (const double y : one.y) most = std::isfinite(y) ? std::max(most, y) : most;
+  }
+  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  double divisor = 1024;
+  for (; most >= 1024 * divisor && unit + 1 < std::size(kUnits); divisor *= 1024) ++unit;
+  for (PlotSeries& one : series) {
+    for (double& y : one.y) y /= divisor;
+    for (double& y : one.mean_y) y /= divisor;
+  }
+  return kUnits[unit];
+}
 
 double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
 
@@ -67,7 +94,8 @@ RunPageSink::RunPageSink(RunPageSettings settings, Logger& log)
       grad_norm_({.name = "norm", .is_noisy = true}),
       tokens_per_s_({.name = "tokens/s", .is_noisy = true}),
       memory_used_({.name = "in use"}),
-      memory_peak_({.name = "tensors, peak"}) {
+      memory_peak_({.name = "tensors, peak"}),
+      loss_by_tokens_({.name = "train", .is_noisy = true}) {
   if (settings_.path.has_parent_path()) make_directories(settings_.path.parent_path());
   if (settings_.resumed_after > 0) resume();
   try {
@@ -81,6 +109,10 @@ LongSeries* RunPageSink::series_for(const std::string& chart, const std::string&
   if (chart == "loss") {
     return name == train_loss_.name() ? &train_loss_ : &series_of(validation_, evaluation_series(name));
   }
+  if (chart == kLossByTokens) {
+    return name == loss_by_tokens_.name() ? &loss_by_tokens_
+                                          : &series_of(validation_by_tokens_, evaluation_series(name));
+  }
   if (chart == "other_losses") return &series_of(other_losses_, LongSeries({.name = name}));
   for (LongSeries* one :
        {&expert_max_, &expert_min_, &learning_rate_, &grad_norm_, &tokens_per_s_, &memory_used_, &memory_peak_}) {
@@ -92,25 +124,18 @@ LongSeries* RunPageSink::series_for(const std::string& chart, const std::string&
 // Before the first page of this run takes the earlier one's place.
 void RunPageSink::resume() {
   try {
-    const auto points = find_embedded_json(settings_.path, kPointsBegin, kScriptEnd);
     const auto history = find_embedded_json(settings_.path, kHistoryBegin, kScriptEnd);
-    if (points && history) restore(*points, *history);
+    if (history) restore(*history);
   } catch (const UserError& error) {
     log_.warn("page_file: what the page showed until iteration {} cannot be read back: {}", settings_.resumed_after,
               error.message());
   }
 }
 
-void RunPageSink::restore(const Json& points, const Json& history) {
+void RunPageSink::restore(const Json& history) {
   const std::string where = settings_.path.string();
   const int64_t iteration = settings_.resumed_after;
   const auto last = static_cast<double>(iteration);
-  for (const auto& [chart, all] : points.items()) {
-    for (const Json& one : all) {
-      LongSeries* series = series_for(chart, json_get<std::string>(one, "name", where));
-      if (series != nullptr) restore_history(one, last, *series, where);
-    }
-  }
   num_skipped_ = json_get_or<int64_t>(history, "num_skipped", 0, where);
   // Steps behind the checkpoint are done again.
   const double kept = std::min(1.0, last / std::max(1.0, json_get_or<double>(history, "iteration", last, where)));
@@ -118,6 +143,13 @@ void RunPageSink::restore(const Json& points, const Json& history) {
   num_evaluations_ = std::llround(kept * json_get_or<double>(history, "num_evaluations", 0, where));
   num_generations_ = std::llround(kept * json_get_or<double>(history, "num_generations", 0, where));
   earlier_s_ = json_get_or<double>(history, "elapsed_s", 0, where);
+  for (const auto& [chart, all] : get_member(history, "series", where).items()) {
+    const double end = chart == kLossByTokens ? static_cast<double>(num_tokens_) : last;
+    for (const Json& one : all) {
+      LongSeries* series = series_for(chart, json_get<std::string>(one, "name", where));
+      if (series != nullptr) restore_history(one, end, *series, where);
+    }
+  }
   const Json& evaluations = get_member(history, "evaluations", where);
   const bool has_all =
       static_cast<double>(evaluations.size()) == json_get_or<double>(history, "num_evaluations", 0, where);
@@ -142,10 +174,15 @@ void RunPageSink::restore(const Json& points, const Json& history) {
 
 // What the curves do not hold, for resume().
 std::string RunPageSink::history() const {
-  Json history = {{"iteration", last_.iteration},        {"num_skipped", num_skipped_},
-                  {"num_tokens", num_tokens_},           {"num_evaluations", num_evaluations_},
-                  {"num_generations", num_generations_}, {"elapsed_s", earlier_s_ + since_start_.elapsed_s()},
-                  {"evaluations", Json::array()},        {"generations", Json::array()}};
+  Json history = {{"iteration", last_.iteration},
+                  {"num_skipped", num_skipped_},
+                  {"num_tokens", num_tokens_},
+                  {"num_evaluations", num_evaluations_},
+                  {"num_generations", num_generations_},
+                  {"elapsed_s", earlier_s_ + since_start_.elapsed_s()},
+                  {"evaluations", Json::array()},
+                  {"generations", Json::array()},
+                  {"series", Json::object()}};
   for (const ValidationRecord& one : evaluations_) {
     history["evaluations"].push_back({{"iteration", one.iteration},
                                       {"samples", one.consumed_samples},
@@ -155,6 +192,13 @@ std::string RunPageSink::history() const {
   for (const GenerationRecord& one : generations_) {
     history["generations"].push_back(
         {{"iteration", one.iteration}, {"prompt", one.prompt}, {"continuation", one.continuation}});
+  }
+  for (const Chart& chart : charts()) {
+    for (const Plot& plot : chart.plots) {
+      const std::string name = plot.settings.x_label == "tokens" ? kLossByTokens : chart.id;
+      if (history["series"].contains(name)) continue;  // drawn again on other axes
+      for (const LongSeries* one : plot.series) history["series"][name].push_back(history_of(*one));
+    }
   }
   return embedded_json(history);
 }
@@ -168,13 +212,19 @@ void RunPageSink::on_step(const StepRecord& record) {
     const auto& [name, value] = record.losses[i];
     add_point(i == 0 ? train_loss_ : series_of(other_losses_, LongSeries({.name = name})), record.iteration, value);
   }
+  tokens_per_sample_ =
+      static_cast<double>(record.tokens) / static_cast<double>(std::max<int64_t>(record.global_batch_size, 1));
+  if (!record.losses.empty()) {
+    // Those of the whole run, also where this process resumed it.
+    loss_by_tokens_.add(static_cast<double>(record.consumed_samples) * tokens_per_sample_, record.losses[0].second);
+  }
   add_point(learning_rate_, record.iteration, record.learning_rate);
   if (record.grad_norm) add_point(grad_norm_, record.iteration, *record.grad_norm);
   // The first step is slow for other reasons: memory is touched, kernels are chosen.
   if (num_steps_ > 1) add_point(tokens_per_s_, record.iteration, record.tokens_per_s_per_device());
-  add_point(memory_used_, record.iteration, static_cast<double>(record.memory_used_bytes) / kGiB);
+  add_point(memory_used_, record.iteration, static_cast<double>(record.memory_used_bytes));
   if (record.memory_peak_bytes > 0) {
-    add_point(memory_peak_, record.iteration, static_cast<double>(record.memory_peak_bytes) / kGiB);
+    add_point(memory_peak_, record.iteration, static_cast<double>(record.memory_peak_bytes));
   }
   if (const std::vector<ExpertLoad> loads = expert_loads_of(record.observations); !loads.empty()) {
     expert_loads_.add(loads);
@@ -193,6 +243,8 @@ void RunPageSink::on_validation(const ValidationRecord& record) {
   ++num_evaluations_;
   if (evaluations_.size() > kMostEvaluations) evaluations_.pop_front();
   add_point(series_of(validation_, evaluation_series(record.set)), record.iteration, record.losses.front().second);
+  series_of(validation_by_tokens_, evaluation_series(record.set))
+      .add(static_cast<double>(record.consumed_samples) * tokens_per_sample_, record.losses.front().second);
   if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
@@ -257,7 +309,12 @@ std::string RunPageSink::cards() const {
   text += card("Throughput", format_count(mean.tokens_per_s_per_device), "tokens/s",
                fmt::format("{:.3g} TFLOP/s{}<br>{:.4g} ms a step", mean.tflops_per_device,
                            last_.num_devices > 1 ? " a device" : "", mean.elapsed_ms));
-  std::string skipped = fmt::format("learning rate<br>{}", number(last_.learning_rate));
+  if (last_.peak_flops_per_device > 0) {
+    text += card("MFU", fmt::format("{:.1f}", 100 * mean.tflops_per_device * 1e12 / last_.peak_flops_per_device), "%",
+                 fmt::format("of {:.4g} TFLOP/s", last_.peak_flops_per_device / 1e12));
+  }
+  text += card("Learning rate", number(last_.learning_rate), "", "of the last step");
+  std::string skipped = "before clipping";
   if (num_skipped_ > 0) skipped = fmt::format("<span class=\"bad\">{} steps skipped</span>", num_skipped_);
   text += card("Gradient norm", last_.grad_norm ? number(*last_.grad_norm) : "–", "", skipped);
   text += card("Memory", format_bytes(last_.memory_used_bytes),
@@ -266,46 +323,53 @@ std::string RunPageSink::cards() const {
   return "<section class=\"cards\">\n" + text + "</section>\n";
 }
 
-std::vector<RunPageSink::Chart> RunPageSink::charts() const {
-  const auto half = [](std::string title, std::string y_label) {
-    return PlotSettings{.title = std::move(title),
-                        .x_label = "iteration",
-                        .y_label = std::move(y_label),
-                        .has_style = false,
-                        .width = 590,
-                        .height = 330};
-  };
-  std::vector<Chart> charts;
-  PlotSettings wide = half("Loss", "nats per token");
-  wide.width = 1190;
-  wide.height = 430;
-  const auto all_of = [](const std::vector<LongSeries>& some) {
-    std::vector<const LongSeries*> series;
-    for (const LongSeries& one : some) series.push_back(&one);
-    return series;
-  };
-  std::vector<const LongSeries*> losses = all_of(validation_);
-  losses.insert(losses.begin(), &train_loss_);
-  charts.push_back({"loss", wide, losses, true});
-  if (!other_losses_.empty()) {
-    wide.title = "Other losses";
-    wide.height = 330;
-    charts.push_back({"other_losses", wide, all_of(other_losses_), true});
+std::vector<RunPageSink::Plot> RunPageSink::loss_plots() const {
+  std::vector<Plot> plots;
+  for (const bool is_log : {false, true}) {
+    for (const bool has_tokens : {false, true}) {
+      PlotSettings settings = plot_settings("Loss", "nats per token", /*is_wide=*/true);
+      settings.height = 430;
+      settings.has_log_x = settings.has_log_y = is_log;
+      if (has_tokens) settings.x_label = "tokens";
+      std::vector<const LongSeries*> series = {has_tokens ? &loss_by_tokens_ : &train_loss_};
+      for (const LongSeries& one : has_tokens ? validation_by_tokens_ : validation_) series.push_back(&one);
+      plots.push_back(
+          {settings, series,
+           fmt::format("{}{}{}", has_tokens ? "tokens" : "", has_tokens && is_log ? " " : "", is_log ? "log" : "")});
+    }
   }
-  charts.push_back({"learning_rate", half("Learning rate", ""), {&learning_rate_}});
-  PlotSettings norm = half("Gradient norm", "before clipping");
-  norm.is_log_if_wide = true;
-  charts.push_back({"grad_norm", norm, {&grad_norm_}});
-  charts.push_back({"throughput", half("Throughput", "tokens per second and device"), {&tokens_per_s_}});
-  charts.push_back({"memory", half("Memory", "GiB"), {&memory_used_, &memory_peak_}});
+  return plots;
+}
+
+std::vector<RunPageSink::Chart> RunPageSink::charts() const {
+  const auto half = [](const char* id, std::string title, std::string y_label, std::vector<const LongSeries*> series) {
+    return Chart{id, {{plot_settings(std::move(title), std::move(y_label), false), std::move(series)}}};
+  };
+  const auto wide = [](const char* id, std::string title, std::string y_label, std::vector<const LongSeries*> series) {
+    return Chart{id, {{plot_settings(std::move(title), std::move(y_label), true), std::move(series)}}, true};
+  };
+  std::vector<Chart> charts = {{"loss", loss_plots(), true}};
+  if (!other_losses_.empty()) {
+    std::vector<const LongSeries*> series;
+    for (const LongSeries& one : other_losses_) series.push_back(&one);
+    charts.push_back(wide("other_losses", "Other losses", "nats per token", series));
+  }
+  charts.push_back(half("learning_rate", "Learning rate", "", {&learning_rate_}));
+  charts.push_back(half("grad_norm", "Gradient norm", "before clipping", {&grad_norm_}));
+  charts.back().plots[0].settings.is_log_if_wide = true;
+  charts.push_back(half("throughput", "Throughput", "tokens per second and device", {&tokens_per_s_}));
+  charts.push_back(half("memory", "Memory", "", {&memory_used_, &memory_peak_}));
+  charts.back().plots[0].is_in_bytes = true;
   if (!expert_loads_.is_empty()) {
-    wide.title = "Load of experts";
-    wide.y_label = "tokens over the layer's mean";
-    wide.height = 330;
-    charts.push_back({"expert_load", wide, {&expert_max_, &expert_min_}, true});
+    charts.push_back(
+        wide("expert_load", "Load of experts", "tokens over the layer's mean", {&expert_max_, &expert_min_}));
   }
   // What has no point is not drawn, and colours go by the drawn ones.
-  for (Chart& chart : charts) std::erase_if(chart.series, [](const LongSeries* series) { return series->is_empty(); });
+  for (Chart& chart : charts) {
+    for (Plot& plot : chart.plots) {
+      std::erase_if(plot.series, [](const LongSeries* series) { return series->is_empty(); });
+    }
+  }
   return charts;
 }
 
@@ -358,11 +422,25 @@ std::string RunPageSink::render() const {
   std::string drawn;
   Json points = Json::object();
   for (const Chart& chart : charts()) {
-    std::vector<PlotSeries> series;
-    for (const LongSeries* one : chart.series) series.push_back(one->drawn());
-    drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">{}</div>\n", chart.is_wide ? " wide" : "", chart.id,
-                         render_svg_plot(chart.plot, series));
-    for (const LongSeries* one : chart.series) points[chart.id].push_back(history_of(*one));
+    drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">", chart.is_wide ? " wide" : "", chart.id);
+    if (chart.plots.size() > 1) {
+      drawn +=
+          "<div class=\"axes\"><button type=\"button\" data-axis=\"tokens\">tokens</button>"
+          "<button type=\"button\" data-axis=\"log\">logarithmic</button></div>";
+    }
+    for (const Plot& plot : chart.plots) {
+      std::vector<PlotSeries> series;
+      for (const LongSeries* one : plot.series) series.push_back(one->drawn());
+      PlotSettings settings = plot.settings;
+      if (plot.is_in_bytes) settings.y_label = scale_bytes(series);
+      const bool has_tokens = settings.x_label == "tokens";
+      const std::string name = has_tokens ? kLossByTokens : chart.id;
+      drawn += fmt::format("<div class=\"plot\" data-points=\"{}\" data-axes=\"{}\"{}>{}</div>", name, plot.axes,
+                           plot.axes.empty() ? "" : " hidden", render_svg_plot(settings, series));
+      if (points.contains(name)) continue;
+      for (const PlotSeries& one : series) points[name].push_back(points_of(one));
+    }
+    drawn += "</div>\n";
   }
   if (!expert_loads_.is_empty()) {
     drawn += fmt::format("<div class=\"chart wide\" id=\"experts\">{}<p>of the last {} steps</p></div>\n",

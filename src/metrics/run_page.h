@@ -55,15 +55,21 @@ class RunPageSink : public MetricsSink {
   std::string render() const;
 
  private:
+  // Several plots of one chart are the same curves over other axes, which buttons choose between.
+  struct Plot {
+    PlotSettings settings;
+    std::vector<const LongSeries*> series;
+    std::string axes = {};     // "tokens", "log", "tokens log"; empty: iterations, linear
+    bool is_in_bytes = false;  // shown in the unit that suits the largest value
+  };
   struct Chart {
     std::string id;
-    PlotSettings plot;
-    std::vector<const LongSeries*> series;
+    std::vector<Plot> plots;
     bool is_wide = false;
   };
 
   void resume();
-  void restore(const Json& points, const Json& history);
+  void restore(const Json& history);
   LongSeries* series_for(const std::string& chart, const std::string& name);
   std::string history() const;
   void save();
@@ -73,6 +79,7 @@ class RunPageSink : public MetricsSink {
   std::string evaluations() const;
   std::string generations() const;
   std::vector<Chart> charts() const;
+  std::vector<Plot> loss_plots() const;
 
   RunPageSettings settings_;
   Logger& log_;
@@ -89,6 +96,9 @@ class RunPageSink : public MetricsSink {
   LongSeries expert_max_, expert_min_;  // over the mean, of a step
   LongSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
   std::vector<LongSeries> other_losses_, validation_;
+  LongSeries loss_by_tokens_;
+  std::vector<LongSeries> validation_by_tokens_;
+  double tokens_per_sample_ = 0;
   std::deque<ValidationRecord> evaluations_;  // the latest
   int64_t num_evaluations_ = 0;
   std::deque<GenerationRecord> generations_;  // the latest

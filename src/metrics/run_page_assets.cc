@@ -63,7 +63,15 @@ header p { margin: 0; color: var(--muted); flex-basis: 100% }
 .charts { display: grid; grid-template-columns: 1fr 1fr; gap: 14px }
 .chart { position: relative; padding: 4px; min-width: 0 }
 .chart.wide { grid-column: 1 / -1 }
+.plot { position: relative }
 .chart svg { display: block; width: 100%; height: auto; touch-action: pan-y }
+.plot[hidden] { display: none }
+.axes { position: absolute; right: 20px; bottom: 12px; display: flex; gap: 6px; z-index: 1 }
+.axes button {
+  font: inherit; font-size: 12px; color: var(--muted); background: var(--card); cursor: pointer;
+  border: 1px solid var(--edge); border-radius: 99px; padding: 1px 10px;
+}
+.axes button[aria-pressed=true] { color: var(--accent); border-color: var(--accent) }
 @media (max-width: 860px) {
   .charts { grid-template-columns: 1fr } main { padding: 18px 12px }
   .chart.wide { overflow-x: auto } .chart.wide svg { min-width: 760px }
@@ -103,8 +111,38 @@ const points = JSON.parse(document.getElementById('points').textContent);
 const show = v => { const a = Math.abs(v);
   return a && (a < 1e-3 || a >= 1e6) ? v.toExponential(3) : +v.toPrecision(5) };
 
+const count = v => {
+  const units = ['', ' k', ' M', ' B', ' T'];
+  let unit = 0;
+  while (v >= 999.5 && unit < 4) { v /= 1000; unit += 1 }
+  return +v.toPrecision(3) + units[unit];
+};
+const keep = {
+  get: name => { try { return localStorage.getItem(name) } catch { return null } },
+  set: (name, value) => { try { localStorage.setItem(name, value) } catch {} },
+};
+
+// The page reloads itself, so what was chosen is remembered.
 for (const chart of document.querySelectorAll('.chart')) {
-  const svg = chart.querySelector('svg'), series = points[chart.id];
+  const buttons = [...chart.querySelectorAll('.axes button')];
+  if (!buttons.length) continue;
+  const chosen = new Set((keep.get('megalith-axes') || '').split(' ').filter(Boolean));
+  const choose = () => {
+    const axes = buttons.map(b => b.dataset.axis).filter(a => chosen.has(a)).join(' ');
+    for (const plot of chart.querySelectorAll('.plot')) plot.hidden = plot.dataset.axes !== axes;
+    for (const b of buttons) b.setAttribute('aria-pressed', chosen.has(b.dataset.axis));
+    keep.set('megalith-axes', axes);
+  };
+  for (const b of buttons) b.addEventListener('click', () => {
+    chosen.has(b.dataset.axis) ? chosen.delete(b.dataset.axis) : chosen.add(b.dataset.axis);
+    choose();
+  });
+  choose();
+}
+
+for (const chart of document.querySelectorAll('.plot')) {
+  const svg = chart.querySelector('svg'), series = points[chart.dataset.points];
+  const hasTokens = chart.dataset.axes.includes('tokens'), place = v => hasTokens ? count(v) : v;
   if (!svg.dataset.x || !series) continue;
   const axis = text => {
     const [low, high, from, to, isLog] = text.split(' ').map(Number), warp = isLog ? Math.log10 : v => v;
@@ -147,11 +185,11 @@ for (const chart of document.querySelectorAll('.chart')) {
       dots[i].setAttribute('cx', x.pixel(there)); dots[i].setAttribute('cy', y.pixel(value));
       const row = document.createElement('div'), mark = document.createElement('i'), bold = document.createElement('b');
       mark.style.background = `var(--c${i % 6})`; bold.textContent = show(value);
-      row.append(mark, there === step ? s.name : `${s.name} (${there})`, bold); rows.push(row);
+      row.append(mark, there === step ? s.name : `${s.name} (${place(there)})`, bold); rows.push(row);
     });
     if (!rows.length) return hide();
     cursor.setAttribute('x1', px); cursor.setAttribute('x2', px); cursor.setAttribute('visibility', 'visible');
-    tip.replaceChildren(`iteration ${step}`, ...rows); tip.hidden = false;
+    tip.replaceChildren(hasTokens ? `${place(step)} tokens` : `iteration ${step}`, ...rows); tip.hidden = false;
     const left = px / scale + 16;
     tip.style.left = (left + tip.offsetWidth > box.width ? px / scale - tip.offsetWidth - 10 : left) + 'px';
     tip.style.top = Math.max(4, (event.clientY - box.top) - tip.offsetHeight / 2) + 'px';
@@ -162,10 +200,11 @@ const root = document.documentElement, button = document.getElementById('theme')
 const isDark = () => root.dataset.theme ? root.dataset.theme === 'dark'
   : matchMedia('(prefers-color-scheme: dark)').matches;
 const label = () => { button.textContent = isDark() ? 'Light' : 'Dark' };
-try { const kept = localStorage.getItem('megalith-theme'); if (kept) root.dataset.theme = kept } catch {}
+const kept = keep.get('megalith-theme');
+if (kept) root.dataset.theme = kept;
 button.addEventListener('click', () => {
   root.dataset.theme = isDark() ? 'light' : 'dark';
-  try { localStorage.setItem('megalith-theme', root.dataset.theme) } catch {}
+  keep.set('megalith-theme', root.dataset.theme);
   label();
 });
 label();

@@ -52,7 +52,12 @@ std::string value_text(double value) {
   return size != 0 && (size >= 1e15 || size < 1e-3) ? fmt::format("{:.3e}", value) : fmt::format("{:.4g}", value);
 }
 
-// Powers of ten, and their 2- and 5-fold when there are few of them.
+std::string log_tick_text(double tick) {
+  return tick == std::floor(tick) ? tick_text(tick, tick) : fmt::format("{:.4g}", tick);
+}
+
+// Powers of ten, and their 2- and 5-fold when there are few of them; in a narrow range all whole multiples, or round
+// numbers.
 std::vector<double> log_ticks(double low, double high) {
   const int first = static_cast<int>(std::floor(std::log10(low))), last = static_cast<int>(std::ceil(std::log10(high)));
   std::vector<double> ticks;
@@ -62,6 +67,16 @@ std::vector<double> log_ticks(double low, double high) {
       if ((factor == 1.0 || last - first <= 3) && tick >= low * 0.999 && tick <= high * 1.001) ticks.push_back(tick);
     }
   }
+  if (ticks.size() >= 3) return ticks;
+  const auto keep_inside = [&] { std::erase_if(ticks, [&](double tick) { return tick < low || tick > high; }); };
+  ticks.clear();
+  for (int power = first; power <= last; ++power) {
+    for (int factor = 1; factor <= 9; ++factor) ticks.push_back(factor * std::pow(10.0, power));
+  }
+  keep_inside();
+  if (ticks.size() >= 3) return ticks;
+  ticks = round_ticks(low, high, 5);
+  keep_inside();
   return ticks;
 }
 
@@ -162,8 +177,9 @@ std::string escape_html(const std::string& text) {
   return result;
 }
 
-std::vector<double> round_ticks(double low, double high, int count) {
-  const double rough = (high - low) / count, power = std::pow(10.0, std::floor(std::log10(rough)));
+std::vector<double> round_ticks(double low, double high, int count, double least_step) {
+  const double rough = std::max((high - low) / count, least_step),
+               power = std::pow(10.0, std::floor(std::log10(rough)));
   const double step = rough <= power       ? power
                       : rough <= 2 * power ? 2 * power
                       : rough <= 5 * power ? 5 * power
@@ -225,7 +241,7 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
     y_low -= margin;
     y_high += margin;
   }
-  const bool has_log_y = settings.is_log_if_wide && y_low > 0 && y_high > 30 * y_low;
+  const bool has_log_y = y_low > 0 && (settings.has_log_y || (settings.is_log_if_wide && y_high > 30 * y_low));
   if (has_log_y) {
     y_low *= 0.9;
     y_high *= 1.1;
@@ -246,16 +262,18 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
     const double y = to_y(tick);
     svg += fmt::format("<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", left, right,
                        y, y);
-    text(left - 10, y + 4, "muted", "end", tick_text(tick, has_log_y ? tick : y_ticks[1] - y_ticks[0]));
+    text(left - 10, y + 4, "muted", "end", has_log_y ? log_tick_text(tick) : tick_text(tick, y_ticks[1] - y_ticks[0]));
   }
   const std::vector<double> x_ticks =
-      settings.has_log_x ? log_ticks(x_low, x_high) : round_ticks(x_low, x_high, settings.width < 700 ? 5 : 8);
+      settings.has_log_x ? log_ticks(x_low, x_high)
+                         : round_ticks(x_low, x_high, settings.width < 700 ? 5 : 8, settings.has_whole_x ? 1 : 0);
   for (const double tick : x_ticks) {
     if (tick < x_low - 1e-9 * (x_high - x_low) || tick > x_high + 1e-9 * (x_high - x_low)) continue;
     const double x = to_x(tick);
     svg += fmt::format("<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", x, x, bottom,
                        bottom + 5);
-    text(x, bottom + 20, "muted", "middle", tick_text(tick, settings.has_log_x ? tick : x_ticks[1] - x_ticks[0]));
+    text(x, bottom + 20, "muted", "middle",
+         settings.has_log_x ? log_tick_text(tick) : tick_text(tick, x_ticks[1] - x_ticks[0]));
   }
   svg += fmt::format("<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n", left, right,
                      bottom, bottom);

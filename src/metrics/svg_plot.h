@@ -21,7 +21,9 @@ struct PlotSettings {
   std::string subtitle;  // one pale line below; may be empty
   std::string x_label, y_label;
   bool has_log_x = false;       // points with x <= 0 are left out
-  bool is_log_if_wide = false;  // a logarithmic y axis where all values are positive and span a factor of 30
+  bool has_whole_x = false;     // x counts something: no ticks between whole numbers
+  bool has_log_y = false;       // a logarithmic y axis where all values are positive
+  bool is_log_if_wide = false;  // the same only where they span a factor of 30
   bool has_style = true;        // false: the page around it brings colours for the classes of elements
   int width = 860, height = 460;
 };
@@ -34,7 +36,8 @@ std::string render_svg_plot(const PlotSettings& settings, const std::vector<Plot
 // The text with <, >, & and quotes as HTML and XML write them.
 std::string escape_html(const std::string& text);
 
-// Round numbers that cover [low, high] with about `count` steps of 1, 2 or 5 times a power of ten; at least two.
-std::vector<double> round_ticks(double low, double high, int count);
+// Round numbers that cover [low, high] with about `count` steps of 1, 2 or 5 times a power of ten, each at least
+// `least_step`; at least two.
+std::vector<double> round_ticks(double low, double high, int count, double least_step = 0);
 
 }  // namespace megalith

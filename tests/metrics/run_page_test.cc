@@ -91,6 +91,60 @@ TEST_F(Page, TellsWhatTheRunDid) {
   EXPECT_FALSE(has(text, "http-equiv=\"refresh\"")) << "a finished run has no news";
 }
 
+// The text of the chart with this title, from the first of its plots to the end of it.
+std::string svg_titled(const std::string& page, const std::string& title, int which = 0) {
+  size_t at = page.find(fmt::format("aria-label=\"{}\"", title));
+  for (int i = 0; i < which; ++i) at = page.find(fmt::format("aria-label=\"{}\"", title), at + 1);
+  const size_t from = page.rfind("<svg", at);
+  return page.substr(from, page.find("</svg>", from) - from);
+}
+
+TEST_F(Page, EveryNumberHasACardAndAUnitOfItsOwn) {
+  RunPageSink sink(settings(), log_);
+  for (int64_t i = 1; i <= 4; ++i) {
+    StepRecord record = step(i, 4);
+    record.memory_used_bytes = int64_t{300} << 20;
+    record.memory_peak_bytes = int64_t{150} << 20;
+    record.peak_flops_per_device = 6e12;
+    sink.on_step(record);
+  }
+  const std::string text = sink.render();
+  EXPECT_TRUE(has(text, "<div class=\"name\">Learning rate</div>"));
+  EXPECT_TRUE(has(text, "<div class=\"name\">MFU</div>"));
+  EXPECT_TRUE(has(text, "<div class=\"name\">Gradient norm</div>"));
+  const std::string memory = svg_titled(text, "Memory");
+  EXPECT_TRUE(has(memory, ">MiB</text>")) << memory;
+  EXPECT_TRUE(has(memory, "in use 300<")) << memory;
+  // Four iterations: no ticks between whole ones.
+  EXPECT_TRUE(has(memory, ">2</text>") && has(memory, ">3</text>")) << memory;
+  EXPECT_FALSE(has(memory, ">2.5</text>")) << memory;
+}
+
+TEST_F(Page, TheLossHasATokenAxisAndLogarithmicAxes) {
+  RunPageSink sink(settings(), log_);
+  for (int64_t i = 1; i <= 40; ++i) {
+    StepRecord record = step(i, 40);
+    record.global_batch_size = 32;
+    record.consumed_samples = 32 * (100 + i);  // a run that was resumed after 100 steps
+    sink.on_step(record);
+  }
+  ValidationRecord evaluated = evaluation(40);
+  evaluated.consumed_samples = 32 * 140;
+  sink.on_validation(evaluated);
+  const std::string text = sink.render();
+  for (const char* axes : {"data-axes=\"\"", "data-axes=\"tokens\" hidden", "data-axes=\"log\" hidden",
+                           "data-axes=\"tokens log\" hidden"}) {
+    EXPECT_TRUE(has(text, axes)) << axes;
+  }
+  const Json by_tokens = points_of(text).at("loss_by_tokens");
+  EXPECT_EQ(by_tokens.at(0).at("x").at(0), 101 * 32 * 256);
+  EXPECT_EQ(by_tokens.at(1).at("x").at(0), 140 * 32 * 256);
+  EXPECT_EQ(by_tokens.at(0).at("y"), points_of(text).at("loss").at(0).at("y"));
+  EXPECT_TRUE(has(svg_titled(text, "Loss", 1), ">tokens</text>"));
+  EXPECT_TRUE(has(svg_titled(text, "Loss", 2), " 1\" role=\"img\"")) << "both axes are logarithmic";
+  EXPECT_TRUE(has(svg_titled(text, "Loss", 0), " 0\" role=\"img\""));
+}
+
 TEST_F(Page, LoadsNothing) {
   RunPageSink sink(settings(), log_);
   sink.on_step(step(1));

@@ -62,6 +62,24 @@ TEST(SvgPlot, GapsLonePointsAndNothingAtAll) {
   EXPECT_THROW((void)render_svg_plot({}, {{.name = "x", .x = {1, 2}, .y = {1}}}), InternalError);
 }
 
+TEST(SvgPlot, ALogarithmicAxisHasTicksInANarrowRangeToo) {
+  const auto has_ticks = [](double low, double high, const std::vector<std::string>& ticks) {
+    const std::string svg =
+        render_svg_plot({.has_log_x = true, .has_log_y = true}, {{.name = "x", .x = {1, 100}, .y = {high, low}}});
+    for (const std::string& tick : ticks) EXPECT_NE(svg.find(">" + tick + "</text>"), std::string::npos) << tick;
+  };
+  has_ticks(2.5, 4.8, {"3", "4", "5"});
+  has_ticks(2.65, 2.95, {"2.4", "2.6", "2.8"});
+  has_ticks(0.02, 7, {"0.02", "0.1", "5"});
+  has_ticks(3, 80000, {"10", "10.0 k"});
+}
+
+TEST(SvgPlot, CountsHaveNoTicksBetweenWholeNumbers) {
+  const PlotSeries three{.name = "x", .x = {1, 2, 3}, .y = {7, 7, 7}};
+  EXPECT_EQ(render_svg_plot({.has_whole_x = true, .width = 590}, {three}).find(">1.5</text>"), std::string::npos);
+  EXPECT_NE(render_svg_plot({.width = 590}, {three}).find(">1.5</text>"), std::string::npos);
+}
+
 TEST(SvgPlot, ALongSeriesStaysSmall) {
   PlotSeries series{.name = "train"};
   for (int i = 0; i < 200000; ++i) {
