@@ -19,9 +19,6 @@ folder=$(cd "$folder" && pwd)
 precision=--bf16
 grep -qwE 'amx_bf16|avx512_bf16|bf16' /proc/cpuinfo || precision=--bf16=false
 
-# Threads that wait sleep: where other programs share the processor, spinning ones would slow every step several times.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-
 step() { printf '\n== %s\n' "$1"; }
 
 step "1/5  The text: the King James Bible, a chapter a document; every twentieth chapter is held out"
@@ -34,12 +31,40 @@ for split in train valid; do
     --tokenizer_type ByteTokenizer --append_eod
 done
 
+train() {
+  "$program" train --config "$root/configs/experiments/${EXPERIMENT:-demo}.yaml" $precision \
+    --tokenizer_type ByteTokenizer --train_data_path "$folder/data/train_text_document" \
+    --valid_data_path "$folder/data/valid_text_document" "$@"
+}
+
+# As many steps as this processor makes in four and a half minutes, which leaves time for the evaluations, but no more
+# than the experiment has: some steps are made and thrown away to learn how long one takes. The learning rate falls over
+# the steps that there are, so a short run is a whole one.
+fitting_steps() {
+  trial=$folder/trial.jsonl
+  rm -f "$trial"
+  train "$@" --train_iters 4 --lr_warmup_iters 0 --eval_iters 0 --quiet --metrics_file "$trial" >&2
+  awk -F'"elapsed_ms":' '
+    NR > 1 { split($2, value, /[,}]/); if (least == 0 || value[1] < least) least = value[1] }
+    END { steps = int(270000 / (least > 0 ? least : 1)); print steps < 60 ? 60 : steps }' "$trial"
+  rm -f "$trial"
+}
+own_steps=yes
+for word in "$@"; do
+  case $word in --train_iters* | --train-iters* | --train_samples* | --train-samples*) own_steps=no ;; esac
+done
+most=$(awk '$1 == "train_iters:" { print $2 }' "$root/configs/experiments/${EXPERIMENT:-demo}.yaml")
+if [ "$own_steps" = yes ]; then
+  steps=$(fitting_steps "$@")
+  [ "$steps" -lt "$most" ] || steps=$most
+  set -- --train_iters "$steps" "$@"
+fi
+
 # A demo starts from the beginning; a run of yours goes on where it was with --load.
-rm -rf "$folder/checkpoint" "$folder/metrics.jsonl" "$folder/loss.svg"
-step "3/5  Training (megalith train), a few minutes. It can be stopped with Ctrl-C"
-"$program" train --config "$root/configs/experiments/${EXPERIMENT:-demo}.yaml" $precision --tokenizer_type ByteTokenizer \
-  --train_data_path "$folder/data/train_text_document" --valid_data_path "$folder/data/valid_text_document" \
-  --save "$folder/checkpoint" --metrics_file "$folder/metrics.jsonl" --loss_plot_file "$folder/loss.svg" "$@"
+rm -rf "$folder/checkpoint" "$folder/metrics.jsonl" "$folder/loss.svg" "$folder/run.html"
+step "3/5  Training (megalith train), at most five minutes. It can be stopped with Ctrl-C"
+train --save "$folder/checkpoint" --metrics_file "$folder/metrics.jsonl" --loss_plot_file "$folder/loss.svg" \
+  --page_file "$folder/run.html" "$@"
 
 step "4/5  Loss on chapters that it has never seen (megalith evaluate): before, every byte is as likely, ln 257 = 5.55"
 "$program" evaluate --load "$folder/checkpoint" --tokenizer_type ByteTokenizer --eval_split valid --eval_iters 20 \
@@ -51,6 +76,7 @@ step "5/5  It writes (megalith generate): a new chapter"
 
 step "What is there now"
 cat <<END
+  page of the run       $folder/run.html
   picture of the loss   $folder/loss.svg
   numbers of each step  $folder/metrics.jsonl
   checkpoint            $folder/checkpoint
