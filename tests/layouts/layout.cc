@@ -92,7 +92,11 @@ ModelConfig config_of(const TinyRun& task) {
   config.make_vocab_size_divisible_by = 4;
   config.untie_embeddings_and_output_weights = !task.is_tied;
   config.add_qkv_bias = task.has_qkv_bias;
-  config.qk_layernorm = task.has_head_norms;
+  config.qk_layernorm = task.has_head_norms || task.is_olmo;
+  if (task.is_olmo) {
+    config.norm_placement = NormPlacement::kPost;
+    config.qk_layernorm_scope = HeadNormScope::kProjection;
+  }
   if (task.window > 0) config.window_size = {task.window - 1, task.is_masked ? task.window - 1 : 0};
   config.window_attn_skip_freq = task.windowed_layers;
   if (!task.windowed_layers.empty()) config.rotary_base_local = 20;
@@ -231,6 +235,7 @@ std::string TinyRun::text() const {
   if (has_documents) text += ", documents";
   if (has_qkv_bias) text += ", qkv bias";
   if (has_head_norms) text += ", norms of heads";
+  if (is_olmo) text += ", norms behind the blocks and of projections";
   if (window > 0) text += fmt::format(", window {}", window);
   if (!windowed_layers.empty()) text += " in layers " + windowed_layers;
   if (has_sinks) text += ", sinks";

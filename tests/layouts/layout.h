@@ -35,6 +35,7 @@ DataParallelKind fsdp();
 // The run that a layout must reproduce: all that may change its numbers.
 struct TinyRun {
   bool is_tied = false, has_dropout = false, has_documents = false, has_qkv_bias = false, has_head_norms = false;
+  bool is_olmo = false;  // norms behind attention and the MLP, and of whole queries and keys
   int64_t num_layers = 2;
   int64_t num_kv_heads = 4;  // of 8 heads
   int64_t global_batch = 8, sequence = 6;

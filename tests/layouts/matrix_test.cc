@@ -51,6 +51,9 @@ void add_context_parallel(std::vector<Layout>& list) {
   add({.tp = 2, .dp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 1, .cp_comm_type = {"p2p"}}, all);
   add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"a2a"}}, qwen3);
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}}, qwen3);
+  const TinyRun olmo{.has_dropout = true, .has_documents = true, .is_olmo = true};
+  add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 2, .cp_comm_type = {"p2p"}}, olmo);
+  add({.tp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}}, olmo);
   // A window that ends within a rank's chunk, or chunks before it.
   const TinyRun window{.has_documents = true, .window = 3};
   add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"p2p"}}, window);
@@ -197,6 +200,14 @@ std::vector<Layout> layouts() {
   add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = fsdp()}, qwen3);
   add({.tp = 2, .micro_batch = 4, .recompute = full("uniform", 1)}, qwen3);
   add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 4, .recompute = selective}, qwen3);
+  // Norms behind the blocks, and of queries and keys that ranks share.
+  const TinyRun olmo{.has_dropout = true, .has_documents = true, .is_olmo = true};
+  add({.tp = 2, .micro_batch = 8}, olmo);
+  add({.tp = 4, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2}, olmo);
+  add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = zero1()}, olmo);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = fsdp()}, olmo);
+  add({.tp = 2, .micro_batch = 4, .recompute = full("uniform", 2)}, olmo);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 4, .recompute = selective}, olmo);
   add_context_parallel(list);
   return list;
 }

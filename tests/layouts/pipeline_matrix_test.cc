@@ -68,6 +68,9 @@ std::vector<Layout> pipelines() {
   add({.tp = 2, .dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .pipeline = algorithm("zero-bubble")}, qwen3);
   add({.dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = virtual_stages(2)}, deep(qwen3, 4));
+  const TinyRun olmo{.has_dropout = true, .has_documents = true, .is_olmo = true};
+  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .pipeline = algorithm("zero-bubble")}, olmo);
+  add({.dp = 2, .pp = 2, .data_parallel = zero1(), .pipeline = virtual_stages(2)}, deep(olmo, 4));
   add({.pp = 2, .recompute = full, .pipeline = virtual_stages(2)}, deep(all, 4));
   add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .recompute = full, .pipeline = algorithm("zero-bubble")}, all);
   add({.dp = 2, .pp = 2, .recompute = selective, .pipeline = algorithm("zbv-formatted")}, deep(all, 4));
