@@ -51,6 +51,9 @@ std::vector<Layout> expert_layouts() {
   add({.tp = 2, .dp = 2, .micro_batch = 1, .ep = 4, .etp = 1, .dispatcher = "allgather"}, deepseek);
   add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, deepseek_tied);
   add({.tp = 4, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 8, .etp = 1}, mixtral);
+  // With norms of heads, as Qwen3's mixtures have them.
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2},
+      TinyRun{.has_documents = true, .has_head_norms = true, .family = "mixtral"});
   // Shared sequences.
   add({.cp = 2, .micro_batch = 2, .ep = 2}, mixtral_all);
   add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}, .ep = 4}, deepseek);
