@@ -24,6 +24,7 @@ const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention
 // The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
 const Names kWeights = {"load", "load_hf", "ckpt_step"};
+const Names kWords = {"quiet", "verbose"};  // how much is said
 // Read only while a model trains.
 const Names kTraining = {"loss_scale",        "initial_loss_scale", "min_loss_scale",
                          "loss_scale_window", "hysteresis",         "num_distributed_optimizer_instances",
@@ -58,14 +59,18 @@ std::vector<ActingOptions> checked(std::vector<ActingOptions> table) {
 
 const ActingOptions* row_of(std::string_view command) {
   static const std::vector<ActingOptions> table = checked({
-      {{"generate"}, joined({kModelGroups, kLayoutGroups, {"Sampling"}}), joined({kWeights, {"seed"}}), kTraining},
+      {{"generate"},
+       joined({kModelGroups, kLayoutGroups, {"Sampling"}}),
+       joined({kWeights, kWords, {"seed"}}),
+       kTraining},
       {{"evaluate"},
        joined({kModelGroups, kLayoutGroups, {"Task", "Data"}}),
        joined({kWeights,
+               kWords,
                {"micro_batch_size", "global_batch_size", "decrease_batch_size_if_needed", "seq_length", "eval_iters",
                 "seed"}}),
        joined({kTraining, {"num_workers"}})},
-      {{"inspect logits"}, kModelGroups, kWeights, kTraining},
+      {{"inspect logits"}, kModelGroups, joined({kWeights, kWords}), kTraining},
       {{"plan"},
        {"Pipeline parallelism"},
        {"num_layers", "mtp_num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size",

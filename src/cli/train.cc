@@ -65,16 +65,6 @@ Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const 
   return session;
 }
 
-// Options that only this command has.
-struct TrainCommandOptions {
-  bool explain = false;
-
-  void visit(OptionVisitor& v) {
-    v.group("Command", {.changes_numbers = false});
-    v.field("explain", explain, "Before the run, list every option that differs from its default, and who set it.");
-  }
-};
-
 int dry_run(const Resolved& resolved) {
   // As rank 0 of the world it resolves for.
   const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
@@ -145,10 +135,9 @@ int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
   check_num_nodes(launch, context.environment);
-  TrainCommandOptions options;
-  std::unique_ptr<Resolved> resolved = resolve_config(
-      context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
-      {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
+  std::unique_ptr<Resolved> resolved =
+      resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
+                     {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);
   }
@@ -159,7 +148,7 @@ int run_train(CommandContext& context) {
   open_log(context, *resolved, launch);
   Session session = meet(context, std::move(resolved), launch);
   const Resolved& run = *session.resolved;
-  if (options.explain || run.config.log.verbose) context.log.block(differing_options(*run.options));
+  if (run.config.log.explain_options || run.config.log.verbose) context.log.block(differing_options(*run.options));
   return run_in_session(session, [&] {
     const MemoryEstimate estimate = estimate_memory(*session.resolved, launch.rank);
     const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
@@ -168,6 +157,6 @@ int run_train(CommandContext& context) {
   });
 }
 
-std::vector<CommandOptions> train_options() { return {options_of<TrainCommandOptions, Config>("train")}; }
+std::vector<CommandOptions> train_options() { return {options_of<Config>("train")}; }
 
 }  // namespace megalith

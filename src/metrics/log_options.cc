@@ -16,6 +16,8 @@ void LogOptions::visit(OptionVisitor& v) {
   v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.");
   v.field("verbose", verbose,
           "Print more: every option that differs from its default, settings of libraries, and messages for debugging.");
+  v.field("explain_options", explain_options,
+          "Before the run, list every option that differs from its default, and who set it.");
   v.field("log_interval", log_interval, "Steps from one iteration line to the next.").unit("iterations").at_least(1);
   v.field("log_throughput", log_throughput, "Show memory, TFLOP/s and tokens/s in the iteration line.");
   v.field("log_avg_skip_iterations", log_avg_skip_iterations,

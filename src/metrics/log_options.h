@@ -16,7 +16,7 @@ enum class LogFormat { kAuto, kCompact, kMegatron, kJson };
 
 struct LogOptions {
   LogFormat log_format = LogFormat::kAuto;
-  bool quiet = false, verbose = false;
+  bool quiet = false, verbose = false, explain_options = false;
   int64_t log_interval = 1;
   bool log_throughput = true;
   int64_t log_avg_skip_iterations = 2;

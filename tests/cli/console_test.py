@@ -83,7 +83,7 @@ def test_quiet_prints_nothing_of_a_run_that_goes_well(printed):
 
 def test_verbose_and_explain_list_the_options_that_differ(printed):
     heading = "options that differ from their defaults:\n"
-    for option in ("--verbose", "--explain"):
+    for option in ("--verbose", "--explain_options"):
         _, errors = printed(option)
         assert heading in errors and re.search(r"^  num_layers +2  \(command line\)$", errors, re.MULTILINE)
     assert heading not in printed()[1]
