@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "config/help.h"
@@ -20,12 +21,25 @@
 namespace megalith {
 namespace {
 
+// A file has no colours.
+std::string without_colours(std::string_view text) {
+  std::string plain;
+  for (size_t at = 0; at < text.size();) {
+    const size_t escape = std::min(text.find("\x1b[", at), text.size());
+    plain += text.substr(at, escape - at);
+    if (escape == text.size()) break;
+    at = text.find('m', escape);
+    at = at == std::string_view::npos ? text.size() : at + 1;
+  }
+  return plain;
+}
+
 LineWriter console_writer(const SinkSettings& settings, Logger& log) {
   LineWriter print = standard_output(log);
   if (!settings.also_printed) return print;
   return [print, also = settings.also_printed](std::string_view text) {
     print(text);
-    also(text);
+    also(without_colours(text));
   };
 }
 

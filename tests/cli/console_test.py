@@ -96,10 +96,10 @@ def test_the_environment_may_choose_the_format(program):
 
 
 @pytest.mark.parametrize(("variables", "has_colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
-def test_a_terminal_has_colour_unless_somebody_objects(variables, has_colour, program):
+def test_a_terminal_has_colour_unless_somebody_objects(variables, has_colour, program, tmp_path):
     ours, theirs = pty.openpty()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "NO_COLOR": "", **variables}
-    command = program.command("train", *MODEL, "--eval_iters", 0)
+    command = program.command("train", *MODEL, "--eval_iters", 0, "--log_file", tmp_path / "log.txt")
     with subprocess.Popen(command, env=environment, stdout=theirs, stderr=subprocess.DEVNULL) as process:
         os.close(theirs)
         text = b""
@@ -110,3 +110,5 @@ def test_a_terminal_has_colour_unless_somebody_objects(variables, has_colour, pr
             pass  # the other side was closed
     assert process.returncode == 0, text
     assert b"4/4" in text and (b"\x1b[1m" in text) == has_colour
+    log = (tmp_path / "log.txt").read_text()
+    assert "\nstep 4/4  loss " in log and "\x1b" not in log
