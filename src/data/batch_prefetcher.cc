@@ -3,7 +3,7 @@
 
 namespace megalith {
 
-BatchPrefetcher::BatchPrefetcher(BatchSource& source, int64_t num_workers) : source_(source) {
+BatchPrefetcher::BatchPrefetcher(BatchSource& source, int64_t num_workers, bool pins) : source_(source), pins_(pins) {
   for (int64_t i = 0; i < num_workers; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -74,6 +74,11 @@ BatchPrefetcher::Slot BatchPrefetcher::read(const DataPosition& position) noexce
   Slot slot;
   try {
     slot.batch = source_.read(position);
+    if (pins_) {
+      for (const BatchField& field : std::vector<BatchField>(slot.batch.fields())) {
+        slot.batch.set(field.name, field.tensor.pin_memory());
+      }
+    }
   } catch (...) {
     slot.failure = std::current_exception();
   }

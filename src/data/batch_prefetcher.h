@@ -15,8 +15,9 @@ namespace megalith {
 class BatchPrefetcher {
  public:
   // num_workers  threads that read; 0: take() reads itself
+  // pins         into pinned memory, from which a GPU's copies wait for nobody
   // The source outlives the prefetcher.
-  BatchPrefetcher(BatchSource& source, int64_t num_workers);
+  BatchPrefetcher(BatchSource& source, int64_t num_workers, bool pins = false);
   // Drops what nobody took; waits for no more than the microbatches that are being read.
   ~BatchPrefetcher();
   BatchPrefetcher(const BatchPrefetcher&) = delete;
@@ -38,6 +39,7 @@ class BatchPrefetcher {
   Slot read(const DataPosition& position) noexcept;
 
   BatchSource& source_;
+  bool pins_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable has_work_, is_idle_;
   std::vector<DataPosition> wanted_;

@@ -8,6 +8,8 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "device/stream.h"
+#include "train/inputs_ahead.h"
 #include "train/profile.h"
 
 namespace megalith {
@@ -44,7 +46,9 @@ EvaluationSums sums_of(const std::vector<std::string>& names, const at::Tensor& 
 
 TrainStep::TrainStep(PipelinedModel& model, const Task& task, DataParallel& data, Optimizer& optimizer,
                      const Groups& groups, at::Device device)
-    : model_(model), task_(task), data_(data), optimizer_(optimizer), groups_(groups), device_(device) {}
+    : model_(model), task_(task), data_(data), optimizer_(optimizer), groups_(groups), device_(device) {
+  if (!device.is_cpu()) copies_ = side_stream(device);
+}
 
 // Gradients of all microbatches, and what this rank has to tell of them.
 void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_scale) {
@@ -58,8 +62,14 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
 
   for (std::string& added : model_.added_losses()) names.push_back(std::move(added));
   statistics_ = std::make_shared<StepStatistics>(std::move(names), model_.observations(), groups_, device_);
+  InputsAhead inputs(
+      narrow<int>(std::ssize(batches)),
+      [&](int microbatch, std::span<const Unit> units) {
+        return task_.make_input(batches[static_cast<size_t>(microbatch)], device_, units);
+      },
+      copies_);
   const auto make_input = [&](int microbatch, std::span<const Unit> units) {
-    ModelInput input = task_.make_input(batches[static_cast<size_t>(microbatch)], device_, units);
+    ModelInput input = inputs.take(microbatch, units);
     input.terms = terms;
     input.per_microbatch = per_microbatch;
     return input;

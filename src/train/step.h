@@ -14,6 +14,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,7 @@ class TrainStep {
   Optimizer& optimizer_;
   const Groups& groups_;
   at::Device device_;
+  std::optional<c10::Stream> copies_;           // that inputs come on; nothing on a CPU
   std::shared_ptr<StepStatistics> statistics_;  // of the last step
 };
 

@@ -213,7 +213,9 @@ StopReason Trainer::train_loop() {
     throw UserError("the training split is empty", "give it a weight in split, or a train_data_path");
   }
   std::optional<BatchPrefetcher> prefetcher;
-  if (data_.train != nullptr) prefetcher.emplace(*data_.train, config.data.num_workers);
+  if (data_.train != nullptr) {
+    prefetcher.emplace(*data_.train, config.data.num_workers, /*pins=*/!device_.is_cpu());
+  }
   StopReason reason = agreed_stop();  // a signal may have come while the run was starting
   int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
   while (reason == StopReason::kFinished && iteration_ < d.train_iters) {

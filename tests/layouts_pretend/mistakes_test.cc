@@ -92,6 +92,15 @@ TEST(StreamMistakes, AreSeenInEveryOverlap) {
   }
 }
 
+// A microbatch's inputs come on a stream of their own, while the one before is computed.
+TEST(StreamMistakes, AreSeenInInputs) {
+  const Layout layout{.micro_batch = 4};
+  EXPECT_EQ(seen(layout, nullptr), "");
+  pretend::ignore(pretend::Ignored::kEventWaits);
+  EXPECT_NE(seen(layout, nullptr), "");
+  pretend::ignore(pretend::Ignored::kNothing);
+}
+
 // Activations in host memory travel on a stream of their own.
 TEST(StreamMistakes, AreSeenInOffloading) {
   RecomputeOptions offloaded{.recompute_granularity = "full", .recompute_method = "block", .recompute_num_layers = 2};
