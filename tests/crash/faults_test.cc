@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
@@ -142,10 +143,14 @@ std::vector<Writer> writers() {
                  .write =
                      [](const fs::path& root) {
                        CapturedLog log;
-                       JsonlSink sink(root / "run.jsonl", log.log);
+                       JsonlSink sink(root / "run.jsonl", log.log, "run");
                        run_through(sink);
                      },
-                 .prepare = [](const fs::path& root) { write_file_atomic(root / "run.jsonl", "{}\n{\"unfinished"); }});
+                 .prepare = [](const fs::path& root) { write_file_atomic(root / "run.jsonl", "{}\n{\"unfinished"); },
+                 .kept =
+                     [](const fs::path&, const std::string& bytes) {
+                       return std::regex_replace(bytes, std::regex("\"time\":\"[^\"]*\""), "");
+                     }});
   all.push_back({.name = "tensorboard_dir",
                  .write =
                      [](const fs::path& root) {
@@ -163,7 +168,8 @@ std::vector<Writer> writers() {
 std::vector<Writer> picture_writers() {
   const auto without_times = [](const fs::path&, const std::string& bytes) {
     const size_t from = bytes.find("id=\"points\">");
-    return from == std::string::npos ? bytes : bytes.substr(from);
+    if (from == std::string::npos) return bytes;
+    return std::regex_replace(bytes.substr(from), std::regex("\"elapsed_s\":[^,}]*"), "");
   };
   std::vector<Writer> all;
   all.push_back({.name = "page_file",
