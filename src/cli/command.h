@@ -21,6 +21,11 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUserError = 2;
 inline constexpr int kExitSignal = 3;
 
+// Ends the program with this code, without a word: another rank says what there is to say.
+struct SilentExit {
+  int code = kExitFailure;
+};
+
 inline constexpr std::string_view kProgramVersion = "0.1.0";
 
 struct CommandContext;

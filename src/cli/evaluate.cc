@@ -114,9 +114,11 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
 int run_evaluate(CommandContext& context) {
   const Launch launch = join_launch(context);
   EvaluateOptions options;
-  std::unique_ptr<Resolved> resolved = resolve_config(
-      context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
-      {.opens_data = true, .weights = CommandNeeds::Weights::kRequired});
+  std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
+    return resolve_config(context.config_inputs(), launch.world_size,
+                          [&](OptionVisitor& visitor) { options.visit(visitor); },
+                          {.opens_data = true, .weights = CommandNeeds::Weights::kRequired});
+  });
   if (resolved->wants_help) {
     return print_help(context,
                       "usage: megalith evaluate --load_hf DIR|--load DIR --data_path PREFIX [--option value ...]",

@@ -125,14 +125,16 @@ void check_ranks(const Resolved& resolved) {
 int run_generate(CommandContext& context) {
   const Launch launch = join_launch(context);
   GenerateOptions options;
-  std::unique_ptr<Resolved> resolved = resolve_config(
-      context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
-      {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired});
+  std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
+    return resolve_config(context.config_inputs(), launch.world_size,
+                          [&](OptionVisitor& visitor) { options.visit(visitor); },
+                          {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired});
+  });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]",
                       *resolved->options);
   }
-  check_ranks(*resolved);
+  run_before_session(context, launch, [&] { check_ranks(*resolved); });
   Session session = start_session(context, std::move(resolved), launch);
   return run_in_session(session, [&] {
     const int code = generate(context, session, options);

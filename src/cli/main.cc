@@ -109,6 +109,8 @@ int main(int argc, char** argv) {
   Logger log(log_copy.settings());  // outlives the command: with several ranks it knows who speaks
   try {
     return run(argc, argv, log, log_copy);
+  } catch (const SilentExit& exit) {
+    return exit.code;
   } catch (const UserError& error) {
     log.error("{}", error.what());
     return kExitUserError;

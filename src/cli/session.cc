@@ -1,6 +1,7 @@
 // Process set-up; see session.h.
 #include "cli/session.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -22,6 +23,11 @@ namespace {
 
 // How long the last message of a run that hangs may take: the reader of our output may have stopped too.
 constexpr auto kLastWordsPatience = std::chrono::seconds(2);
+
+// How long a rank that is refused before the ranks meet waits for them to come.
+constexpr double kEarlyPatience_s = 3;
+
+bool is_user_error(const std::exception& error) { return dynamic_cast<const UserError*>(&error) != nullptr; }
 
 // The main thread sits in a collective and will not come back, so nobody can be asked to clean up.
 [[noreturn]] void leave_hanging_run(Logger& log, const std::string& message) {
@@ -109,14 +115,37 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   }
   check_device(*resolved, device, context.log);
   if (launch.world_size == 1) {
-    return {std::move(resolved), nullptr, Groups::single(), device, std::move(gpu_settings)};
+    return {std::move(resolved), nullptr, Groups::single(), device, std::move(gpu_settings), &context.log};
   }
   const double timeout_s = parallel.distributed_timeout_minutes * 60;
   auto world = std::make_unique<C10dWorld>(
       launch, device, timeout_s, [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
   for (const std::string& note : world->notes()) context.log.note("{}", note);
   Groups groups(mesh, launch.rank, world->factory());
-  return {std::move(resolved), std::move(world), std::move(groups), device, std::move(gpu_settings)};
+  return {std::move(resolved), std::move(world), std::move(groups), device, std::move(gpu_settings), &context.log};
+}
+
+void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log) {
+  world.report_failure(error.what());
+  const std::vector<int> same = world.ranks_that_end_with(error.what());
+  if (same.front() != rank) throw SilentExit{is_user_error(error) ? kExitUserError : kExitFailure};
+  if (std::ssize(same) == world_size) {
+    log.set_rank(/*rank=*/0, /*world_size=*/1);  // what all say needs no name
+  } else if (same.size() > 1) {
+    log.set_rank(rank, world_size, fmt::format("and {}", fmt::join(same.begin() + 1, same.end(), ", ")));
+  }
+}
+
+void share_early_failure(const Launch& launch, const std::exception& error, Logger& log) {
+  // The back end of the others is not known to a rank whose configuration cannot be read; no group is made of it.
+  std::unique_ptr<C10dWorld> world;
+  try {
+    const at::Device device = accelerator_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+    world = std::make_unique<C10dWorld>(launch, device, kEarlyPatience_s);
+  } catch (const std::exception&) {
+    return;  // nobody to agree with: this rank speaks for itself
+  }
+  share_failure(*world, launch.rank, launch.world_size, error, log);
 }
 
 std::string Session::device_text() const {

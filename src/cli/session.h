@@ -21,6 +21,7 @@ struct Session {
   Groups groups;
   at::Device device = at::kCPU;
   std::vector<GpuSettingInForce> gpu_settings = {};
+  Logger* log = nullptr;  // of the command
 
   // The last rank prints iteration lines and writes metrics, as in Megatron-LM: it is of the last pipeline stage, which
   // knows the loss.
@@ -38,6 +39,10 @@ Launch join_launch(CommandContext& context);
 // ranks that were launched; resolved is for a world of launch.world_size.
 Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {});
 
+// Tells the other ranks why this one ends. The first of those that end with the same words goes on to say them for all;
+// the others get SilentExit.
+void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log);
+
 // Runs what follows start_session(). When it throws, the other ranks are told why before the exception goes on.
 template <typename Body>
 auto run_in_session(Session& session, const Body& body) {
@@ -46,7 +51,23 @@ auto run_in_session(Session& session, const Body& body) {
   } catch (const CommunicationError&) {
     throw;  // another rank is at fault
   } catch (const std::exception& error) {
-    if (session.world) session.world->report_failure(error.what());
+    if (session.world) {
+      share_failure(*session.world, session.groups.rank, session.groups.world->size(), error, *session.log);
+    }
+    throw;
+  }
+}
+
+// The same for what comes before start_session(), such as reading the configuration: a rank that is refused meets the
+// others only to say so.
+void share_early_failure(const Launch& launch, const std::exception& error, Logger& log);
+
+template <typename Body>
+auto run_before_session(CommandContext& context, const Launch& launch, const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    if (launch.world_size > 1) share_early_failure(launch, error, context.log);
     throw;
   }
 }

@@ -135,9 +135,11 @@ int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
   check_num_nodes(launch, context.environment);
-  std::unique_ptr<Resolved> resolved =
-      resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
-                     {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
+  std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
+    return resolve_config(
+        context.config_inputs(), launch.world_size, /*extra=*/{},
+        {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
+  });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);
   }

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/groups.h"
 #include "launch/launch.h"
@@ -56,6 +57,10 @@ class C10dWorld {
   // Leaves word of why this rank ends. To be called while its groups still exist: their end is what others notice. A
   // CommunicationError need not be reported, somebody else is at fault.
   void report_failure(std::string_view message) noexcept;
+
+  // After report_failure(): which ranks end with this very message, this one included, ascending. The first of them
+  // says it for all. It waits a little for those that come later; the others return when they see one before them.
+  std::vector<int> ranks_that_end_with(std::string_view message) noexcept;
 
   // Returns when all ranks have come here, so that none ends while others still need it. CommunicationError.
   void finish();

@@ -307,6 +307,44 @@ void C10dWorld::report_failure(std::string_view message) noexcept {
   }
 }
 
+std::vector<int> C10dWorld::ranks_that_end_with(std::string_view message) noexcept {
+  const int rank = shared_->launch.rank, world_size = shared_->launch.world_size;
+  const auto key_of = [](int of) { return fmt::format("ends_with/{}", of); };
+  const auto look = [shared = shared_, text = std::string(message.substr(0, kLongestReport)), rank, world_size,
+                     key_of] {
+    std::vector<int> same = {rank};
+    try {
+      shared->store->setTimeout(std::chrono::seconds(5));
+      shared->store->set(key_of(rank), bytes_of(text));
+      const auto end = std::chrono::steady_clock::now() + kReportPatience;
+      while (true) {
+        same.clear();
+        bool are_all_known = true;
+        for (int other = 0; other < world_size; ++other) {
+          const std::string key = key_of(other);
+          if (other != rank && !shared->has(key)) {
+            are_all_known = false;
+          } else if (other == rank || text_of(shared->store->get(key)) == text) {
+            same.push_back(other);
+            if (other < rank) return same;
+          }
+        }
+        if (are_all_known || std::chrono::steady_clock::now() >= end) return same;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    } catch (const std::exception&) {
+      same = {rank};  // the store is gone: each speaks for itself
+    }
+    return same;
+  };
+  try {
+    if (const auto same = within(kReportPatience + kStorePatience, look)) return *same;
+  } catch (const std::exception&) {
+    // No thread could be started.
+  }
+  return {rank};
+}
+
 void C10dWorld::finish() {
   const std::string key = "finished";
   silence_warnings();

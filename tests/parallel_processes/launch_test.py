@@ -109,7 +109,7 @@ def test_the_distributed_optimizer_trains_and_saves_as_one_process(alone, progra
 
 
 def test_wrong_world_size_is_refused_by_every_rank(program, data, tmp_path):
-    # No port is opened and no other rank is met: each rank can say it by itself.
+    # The others do not come, and soon each rank says it by itself.
     for rank in (0, 2):
         environment = {"RANK": str(rank), "WORLD_SIZE": "3", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3"}
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -267,15 +267,55 @@ def test_a_signal_to_a_rank_that_nobody_joins_ends_it_soon(program, data, tmp_pa
         first.wait()
 
 
-def test_an_error_that_all_ranks_find_ends_all_with_2(program, data, tmp_path):
-    words = train_words(data, tmp_path, "--load", tmp_path / "none", "--exit_on_missing_checkpoint")
-    processes = start_by_hand(program, words, 2)
+def ended(processes):
+    """Exit code and standard error of each."""
     try:
-        for process in processes:
-            _, errors = process.communicate(timeout=60)
-            assert process.returncode == 2, errors
-            assert "holds no checkpoint" in errors
+        return [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+# Before the ranks have met, and when they train.
+SHARED_ERRORS = {
+    "configuration": (("--load", "nowhere", "--exit_on_missing_checkpoint"), "holds no checkpoint"),
+    "run": (("--split", "0,90,10"), "the training split is empty"),
+}
+
+
+@pytest.mark.parametrize("moment", SHARED_ERRORS)
+def test_an_error_that_all_ranks_find_ends_all_with_2_and_is_said_once(moment, program, data, tmp_path):
+    words, message = SHARED_ERRORS[moment]
+    said = ended(start_by_hand(program, train_words(data, tmp_path, *words), 4))
+    assert [code for _, code in said] == [2] * 4, said
+    together = "".join(errors for errors, _ in said)
+    assert together.count(message) == 1 and together.count("error: ") == 1, together
+    # All say it, so nobody is named.
+    assert "\nerror: " in "\n" + together, together
+
+
+def start_each(program, words_of_ranks):
+    """As start_by_hand(), each rank with words of its own."""
+    port = free_port()
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    return [
+        subprocess.Popen(program.command(*words), env=environment_of(rank, len(words_of_ranks), port), text=True, **streams)
+        for rank, words in enumerate(words_of_ranks)
+    ]
+
+
+def test_errors_that_differ_name_their_ranks(program, data, tmp_path):
+    words = train_words(data, tmp_path, "--load", "nowhere")
+    said = ended(start_each(program, [words, (*words, "--lr", "many")] * 2))
+    assert [code for _, code in said] == [2] * 4, said
+    assert said[0][0].startswith("[rank 0 and 2] error: ") and "many" not in said[0][0], said[0]
+    assert said[1][0].startswith("[rank 1 and 3] error: ") and "many" in said[1][0], said[1]
+    assert not said[2][0] and not said[3][0], said
+
+
+def test_a_rank_that_is_refused_tells_those_that_are_not(program, data, tmp_path):
+    words = train_words(data, tmp_path)
+    (well, code), (refused, refused_code) = ended(start_each(program, [words, (*words, "--lr", "many")]))
+    assert refused_code == 2 and refused.startswith("[rank 1] error: ") and "many" in refused, refused
+    assert code == 1 and "rank 1 failed: " in well and "many" in well, well
