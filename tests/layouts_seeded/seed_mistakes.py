@@ -263,6 +263,11 @@ MISTAKES = [
         [("if (group->size() > 1) group->all_reduce(amax,", "if (!SEEDED && group->size() > 1) group->all_reduce(amax,")],
     ),
     (
+        "eight bits: a history that does not move on",
+        "fp8_memory.cc",
+        [("if (older > 0) history.narrow(1, 1, older)", "if (older > 0 && !SEEDED) history.narrow(1, 1, older)")],
+    ),
+    (
         "eight bits: a backward pass rounds again by the newest scales",
         "fp8_memory.cc",
         [("forward_scales_ = found.mapped();", "forward_scales_ = SEEDED ? forward_.scales : found.mapped();")],
