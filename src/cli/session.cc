@@ -13,6 +13,7 @@
 #include "device/deterministic.h"
 #include "device/device.h"
 #include "device/gpu_architecture.h"
+#include "device/graph.h"
 #include "device/host_sync.h"
 #include "device/memory.h"
 #include "device/threads.h"
@@ -66,7 +67,14 @@ void set_log_level(Logger& log, const LogOptions& options) {
 
 // Whether the program and what is asked for fit the chip.
 void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
+  const bool wants_graphs = resolved.config.runtime.graphs.is_on();
+  if (device.is_cpu() && wants_graphs) log.note("cuda_graphs does nothing on the CPU, where nothing is launched");
   if (device.is_cpu()) return;
+  if (wants_graphs && !can_capture_graphs(device)) {
+    throw UserError(fmt::format("cuda_graphs microbatch: this build cannot capture graphs on {}",
+                                c10::DeviceTypeName(device.type(), /*lower_case=*/true)),
+                    "leave cuda_graphs out, or take a build with CUDA's headers on an NVIDIA GPU");
+  }
   const std::string architecture = architecture_of(device);
   if (check_architecture(architecture, built_architectures()) == ArchitectureFit::kByDriver) {
     log.note("the kernels were compiled for older GPUs than this one ({}): the driver compiles them at their first use",

@@ -268,8 +268,10 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "log levels belong to Primus's launcher",
      "sink_level file_sink_level stderr_sink_level master_sink_level trainable"},
     {Kind::kNoEffect, kValue, "read only when serving a model", "inference_* max_tokens_to_oom"},
-    {Kind::kNoEffect, kValue, "recorded graphs change the speed, not what is computed",
-     "enable_cuda_graph external_cuda_graph cuda_graph_*"},
+    {Kind::kNoEffect, kSwitch, "cuda_graphs says what is captured; it changes speed, not results",
+     "enable_cuda_graph external_cuda_graph cuda_graph_use_single_mempool cuda_graph_retain_backward_graph "
+     "cuda_graph_share_io_buffers"},
+    {Kind::kNoEffect, kValue, "cuda_graphs says what is captured; it changes speed, not results", "cuda_graph_scope"},
 
     // ---- Removed upstream, or another fork's word ----
     {Kind::kRemoved, kValue, "write micro_batch_size", "batch_size=null"},

@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "core/error.h"
+#include "device/graph.h"
 #include "device/host_sync.h"
 
 namespace megalith {
@@ -53,7 +54,7 @@ void StreamEvent::make_wait(const c10::Stream& stream) const {
   if (event_) event_->event.block(stream);
 }
 
-bool StreamEvent::is_done() const { return !event_ || event_->event.query(); }
+bool StreamEvent::is_done() const { return !event_ || (!is_capturing_graph() && event_->event.query()); }
 
 void StreamEvent::wait() const {
   if (!event_) return;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "device/graph.h"
 #include "launch/c10d_shared.h"
 
 namespace megalith {
@@ -46,11 +47,13 @@ class C10dState : public WorkState {
     const c10::impl::VirtualGuardImpl guard(device_.type());
     const auto passed = std::make_shared<c10::Event>(device_.type());
     passed->record(guard.getStream(device_));
-    return [passed] { return passed->query(); };
+    // The watchdog's thread asks.
+    return [passed] { return !is_capturing_graph() && passed->query(); };
   }
 
   // Gloo learns of the end of sends and receives only in wait().
   bool is_done() override {
+    if (is_capturing_graph()) return false;
     return std::all_of(works_.begin(), works_.end(), [](const C10dWork& work) { return work->isCompleted(); });
   }
 

@@ -175,6 +175,17 @@ std::string servers_text(const ops::AttentionPlan& plan) {
 
 }  // namespace
 
+std::vector<UserError> check_attention_backend(const RuntimeOptions& runtime, std::vector<std::string>& notes) {
+  using enum AttentionBackend;
+  const AttentionBackend backend = runtime.attention_backend;
+  if (backend == kFused) notes.emplace_back("attention_backend fused is cudnn here");
+  if (backend == kUnfused) notes.emplace_back("attention_backend unfused is reference here");
+  if (backend == kLocal) notes.emplace_back("attention_backend local is reference here");
+  if (!runtime.device.deterministic_mode || (backend != kCudnn && backend != kFused)) return {};
+  return {UserError("attention_backend cudnn with deterministic_mode: cuDNN's backward adds in no fixed order",
+                    "set attention_backend to auto or flash")};
+}
+
 AttentionChoice choose_attention(const Resolved& resolved, at::Device device) {
   const RuntimeOptions& runtime = resolved.config.runtime;
   if (device.is_cpu() || device.is_meta() || runtime.kernels == Kernels::kReference) return {};

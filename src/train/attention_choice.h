@@ -3,7 +3,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "core/error.h"
 #include "ops/attention/libraries.h"
 #include "train/config.h"
 
@@ -15,6 +17,9 @@ struct AttentionChoice {
   // empty where there is nothing to choose, which is on the CPU and with the references of all operators.
   std::string text;
 };
+
+// What --attention_backend cannot be together with other options. Megatron-LM's words for a back end are told once.
+std::vector<UserError> check_attention_backend(const RuntimeOptions& runtime, std::vector<std::string>& notes);
 
 // On a GPU it runs each library on the attention of one layer and microbatch, forward and backward, and waits for it.
 // UserError when the library that was asked for does not run there.

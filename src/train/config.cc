@@ -11,6 +11,7 @@
 #include "hub/hub.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
+#include "train/attention_choice.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
 #include "train/outputs.h"
@@ -33,18 +34,6 @@ void check_batch(const Config& config, Derived& d, std::vector<UserError>& error
   if (errors.size() > num_errors) d.global_batch_size = chunk;
   d.num_microbatches = d.global_batch_size / chunk;
   d.global_batch_size = d.num_microbatches * chunk;
-}
-
-// Megatron-LM's words for a back end are told once.
-std::vector<UserError> check_attention_backend(const RuntimeOptions& runtime, std::vector<std::string>& notes) {
-  using enum AttentionBackend;
-  const AttentionBackend backend = runtime.attention_backend;
-  if (backend == kFused) notes.emplace_back("attention_backend fused is cudnn here");
-  if (backend == kUnfused) notes.emplace_back("attention_backend unfused is reference here");
-  if (backend == kLocal) notes.emplace_back("attention_backend local is reference here");
-  if (!runtime.device.deterministic_mode || (backend != kCudnn && backend != kFused)) return {};
-  return {UserError("attention_backend cudnn with deterministic_mode: cuDNN's backward adds in no fixed order",
-                    "set attention_backend to auto or flash")};
 }
 
 // Steps of a ramp differ in size: what is counted in steps has no length in samples.
@@ -331,6 +320,7 @@ void RuntimeOptions::visit(OptionVisitor& v) {
   v.field("allow_oversubscription", allow_oversubscription,
           "Start a run that by its estimate needs more memory than there is.")
       .changes_numbers(false);
+  graphs.visit(v);
 }
 
 void Config::visit(OptionVisitor& v) {
@@ -449,6 +439,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   append(errors, check_fp8_options(config.fp8, config.model.num_layers));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
   append(errors, check_attention_backend(config.runtime, resolved.notes));
+  append(errors, check_graph_options(config, resolved.notes));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
     resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
   }

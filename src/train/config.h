@@ -32,6 +32,7 @@
 #include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
+#include "train/graph_options.h"
 #include "train/profile.h"
 #include "train/samples.h"
 #include "train/sampling.h"
@@ -72,6 +73,7 @@ struct RuntimeOptions {
   ops::gpu::GemmTuningOptions gemm_tuning;
   AttentionBackend attention_backend = AttentionBackend::kAuto;
   bool allow_oversubscription = false;
+  GraphOptions graphs;
 
   void visit(OptionVisitor& v);
 };

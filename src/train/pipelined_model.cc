@@ -156,9 +156,37 @@ const PipelineSchedule& PipelinedModel::schedule_for(int num_microbatches, bool 
   return found->second;
 }
 
+void PipelinedModel::use_graphs(std::unique_ptr<MicrobatchGraphs> graphs) {
+  MEGALITH_CHECK(chunks_.plan.num_ranks == 1 && std::ssize(chunks_.models) == 1, "graphs of a pipeline");
+  MEGALITH_CHECK(chunks_.models[0]->recipe_memory() == nullptr, "graphs with a recipe that remembers");
+  graphs_ = std::move(graphs);
+}
+
+void PipelinedModel::train_with_graphs(int num_microbatches, const MakeInput& make_input,
+                                       const std::function<void(bool)>& before_forward,
+                                       const std::function<void(const ModelOutput&)>& on_output) {
+  const at::AutoGradMode record(true);
+  const PipelineSchedule& schedule = schedule_for(1, /*is_training=*/true);
+  const auto body = [&](const ModelInput& input) {
+    ModelOutput output;
+    stages_[0]->begin({.make_input = [&](int, std::span<const Unit>) { return input; },
+                       .head = HeadOutput::kLoss,
+                       .on_output = [&](int, ModelOutput own) { output = std::move(own); }});
+    executor_->run(schedule);
+    return output;
+  };
+  graphs_->begin_step();
+  for (int m = 0; m < num_microbatches; ++m) {
+    before_forward(m + 1 == num_microbatches);
+    on_output(graphs_->run(make_input(m, chunks_.models[0]->part().own_units()), body));
+  }
+  last_schedule_ = &schedule;
+}
+
 void PipelinedModel::train(int num_microbatches, const MakeInput& make_input,
                            const std::function<void(bool)>& before_forward,
                            const std::function<void(const ModelOutput&)>& on_output) {
+  if (graphs_) return train_with_graphs(num_microbatches, make_input, before_forward, on_output);
   const PipelineSchedule& schedule = schedule_for(num_microbatches, /*is_training=*/true);
   for (const auto& stage : stages_) {
     stage->begin({.make_input = make_input, .head = HeadOutput::kLoss, .on_output = [&](int, ModelOutput output) {

@@ -13,6 +13,7 @@
 #include "nn/deferred_gradients.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/pipeline_options.h"
+#include "train/microbatch_graphs.h"
 
 namespace megalith {
 
@@ -50,6 +51,11 @@ class PipelinedModel {
   void train(int num_microbatches, const MakeInput& make_input, const std::function<void(bool is_last)>& before_forward,
              const std::function<void(const ModelOutput&)>& on_output);
 
+  // From now on train() replays graphs of its microbatches. The model must be one chunk on one rank, whose recipe
+  // remembers nothing. Gradients are then complete only behind train(), which tells nobody of them before.
+  void use_graphs(std::unique_ptr<MicrobatchGraphs> graphs);
+  bool uses_graphs() const { return graphs_ != nullptr; }
+
   // Forward without gradients. on_output is called on the ranks that have the last stage.
   void evaluate(int num_microbatches, const MakeInput& make_input, HeadOutput head,
                 const std::function<void(int microbatch, ModelOutput)>& on_output);
@@ -65,6 +71,9 @@ class PipelinedModel {
 
  private:
   class Stage;
+  void train_with_graphs(int num_microbatches, const MakeInput& make_input,
+                         const std::function<void(bool is_last)>& before_forward,
+                         const std::function<void(const ModelOutput&)>& on_output);
   const PipelineSchedule& schedule_for(int num_microbatches, bool is_training);
   at::Tensor broadcast_from_head(const at::Tensor& mine, at::IntArrayRef shape, at::ScalarType dtype,
                                  std::string_view label);
@@ -77,6 +86,7 @@ class PipelinedModel {
   std::map<std::pair<int, bool>, PipelineSchedule> schedules_;  // by microbatches and whether it trains; proven
   const PipelineSchedule* last_schedule_ = nullptr;             // of train()
   bool is_aligned_ = false;
+  std::unique_ptr<MicrobatchGraphs> graphs_;  // null: the host tells the device every kernel
 };
 
 }  // namespace megalith

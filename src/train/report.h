@@ -42,6 +42,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved);
 // What only a run that has begun knows.
 struct ReportFacts {
   std::string attention;           // who computes it; empty on a CPU
+  std::string graphs;              // what is captured; empty when nothing is
   const DataSets* data = nullptr;  // the report says nothing of the data without it
   // Products of the device a second: its peak, or what a CPU was measured to do. 0: not known.
   double flops_per_s = 0;

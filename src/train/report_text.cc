@@ -331,6 +331,7 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
     rows.add("products", "algorithms of " + tuning);
   }
   if (!facts.attention.empty()) rows.add("attention", facts.attention);
+  if (!facts.graphs.empty()) rows.add("graphs", facts.graphs);
   if (memory != nullptr) rows.add("memory", memory_text(*memory));
   rows.add("compute", compute_text(resolved, numbers, facts));
   rows.add("output", output_text(resolved));

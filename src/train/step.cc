@@ -75,8 +75,12 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
     return input;
   };
   data_.begin_step();
+  // A graph neither waits for parameters nor starts reductions: both are done around the microbatches.
+  const bool has_graphs = model_.uses_graphs();
+  if (has_graphs) data_.wait_for_parameters();
   model_.train(
-      narrow<int>(std::ssize(batches)), make_input, [&](bool is_last) { data_.begin_microbatch(is_last); },
+      narrow<int>(std::ssize(batches)), make_input,
+      [&](bool is_last) { data_.begin_microbatch(is_last && !has_graphs); },
       [&](const ModelOutput& output) { statistics_->add(output); });
   const ProfileRange range("finish gradients");
   data_.finish_step();

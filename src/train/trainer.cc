@@ -17,6 +17,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "core/time.h"
+#include "device/graph.h"
 #include "device/host_sync.h"
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
@@ -81,6 +82,11 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
                                                std::max<int64_t>(resolved_.derived.schedule_samples, 1),
                                                resolved_.derived.global_batch_size);
   model_ = std::make_unique<PipelinedModel>(built_.view(), groups_, device_);
+  const GraphOptions& graphs = config.runtime.graphs;
+  if (graphs.is_on() && can_capture_graphs(device_)) {
+    model_->use_graphs(
+        std::make_unique<MicrobatchGraphs>(device_, built_.parameters(), graphs.cuda_graph_warmup_steps));
+  }
   train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
   peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
@@ -106,6 +112,10 @@ std::string Trainer::report(const std::string& device_text, const MemoryEstimate
   }
   ReportFacts facts{
       .attention = built_.attention, .data = is_data_open_ ? &data_ : nullptr, .flops_per_s = peak_flops_};
+  if (model_->uses_graphs()) {
+    facts.graphs = fmt::format("forward and backward of a microbatch, from the program's step {} on",
+                               resolved_.config.runtime.graphs.cuda_graph_warmup_steps + 1);
+  }
   if (device_.is_cpu() && log_.enabled(LogLevel::kInfo)) {
     facts.flops_per_s = measure_products(resolved_.derived.dtype);
     facts.is_measured = true;

@@ -150,6 +150,9 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
   const BlockRunners runners = set_block_runners(built, data, device);
   Optimizer optimizer(data, groups, run.optimizer, run.kernels);
   PipelinedModel model(built.view(), groups, device);
+  if (run.graph_warmup_steps > 0) {
+    model.use_graphs(std::make_unique<MicrobatchGraphs>(device, built.parameters(), run.graph_warmup_steps));
+  }
   TrainStep step(model, *run.task, data, optimizer, groups, device);
   RankOutcome outcome;
   for (int i = 0; i < run.num_steps; ++i) {

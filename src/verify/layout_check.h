@@ -54,6 +54,7 @@ struct CheckRun {
   OptimizerOptions optimizer;
   Kernels kernels = Kernels::kReference;
   double lr = 1e-2, weight_decay = 0.1;
+  int graph_warmup_steps = 0;  // above 0: microbatches are graphs after so many steps
 };
 
 // Trains for a few steps, through data, the model's blocks cut and run as its recomputation plans say. The weights are

@@ -192,7 +192,8 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
        .task = objective.get(),
        .microbatches = [&](int step) { return microbatches(layout, groups, config, step, *objective, hooks); },
        .optimizer = optimizer_of(layout.task),
-       .kernels = precision.kernels});
+       .kernels = precision.kernels,
+       .graph_warmup_steps = precision.graph_warmup_steps});
 }
 
 DataParallelKind zero1_with(std::string name, const BucketCutFunction& cut) {

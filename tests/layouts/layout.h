@@ -83,6 +83,7 @@ struct Precision {
   at::ScalarType dtype = at::kDouble;
   Kernels kernels = Kernels::kReference;
   const ThreadDevices* devices = nullptr;  // of the ranks; null: the CPU
+  int graph_warmup_steps = 0;              // above 0: microbatches are graphs after so many steps
 };
 
 // Where a mistake can be put in without touching the program; every member may be empty.

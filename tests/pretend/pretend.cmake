@@ -32,6 +32,7 @@ if(TARGET test_gpu_kernels)
   target_compile_definitions(megalith_gpu_adapters PRIVATE MEGALITH_GPU_KERNELS)
   target_link_libraries(megalith_gpu_adapters PRIVATE megalith_device megalith::torch dep::fmt megalith_warnings)
   target_precompile_headers(megalith_gpu_adapters REUSE_FROM megalith_torch_pch)
+  target_compile_definitions(pretend_accelerator PRIVATE MEGALITH_GPU_KERNELS)  # so that graphs keep their launches
   list(APPEND pretend_objects $<TARGET_OBJECTS:megalith_gpu_adapters> $<TARGET_OBJECTS:test_gpu_kernels_objects>
        $<TARGET_OBJECTS:gpu_emulation_plain>)
 endif()

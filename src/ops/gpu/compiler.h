@@ -48,7 +48,7 @@ using gpu_emulation::wave_size;
 template <typename... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
             Stream /*stream*/, std::type_identity_t<Parameters>... arguments) {
-  gpu_emulation::run(name, grid, block, shared_bytes, [&] { kernel(arguments...); });
+  gpu_emulation::run(name, grid, block, shared_bytes, [=] { kernel(arguments...); });
 }
 
 #else

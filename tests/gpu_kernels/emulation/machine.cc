@@ -1,6 +1,7 @@
 #include "gpu_kernels/emulation/machine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -17,6 +18,8 @@ Settings the_settings;
 
 // The fiber that runs on this host thread.
 constinit thread_local Thread* running = nullptr;
+
+std::atomic<void (*)(const std::function<void()>& launch)> runner{nullptr};
 
 Block& block_of_this_thread() {
   thread_local Block block;
@@ -54,7 +57,9 @@ Settings settings() {
   return the_settings;
 }
 
-void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread) {
+namespace {
+
+void run_here(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread) {
   const Settings settings = gpu_emulation::settings();
   if (const std::string reason = why_not(grid, block, settings); !reason.empty()) {
     throw Refused(std::string(kernel) + ": invalid launch: " + reason);
@@ -76,6 +81,16 @@ void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const s
   }
   one.end_launch();
   if (!refusal.empty()) throw Refused(std::string(kernel) + ": " + refusal);
+}
+
+}  // namespace
+
+void run_launches_through(void (*run)(const std::function<void()>& launch)) { runner = run; }
+
+void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread) {
+  const auto launch = [=] { run_here(kernel, grid, block, shared_bytes, thread); };
+  const auto through = runner.load();
+  through != nullptr ? through(launch) : launch();
 }
 
 Sanitizer sanitizer() {

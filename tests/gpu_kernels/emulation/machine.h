@@ -53,6 +53,10 @@ Sanitizer sanitizer();
 // Runs `thread` once for each thread of the grid; returns when all have ended.
 void run(const char* kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& thread);
 
+// Whoever runs the launches from now on, each at least once; otherwise run() does where it is called. A launch that is
+// run again finds the arguments that it was given.
+void run_launches_through(void (*run)(const std::function<void()>& launch));
+
 // The rest is for kernels, which means: for the fibers.
 
 struct Place {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "pretend/accelerator/graphs.h"
 #include "pretend/accelerator/memory.h"
 #include "pretend/accelerator/on_host.h"
 #include "pretend/accelerator/streams.h"
@@ -34,7 +35,10 @@ void host_waits_for_stream(c10::DeviceIndex device) {
 }
 
 void note_use_of(const at::Tensor& x, bool is_written) {
-  if (x.is_privateuseone() && x.storage()) note_use(x.storage().data(), is_written);
+  if (!x.is_privateuseone() || !x.storage()) return;
+  const void* const block = x.storage().data();
+  note_use(block, is_written);
+  keep_in_graph(x.device().index(), [block, is_written] { note_use(block, is_written); });
 }
 
 void before_operator_on(at::Device device) {
@@ -150,19 +154,65 @@ bool is_written(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
 
-void run_on_host(const c10::OperatorHandle& op, Stack* stack, std::optional<at::Device> device) {
+// The tensors of a result on the device, without owning them.
+std::vector<Tensor> places_of(const c10::IValue& result) {
+  std::vector<Tensor> places;
+  const auto add = [&](const Tensor& x) { places.push_back(x.is_privateuseone() ? as_host(x) : Tensor()); };
+  if (result.isTensor() && result.toTensor().defined()) add(result.toTensor());
+  if (result.isTensorList()) {
+    for (const Tensor& x : result.toTensorVector()) add(x);
+  }
+  return places;
+}
+
+// What a replay of a graph does again for an operator: the CPU's on the same memory, and its results to where they
+// were.
+struct Again {
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> given;
+  std::vector<std::pair<size_t, Tensor>> sized;                // arguments that the operator sizes, and where they lie
+  std::vector<std::pair<size_t, std::vector<Tensor>>> places;  // of results that are no arguments
+
+  void operator()() const {
+    Stack stack(given.begin(), given.end());
+    for (const auto& [i, place] : sized) stack[i] = at::empty({0}, place.options());
+    const Stack arguments = stack;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    for (const auto& [i, place] : sized) place.copy_(arguments[i].toTensor());
+    for (const auto& [i, of_result] : places) {
+      const std::vector<Tensor> results =
+          stack[i].isTensor() ? std::vector{stack[i].toTensor()} : stack[i].toTensorVector();
+      for (size_t k = 0; k < of_result.size(); ++k) {
+        if (of_result[k].defined()) of_result[k].copy_(results[k]);
+      }
+    }
+  }
+};
+
+void run_on_host(const c10::OperatorHandle& op, Stack* stack, std::optional<at::Device> device, bool is_kept) {
   const c10::FunctionSchema& schema = op.schema();
   const size_t count = schema.arguments().size();
   const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, count);
   std::vector<c10::IValue> given;
   for (size_t i = 0; i < count; ++i) given.push_back(on_host(arguments[i], is_written(schema.arguments()[i])));
+  // A number of the CPU's is what the device was told.
+  for (c10::IValue& value : given) {
+    const bool is_number = is_kept && value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0;
+    if (is_number && arguments[static_cast<size_t>(&value - given.data())].toTensor().is_cpu()) {
+      value = value.toTensor().clone();
+    }
+  }
+  Again again{op, given, {}, {}};
   stack->insert(stack->end(), given.begin(), given.end());
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   std::vector<c10::IValue> results = torch::jit::pop(*stack, schema.returns().size());
   std::vector<c10::IValue> written;
   for (size_t i = 0; i < count; ++i) {
     if (!is_written(schema.arguments()[i])) continue;
+    const bool is_sized = arguments[i].isTensor() && arguments[i].toTensor().is_privateuseone() &&
+                          given[i].toTensor().sizes() != arguments[i].toTensor().sizes();
     give_back(arguments[i], given[i]);
+    if (is_kept && is_sized) again.sized.emplace_back(i, as_host(arguments[i].toTensor()));
     written.push_back(arguments[i]);
   }
   // Results that are arguments come in their order.
@@ -172,8 +222,10 @@ void run_on_host(const c10::OperatorHandle& op, Stack* stack, std::optional<at::
       stack->push_back(written.at(next++));
     } else {
       stack->push_back(device.has_value() ? on_device(results[i], *device) : results[i]);
+      if (is_kept) again.places.emplace_back(i, places_of(stack->back()));
     }
   }
+  if (is_kept) keep_in_graph(device->index(), std::move(again));
 }
 
 void note_uses(const c10::FunctionSchema& schema, const Arguments& arguments) {
@@ -182,7 +234,8 @@ void note_uses(const c10::FunctionSchema& schema, const Arguments& arguments) {
 
 void fall_back(const c10::OperatorHandle& op, Stack* stack) {
   const Arguments arguments(op, *stack);
-  if (!is_at_work() && arguments.device.has_value()) {
+  const bool is_issued = !is_at_work() && arguments.device.has_value();
+  if (is_issued) {
     const std::string& name = op.schema().name();
     check_devices(name, arguments);
     if (makes_the_host_wait(name, arguments, *stack)) {
@@ -193,7 +246,7 @@ void fall_back(const c10::OperatorHandle& op, Stack* stack) {
     note_uses(op.schema(), arguments);
   }
   const AtWork at_work;
-  run_on_host(op, stack, arguments.device);
+  run_on_host(op, stack, arguments.device, is_issued && is_captured(arguments.device->index()));
 }
 
 }  // namespace

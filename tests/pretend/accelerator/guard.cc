@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "pretend/accelerator/graphs.h"
 #include "pretend/accelerator/memory.h"
 #include "pretend/accelerator/streams.h"
 #include "pretend/accelerator/waits.h"
@@ -26,6 +27,7 @@ struct Event {
   int64_t position = 0;
   int64_t period = 0;
   int64_t known_uses = 0;  // of memory, by the main stream
+  bool is_of_graph = false;
 
   void reach() const { streams_of(device).run_until(stream, position); }
 };
@@ -76,14 +78,19 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event;
-    *static_cast<Event*>(*event) = {stream.device_index(), stream.id(),
-                                    streams_of(stream.device_index()).issued(stream.id()), current_period(),
-                                    streams_of(stream.device_index()).known_uses(stream.id())};
+    *static_cast<Event*>(*event) = {stream.device_index(),
+                                    stream.id(),
+                                    streams_of(stream.device_index()).issued(stream.id()),
+                                    current_period(),
+                                    streams_of(stream.device_index()).known_uses(stream.id()),
+                                    is_captured(stream.device_index(), stream.id())};
   }
   // Host and main stream go on; what is issued on `stream` from now on comes after the event.
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr || ignores(Ignored::kEventWaits)) return;
     const Event awaited = *static_cast<Event*>(event);
+    TORCH_CHECK(awaited.is_of_graph == is_captured(stream.device_index(), stream.id()),
+                "an event orders what is in a graph and what is not");
     if (stream.id() == kMainStream) {
       awaited.reach();
     } else if (awaited.stream != stream.id()) {
@@ -96,6 +103,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
     const auto* const reached = static_cast<const Event*>(event);
+    refuse_in_graph(reached->device, "an event is asked");
     reached->reach();
     streams_of(reached->device).tell_host_of(reached->known_uses);
     return true;
@@ -155,7 +163,13 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     const c10::DeviceIndex before = exchangeDevice(impl->device().index());
     c10::DataPtr fresh = device_allocator().allocate(num_bytes);
     set_current_device(before);
-    if (impl->data() != nullptr) std::memcpy(fresh.get(), impl->data(), std::min(num_bytes, impl->nbytes()));
+    if (impl->data() != nullptr) {
+      const Task move = [to = fresh.get(), from = impl->data(), bytes = std::min(num_bytes, impl->nbytes())] {
+        std::memcpy(to, from, bytes);
+      };
+      move();
+      keep_in_graph(impl->device().index(), move);
+    }
     impl->set_data_ptr_noswap(std::move(fresh));
     impl->set_nbytes(num_bytes);
   }

@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "pretend/accelerator/graphs.h"
 #include "pretend/accelerator/streams.h"
+#include "pretend/accelerator/waits.h"
 
 namespace megalith::pretend {
 namespace {
@@ -30,16 +32,19 @@ struct Block {
   size_t bytes = 0;  // rounded
   c10::DeviceIndex device = 0;
   c10::StreamId stream = kMainStream;    // on which it was asked for
+  uint64_t pool = 0;                     // of a graph; 0: of none
   std::set<c10::StreamId> users;         // others that were recorded
   int64_t last_write = 0, last_use = 0;  // of the main stream's uses of memory
 };
 
 void make_nan(const Block& block) { std::memset(block.data, 0xFF, block.bytes); }
 
-// In the order of the block's own stream.
+// In the order of the block's own stream. A graph's memory changes hands when the graph is replayed; once captured,
+// what the host frees of it is NaN at once, and what a replay reads it has written before.
 void make_nan_in_order(const Block& block) {
-  if (block.stream == kMainStream) {
+  if (block.stream == kMainStream || block.pool != 0) {
     make_nan(block);
+    if (block.pool != 0) keep_memory_in_graph(block.device, [block] { make_nan(block); });
   } else {
     streams_of(block.device).push(block.stream, [block] { make_nan(block); });
   }
@@ -57,6 +62,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
     const c10::DeviceIndex device = current_device();
     const c10::Device where(c10::kPrivateUse1, device);
     if (num_bytes == 0) return {nullptr, where};
+    check_stream_of_graph(device);
     Block block{.bytes = (num_bytes + kGranularity - 1) / kGranularity * kGranularity,
                 .device = device,
                 .stream = current_stream_id(device)};
@@ -64,7 +70,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
     if (block.stream == kMainStream) block.last_write = block.last_use = streams_of(device).use_on_main();
     {
       const std::lock_guard lock(mutex_);
-      std::vector<void*>& free = free_[{device, block.stream, block.bytes}];
+      block.pool = pool_of_[device];
+      std::vector<void*>& free = free_[{device, block.stream, block.bytes, block.pool}];
       DeviceStats& stats = stats_[device];
       if (free.empty()) {
         block.data = from_the_host(block.bytes);
@@ -77,6 +84,8 @@ class DeviceMemory final : public c10::DeviceAllocator {
       live_.emplace(block.data, block);
     }
     make_nan_in_order(block);
+    // What an operator asks for while it runs it writes at once.
+    if (is_at_work() && block.stream != kMainStream) streams_of(device).run(block.stream);
     return {block.data, block.data, &release, where};
   }
 
@@ -88,12 +97,13 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void emptyCache(c10::MempoolId_t /*pool*/) override {
     const std::lock_guard lock(mutex_);
     for (auto& [key, free] : free_) {
+      if (std::get<3>(key) != 0) continue;  // a graph's addresses stay
       for (void* data : free) {
         stats_[std::get<0>(key)].reserved_bytes[kAll].decrease(std::get<2>(key));
         std::free(data);
       }
+      free.clear();
     }
-    free_.clear();
   }
 
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
@@ -141,6 +151,52 @@ class DeviceMemory final : public c10::DeviceAllocator {
                 is_written ? "uses" : "writes", ": no event makes it wait for that");
   }
 
+  void enter_pool(c10::DeviceIndex device, uint64_t pool) {
+    const std::lock_guard lock(mutex_);
+    pool_of_[device] = pool;
+    ++members_[pool];
+  }
+  void end_pool(c10::DeviceIndex device) {
+    const std::lock_guard lock(mutex_);
+    pool_of_[device] = 0;
+  }
+  void leave_pool(uint64_t pool) {
+    const std::lock_guard lock(mutex_);
+    if (--members_.at(pool) > 0) return;
+    for (auto& [data, block] : live_) {
+      if (block.pool == pool) block.pool = 0;
+    }
+    for (auto& [key, free] : free_) {
+      const auto& [device, stream, bytes, of] = key;
+      if (of != pool) continue;
+      std::vector<void*>& common = free_[{device, stream, bytes, 0}];
+      common.insert(common.end(), free.begin(), free.end());
+      free.clear();
+    }
+  }
+
+  Contents contents_of(c10::DeviceIndex device) {
+    const std::lock_guard lock(mutex_);
+    Contents contents;
+    for (const auto& [data, block] : live_) {
+      const char* const first = static_cast<const char*>(block.data);
+      if (block.device == device) contents.emplace(block.data, std::vector<char>(first, first + block.bytes));
+    }
+    return contents;
+  }
+  void restore(c10::DeviceIndex device, const Contents& contents) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [data, block] : live_) {
+      if (block.device != device) continue;
+      const auto found = contents.find(block.data);
+      if (found == contents.end()) {
+        make_nan(block);
+      } else {
+        std::memcpy(block.data, found->second.data(), block.bytes);
+      }
+    }
+  }
+
  private:
   // -1 for what is not the beginning of a block.
   c10::DeviceIndex device_of(const void* data) {
@@ -175,18 +231,21 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void make_available(const Block& block) {
     make_nan_in_order(block);
     const std::lock_guard lock(mutex_);
-    free_[{block.device, block.stream, block.bytes}].push_back(block.data);
+    free_[{block.device, block.stream, block.bytes, block.pool}].push_back(block.data);
   }
 
   std::mutex mutex_;
   std::unordered_map<const void*, Block> live_;
-  std::map<std::tuple<c10::DeviceIndex, c10::StreamId, size_t>, std::vector<void*>> free_;
+  std::map<std::tuple<c10::DeviceIndex, c10::StreamId, size_t, uint64_t>, std::vector<void*>> free_;
+  std::map<c10::DeviceIndex, uint64_t> pool_of_;  // that the device's memory comes from now
+  std::map<uint64_t, int> members_;               // of each pool
   std::map<c10::DeviceIndex, DeviceStats> stats_;
 };
 
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t num_bytes) override {
+    refuse_in_own_graph(current_device(), "an allocation of pinned memory");
     if (num_bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
     const size_t bytes = (num_bytes + kGranularity - 1) / kGranularity * kGranularity;
     void* data = from_the_host(bytes);
@@ -237,6 +296,18 @@ void record_stream(const void* block, c10::StreamId stream) {
 
 void note_use(const void* block, bool is_written) {
   static_cast<DeviceMemory&>(device_allocator()).note_use(block, is_written);
+}
+
+void enter_pool(c10::DeviceIndex device, uint64_t pool) {
+  static_cast<DeviceMemory&>(device_allocator()).enter_pool(device, pool);
+}
+void end_pool(c10::DeviceIndex device) { static_cast<DeviceMemory&>(device_allocator()).end_pool(device); }
+void leave_pool(uint64_t pool) { static_cast<DeviceMemory&>(device_allocator()).leave_pool(pool); }
+Contents contents_of(c10::DeviceIndex device) {
+  return static_cast<DeviceMemory&>(device_allocator()).contents_of(device);
+}
+void restore(c10::DeviceIndex device, const Contents& contents) {
+  static_cast<DeviceMemory&>(device_allocator()).restore(device, contents);
 }
 
 bool is_pinned(const void* address) { return static_cast<PinnedMemory&>(pinned_allocator()).holds(address); }

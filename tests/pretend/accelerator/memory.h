@@ -7,6 +7,10 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <cstdint>
+#include <map>
+#include <vector>
+
 namespace megalith::pretend {
 
 c10::DeviceAllocator& device_allocator();
@@ -15,6 +19,20 @@ void record_stream(const void* block, c10::StreamId stream);
 // This thread's stream reads or writes the block, by what is issued now. c10::Error: it is not the main stream, and no
 // event orders it behind the main stream's last write (for a write: last use) of the block.
 void note_use(const void* block, bool is_written);
+
+// ---- For graphs, which have pools of memory ----
+
+// From now on the device's memory comes from the pool, and stays in it, until end_pool(). Who has entered a pool leaves
+// it once; when all have, its memory is anybody's.
+void enter_pool(c10::DeviceIndex device, uint64_t pool);
+void end_pool(c10::DeviceIndex device);
+void leave_pool(uint64_t pool);
+
+// What the device's blocks hold that are in use; and that they hold it again, as far as they are still in use, while
+// every other block is NaN.
+using Contents = std::map<void*, std::vector<char>>;
+Contents contents_of(c10::DeviceIndex device);
+void restore(c10::DeviceIndex device, const Contents& contents);
 
 // Host memory that copies need not wait for.
 c10::Allocator& pinned_allocator();

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "pretend/accelerator/graphs.h"
 #include "pretend/accelerator/memory.h"
 #include "pretend/accelerator/on_host.h"
 #include "pretend/accelerator/streams.h"
@@ -78,7 +79,9 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
     note_use_of(from, /*is_written=*/false);
     note_use_of(to, /*is_written=*/true);
     copy_now(to, from);
+    keep_in_graph(to.device().index(), [to = as_host(to), from = as_host(from)] { to.copy_(from); });
   } else if (is_asynchronous(from.is_cpu() ? from : to, from.is_cpu() ? to : from, non_blocking)) {
+    refuse_in_graph((from.is_cpu() ? to : from).device().index(), "a copy between host and device");
     note_use_of(from, /*is_written=*/false);
     note_use_of(to, /*is_written=*/true);
     if (from.numel() > 0) copy_later(to, from);

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <vector>
 
+#include "pretend/accelerator/graphs.h"
 #include "pretend/accelerator/on_host.h"
 #include "pretend/accelerator/waits.h"
 
@@ -330,6 +331,13 @@ void cudnn_backward(const c10::OperatorHandle& op, Stack* stack) {
   torch::jit::push(*stack, heads_of(d.dq, q, q.size(3)), heads_of(d.dk, k, k.size(3)), heads_of(d.dv, v, v.size(3)));
 }
 
+template <BoxedKernel kCall>
+void call(const c10::OperatorHandle& op, Stack* stack) {
+  const std::vector<IValue> arguments = torch::jit::last(*stack, op.schema().arguments().size()).vec();
+  kCall(op, stack);
+  keep_call_in_graph(op, kCall, arguments.at(0).toTensor().device(), arguments, *stack);
+}
+
 }  // namespace
 
 VendorCalls vendor_calls() { return {flash_calls, flash_calls_with_lengths, cudnn_calls}; }
@@ -338,8 +346,12 @@ VendorCalls vendor_calls() { return {flash_calls, flash_calls_with_lengths, cudn
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using torch::CppFunction;
-  m.impl("_flash_attention_forward", CppFunction::makeFromBoxedFunction<&megalith::pretend::flash_forward>());
-  m.impl("_flash_attention_backward", CppFunction::makeFromBoxedFunction<&megalith::pretend::flash_backward>());
-  m.impl("_cudnn_attention_forward", CppFunction::makeFromBoxedFunction<&megalith::pretend::cudnn_forward>());
-  m.impl("_cudnn_attention_backward", CppFunction::makeFromBoxedFunction<&megalith::pretend::cudnn_backward>());
+  m.impl("_flash_attention_forward",
+         CppFunction::makeFromBoxedFunction<&megalith::pretend::call<&megalith::pretend::flash_forward>>());
+  m.impl("_flash_attention_backward",
+         CppFunction::makeFromBoxedFunction<&megalith::pretend::call<&megalith::pretend::flash_backward>>());
+  m.impl("_cudnn_attention_forward",
+         CppFunction::makeFromBoxedFunction<&megalith::pretend::call<&megalith::pretend::cudnn_forward>>());
+  m.impl("_cudnn_attention_backward",
+         CppFunction::makeFromBoxedFunction<&megalith::pretend::call<&megalith::pretend::cudnn_backward>>());
 }

@@ -16,6 +16,8 @@
 #include <unordered_map>
 
 #include "device/host_sync.h"
+#include "pretend/accelerator/graphs.h"
+#include "pretend/accelerator/streams.h"
 
 namespace megalith::pretend {
 namespace {
@@ -123,6 +125,7 @@ int64_t current_period() { return periods.load(); }
 
 void note_wait(const std::string& what) {
   if (depth_of_work > 0) return;
+  refuse_in_graph(current_device(), "the host waits: " + what);
   Ledger::instance().add(what);
   note_host_sync(what);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace megalith::pretend {
@@ -21,6 +22,9 @@ struct CublasLt {
   size_t version = 130100;
 };
 CublasLt& cublaslt();
+
+// Who runs the products from now on, each once; otherwise they run where they are called.
+void run_products_through(void (*run)(const std::function<void()>& product));
 
 inline constexpr int kNumAlgorithms = 20;
 inline constexpr size_t kWorkspaceBytes = 1 << 20;  // that an algorithm needs
