@@ -44,6 +44,7 @@ target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
 set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
 megalith_python_test(pretend/training_test.py pretend)
 megalith_python_test(pretend/waits_test.py pretend)
+megalith_python_test(pretend/graphs_test.py pretend)
 # What will be run when a GPU is at hand (scripts/gpu/first_hour.sh).
 megalith_python_test(pretend/rehearsal_test.py gpu)
 if(TARGET test_ops)

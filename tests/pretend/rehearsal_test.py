@@ -68,14 +68,14 @@ def results(program, tools, tmp_path_factory):
 ROWS = {
     1: [
         *("version", "gpu", "doctor", "operators", "qwen3_fp32", "qwen3_bf16", "attention_cudnn", "attention_flash"),
-        *("products_tuned", "products_as_tuned", "no_waits_qwen3", "deterministic", "resume"),
+        *("products_tuned", "products_as_tuned", "no_waits_qwen3", "graphs_gpt2", "deterministic", "resume"),
         *("sanitizer_memcheck", "sanitizer_racecheck", "sanitizer_synccheck", "sanitizer_initcheck"),
     ],
     2: ["copy", "square", "products_8b_1k", "attention_1k", "attention_8k", "operators"],
     3: ["bound_8b_1k", "8b_1k", "bound_8b_8k", "8b_8k", "trace"],
     4: ["fp8_8b_1k", "fp8_8b_8k", "loss"],
     5: ["8b_1k"],
-    6: ["125m_1k", "experts", "again_8b_1k", "again_8b_8k"],
+    6: ["125m_1k", "graphs_125m_1k", "experts", "graphs_experts", "again_8b_1k", "again_8b_8k"],
 }
 
 
@@ -118,7 +118,7 @@ def test_every_prediction_is_of_a_row():
         *(f"3.{kind}{name}" for name in models for kind in ("", "bound_")),
         *(f"4.fp8_{name}" for name in models),
         *(f"5.{name}" for name in models[: REAL.compared]),
-        *(f"6.{shape.name}" for shape in REAL.small),
+        *(f"6.{kind}{shape.name}" for shape in REAL.small for kind in ("", "graphs_")),
         *(f"6.again_{name}" for name in models[:2]),
     }
     predictions = read_predictions(ROOT / "benchmarks" / "results" / "gpu.md")

@@ -40,6 +40,7 @@ class Sizes:
     steps_against_cpu: int
     steps_resumed: int
     families: tuple  # that are compared with the CPU
+    captured: tuple  # families that are trained with CUDA graphs and without; no documents
     tested: str  # suites of test_ops
     sanitized: str  # those under the sanitizers
     square_product: int
@@ -63,6 +64,7 @@ REAL = Sizes(
     steps_against_cpu=20,
     steps_resumed=10,
     families=("llama", "qwen3", "gpt2", "mixtral"),
+    captured=("llama", "gpt2", "mixtral"),
     tested="*",
     sanitized="RmsNorm:AddRmsNorm:LayerNorm:AddLayerNorm:Rotary:Swiglu:BiasGelu:Geglu:ExpertActivations:Dropout:"
     "TokenPermutation:LinearCrossEntropy:Adamw:SquaredNorm",
@@ -96,6 +98,7 @@ TINY = Sizes(
     steps_against_cpu=2,
     steps_resumed=2,
     families=("qwen3",),
+    captured=("gpt2",),
     tested="Swiglu",
     sanitized="Swiglu",
     square_product=16,

@@ -39,6 +39,7 @@ def run(stage, machine):
     compare_with_cpu(stage, machine)
     compare_libraries(stage, machine)
     wait_for_nothing(stage, machine)
+    replay_graphs(stage, machine)
     repeat(stage, machine)
     resume(stage, machine)
     for tool in SANITIZERS:
@@ -158,6 +159,20 @@ def wait_for_nothing(stage, machine):
         name = f"no_waits_{family}"
         run = train(stage, machine, name, family, "bf16", machine.sizes.steps_resumed, "--fail_on_host_sync")
         stage.add_ran(name, run.ran)
+
+
+def replay_graphs(stage, machine):
+    """Microbatches as CUDA graphs: the bits of the same run without."""
+    steps = machine.sizes.steps_resumed
+    for family in machine.sizes.captured:
+        runs = []
+        for name, words in (("plain", ()), ("graphs", ("--cuda_graphs", "microbatch", "--cuda_graph_warmup_steps", 1))):
+            save = ("--save", stage.folder / f"{name}_{family}" / "checkpoint", "--deterministic_mode")
+            runs.append(train(stage, machine, f"{name}_{family}", family, "bf16", steps, *save, *words))
+        plain, graphs = runs
+        is_same = graphs.steps == plain.steps and graphs.files == plain.files and bool(graphs.files)
+        stage.add_ran(f"graphs_{family}", graphs.ran if plain.is_whole else plain.ran, passed=is_same,
+                      note="" if is_same else "losses or weights differ from those without graphs")
 
 
 def repeat(stage, machine):

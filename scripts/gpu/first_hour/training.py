@@ -6,6 +6,8 @@ from ceilings import BF16, CAUSAL, fused, shape_words
 
 # NVIDIA's figure for dense bf16 on an H100 or H200, TFLOP/s.
 PEAK_TFLOPS = 989
+# One step without graphs, one that captures; both warm up.
+GRAPHS = ("--cuda_graphs", "microbatch", "--cuda_graph_warmup_steps", 1, "--warmup", 3)
 FP8 = ("--fp8_format", "hybrid", "--fp8_recipe", "tensorwise")
 
 
@@ -25,6 +27,7 @@ def run_fp8(stage, machine):
 def run_rest(stage, machine):
     for shape in machine.sizes.small:
         measure_step(stage, machine, shape.name, shape, None)
+        measure_step(stage, machine, f"graphs_{shape.name}", shape, None, *GRAPHS)
     for shape in machine.sizes.models[:2]:
         measure_step(stage, machine, f"again_{shape.name}", shape, None)
 
