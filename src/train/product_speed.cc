@@ -2,6 +2,7 @@
 #include "train/product_speed.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 
