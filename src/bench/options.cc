@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "cli/acting_options.h"
 #include "cli/help.h"
 #include "core/strings.h"
 #include "device/device.h"
@@ -107,7 +108,9 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, const Ben
   }
   std::vector<UserError> errors;
   if (!found.wants_help) {
-    const std::vector<std::string> defaults = default_arguments(probed, *request.probe);
+    std::vector<std::string> defaults = default_arguments(probed, *request.probe);
+    // Benchmarks of operators have no data.
+    if (!acts_in(context.command, *probed.options->find("mock_data"))) std::erase(defaults, "--mock_data");
     inputs.arguments.insert(inputs.arguments.begin(), defaults.begin(), defaults.end());
     for (const auto& [name, remedy] : request.insists.refused) {
       if (probed.options->find(name)->source().layer != OptionLayer::kCommandLine) continue;

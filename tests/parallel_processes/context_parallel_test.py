@@ -6,7 +6,7 @@ import json
 import pytest
 from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
 from memory_test import stated_bytes
-from program import read_metrics
+from program import read_json_lines, read_metrics
 from ranks import run_ranks
 from tensor_parallel_test import rank_environment
 
@@ -45,7 +45,7 @@ def test_evaluation_samples_and_checkpoints_are_one_process_s(program, data, tmp
 
     def samples(process_output):
         lines = process_output.splitlines()
-        return [lines[i : i + 2] for i, line in enumerate(lines) if line.startswith(" sample at iteration")]
+        return [lines[i : i + 2] for i, line in enumerate(lines) if line.startswith("text written after step")]
 
     words = train_words(data, tmp_path / "one", *options, "--save", tmp_path / "saved", steps=4)
     _, output, _ = program.run(*words)
@@ -61,7 +61,7 @@ def test_evaluation_samples_and_checkpoints_are_one_process_s(program, data, tmp
     process = run_ranks(program, 4, *words, *CP2, "--losses_file", tmp_path / "losses_cp")
     found = json.loads(process.stdout)
     assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-    one, four = (read_metrics(tmp_path / name) for name in ("losses", "losses_cp"))
+    one, four = (read_json_lines(tmp_path / name) for name in ("losses", "losses_cp"))
     assert len(one) == 12
     for ours, theirs in zip(four, one, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)

@@ -4,7 +4,7 @@ process with all of them."""
 import json
 
 import pytest
-from program import read_metrics
+from program import read_json_lines, read_metrics
 from ranks import run_ranks
 from tensor_parallel_test import rank_environment
 
@@ -166,12 +166,12 @@ def test_evaluation_is_the_same(family, alone, program, data, tmp_path):
     words = ("evaluate", *load_words(family, alone), "--data_path", data.prefix, "--split", "100,0,0", "--eval_iters", 3)
     words = (*words, "--data_cache_path", tmp_path / "cache", "--micro_batch_size", 1, "--global_batch_size", 4)
     _, output, _ = program.run(*words, "--losses_file", tmp_path / "one")
-    expected, lines = json.loads(output), read_metrics(tmp_path / "one")
+    expected, lines = json.loads(output), read_json_lines(tmp_path / "one")
     assert len(lines) == 12
     for name, layout in WITHOUT_SPLIT_SEQUENCES.items():
         found = json.loads(run_ranks(program, 2, *words, *layout, "--losses_file", tmp_path / name).stdout)
         assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-        for ours, theirs in zip(read_metrics(tmp_path / name), lines, strict=True):
+        for ours, theirs in zip(read_json_lines(tmp_path / name), lines, strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6), name
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
-from program import read_metrics
+from program import read_json_lines
 from ranks import run_ranks
 from tensor_parallel_test import MACHINE, exported, rank_environment  # noqa: F401
 
@@ -68,7 +68,7 @@ def test_evaluation_through_all_stages(exported, program, data, tmp_path):  # no
     found = json.loads(run_ranks(program, 2, *words, *PP).stdout)
     assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     run_ranks(program, 2, *words, *PP, "--losses_file", tmp_path / "two")
-    for ours, theirs in zip(*(read_metrics(tmp_path / name) for name in ("two", "one")), strict=True):
+    for ours, theirs in zip(*(read_json_lines(tmp_path / name) for name in ("two", "one")), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
-from program import read_metrics
+from program import read_json_lines
 from ranks import run_ranks
 
 TP = ("--tensor_model_parallel_size", 2)
@@ -87,7 +87,7 @@ def test_evaluation_spreads_over_all_ranks(exported, program, data, tmp_path):
     process = run_ranks(program, 4, *words, *SP, "--losses_file", tmp_path / "four")
     found = json.loads(process.stdout)
     assert found["tokens"] == expected["tokens"] and found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
-    one, four = (read_metrics(tmp_path / name) for name in ("one", "four"))
+    one, four = (read_json_lines(tmp_path / name) for name in ("one", "four"))
     assert len(one) == 12
     for ours, theirs in zip(four, one, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-6)
@@ -98,7 +98,7 @@ def test_samples_during_training_are_the_same(program, data, tmp_path):
 
     def samples(process_output):
         lines = process_output.splitlines()
-        return [lines[i : i + 2] for i, line in enumerate(lines) if line.startswith(" sample at iteration")]
+        return [lines[i : i + 2] for i, line in enumerate(lines) if line.startswith("text written after step")]
 
     _, output, _ = program.run(*train_words(data, tmp_path / "one", *options, steps=4))
     process = run_ranks(program, 2, *train_words(data, tmp_path / "two", *options, *SP, steps=4))

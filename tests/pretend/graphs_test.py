@@ -42,7 +42,7 @@ def train(program, folder, words, **more):
 def test_graphs_change_no_bit(name, program, tmp_path):
     plain = train(program, tmp_path / "plain", TRAINED[name])
     graphs = train(program, tmp_path / "graphs", (*TRAINED[name], *GRAPHS))
-    assert "graphs: forward and backward of a microbatch, from the program's step 3 on" in graphs.errors
+    assert "forward and backward of a microbatch, from the program's step 3 on" in graphs.errors
     assert "graphs:" not in plain.errors
     assert len(plain.steps) == STEPS and graphs.steps == plain.steps
     assert graphs.files == plain.files and graphs.files

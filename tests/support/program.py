@@ -40,7 +40,11 @@ class Program:
         return " ".join(self.command(*words))
 
 
+def read_json_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def read_metrics(path, kind="step"):
     """The JSON objects of a metrics file, those of one kind: "step" or "evaluation"."""
-    with open(path, encoding="utf-8") as file:
-        return [line for line in map(json.loads, file) if line["kind"] == kind]
+    return [line for line in read_json_lines(path) if line["kind"] == kind]

@@ -36,7 +36,8 @@ def measure_copy(stage, machine):
 
 
 def shape_words(machine, shape):
-    return (*machine.config(shape.config), *shape.words, "--seq_length", shape.sequence, "--micro_batch_size", shape.batch)
+    """For benchmarks of operators, which have no optimizer."""
+    return (*machine.config(shape.config), *shape.model_words, "--seq_length", shape.sequence, "--micro_batch_size", shape.batch)
 
 
 def measure_products(stage, machine, shape):

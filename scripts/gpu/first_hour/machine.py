@@ -26,6 +26,11 @@ class Shape:
     sequence: int
     words: tuple = ()  # further options
 
+    @property
+    def model_words(self):
+        """Those of the model, which benchmarks of operators take."""
+        return self.words[: -len(STATES)] if self.words[-len(STATES) :] == STATES else self.words
+
 
 # fp32 masters and gradients, moments in bf16: 14 bytes a parameter, so that 8B fits one device of 141 GB with activations.
 STATES = (

@@ -66,7 +66,8 @@ def num_layers(machine, shape):
 
 
 def step_words(machine, shape):
-    return (*shape_words(machine, shape), "--global_batch_size", shape.batch * machine.sizes.num_microbatches)
+    states = shape.words[len(shape.model_words) :]
+    return (*shape_words(machine, shape), *states, "--global_batch_size", shape.batch * machine.sizes.num_microbatches)
 
 
 def measure_step(stage, machine, name, shape, bound_ms, *words):
