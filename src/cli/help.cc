@@ -48,8 +48,9 @@ std::optional<std::string> asked_word(const std::vector<std::string>& arguments)
 }
 
 std::string first_rows() {
-  return help_row("--config FILE",
-                  "YAML file with options by name. What the command line says comes before it. Also --exp.") +
+  return help_row(
+             "--config FILE",
+             "A preset, or a YAML file with options by name. What the command line says comes before it. Also --exp.") +
          help_row("--help [WORD]", "This page; or about a topic, an option, a part of names; or all of them.");
 }
 

@@ -8,7 +8,7 @@ import pytest
 MODEL = (
     *("--num_layers", 2, "--hidden_size", 32, "--num_attention_heads", 4, "--vocab_size", 131, "--seq_length", 16),
     *("--max_position_embeddings", 32, "--swiglu", "--normalization", "RMSNorm", "--position_embedding_type", "rope"),
-    *("--disable_bias_linear", "--device", "cpu", "--eval_iters", 0, "--lr", 1e-3),
+    *("--disable_bias_linear", "--device", "cpu", "--eval_iters", 0),
 )
 RUN = ("train", *MODEL, "--mock_data", "--train_iters", 2)
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -36,9 +36,10 @@ def errors_of(program, words, expected=2, **options):
 @pytest.mark.parametrize("command", [("train", *MODEL), ("evaluate", *MODEL, "--eval_iters", 1)], ids=["train", "evaluate"])
 def test_without_data_there_is_nothing_to_say(command, checkpoint, program):
     load = ("--load", checkpoint) if command[0] == "evaluate" else ()
+    length = ("--train_iters", 1) if command[0] == "train" else ()
     errors = errors_of(program, (*command, *load))
     assert "no data is given" in errors and "--data_path" in errors and "--mock_data" in errors
-    program.run(*command, *load, "--mock_data", "--train_iters", 1)
+    program.run(*command, *load, "--mock_data", *length)
 
 
 def test_a_dry_run_without_data_says_that_a_run_would_be_refused(program):

@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT at random moments: exit code 3 each time, a clean checkpoint at the iteration that the program says,
 and a run that goes on from it as if nothing had been."""
 
+import json
 import random
 import re
 import signal
@@ -78,7 +79,7 @@ def wait_for(moment, rng, process, folder, number):
 def read_last(metrics):
     """The iteration of the last whole line."""
     lines = metrics.read_text(encoding="utf-8").split("\n")
-    return int(re.match(r'{"iteration":\s*(\d+)', lines[-2])[1])
+    return json.loads(lines[-2])["iteration"]
 
 
 def newest(root):

@@ -1,6 +1,7 @@
 // Eight-bit layers that tensor parallelism cuts, on devices whose library a double stands for, against one rank on the
 // CPU: operands are gathered after they were rounded, and turned after they were gathered.
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -25,9 +26,9 @@ struct PassOfRank {
   at::Tensor y, dx, dw;  // on the CPU; dw is NaN where another rank holds it
 };
 
+// By a generator of its own: ranks are threads, which share LibTorch's.
 at::Tensor numbers(uint64_t seed) {
-  at::manual_seed(seed);
-  return at::randn({kSize, kSize});
+  return at::randn({kSize, kSize}, at::detail::createCPUGenerator(seed), at::TensorOptions());
 }
 
 at::Tensor half_of(const at::Tensor& whole, int64_t dim, const Groups& groups) {

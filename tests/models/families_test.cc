@@ -81,13 +81,14 @@ bool has_gemmas_parts(const ModelConfig& c) {
 }
 
 bool is_gemma2(const ModelConfig& c) {
-  return has_gemmas_parts(c) && !c.qk_layernorm && c.rotary_seq_len_interpolation_factor == 1 && !has_local_rotation(c);
+  return has_gemmas_parts(c) && !is_stretched_by_yarn(c) && !c.qk_layernorm &&
+         c.rotary_seq_len_interpolation_factor == 1 && !has_local_rotation(c);
 }
 
 // Its layers with a window are never stretched.
 bool is_gemma3(const ModelConfig& c) {
-  return has_gemmas_parts(c) && c.qk_layernorm && !norms_projections(c) && c.attn_logit_softcapping == 0 &&
-         (!has_window(c) || c.rotary_base_local || !c.is_stretched());
+  return has_gemmas_parts(c) && !is_stretched_by_yarn(c) && c.qk_layernorm && !norms_projections(c) &&
+         c.attn_logit_softcapping == 0 && (!has_window(c) || c.rotary_base_local || !c.is_stretched());
 }
 
 bool is_mixtral(const ModelConfig& c) {

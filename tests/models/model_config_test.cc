@@ -79,7 +79,7 @@ TEST(ModelOptions, NormsOfHeadsMakeAnotherArchitecture) {
   gpt2.max_position_embeddings = 64;
   gpt2.vocab_size = 37;
   EXPECT_EQ(family_with_norms(llama), "llama qwen3");
-  EXPECT_EQ(family_with_norms(mixtral), "mixtral gpt");
+  EXPECT_EQ(family_with_norms(mixtral), "mixtral qwen3_moe");
   EXPECT_EQ(family_with_norms(gpt2), "gpt2 gpt");
 }
 

@@ -122,7 +122,9 @@ TEST(Config, ARunThatContinuesByItselfLeavesLoadAsItWasGiven) {
   const std::string save = (folder.path() / "run").string();
   const Words words = {"--auto_continue_train", "--save", save};
   EXPECT_EQ(resolve_with(words)->derived.checkpoint.load, std::nullopt);
-  std::filesystem::create_directories(checkpoint_folder(save, 3));
+  std::filesystem::create_directories(save);
+  std::filesystem::copy(test::source_dir() / "tests/numbers/checkpoints/dense/saved", save,
+                        std::filesystem::copy_options::recursive);
   const auto resolved = resolve_with(words);
   EXPECT_EQ(resolved->derived.checkpoint.load, save);
   EXPECT_EQ(resolved->config.checkpoint.load, std::nullopt);

@@ -51,9 +51,10 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
   const Names groups = {
       "Checkpoints", "Logging",     "TensorBoard",          "Samples during training", "Sampling",
       "Profiling",   "Parallelism", "Pipeline parallelism", "Data parallelism",        "Recomputation and offloading"};
-  const Names others = {"exit_interval", "exit_duration_in_mins",   "num_workers",
-                        "num_threads",   "gemm_tuning_file",        "fail_on_host_sync",
-                        "cuda_graphs",   "cuda_graph_warmup_steps", "keep_fp8_weight_transpose_cache"};
+  const Names others = {"exit_interval",         "exit_duration_in_mins",   "num_workers",
+                        "num_threads",           "gemm_tuning_file",        "fail_on_host_sync",
+                        "cuda_graphs",           "cuda_graph_warmup_steps", "keep_fp8_weight_transpose_cache",
+                        "allow_oversubscription"};
   const Names expected = names_with(options, [&](const Option& option) {
     if (option.name() == "grad_reduce_in_bf16") return false;  // how gradients are rounded on their way
     return groups.contains(option.group()) || others.contains(option.name());
