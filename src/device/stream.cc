@@ -11,24 +11,17 @@
 
 namespace megalith {
 
-namespace {
-
-// The meta device computes nothing, so nothing of it has to wait.
-bool has_streams(const c10::Device& device) { return !device.is_cpu() && !device.is_meta(); }
-
-}  // namespace
-
 c10::Stream current_stream(const c10::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
 c10::Stream side_stream(const c10::Device& device, bool has_high_priority) {
-  if (!has_streams(device)) return current_stream(device);
+  if (device.is_cpu()) return current_stream(device);
   return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, has_high_priority);
 }
 
 void synchronize(const c10::Device& device) {
-  if (!has_streams(device)) return;
+  if (device.is_cpu()) return;
   note_host_sync("all work of the device");
   at::accelerator::synchronizeDevice(device.index());
 }
@@ -43,7 +36,7 @@ struct StreamEvent::Accelerated {
 };
 
 StreamEvent::StreamEvent(const c10::Device& device, bool has_timing) {
-  if (!has_streams(device)) return;
+  if (device.is_cpu()) return;
   const auto flag = has_timing ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT;
   event_ = std::make_unique<Accelerated>(Accelerated{c10::Event(device.type(), flag)});
 }

@@ -47,7 +47,7 @@ EvaluationSums sums_of(const std::vector<std::string>& names, const at::Tensor& 
 TrainStep::TrainStep(PipelinedModel& model, const Task& task, DataParallel& data, Optimizer& optimizer,
                      const Groups& groups, at::Device device)
     : model_(model), task_(task), data_(data), optimizer_(optimizer), groups_(groups), device_(device) {
-  if (!device.is_cpu()) copies_ = side_stream(device);
+  if (!device.is_cpu() && !device.is_meta()) copies_ = side_stream(device);
 }
 
 // Gradients of all microbatches, and what this rank has to tell of them.
