@@ -91,7 +91,7 @@ std::string recipe_text(const Preset& preset, const std::string& file) {
       "#   megalith inspect config --config {}      every option and its value\n"
       "#\n",
       name, file, file, file);
-  text += comment(preset.about, "");
+  text += comment(about(preset), "");
   text += fmt::format(
       "exp_name: {}\n\nmodules:\n  pre_trainer:\n    framework: megalith\n"
       "    model: {}.yaml  # the architecture; what is written below wins over it\n    overrides:\n",

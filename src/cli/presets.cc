@@ -53,7 +53,7 @@ std::string series(const std::string& name) { return name.substr(0, name.rfind('
 // What comes before the count that many a comment has: there is a column for it.
 std::string about_model(const Preset& preset) {
   static const std::regex count("[:,]? ?[0-9][0-9,]{6,} parameters.*");
-  return std::regex_replace(preset.about, count, "");
+  return std::regex_replace(about(preset), count, "");
 }
 
 std::string shortened(const std::string& text, size_t width) {
@@ -73,7 +73,7 @@ void print_json(const std::vector<std::pair<Preset, int64_t>>& presets) {
   Json list = Json::array();
   for (const auto& [preset, count] : presets) {
     list.push_back(
-        {{"name", preset.name}, {"file", preset.file.string()}, {"parameters", count}, {"about", preset.about}});
+        {{"name", preset.name}, {"file", preset.file.string()}, {"parameters", count}, {"about", about(preset)}});
   }
   fmt::print("{}\n", dump_json(list));
 }

@@ -17,21 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kExperiments = "experiments/";
 
-// The comment that a file begins with, its lines joined.
-std::string first_comment(const fs::path& file) {
-  const std::string text = read_file(file);
-  std::string about;
-  for (size_t at = 0; at < text.size() && text[at] == '#';) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = trim(std::string_view(text).substr(at + 1, end - at - 1));
-    if (line.empty()) break;
-    if (!about.empty()) about += ' ';
-    about += line;
-    at = end + 1;
-  }
-  return about;
-}
-
 std::vector<Preset> presets_in(const fs::path& folder, bool is_experiment) {
   std::vector<Preset> presets;
   std::error_code code;
@@ -40,7 +25,6 @@ std::vector<Preset> presets_in(const fs::path& folder, bool is_experiment) {
     const std::string name = entry.path().stem().string();
     presets.push_back({.name = is_experiment ? std::string(kExperiments) + name : name,
                        .file = entry.path(),
-                       .about = first_comment(entry.path()),
                        .is_experiment = is_experiment});
   }
   std::sort(presets.begin(), presets.end(), [](const Preset& a, const Preset& b) { return a.name < b.name; });
@@ -67,6 +51,20 @@ std::optional<fs::path> first_named(const std::vector<Preset>& presets, const st
 }
 
 }  // namespace
+
+std::string about(const Preset& preset) {
+  const std::string text = read_file(preset.file);
+  std::string joined;
+  for (size_t at = 0; at < text.size() && text[at] == '#';) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = trim(std::string_view(text).substr(at + 1, end - at - 1));
+    if (line.empty()) break;
+    if (!joined.empty()) joined += ' ';
+    joined += line;
+    at = end + 1;
+  }
+  return joined;
+}
 
 std::vector<Preset> list_presets(const fs::path& config_root) {
   if (config_root.empty()) return {};

@@ -11,9 +11,11 @@ namespace megalith {
 struct Preset {
   std::string name;            // "llama3.1_8B"; an experiment's begins with "experiments/"
   std::filesystem::path file;  // of YAML
-  std::string about;           // the file's first comment, in one line
   bool is_experiment = false;  // a whole recipe; otherwise a model
 };
+
+// The comment that a preset's file begins with, in one line.
+std::string about(const Preset& preset);
 
 // What a folder of configurations holds: models first, by name. Empty where there is no such folder.
 std::vector<Preset> list_presets(const std::filesystem::path& config_root);

@@ -34,7 +34,7 @@ struct Presets : testing::Test {
 
 TEST_F(Presets, AreListedWithTheirFirstComment) {
   std::vector<std::string> lines;
-  for (const Preset& preset : list_presets(root)) lines.push_back(preset.name + ": " + preset.about);
+  for (const Preset& preset : list_presets(root)) lines.push_back(preset.name + ": " + about(preset));
   const std::vector<std::string> expected = {"demo: ", "llama3.1_8B: Llama 3.1 8B. As on the hub.",
                                              "experiments/demo: Trains demo.", "experiments/long: "};
   EXPECT_EQ(lines, expected);
