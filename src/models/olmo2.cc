@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "models/families.h"
-#include "models/hf_config.h"
+#include "models/olmo.h"
 #include "models/transformer.h"
 
 namespace megalith {
@@ -14,25 +14,16 @@ namespace olmo2 {
 namespace {
 
 ModelConfig from_hf(const nlohmann::json& json) {
-  refuse_unless(json, "attention_bias", false, "biases in OLMo's attention are not provided");
-  ModelConfig config = read_hf_decoder(json, {.max_position_embeddings = 2048, .norm_epsilon = 1e-5});
+  ModelConfig config = olmo::read(json, {.max_position_embeddings = 2048, .norm_epsilon = 1e-5});
   if (config.use_rope_scaling) {
     throw UserError(fmt::format("{}: rotary scaling of type 'llama3', expected none", kHfConfigFile),
                     "Hugging Face's class does not have it either");
   }
-  config.norm_placement = NormPlacement::kPost;
-  config.qk_layernorm = true;
-  config.qk_layernorm_scope = HeadNormScope::kProjection;
   return config;
 }
 
 nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
-  nlohmann::json json = write_hf_decoder(config, dtype);
-  json["architectures"] = {"Olmo2ForCausalLM"};
-  json["model_type"] = "olmo2";
-  json["attention_bias"] = false;
-  json["pad_token_id"] = nullptr;  // the class takes 1, whose embedding would get no gradient
-  return json;
+  return olmo::write(config, dtype, "Olmo2ForCausalLM", "olmo2");
 }
 
 }  // namespace

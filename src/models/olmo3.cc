@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/families.h"
-#include "models/hf_config.h"
+#include "models/olmo.h"
 #include "models/transformer.h"
 
 namespace megalith {
@@ -12,23 +12,15 @@ namespace olmo3 {
 namespace {
 
 ModelConfig from_hf(const nlohmann::json& json) {
-  refuse_unless(json, "attention_bias", false, "biases in OLMo's attention are not provided");
-  ModelConfig config = read_hf_decoder(
+  ModelConfig config = olmo::read(
       json, {.max_position_embeddings = 2048, .allows_heads_yarn = true, .allows_window = true, .norm_epsilon = 1e-5});
   read_hf_windowed_layers(json, {.window = 4096, .skip_freq = "4"}, config);
   if (config.use_rope_scaling && config.attention_window() > 0) config.rotary_base_local = config.rotary_base;
-  config.norm_placement = NormPlacement::kPost;
-  config.qk_layernorm = true;
-  config.qk_layernorm_scope = HeadNormScope::kProjection;
   return config;
 }
 
 nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) {
-  nlohmann::json json = write_hf_decoder(config, dtype);
-  json["architectures"] = {"Olmo3ForCausalLM"};
-  json["model_type"] = "olmo3";
-  json["attention_bias"] = false;
-  json["pad_token_id"] = nullptr;  // the class takes 1, whose embedding would get no gradient
+  nlohmann::json json = olmo::write(config, dtype, "Olmo3ForCausalLM", "olmo3");
   write_hf_windowed_layers(config, json);
   return json;
 }
