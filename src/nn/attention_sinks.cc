@@ -20,7 +20,7 @@ at::Tensor sink_gradient(const at::Tensor& dout, const at::Tensor& out, const at
                          const at::Tensor& sinks) {
   const auto wide = lse.scalar_type();
   const at::Tensor delta = (dout.to(wide) * out.to(wide)).sum(-1).transpose(1, 2);  // (b, n, s)
-  return ((of_heads(sinks) - lse).exp_() * delta).sum({0, 2}).neg_();
+  return ((of_heads(sinks) - lse).exp_() * delta).sum(at::IntArrayRef({0, 2})).neg_();
 }
 
 }  // namespace megalith

@@ -26,8 +26,9 @@ def test_each_recipe_ends_near_bf16(program, tmp_path):
         program=program.path, text=text, steps=STEPS, threads=1, more=(*small, "--num_query_groups", 1, "--seq_length", 32)
     )
     rows = fp8_parity.compare(arguments, tmp_path)
-    assert [what for what, _, _ in rows] == ["bf16", "hybrid, tensorwise", "hybrid, delayed", "hybrid, blockwise"]
-    assert rows[0][1] < 0.5 * 5.55  # of the first step: ln 257
-    for what, loss, ratio in rows[1:]:
-        assert ratio == pytest.approx(1, abs=BOUND), what
-        assert loss != rows[0][1], what  # eight bits are felt
+    assert [row[0] for row in rows] == ["bf16", "fp32", "hybrid, tensorwise", "hybrid, delayed", "hybrid, blockwise"]
+    assert rows[0][3] < 0.5 * 5.55  # of the first step: ln 257
+    for what, _, of_whole, end, of_end in rows[1:]:
+        assert of_whole == pytest.approx(1, abs=BOUND), what
+        assert of_end == pytest.approx(1, abs=BOUND), what
+        assert end != rows[0][3], what  # eight bits are felt, and so are sixteen
