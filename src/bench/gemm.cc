@@ -5,6 +5,7 @@
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "cli/session.h"
+#include "nn/fp8_recipe.h"
 #include "ops/linear/linear.h"
 
 namespace megalith {
@@ -32,7 +33,8 @@ struct GemmOptions : BenchOptions {
 
 struct GemmShape {
   std::string name;
-  int64_t t, o, h;  // tokens, features out, features in
+  int64_t t, o, h;        // tokens, features out, features in
+  bool is_plain = false;  // in every recipe, as the head is
 };
 
 // The projections of an attention layer, under Megatron-LM's names.
@@ -71,11 +73,63 @@ std::vector<GemmShape> gemm_shapes(const GemmOptions& options, const Resolved& r
   shapes = attention_gemm_shapes(model, t);
   shapes.push_back({"linear_fc1", t, model.is_gated() ? 2 * f : f, h});
   shapes.push_back({"linear_fc2", t, h, f});
-  shapes.push_back({"output_layer", t, with_vocabulary.padded_vocab_size(/*tp=*/1), h});
+  shapes.push_back({"output_layer", t, with_vocabulary.padded_vocab_size(/*tp=*/1), h, /*is_plain=*/true});
   return shapes;
 }
 
-std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& tensors) {
+// Products of operands that have eight bits already: what rounds them is fp8_cast, of bench ops. Delayed scaling
+// multiplies as tensorwise does.
+class EightBitProducts {
+ public:
+  // null: the options ask for none
+  static std::unique_ptr<EightBitProducts> make(const Fp8Options& options, at::Device device) {
+    return options.is_on() ? std::make_unique<EightBitProducts>(options, device) : nullptr;
+  }
+  EightBitProducts(Fp8Options options, at::Device device)
+      : name_(ops::gpu::fp8_products_of(device).are_made ? "fp8" : "fp8 widened") {
+    if (options.fp8_recipe == "delayed") options.fp8_recipe = "tensorwise";
+    recipe_ = make_recipe(options, Kernels::kFused, /*keeps_weights=*/false);
+  }
+
+  // Appends an operand to the inputs of a case.
+  void take(BenchInputs& inputs, const at::Tensor& tensor, OperandRole role) const {
+    const Operand operand = recipe_->take(tensor, role, {.is_for_wgrad = role != OperandRole::kWeight});
+    for (const at::Tensor Operand::*part : kParts) {
+      inputs.push_back((operand.*part).defined() ? operand.*part : at::empty({0}));
+    }
+  }
+  // The variant that multiplies the operands behind the first `num_before` inputs.
+  BenchVariant variant(size_t num_before,
+                       std::function<void(const MatmulRecipe& recipe, const BenchInputs& in, const Operand& first,
+                                          const Operand& second)>
+                           multiply,
+                       at::ScalarType dtype) const {
+    return {name_, [recipe = recipe_, num_before, dtype, multiply = std::move(multiply)](const BenchInputs& in) {
+              multiply(*recipe, in, operand_at(in, num_before, dtype),
+                       operand_at(in, num_before + std::size(kParts), dtype));
+            }};
+  }
+
+ private:
+  static constexpr at::Tensor Operand::*kParts[] = {&Operand::values,      &Operand::scale,      &Operand::wgrad_values,
+                                                    &Operand::wgrad_scale, &Operand::transposed, &Operand::factor};
+
+  static Operand operand_at(const BenchInputs& in, size_t first, at::ScalarType dtype) {
+    Operand operand{.values = {}, .dtype = dtype};
+    for (size_t i = 0; i < std::size(kParts); ++i) {
+      const at::Tensor& part = in[first + i];
+      if (part.dim() != 1 || part.numel() > 0) operand.*kParts[i] = part;
+    }
+    return operand;
+  }
+
+  std::string name_;
+  std::shared_ptr<const MatmulRecipe> recipe_;
+};
+
+// eight_bits  null: none are measured
+std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& tensors,
+                                  const EightBitProducts* eight_bits) {
   const int64_t t = shape.t, o = shape.o, h = shape.h;
   const auto x_bytes = static_cast<double>(tensors.element_bytes()) * static_cast<double>(t) * static_cast<double>(h);
   const auto y_bytes = static_cast<double>(tensors.element_bytes()) * static_cast<double>(t) * static_cast<double>(o);
@@ -89,21 +143,53 @@ std::vector<BenchCase> gemm_cases(const GemmShape& shape, const BenchTensors& te
                     .flops = 2 * static_cast<double>(t) * w_elements,
                     .bytes = all_bytes};
   BenchCase dgrad = forward, wgrad = forward;
-  forward.make_inputs = [=, &tensors] { return BenchInputs{tensors.normal({t, h}), tensors.normal({o, h}, std)}; };
+  // The operands once more in eight bits, where they are asked for.
+  using Roles = std::pair<OperandRole, OperandRole>;
+  const auto with_eight_bits = [eight_bits](BenchInputs inputs, size_t num_before, Roles roles) {
+    if (eight_bits == nullptr) return inputs;
+    const at::Tensor first = inputs[num_before - 2], second = inputs[num_before - 1];
+    eight_bits->take(inputs, first, roles.first);
+    eight_bits->take(inputs, second, roles.second);
+    return inputs;
+  };
+  const at::ScalarType dtype = tensors.dtype();
+  forward.make_inputs = [=, &tensors] {
+    return with_eight_bits({tensors.normal({t, h}), tensors.normal({o, h}, std)}, 2,
+                           {OperandRole::kInput, OperandRole::kWeight});
+  };
   forward.variants = both_kernels(
       [](const BenchInputs& in, Kernels kernels) { ops::linear_forward(in[0], in[1], /*bias=*/{}, kernels); });
   dgrad.pass = "dgrad";
-  dgrad.make_inputs = [=, &tensors] { return BenchInputs{tensors.normal({t, o}), tensors.normal({o, h}, std)}; };
+  dgrad.make_inputs = [=, &tensors] {
+    return with_eight_bits({tensors.normal({t, o}), tensors.normal({o, h}, std)}, 2,
+                           {OperandRole::kGradient, OperandRole::kWeight});
+  };
   dgrad.variants =
       both_kernels([](const BenchInputs& in, Kernels kernels) { ops::linear_dgrad(in[0], in[1], kernels); });
   wgrad.pass = "wgrad";
   wgrad.bytes = x_bytes + y_bytes + 2 * 4 * w_elements;  // added to what is there, in fp32
   wgrad.make_inputs = [=, &tensors] {
-    return BenchInputs{tensors.wide_normal({o, h}), tensors.normal({t, o}, std), tensors.normal({t, h})};
+    return with_eight_bits({tensors.wide_normal({o, h}), tensors.normal({t, o}, std), tensors.normal({t, h})}, 3,
+                           {OperandRole::kGradient, OperandRole::kInput});
   };
   wgrad.variants = both_kernels([](const BenchInputs& in, Kernels kernels) {
     ops::linear_wgrad_(in[0], in[1], in[2], /*accumulate=*/true, kernels);
   });
+  if (eight_bits != nullptr) {
+    forward.variants.push_back(eight_bits->variant(
+        2, [](const auto& recipe, const auto&, const auto& x, const auto& w) { recipe.forward(x, w, /*bias=*/{}); },
+        dtype));
+    dgrad.variants.push_back(eight_bits->variant(
+        2, [](const auto& recipe, const auto&, const auto& dy, const auto& w) { recipe.dgrad(dy, w); }, dtype));
+    wgrad.variants.push_back(eight_bits->variant(
+        3,
+        [](const auto& recipe, const auto& in, const auto& dy, const auto& x) {
+          recipe.wgrad_(in[0], dy, x, /*accumulate=*/true);
+        },
+        dtype));
+    // Where no library multiplies them they are widened.
+    for (BenchCase* each : {&forward, &dgrad, &wgrad}) each->workspace_bytes = 2 * all_bytes;
+  }
   return {std::move(forward), std::move(dgrad), std::move(wgrad)};
 }
 
@@ -123,8 +209,10 @@ int bench_gemm(CommandContext& context) {
   const at::ScalarType dtype = session.resolved->derived.dtype;
   const BenchTensors tensors(dtype, session.device);
   std::vector<BenchCase> cases;
+  const auto eight_bits = EightBitProducts::make(session.resolved->config.fp8, session.device);
   for (const GemmShape& shape : shapes) {
-    for (BenchCase& bench_case : gemm_cases(shape, tensors)) cases.push_back(std::move(bench_case));
+    const EightBitProducts* const of_shape = shape.is_plain ? nullptr : eight_bits.get();
+    for (BenchCase& bench_case : gemm_cases(shape, tensors, of_shape)) cases.push_back(std::move(bench_case));
   }
   const std::vector<BenchMeasurement> measured =
       measure_cases(cases, "bench gemm", session.device, options.iterations, options.warmup, context.log);
@@ -138,6 +226,11 @@ int bench_gemm(CommandContext& context) {
       how_measured(options), "shape: M tokens x N features out x K features in; wgrad adds to a gradient in fp32",
       "TFLOP/s: 2 M N K operations; GB/s: every input read once, every result written once; of best: "
       "of the highest rate here"};
+  if (eight_bits) {
+    report.explanations.push_back(
+        "fp8: of operands that have eight bits already (what rounds them: fp8_cast, bench ops); widened: no library "
+        "here multiplies eight bits");
+  }
   for (const BenchMeasurement& m : measured) {
     for (size_t i = 0; i < m.times.size(); ++i) {
       BenchRow row = measured_row(m, i);

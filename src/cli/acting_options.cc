@@ -24,11 +24,21 @@ const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention
 // The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
 const Names kWeights = {"load", "load_hf", "ckpt_step"};
+const Names kShapes = {"micro_batch_size", "global_batch_size", "seq_length"};
 const Names kWords = {"quiet", "verbose"};  // how much is said
 // Read only while a model trains.
 const Names kTraining = {"loss_scale",        "initial_loss_scale", "min_loss_scale",
                          "loss_scale_window", "hysteresis",         "num_distributed_optimizer_instances",
                          "fail_on_host_sync", "bos_token_id"};
+// Where products are measured by themselves: nothing is remembered between them, and no layer is the first.
+const Names kEightBitsOfLayers = {"fp8_margin",
+                                  "fp8_amax_history_len",
+                                  "fp8_amax_compute_algo",
+                                  "fp8_wgrad",
+                                  "keep_fp8_weight_transpose_cache",
+                                  "first_last_layers_bf16",
+                                  "num_layers_at_start_in_bf16",
+                                  "num_layers_at_end_in_bf16"};
 
 Names joined(std::initializer_list<Names> parts) {
   Names all;
@@ -76,10 +86,11 @@ const ActingOptions* row_of(std::string_view command) {
        {"num_layers", "mtp_num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size",
         "context_parallel_size", "micro_batch_size", "global_batch_size", "dry_run_world_size"},
        {}},
-      {{"bench ops", "bench gemm", "bench attention", "bench moe"},
+      {{"bench gemm"}, kModelGroups, joined({kWeights, kShapes}), joined({kTraining, kEightBitsOfLayers})},
+      {{"bench ops", "bench attention", "bench moe"},
        kModelGroups,
-       joined({kWeights, {"micro_batch_size", "global_batch_size", "seq_length"}}),
-       kTraining},
+       joined({kWeights, kShapes}),
+       joined({kTraining, kEightBitsOfLayers, {"fp8_format", "fp8_recipe"}})},
   });
   for (const ActingOptions& row : table) {
     if (has(row.commands, command)) return &row;

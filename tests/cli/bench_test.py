@@ -87,6 +87,20 @@ def test_gemm_measures_given_shapes(program, dtype):
         assert fused["ratio"] == near(reference["ms"] / fused["ms"])
 
 
+@pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise"])
+def test_gemm_measures_eight_bits_where_a_model_has_them(program, recipe):
+    rows = bench(program, "gemm", "--dtype", "bf16", "--fp8_format", "hybrid", "--fp8_recipe", recipe)
+    for (name, step), kernels in variants(rows, "name", "pass").items():
+        # The head is never rounded; and nothing on a CPU multiplies eight bits.
+        assert kernels == ["fused", "reference"] + ["fp8 widened"] * (name != "output_layer"), (name, step)
+
+
+@pytest.mark.parametrize("words", [("ops", "--fp8_format", "hybrid"), ("gemm", "--fp8_margin", 1)])
+def test_eight_bits_that_a_topic_does_not_measure_are_refused(program, words):
+    _, _, errors = program.run("bench", words[0], *MODEL, *QUICK, *words[1:], expected=2)
+    assert words[1] in errors
+
+
 def test_attention_is_measured_beside_pytorch(program):
     rows = bench(program, "attention", "--shapes", "1x33x4x2x16,2x17x3x3x8")
     measured = variants(rows, "shape", "mask", "pass")

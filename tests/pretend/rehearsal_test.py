@@ -99,6 +99,12 @@ def test_clocks_and_power_stand_beside_each_figure(results):
     assert ran.stdout.count("at 1972 MHz, 646 W") == len(told["rows"])
 
 
+def test_products_of_eight_bits_are_measured_beside_those_of_bf16(results):
+    _, told = results[2]
+    figures = next(row["figures"] for row in told["rows"] if row["name"] == "products_8b_1k")
+    assert {f"{kind}{step}_tflops" for kind in ("", "fp8_") for step in ("forward", "dgrad", "wgrad")} < set(figures)
+
+
 def test_every_figure_has_a_prediction(results):
     """Numbers of tests and differences from the CPU are judged, and losses depend on the data: no time is predicted there."""
     judged = ("tests", "largest_difference", "bf16", "fp8")

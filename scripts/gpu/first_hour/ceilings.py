@@ -7,6 +7,8 @@ from machine import HERE
 
 CAUSAL = ("--mask", "causal")
 BF16 = ("--dtype", "bf16")
+FP8 = ("--fp8_format", "hybrid", "--fp8_recipe", "tensorwise")
+STEPS = ("forward", "dgrad", "wgrad")
 
 
 def run(stage, machine):
@@ -41,14 +43,17 @@ def shape_words(machine, shape):
 
 
 def measure_products(stage, machine, shape):
-    """The products of a model's layers and head: all of them together, and wgrad beside forward."""
+    """The products of a model's layers and head: all of them together, wgrad beside forward, and in eight bits."""
     name = f"products_{shape.name}"
-    rows, ran = machine.bench(stage, name, "gemm", *shape_words(machine, shape), *BF16, *machine.sizes.quick, limit_s=90)
+    rows, ran = machine.bench(stage, name, "gemm", *shape_words(machine, shape), *BF16, *FP8, *machine.sizes.quick, limit_s=90)
     figures = {}
     if rows:
-        rates = {step: rate_of([row for row in fused(rows) if row["pass"] == step]) for step in ("forward", "dgrad", "wgrad")}
+        rates = {step: rate_of([row for row in fused(rows) if row["pass"] == step]) for step in STEPS}
         figures = {f"{step}_tflops": rate for step, rate in rates.items()}
         figures["wgrad_of_forward"] = rates["wgrad"] / rates["forward"]
+        eight_bits = [row for row in rows if row["kernels"] == "fp8"]
+        if eight_bits:  # a library multiplies them here
+            figures |= {f"fp8_{step}_tflops": rate_of([row for row in eight_bits if row["pass"] == step]) for step in STEPS}
     stage.add_ran(name, ran, **figures)
 
 

@@ -2,13 +2,12 @@
 
 import json
 
-from ceilings import BF16, CAUSAL, fused, shape_words
+from ceilings import BF16, CAUSAL, FP8, fused, shape_words
 
 # NVIDIA's figure for dense bf16 on an H100 or H200, TFLOP/s.
 PEAK_TFLOPS = 989
 # One step without graphs, one that captures; both warm up.
 GRAPHS = ("--cuda_graphs", "microbatch", "--cuda_graph_warmup_steps", 1, "--warmup", 3)
-FP8 = ("--fp8_format", "hybrid", "--fp8_recipe", "tensorwise")
 
 
 def run_bf16(stage, machine):

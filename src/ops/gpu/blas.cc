@@ -241,7 +241,7 @@ std::optional<Choice> tuned_choice(const Blas& blas, const ProductCall& call) {
                                 (sizeof(choice.algorithm) + sizeof(uint64_t) - 1) / sizeof(uint64_t)),
                     "remove the file and tune again");
   }
-  std::memcpy(&choice.algorithm, found->second.words.data(), sizeof(choice.algorithm));
+  std::memcpy(static_cast<void*>(&choice.algorithm), found->second.words.data(), sizeof(choice.algorithm));
   return choice;
 }
 
