@@ -16,6 +16,7 @@ enum class LogFormat { kAuto, kCompact, kMegatron, kJson };
 
 struct LogOptions {
   LogFormat log_format = LogFormat::kAuto;
+  std::optional<std::string> log_style;
   bool quiet = false, verbose = false, explain_options = false;
   int64_t log_interval = 1;
   bool log_throughput = true;

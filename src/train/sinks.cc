@@ -14,6 +14,7 @@
 #include "metrics/loss_plot.h"
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
+#include "metrics/torchtitan_console.h"
 #include "metrics/training_progress.h"
 #include "train/report.h"
 #include "train/run_end.h"
@@ -82,6 +83,9 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   const LogFormat format = options.console_format();
   if (!options.quiet) sinks.push_back(make_console(options, console_writer(settings, log)));
+  if (options.log_style && !options.quiet) {  // which has one word
+    sinks.push_back(std::make_unique<TorchtitanConsole>(options.log_interval, console_writer(settings, log)));
+  }
   if (options.metrics_file) {
     if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, resolved, log);
     sinks.push_back(std::make_unique<JsonlSink>(*options.metrics_file, log, settings.run_id));
