@@ -130,6 +130,39 @@ class Pages(unittest.TestCase):
                     problems.append(f"{path.relative_to(ROOT)}:{number}: there is no option --{word}")
         self.fail_with(problems)
 
+    def test_options_beside_other_programs_words_exist(self):
+        known = words_of_sources()
+        problems = []
+        for name in PAGES_OF_OTHERS:
+            for number, line in lines_of(ROOT / "docs" / name):
+                ours = line.rstrip("| ").split(" | ")[-1] if line.startswith("|") else ""
+                for word in re.findall(r"(?<![\w-])--([a-z][\w-]+)", ours):
+                    option = word.replace("-", "_")
+                    if not word.endswith("-") and word not in OPTIONS_OF_OTHERS and option not in known:
+                        if option.removeprefix("no_") not in known:
+                            problems.append(f"docs/{name}:{number}: there is no option --{word}")
+        self.fail_with(problems)
+
+    def test_defaults_that_are_named_are_the_options(self):
+        rows = re.findall(r"^\| (`[^|]*`) \| [^|]* \| `([^|`]*)` \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE)
+        defaults = {name: default for names, default in rows for name in re.findall(r"\w+", names)}
+        self.assertEqual(defaults["micro_batch_size"], "1")
+        problems = []
+        for path in pages(but=GENERATED_PAGES):
+            for number, line in lines_of(path):
+                for name, value in re.findall(r"`-{0,2}(\w+)` \((?:default )?([\d.]+)[);]", line):
+                    if name in defaults and float(value) != float(defaults[name]):
+                        problems.append(f"{path.relative_to(ROOT)}:{number}: {name} is {defaults[name]}, not {value}")
+        self.fail_with(problems)
+
+    def test_every_field_of_the_metrics_is_explained(self):
+        source = (ROOT / "src/metrics/jsonl.cc").read_text(encoding="utf-8")
+        fields = set(re.findall(r'line\["(\w+)"\]', source))
+        self.assertIn("grad_norm", fields)
+        page = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("runs.md", "experts.md"))
+        missing = sorted(field for field in fields if f"`{field}`" not in page)
+        self.assertEqual(missing, [], "fields of metrics.jsonl that docs/runs.md does not explain")
+
     def test_messages_that_are_explained_are_the_programs(self):
         messages = messages_of_sources()
         problems = []
