@@ -35,7 +35,7 @@ def run_page(program: pathlib.Path, page: pathlib.Path) -> tuple[int, list[str]]
     failures, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
         # Pages speak of build/megalith, configs/ and examples/ as seen from the source folder.
-        for name in ("configs", "examples", "docs", "benchmarks"):
+        for name in ("configs", "examples", "docs", "benchmarks", "docker"):
             if (source / name).exists():
                 os.symlink(source / name, pathlib.Path(folder) / name)
         os.mkdir(pathlib.Path(folder) / "build")

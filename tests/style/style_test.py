@@ -300,7 +300,7 @@ class Style(unittest.TestCase):
 
     def test_comments_and_messages_are_read_once(self):
         problems = []
-        for folder in ("src", "tests", "scripts", "cmake", "benchmarks", "examples"):
+        for folder in ("src", "tests", "scripts", "cmake", "benchmarks", "examples", "docker"):
             for path in sorted((ROOT / folder).rglob("*")):
                 where = path.relative_to(ROOT).as_posix()
                 if not path.is_file() or where in NAMES_THE_WORDS:
