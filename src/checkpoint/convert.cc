@@ -88,6 +88,7 @@ StoredModel open_stored_hf(const std::filesystem::path& folder) {
   model.folder = folder;
   model.config = read.config;
   model.family = read.family;
+  model.notes = read.notes;
   model.state.architecture = architecture_of(read.config);
   ModelConfig recorded = read.config;
   model.state.configuration = configuration_of(OptionSet(recorded));

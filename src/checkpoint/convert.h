@@ -20,6 +20,7 @@ struct StoredModel {
   CheckpointState state;             // its tensors are views of the files, to be read only
   std::deque<Placement> placements;  // of the tensors
   std::filesystem::path folder;      // of the checkpoint itself, or the Hugging Face folder
+  std::vector<std::string> notes;    // what was left out of its configuration (HfModel::notes)
 
   // The tensors of one key.
   std::vector<CheckpointTensor> tensors_of(std::string_view key) const;

@@ -145,6 +145,7 @@ int run_convert(CommandContext& context) {
 
   const StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
                                          : open_stored_hf(*options.load_hf);
+  for (const std::string& note : model.notes) context.log.note("{}", note);
   const Groups groups = Groups::single();
   std::filesystem::path written;
   bool is_lossless = true;

@@ -116,7 +116,12 @@ void simplify_router(ModelConfig& config) {
   if (config.moe_router_score_function == RouterScore::kSigmoid) config.moe_router_pre_softmax = false;
   if (config.moe_router_topk_scaling_factor == 1.0) config.moe_router_topk_scaling_factor.reset();
   const int64_t groups = config.moe_router_num_groups.value_or(1);
-  if (groups > 1 && config.moe_router_group_topk < groups) return;
+  if (groups > 1 && config.moe_router_group_topk < groups) {
+    const bool is_same = config.moe_router_topk / config.moe_router_group_topk.value_or(groups) == 2;
+    if (config.moe_router_group_score == GroupScore::kTwo && is_same)
+      config.moe_router_group_score = GroupScore::kTopSum;
+    return;
+  }
   // Groups that are all open choose nothing.
   config.moe_router_num_groups.reset();
   config.moe_router_group_topk.reset();

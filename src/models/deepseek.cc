@@ -23,8 +23,9 @@ bool has_groups(const ModelConfig& config) {
 
 // A group is judged by its two best.
 bool judges_by_two(const ModelConfig& config) {
-  return !has_groups(config) || (config.moe_router_group_score == GroupScore::kTopSum &&
-                                 config.moe_router_topk / *config.moe_router_group_topk == 2);
+  return !has_groups(config) || config.moe_router_group_score == GroupScore::kTwo ||
+         (config.moe_router_group_score == GroupScore::kTopSum &&
+          config.moe_router_topk / *config.moe_router_group_topk == 2);
 }
 
 // What the classes take for missing keys.
@@ -122,11 +123,8 @@ ModelConfig from_hf_v3(const Json& json) {
                     "the weight of a single expert is its score here, and 1 in Hugging Face's class");
   }
   read_groups(json, kDefaults, config);
-  if (!judges_by_two(config)) {
-    throw UserError(fmt::format("{}: num_experts_per_tok {} over topk_group {} is not 2", kHfConfigFile,
-                                config.moe_router_topk, *config.moe_router_group_topk),
-                    "a group is judged by its two best experts in this family");
-  }
+  // Where the published rule and Megatron-LM's are one, the latter's word stays, which older checkpoints have.
+  if (!judges_by_two(config)) config.moe_router_group_score = GroupScore::kTwo;
   return config;
 }
 

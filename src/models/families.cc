@@ -148,9 +148,17 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   }
   check_hf_bounds(json, file.string());
   ModelConfig config = family.from_hf(json);
+  // transformers loads such a file. GPT-2's has 50256 whatever the vocabulary is.
+  std::vector<std::string> notes;
+  std::erase_if(config.eos_token_ids, [&](int64_t token) {
+    if (!config.vocab_size || token < *config.vocab_size) return false;
+    notes.push_back(fmt::format("{}: eos_token_id {} is not below vocab_size {}: it cannot occur, and ends no text",
+                                file.string(), token, *config.vocab_size));
+    return true;
+  });
   std::vector<UserError> errors = check_model_config(config);
   if (!errors.empty()) throw UserErrors(std::move(errors));
-  return {&family, std::move(config)};
+  return {&family, std::move(config), std::move(notes)};
 }
 
 }  // namespace megalith

@@ -52,6 +52,7 @@ nlohmann::json make_hf_config(const ModelFamily& family, const ModelConfig& conf
 struct HfModel {
   const ModelFamily* family;
   ModelConfig config;
+  std::vector<std::string> notes = {};  // what was left out of the file, and why that is no harm
 };
 HfModel read_hf_config(const std::filesystem::path& folder);
 

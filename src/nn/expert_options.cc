@@ -47,9 +47,11 @@ void RouterOptions::visit_router(OptionVisitor& v) {
       .at_least(1)
       .at_most(kMostExperts)
       .in_toy(InToy::kMade);
-  v.choice("moe_router_group_score", moe_router_group_score, {"sum", "max"},
-           "How a group is scored: sum adds up its moe_router_topk / moe_router_group_topk best experts' scores "
-           "(Megatron-LM, DeepSeek-V3), max takes its best one (DeepSeek-V2).");
+  v.choice(
+      "moe_router_group_score", moe_router_group_score, {"sum", "max", "two"},
+      "How a group is scored: sum adds up its moe_router_topk / moe_router_group_topk best experts' scores "
+      "(Megatron-LM), max takes its best one (DeepSeek-V2), two adds up its two best (DeepSeek-V3, whose published "
+      "sizes make it the same as sum).");
   v.field("moe_router_topk_scaling_factor", moe_router_topk_scaling_factor,
           "The weights of the chosen experts are multiplied by this. Default: 1.")
       .above(0);
@@ -141,6 +143,9 @@ void check_router_groups(const RouterOptions& options, int64_t num_groups, int64
   } else if (options.moe_router_group_score == GroupScore::kTopSum && topk < open_groups) {
     errors.emplace_back(fmt::format("a group is judged by its {} / {} best scores, which is none", topk, open_groups),
                         "lower moe_router_group_topk, or set moe_router_group_score to max");
+  } else if (options.moe_router_group_score == GroupScore::kTwo && num_experts / num_groups < 2) {
+    errors.emplace_back(fmt::format("moe_router_group_score two with groups of {} expert", num_experts / num_groups),
+                        "lower moe_router_num_groups, or set moe_router_group_score to max");
   }
 }
 

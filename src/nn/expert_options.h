@@ -14,7 +14,8 @@ namespace megalith {
 enum class RouterScore { kSoftmax, kSigmoid };
 enum class RouterBalancing { kNone, kAuxLoss, kSeqAuxLoss, kSinkhorn };
 enum class RouterPrecision { kModel, kFp32, kFp64 };
-enum class GroupScore { kTopSum, kMax };  // of a group's scores: the sum of the k / open groups largest; the largest
+// What judges a group: the sum of its k / open groups largest scores; its largest; the sum of its two largest.
+enum class GroupScore { kTopSum, kMax, kTwo };
 enum class DropPolicy { kProbability, kPosition };
 enum class DispatcherKind { kAllGather, kAllToAll };
 

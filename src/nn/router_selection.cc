@@ -33,6 +33,8 @@ ops::RouterForm router_form(const RouterOptions& options) {
   form.open_groups = *options.moe_router_group_topk;
   if (options.moe_router_group_score == GroupScore::kTopSum) {
     form.group_scores = std::max<int64_t>(form.num_chosen / form.open_groups, 1);
+  } else if (options.moe_router_group_score == GroupScore::kTwo) {
+    form.group_scores = 2;
   }
   return form;
 }

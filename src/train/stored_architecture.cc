@@ -18,6 +18,7 @@ namespace megalith {
 void apply_hf_architecture(Resolved& resolved) {
   const std::filesystem::path folder = *resolved.derived.checkpoint.load_hf;
   HfModel hf = read_hf_config(folder);
+  for (std::string& note : hf.notes) resolved.notes.push_back(std::move(note));
   OptionSet theirs(hf.config);
   std::map<std::string, std::string> values;
   for (const auto& option : theirs.options()) values[option->name()] = plain_text(option->text());

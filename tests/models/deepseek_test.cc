@@ -214,6 +214,33 @@ TEST(Deepseek, GroupsThatAreAllOpenChooseNothing) {
   EXPECT_EQ(written.at("topk_group"), 1);
 }
 
+// transformers judges a group by its two best whatever num_experts_per_tok and topk_group are; Megatron-LM by as many
+// as a group would give on average.
+TEST(Deepseek, AGroupIsJudgedByItsTwoBestWhateverIsChosen) {
+  EXPECT_EQ(read_deepseek(deepseek_v3()).moe_router_group_score, GroupScore::kTopSum);  // the published sizes: both
+  json original = deepseek_v3();
+  for (const int chosen : {2, 6}) {
+    original["num_experts_per_tok"] = chosen;
+    const ModelConfig config = read_deepseek(original);
+    EXPECT_EQ(config.moe_router_group_score, GroupScore::kTwo);
+    EXPECT_TRUE(check_model_config(config).empty());
+    EXPECT_EQ(&family_for(config), &kDeepseekV3);
+    const json written = kDeepseekV3.to_hf(config, at::kFloat);
+    EXPECT_EQ(written.at("num_experts_per_tok"), chosen);
+    EXPECT_EQ(written.at("topk_group"), 4);
+    EXPECT_EQ(deepseek_text(read_deepseek(written)), deepseek_text(config));
+  }
+}
+
+TEST(Deepseek, GroupsOfOneExpertHaveNoTwoBest) {
+  json original = deepseek_v3();
+  original["n_routed_experts"] = 8;
+  original["num_experts_per_tok"] = 4;
+  const std::vector<UserError> errors = check_model_config(read_deepseek(original));
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].message(), "moe_router_group_score two with groups of 1 expert");
+}
+
 TEST(Deepseek, YarnWithoutItsScalesHasTheClasssMultiplier) {
   json config = deepseek_v3();
   config["rope_scaling"].erase("mscale");
@@ -275,7 +302,6 @@ TEST(Deepseek, RefusesWhatItCannotHonour) {
       {deepseek_v3(), "norm_topk_prob", false, "norm_topk_prob"},
       {deepseek_v3(), "scoring_func", "softmax", "scoring_func"},
       {deepseek_v3(), "topk_method", "greedy", "topk_method"},
-      {deepseek_v3(), "num_experts_per_tok", 6, "num_experts_per_tok 6 over topk_group 4 is not 2"},
       {deepseek_v3(), "num_experts_per_tok", 1, "num_experts_per_tok is 1"},
       {deepseek_v3(), "topk_group", 9, "n_group is 8, topk_group 9"},
       {deepseek_v3(), "n_group", 7, "n_group is 7, topk_group 4 and n_routed_experts 256"},

@@ -134,7 +134,7 @@ bool is_deepseek_v2(const ModelConfig& c) {
 bool is_deepseek_v3(const ModelConfig& c) {
   return has_deepseeks_parts(c) && c.moe_router_score_function == RouterScore::kSigmoid &&
          c.moe_router_enable_expert_bias && c.moe_router_topk > 1 &&
-         (!chooses_among_groups(c) ||
+         (!chooses_among_groups(c) || c.moe_router_group_score == GroupScore::kTwo ||
           (c.moe_router_group_score == GroupScore::kTopSum && c.moe_router_topk / *c.moe_router_group_topk == 2));
 }
 
@@ -330,7 +330,7 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.moe_router_pre_softmax = !c.moe_router_pre_softmax; },
       [](ModelConfig& c, std::mt19937&) { c.moe_router_enable_expert_bias = !c.moe_router_enable_expert_bias; },
       [](ModelConfig& c, std::mt19937& r) { c.moe_router_score_function = static_cast<RouterScore>(r() % 2); },
-      [](ModelConfig& c, std::mt19937& r) { c.moe_router_group_score = static_cast<GroupScore>(r() % 2); },
+      [](ModelConfig& c, std::mt19937& r) { c.moe_router_group_score = static_cast<GroupScore>(r() % 3); },
       [](ModelConfig& c, std::mt19937& r) { c.moe_router_dtype = static_cast<RouterPrecision>(r() % 3); },
       [](ModelConfig& c, std::mt19937& r) {
         c.moe_router_num_groups = pick(r, {1, 2, 4});

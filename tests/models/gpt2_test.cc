@@ -293,6 +293,21 @@ TEST_F(Gpt2Config, IsReadAsItsClassReadsIt) {
   EXPECT_TRUE(read(bare).config.untie_embeddings_and_output_weights);
 }
 
+// As in files whose vocabulary was changed; transformers loads them.
+TEST_F(Gpt2Config, AnEndOfTextAboveItsVocabularyIsNotedAndEndsNothing) {
+  saved_["vocab_size"] = 257;
+  const HfModel model = read(saved_);
+  EXPECT_TRUE(model.config.eos_token_ids.empty());
+  ASSERT_EQ(model.notes.size(), 1u);
+  EXPECT_TRUE(
+      model.notes[0].ends_with("eos_token_id 50256 is not below vocab_size 257: it cannot occur, and ends no text"))
+      << model.notes[0];
+  saved_["eos_token_id"] = {256, 50256};
+  EXPECT_EQ(read(saved_).config.eos_token_ids, std::vector<int64_t>{256});
+  saved_["eos_token_id"] = 256;
+  EXPECT_TRUE(read(saved_).notes.empty());
+}
+
 TEST_F(Gpt2Config, WhatIsWrittenReadsBackTheSame) {
   for (const json& inner : {json(nullptr), json(1000)}) {
     saved_["n_inner"] = inner;

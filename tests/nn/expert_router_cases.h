@@ -56,6 +56,12 @@ inline std::vector<RouterCase> score_cases() {
                     o.moe_router_pre_softmax = true, o.moe_router_num_groups = 3, o.moe_router_group_topk = 1;
                     o.moe_router_group_score = GroupScore::kMax;
                   }),
+      router_case("groups by their two largest", 12, 2,
+                  [](O& o) {
+                    o.moe_router_score_function = RouterScore::kSigmoid, o.moe_router_enable_expert_bias = true;
+                    o.moe_router_num_groups = 4, o.moe_router_group_topk = 2;
+                    o.moe_router_group_score = GroupScore::kTwo;
+                  }),
       router_case("groups of the softmax of the chosen", 12, 2,
                   [](O& o) { o.moe_router_num_groups = 4, o.moe_router_group_topk = 1; }),
   };

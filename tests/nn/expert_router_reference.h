@@ -89,9 +89,9 @@ inline std::vector<size_t> choose(const Row& logits, const RouterInputs& in, con
       Row members(scores.begin() + static_cast<ptrdiff_t>(first),
                   scores.begin() + static_cast<ptrdiff_t>(first + size));
       std::sort(members.rbegin(), members.rend());
-      const size_t counted = options.moe_router_group_score == GroupScore::kMax
-                                 ? 1
-                                 : k / static_cast<size_t>(*options.moe_router_group_topk);
+      size_t counted = k / static_cast<size_t>(*options.moe_router_group_topk);
+      if (options.moe_router_group_score == GroupScore::kMax) counted = 1;
+      if (options.moe_router_group_score == GroupScore::kTwo) counted = 2;
       of_groups.push_back(std::accumulate(members.begin(), members.begin() + static_cast<ptrdiff_t>(counted), 0.0));
     }
     const auto best = largest(of_groups, static_cast<size_t>(*options.moe_router_group_topk));

@@ -208,6 +208,16 @@ CONFIGS = {
         routed_scaling_factor=2.5,
         norm_topk_prob=True,
     ),
+    # As many chosen as groups are open: each group is still judged by its two best.
+    "deepseek_v3_two_chosen": lambda: DeepseekV3Config(
+        **{**DEEPSEEK, "n_routed_experts": 12},
+        rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+        q_lora_rank=24,
+        n_shared_experts=1,
+        num_experts_per_tok=2,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
+    ),
     "gpt2": lambda: GPT2Config(
         vocab_size=VOCAB,
         n_embd=64,
