@@ -29,7 +29,7 @@ const std::vector<HelpTopic> kCommonTopics = {
      {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
       "expert_model_parallel_size", "sequence_parallel", "use_distributed_optimizer", "use_torch_fsdp2"}},
     {"Checkpoints", {"save", "save_interval", "load", "save_hf"}},
-    {"Evaluation and records", {"eval_interval", "eval_iters", "metrics_file", "tensorboard_dir"}},
+    {"Records and evaluation", {"output_dir", "eval_interval", "eval_iters", "tensorboard_dir"}},
     {"Machine", {"device", "num_threads"}},
 };
 // `generate` shows it above the others.

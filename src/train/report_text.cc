@@ -1,6 +1,7 @@
 // The words of the start-up report; see report.h.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "core/strings.h"
@@ -262,19 +263,28 @@ std::string compute_text(const Resolved& resolved, const ModelNumbers& numbers, 
 std::string output_text(const Resolved& resolved) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   const LogOptions& log = resolved.config.log;
+  // What lies in the folder of the run is told by its name there.
+  const auto place = [&](const std::string& path) {
+    if (log.output_dir) {
+      const std::filesystem::path inside = std::filesystem::path(path).lexically_relative(*log.output_dir);
+      if (!inside.empty() && *inside.begin() != "..") return inside.string();
+    }
+    return short_path(path);
+  };
   std::vector<std::string> parts;
+  if (log.output_dir) parts.push_back(fmt::format("the run in {}", short_path(*log.output_dir)));
   if (checkpoint.save) {
-    parts.push_back(fmt::format("checkpoints in {}{}", short_path(*checkpoint.save),
+    parts.push_back(fmt::format("checkpoints in {}{}", place(*checkpoint.save),
                                 checkpoint.save_interval ? fmt::format(" every {} steps", *checkpoint.save_interval)
                                                          : std::string(" at the end")));
   } else if (!checkpoint.save_hf) {
     parts.push_back("no weights are saved (--save FOLDER saves them)");
   }
-  if (checkpoint.save_hf) parts.push_back("Hugging Face export in " + short_path(*checkpoint.save_hf));
-  if (log.metrics_file) parts.push_back("metrics in " + short_path(*log.metrics_file));
-  if (log.loss_plot_file) parts.push_back("plot in " + short_path(*log.loss_plot_file));
-  if (log.page_file) parts.push_back("page in " + short_path(*log.page_file));
-  if (log.writes_tensorboard()) parts.push_back("TensorBoard events in " + short_path(*log.tensorboard_dir));
+  if (checkpoint.save_hf) parts.push_back("Hugging Face export in " + place(*checkpoint.save_hf));
+  if (log.metrics_file) parts.push_back("metrics in " + place(*log.metrics_file));
+  if (log.loss_plot_file) parts.push_back("plot in " + place(*log.loss_plot_file));
+  if (log.page_file) parts.push_back("page in " + place(*log.page_file));
+  if (log.writes_tensorboard()) parts.push_back("TensorBoard events in " + place(*log.tensorboard_dir));
   return join(parts, ", ");
 }
 

@@ -42,18 +42,20 @@ std::string tokenizer_words(const Resolved& resolved) {
 
 std::vector<std::string> next_commands(const Resolved& resolved) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  const std::optional<std::string>& folder = resolved.config.log.output_dir;
+  std::vector<std::string> commands;
+  if (folder) commands.push_back("megalith inspect run " + quoted(*folder));
   std::string source;
   if (checkpoint.save) {
     source = "--load " + quoted(*checkpoint.save);
   } else if (checkpoint.save_hf) {
     source = "--load_hf " + quoted(*checkpoint.save_hf);
   }
-  if (source.empty()) return {};
-  std::vector<std::string> commands;
+  if (source.empty()) return commands;
   if (resolved.config.model.is_causal) {
     commands.push_back(fmt::format("megalith generate {}{} --prompt \"…\"", source, tokenizer_words(resolved)));
   }
-  if (checkpoint.save) commands.push_back("megalith inspect checkpoint " + quoted(*checkpoint.save));
+  if (checkpoint.save && !folder) commands.push_back("megalith inspect checkpoint " + quoted(*checkpoint.save));
   return commands;
 }
 
@@ -134,6 +136,7 @@ void RunEnd::on_end() {
   if (num_skipped_ > 0) text += row("skipped", fmt::format("{} steps, whose gradients were not finite", num_skipped_));
   if (num_steps_ > 0) text += row("speed", time());
   if (peak_bytes_ > 0) text += row("memory", fmt::format("tensors took {} at most", format_bytes(peak_bytes_)));
+  if (log.output_dir) text += row("run folder", *log.output_dir);
   if (checkpoint.save) text += row("checkpoint", *checkpoint.save);
   if (checkpoint.save_hf) text += row("export", *checkpoint.save_hf + "  (Hugging Face's form)");
   if (log.metrics_file) text += row("metrics", *log.metrics_file);

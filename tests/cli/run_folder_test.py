@@ -33,6 +33,22 @@ def test_everything_lies_in_the_folder(finished):
     assert len(list((finished / "straight" / "tensorboard").glob("events.out.tfevents.*"))) == 1
 
 
+def test_the_report_and_the_end_name_the_folder(program, tmp_path):
+    _, output, errors = program.run(*RUN, "--output_dir", "run", "--export_hf", "--bf16", cwd=tmp_path)
+    [row] = re.findall(r"^output +((?:.|\n {11})+)$", errors, re.MULTILINE)
+    told = re.sub(r"\n +", " ", row)
+    # What lies in the folder is told by its name there.
+    assert told.startswith("the run in run, checkpoints in checkpoints every 2 steps, Hugging Face export in hf, "), told
+    assert "metrics in metrics.jsonl" in told and "page in page.html" in told
+    table = output[output.index("\ndone ") :]
+    assert re.search(r"^run folder +run$", table, re.MULTILINE)
+    assert re.search(r"^next +megalith inspect run run$", table, re.MULTILINE), table
+    _, story, _ = program.run("inspect", "run", "run", cwd=tmp_path)
+    assert "finished" in story
+    # As people write the dtype.
+    assert re.search(r"<p>global batch \d+ × \d+ tokens · bf16 · 1 process</p>", (tmp_path / "run" / "page.html").read_text())
+
+
 def test_started_again_it_goes_on(finished):
     run = finished / "pieces"
     assert [line["iteration"] for line in read_metrics(run / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
