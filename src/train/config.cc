@@ -6,6 +6,8 @@
 #include <set>
 
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/folder_kind.h"
+#include "checkpoint/resume.h"
 #include "comm/context_parallel.h"
 #include "core/error.h"
 #include "hub/hub.h"
@@ -490,6 +492,11 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
       if (!hub.find_model(resolved, errors.empty())) return false;
       apply_hf_architecture(resolved);
     } else if (checkpoint.load) {
+      // A run may begin where there is no checkpoint yet, but not without a model.
+      const bool says_nothing = resolved.config.model.num_layers == 0 && resolved.config.model.hidden_size == 0;
+      if (says_nothing && !loads_where_it_saves(checkpoint)) {
+        if (auto error = check_checkpoint_path("load", *checkpoint.load, /*may_be_absent=*/false)) throw *error;
+      }
       apply_checkpoint_architecture(resolved, *checkpoint.load);
     }
     return true;
@@ -539,6 +546,9 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
     } catch (const UserError& error) {
       errors.push_back(error);
     }
+  } else if (is_readable && resolved->derived.tokenizer.is_named() && hub.find_tokenizer(*resolved, false)) {
+    // Its file can be missing too.
+    resolve_vocabulary(*resolved, errors);
   }
   if (needs.opens_data && is_readable) append(errors, check_data(*resolved));
   if (needs.weights != CommandNeeds::Weights::kIgnored && has_architecture) append(errors, check_weights(*resolved));

@@ -75,10 +75,11 @@ def test_what_is_missing_is_refused(what, words, parts, is_dry, program, tmp_pat
 @pytest.mark.parametrize("more", [(), ("--dry_run",)], ids=["run", "dry_run"])
 def test_all_that_is_missing_and_wrong_is_told_at_once(more, program, tmp_path):
     words = ("train", *MODEL, "--data_path", "/nowhere/data", "--load", "nowhere", "--pretrained_checkpoint", "gone", *more)
+    words += ("--tokenizer_type", "HuggingFaceTokenizer", "--tokenizer_model", "./words")
     errors = errors_of(program, (*words, "--micro_batch_size", 4, "--global_batch_size", 6), cwd=tmp_path)
-    for part in ("/nowhere/data.idx", "load nowhere", "pretrained_checkpoint gone", "global_batch_size 6"):
+    for part in ("/nowhere/data.idx", "load nowhere", "pretrained_checkpoint gone", "./words", "global_batch_size 6"):
         assert part in errors, errors
-    assert errors.count("error: ") == 4, errors
+    assert errors.count("error: ") == 5, errors
 
 
 def test_a_name_that_the_hub_may_have_is_told_with_what_else_is_wrong(program, tmp_path):
@@ -153,6 +154,9 @@ def test_each_kind_of_folder_is_given_to_its_option(program, checkpoint, models,
         assert "no weights given" in errors and errors.count("error: ") == 1, errors
     errors = errors_of(program, (*RUN, "--load", model), cwd=tmp_path)
     assert f"--load_hf {model}" in errors
+    # A run may begin with a folder that is still empty, but not where the model is to come from it.
+    errors = errors_of(program, ("train", "--mock_data", "--device", "cpu", "--load", "notes"), cwd=tmp_path)
+    assert "load notes holds no checkpoint: in it there is readme.txt" in errors and errors.count("error: ") == 1, errors
 
 
 def test_a_run_that_finds_nothing_to_go_on_from_says_so_aloud(program, tmp_path):
