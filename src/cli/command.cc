@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cli/acting_options.h"
+#include "cli/help.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -96,6 +97,18 @@ ConfigInputs CommandContext::config_inputs() const {
       .acts = [here = command](const Option& option) { return acts_in(here, option); },
   };
   return inputs;
+}
+
+std::optional<std::vector<std::string>> CommandContext::read_words(OptionSet& options, std::string_view usage) {
+  ConfigInputs inputs = config_inputs();
+  inputs.allow_positional = true;
+  Resolution resolution = resolve(options, inputs);
+  if (resolution.wants_help) {
+    print_help(*this, usage, options);
+    return std::nullopt;
+  }
+  for (const std::string& note : resolution.notes) log.note("{}", note);
+  return std::move(resolution.positional);
 }
 
 bool CommandContext::wants_help() const {

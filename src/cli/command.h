@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,6 +67,9 @@ struct CommandContext {
 
   // Configuration sources for a command whose options are read from `arguments`: --config FILE is taken out.
   ConfigInputs config_inputs() const;
+  // Reads the options of a command that takes words beside them, says what reading had to say, and returns the words.
+  // Nothing where help was asked for, which is then printed.
+  std::optional<std::vector<std::string>> read_words(OptionSet& options, std::string_view usage);
   bool wants_help() const;  // --help or -h is among the arguments, perhaps as --help=WORD
 };
 

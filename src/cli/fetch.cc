@@ -63,21 +63,15 @@ std::filesystem::path fetch_offline(const HubSettings& settings, const HubName& 
 int run_fetch(CommandContext& context) {
   FetchOptions options;
   OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    return print_help(context,
-                      "usage: megalith fetch NAME[@revision] ... [--repo_type dataset] [--include PATTERN ...]\n\n"
-                      "Prints the folder of each repository in the cache.",
-                      set);
-  }
-  for (const std::string& note : resolution.notes) context.log.note("{}", note);
-  if (resolution.positional.empty())
-    throw UserError("nothing to fetch is named", "give names: megalith fetch org/name");
+  const auto words =
+      context.read_words(set,
+                         "usage: megalith fetch NAME[@revision] ... [--repo_type dataset] [--include PATTERN ...]\n\n"
+                         "Prints the folder of each repository in the cache.");
+  if (!words) return kExitSuccess;
+  if (words->empty()) throw UserError("nothing to fetch is named", "give names: megalith fetch org/name");
   std::vector<HubName> names;
   std::vector<UserError> errors;
-  for (const std::string& text : resolution.positional) {
+  for (const std::string& text : *words) {
     try {
       names.push_back(fetch_name(text, options));
     } catch (const UserError& error) {

@@ -124,21 +124,16 @@ Preset named_preset(const std::string& name, const std::filesystem::path& root) 
 int run_init(CommandContext& context) {
   InitOptions options;
   OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    return print_help(
-        context,
-        "usage: megalith init NAME [--output FILE]\n\n"
-        "Writes a recipe for a model of 'megalith presets' that trains on made-up tokens until it is given data.",
-        set);
-  }
-  if (resolution.positional.size() != 1) {
-    throw UserError(fmt::format("init takes one name, and got {}", resolution.positional.size()),
+  const auto words = context.read_words(
+      set,
+      "usage: megalith init NAME [--output FILE]\n\n"
+      "Writes a recipe for a model of 'megalith presets' that trains on made-up tokens until it is given data.");
+  if (!words) return kExitSuccess;
+  if (words->size() != 1) {
+    throw UserError(fmt::format("init takes one name, and got {}", words->size()),
                     "megalith init NAME; 'megalith presets' lists the names");
   }
-  const Preset preset = named_preset(resolution.positional.front(), context.config_root);
+  const Preset preset = named_preset(words->front(), context.config_root);
   const std::string file = options.output.value_or(preset.name + "-pretrain.yaml");
   std::error_code code;
   if (std::filesystem::exists(file, code)) {

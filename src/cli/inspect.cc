@@ -84,11 +84,9 @@ int inspect_config(CommandContext& context) {
 int inspect_checkpoint(CommandContext& context) {
   CheckpointInspection own;
   OptionSet set(own);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) return print_help(context, "usage: megalith inspect checkpoint DIR", set);
-  std::vector<std::string> given = resolution.positional;
+  const auto words = context.read_words(set, "usage: megalith inspect checkpoint DIR");
+  if (!words) return kExitSuccess;
+  std::vector<std::string> given = *words;
   if (own.load) given.push_back(*own.load);
   if (given.size() != 1) {
     throw UserError(given.empty() ? "no checkpoint given" : "several folders given",

@@ -121,17 +121,12 @@ void print_contents(const std::string& prefix, int64_t num_documents, const Toke
 int inspect_data(CommandContext& context) {
   DataInspection options;
   OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    return print_help(context,
-                      "usage: megalith inspect data PREFIX ...\n"
-                      "       megalith inspect data --data_path PREFIX ... --print_samples train --seq_length N",
-                      set);
-  }
-  options.data.data_path.insert(options.data.data_path.begin(), resolution.positional.begin(),
-                                resolution.positional.end());
+  const auto words =
+      context.read_words(set,
+                         "usage: megalith inspect data PREFIX ...\n"
+                         "       megalith inspect data --data_path PREFIX ... --print_samples train --seq_length N");
+  if (!words) return kExitSuccess;
+  options.data.data_path.insert(options.data.data_path.begin(), words->begin(), words->end());
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
                      options.hub, context.log);
   const std::unique_ptr<Tokenizer> tokenizer =

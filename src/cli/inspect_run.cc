@@ -159,9 +159,13 @@ std::string files_text(const std::string& name, const RunStart& start) {
 }  // namespace
 
 int inspect_run(CommandContext& context) {
-  if (context.arguments.size() != 1 || context.wants_help()) {
-    std::fputs("usage: megalith inspect run DIR\n", context.wants_help() ? stdout : stderr);
-    return context.wants_help() ? kExitSuccess : kExitUserError;
+  if (context.wants_help()) {
+    fmt::print("usage: megalith inspect run DIR\n");
+    return kExitSuccess;
+  }
+  if (context.arguments.size() != 1) {
+    throw UserError(fmt::format("inspect run takes one folder, and got {}", context.arguments.size()),
+                    "megalith inspect run DIR, with the folder that --output_dir named, or a metrics_file");
   }
   const std::string& name = context.arguments[0];
   const FoundRun run = find_run(name);
@@ -182,17 +186,12 @@ int inspect_run(CommandContext& context) {
 int inspect_runs(CommandContext& context) {
   RunsInspection options;
   OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    return print_help(context,
-                      "usage: megalith inspect runs DIR DIR ... [--page_file FILE]\n\n"
-                      "DIR is a folder that --output_dir named, or a metrics_file.",
-                      set);
-  }
-  if (resolution.positional.size() < 2) {
-    throw UserError(fmt::format("{} runs are named, and a comparison takes two or more", resolution.positional.size()),
+  const auto words = context.read_words(set,
+                                        "usage: megalith inspect runs DIR DIR ... [--page_file FILE]\n\n"
+                                        "DIR is a folder that --output_dir named, or a metrics_file.");
+  if (!words) return kExitSuccess;
+  if (words->size() < 2) {
+    throw UserError(fmt::format("{} runs are named, and a comparison takes two or more", words->size()),
                     "megalith inspect runs DIR DIR ...");
   }
   // A page of ours may be replaced, and nothing else.
@@ -203,7 +202,7 @@ int inspect_runs(CommandContext& context) {
     }
   }
   std::vector<ComparedRun> runs;
-  for (const std::string& name : resolution.positional) {
+  for (const std::string& name : *words) {
     FoundRun found = find_run(name);
     ComparedRun run{.name = name, .model = {}, .status = {}, .history = std::move(found.history), .options = {}};
     if (!found.starts.empty()) {

@@ -59,14 +59,10 @@ struct CheckOptions {
 int prepare_check(CommandContext& context) {
   CheckOptions options;
   OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    return print_help(context, "usage: megalith prepare check PREFIX ... [--vocab_size N | --tokenizer_model DIR]",
-                      set);
-  }
-  std::vector<std::string> prefixes = resolution.positional;
+  const auto words =
+      context.read_words(set, "usage: megalith prepare check PREFIX ... [--vocab_size N | --tokenizer_model DIR]");
+  if (!words) return kExitSuccess;
+  std::vector<std::string> prefixes = *words;
   prefixes.insert(prefixes.end(), options.data_path.begin(), options.data_path.end());
   if (prefixes.empty()) throw UserError("no data set given", "name the prefix of its .bin and .idx files");
   std::optional<int64_t> vocab_size = options.tokenizer.vocab_size;

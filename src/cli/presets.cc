@@ -83,33 +83,28 @@ void print_json(const std::vector<std::pair<Preset, int64_t>>& presets) {
 int run_presets(CommandContext& context) {
   PresetsOptions options;
   OptionSet set(options);
-  ConfigInputs inputs = context.config_inputs();
-  inputs.allow_positional = true;
-  const Resolution resolution = resolve(set, inputs);
-  if (resolution.wants_help) {
-    return print_help(
-        context,
-        "usage: megalith presets [WORD ...]\n\n"
-        "Lists the models and recipes that came with the program, or those whose names have all the words. Each name\n"
-        "can be given as --config NAME; 'megalith init NAME' writes a recipe to start from.",
-        set);
-  }
+  const auto words = context.read_words(
+      set,
+      "usage: megalith presets [WORD ...]\n\n"
+      "Lists the models and recipes that came with the program, or those whose names have all the words. Each name\n"
+      "can be given as --config NAME; 'megalith init NAME' writes a recipe to start from.");
+  if (!words) return kExitSuccess;
   std::vector<Preset> presets = list_presets(context.config_root);
   if (presets.empty()) {
     throw UserError(fmt::format("no presets are in {}", context.config_root.string()),
                     "set MEGALITH_CONFIGS to the folder configs/ that came with the program");
   }
   std::erase_if(presets, [&](const Preset& preset) {
-    return !std::all_of(resolution.positional.begin(), resolution.positional.end(), [&](const std::string& word) {
+    return !std::all_of(words->begin(), words->end(), [&](const std::string& word) {
       return lower_case(preset.name).find(lower_case(word)) != std::string::npos;
     });
   });
   if (presets.empty()) {
-    throw UserError(fmt::format("no preset has '{}' in its name", join(resolution.positional, "' and '")),
+    throw UserError(fmt::format("no preset has '{}' in its name", join(*words, "' and '")),
                     "'megalith presets' lists all");
   }
   std::vector<std::pair<Preset, int64_t>> counted;
-  for (const Preset& preset : presets) counted.emplace_back(preset, count_parameters(preset, inputs));
+  for (const Preset& preset : presets) counted.emplace_back(preset, count_parameters(preset, context.config_inputs()));
   std::stable_sort(counted.begin(), counted.end(), [](const auto& a, const auto& b) {
     return std::tuple(a.first.is_experiment, series(a.first.name), a.second) <
            std::tuple(b.first.is_experiment, series(b.first.name), b.second);

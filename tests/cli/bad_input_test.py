@@ -187,6 +187,7 @@ CONFIGURATION = [
     ("a model exported into a folder of checkpoints", ("train", *MOCK, "--save", "out", "--save_hf", "out"), ["save_hf out", "save out"]),
     ("an export without a folder", ("train", *MOCK, "--export_hf"), ["export_hf", "--save_hf"]),
     ("no run to inspect", ("inspect", "run", "nowhere"), ["nowhere does not exist", "--output_dir"]),
+    ("no name of a run", ("inspect", "run"), ["takes one folder, and got 0"]),
     ("no runs to compare", ("inspect", "runs", "nowhere", "there"), ["nowhere does not exist"]),
     ("no weights", ("generate", *SHAPE, "--prompt_ids", "1,2", "--print_ids"), ["--load"]),
     ("no prompt", ("generate", *MODEL, "--load_hf", "nowhere"), ["nowhere"]),
