@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_state.h"
 #include "checkpoint/tensor_store.h"
 #include "comm/groups.h"
+#include "core/log.h"
 #include "models/families.h"
 
 namespace megalith {
@@ -41,6 +42,8 @@ struct HfExport {
   std::optional<std::filesystem::path> tokenizer;
   int64_t max_shard_bytes = 5'000'000'000;  // transformers' "5GB"
   int64_t block_bytes = int64_t{64} << 20;  // memory used for converting
+  Logger* log = nullptr;                    // told how far it is, from rank 0; null: nobody
+  ProgressSettings progress = {};
 };
 
 // Whether a folder holds any of the files that HfExport::tokenizer copies.

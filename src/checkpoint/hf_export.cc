@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
 #include <string_view>
 
 #include "checkpoint/exchange.h"
@@ -132,7 +135,17 @@ void check_target(const fs::path& folder) {
                   "choose another name, or remove it");
 }
 
-void write_chunk(const Chunk& chunk, at::ScalarType dtype, int64_t block_bytes, SafetensorsWriter& writer) {
+// What this rank will write of its chunks.
+int64_t bytes_to_write(const std::vector<Chunk>& chunks, at::ScalarType dtype) {
+  int64_t elements = 0;
+  for (const Chunk& chunk : chunks) {
+    elements += std::accumulate(chunk.box.extent.begin(), chunk.box.extent.end(), int64_t{1}, std::multiplies<>());
+  }
+  return elements * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+void write_chunk(const Chunk& chunk, at::ScalarType dtype, int64_t block_bytes, SafetensorsWriter& writer,
+                 Progress* progress) {
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype));
   for_each_block(chunk, dtype, block_bytes, [&](const Box& box, const at::Tensor& block) {
     const std::span bytes(static_cast<const std::byte*>(block.const_data_ptr()), block.nbytes());
@@ -141,6 +154,7 @@ void write_chunk(const Chunk& chunk, at::ScalarType dtype, int64_t block_bytes, 
           chunk.name, in_tensor * element_bytes,
           bytes.subspan(static_cast<size_t>(in_box * element_bytes), static_cast<size_t>(count * element_bytes)));
     });
+    if (progress != nullptr) progress->advance(static_cast<int64_t>(bytes.size()));
   });
 }
 
@@ -207,16 +221,23 @@ void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, 
             std::make_unique<SafetensorsWriter>(temporary / shard.file, shard.layout, SafetensorsWriter::Mode::kJoin));
       }
     }
+    // This rank's bytes are counted; the other ranks have about as many.
+    std::optional<Progress> progress;
+    if (settings.log != nullptr) {
+      progress.emplace(*settings.log, fmt::format("exporting to {}", folder.string()),
+                       bytes_to_write(chunks, settings.dtype), "bytes", settings.progress);
+    }
     for (const Chunk& chunk : chunks) {
       for (size_t i = 0; i < shards.size(); ++i) {
         if (shards[i].layout.tensors.contains(chunk.name))
-          write_chunk(chunk, settings.dtype, settings.block_bytes, *writers[i]);
+          write_chunk(chunk, settings.dtype, settings.block_bytes, *writers[i], progress ? &*progress : nullptr);
       }
     }
     for (const auto& writer : writers) {
       bytes_written += writer->data_bytes_written();
       writer->finish();
     }
+    if (progress) progress->finish();
   });
   // More is possible, since tied weights have two owners; less means that some rank's part is in no file.
   const double all_bytes_written = world.reduced(static_cast<double>(bytes_written), ReduceOp::kSum, "save_hf bytes");

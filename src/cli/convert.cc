@@ -160,6 +160,7 @@ int run_convert(CommandContext& context) {
     const std::string_view key = takes_masters ? kMasterKey : kModelKey;
     is_lossless = takes_masters == has_masters && c10::promoteTypes(dtype, model.dtype_of(key)) == dtype;
     HfExport settings{.dtype = dtype};
+    settings.log = &context.log;
     if (options.tokenizer_model) {
       settings.tokenizer = *options.tokenizer_model;
     } else if (options.load_hf && has_tokenizer_files(*options.load_hf)) {

@@ -553,6 +553,7 @@ void Trainer::export_hf() {
   if (!options.save_hf) return;
   HfExport settings;
   settings.dtype = resolved_.derived.dtype;
+  settings.log = &log_;
   if (const auto folder = text_tokenizer(resolved_); folder && has_tokenizer_files(*folder))
     settings.tokenizer = *folder;
   if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;

@@ -57,6 +57,21 @@ void save(const fs::path& folder, const ModelConfig& config, const Groups& group
   save_hf(folder, model_tensors(model->parameters()), family_for(config), config, groups, settings);
 }
 
+// Every block is told, and the last line says that all bytes are written.
+TEST(Hf, AnExportTellsHowFarItIs) {
+  const TemporaryFolder folder;
+  std::vector<std::string> lines;
+  Logger log({.write = [&](std::string_view line) { lines.emplace_back(line); }});
+  save(folder.path() / "m", tiny_llama(), Groups::single(),
+       {.dtype = at::kFloat, .log = &log, .progress = {.line_every_s = 0}});
+  ASSERT_GT(lines.size(), 2u);
+  const std::string start = fmt::format("exporting to {}: ", (folder.path() / "m").string());
+  for (const std::string& line : lines) EXPECT_TRUE(line.starts_with(start)) << line;
+  EXPECT_NE(lines.front().find(", ETA "), std::string::npos) << lines.front();
+  EXPECT_EQ(lines.front().find("(100 %)"), std::string::npos) << lines.front();
+  EXPECT_NE(lines.back().find("(100 %)"), std::string::npos) << lines.back();
+}
+
 TEST(Hf, ExportComesBackBitEqual) {
   const Groups groups = Groups::single();
   for (const bool is_tied : {false, true}) {
