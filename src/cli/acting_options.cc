@@ -25,7 +25,8 @@ const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
 const Names kWeights = {"load", "load_hf", "ckpt_step"};
 const Names kShapes = {"micro_batch_size", "global_batch_size", "seq_length"};
-const Names kWords = {"quiet", "verbose"};  // how much is said
+const Names kWords = {"quiet", "verbose"};         // how much is said
+const Names kMemory = {"allow_oversubscription"};  // what is checked before weights are read
 // Read only while a model trains.
 const Names kTraining = {"loss_scale",        "initial_loss_scale", "min_loss_scale",
                          "loss_scale_window", "hysteresis",         "num_distributed_optimizer_instances",
@@ -71,12 +72,13 @@ const ActingOptions* row_of(std::string_view command) {
   static const std::vector<ActingOptions> table = checked({
       {{"generate"},
        joined({kModelGroups, kLayoutGroups, {"Sampling"}}),
-       joined({kWeights, kWords, {"seed"}}),
+       joined({kWeights, kWords, kMemory, {"seed"}}),
        kTraining},
       {{"evaluate"},
        joined({kModelGroups, kLayoutGroups, {"Task", "Data"}}),
        joined({kWeights,
                kWords,
+               kMemory,
                {"micro_batch_size", "global_batch_size", "decrease_batch_size_if_needed", "seq_length", "eval_iters",
                 "seed"}}),
        joined({kTraining, {"num_workers"}})},

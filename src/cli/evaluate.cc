@@ -7,9 +7,11 @@
 
 #include "cli/help.h"
 #include "cli/session.h"
+#include "cli/within_memory.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "train/inference_memory.h"
 #include "train/setup.h"
 #include "train/step.h"
 
@@ -126,7 +128,8 @@ int run_evaluate(CommandContext& context) {
   }
   Session session = start_session(context, std::move(resolved), launch);
   return run_in_session(session, [&] {
-    const int code = evaluate(context, session, options);
+    const int code = run_within_memory(session, launch, estimate_evaluation,
+                                       [&](const MemoryEstimate&) { return evaluate(context, session, options); });
     session.finish();
     return code;
   });

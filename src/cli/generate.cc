@@ -4,11 +4,13 @@
 
 #include "cli/help.h"
 #include "cli/session.h"
+#include "cli/within_memory.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "train/generation.h"
+#include "train/inference_memory.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -54,21 +56,9 @@ int64_t first_seed(const Resolved& run) {
 }
 
 // Every rank goes through the same tokens; the first one shows them.
-int generate(CommandContext& context, const Session& session, const GenerateOptions& options) {
+int generate(CommandContext& context, const Session& session, const GenerateOptions& options, GenerationRequest request,
+             const Tokenizer* tokenizer) {
   const Resolved& run = *session.resolved;
-  const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
-  const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
-  const bool needs_text = options.prompt_ids.empty() || !options.print_ids;
-  if (needs_text && tokenizer == nullptr) {
-    throw UserError("text needs a tokenizer, and none was found",
-                    "name one with --tokenizer_model, or use --prompt_ids and --print_ids");
-  }
-  GenerationRequest request;
-  request.prompt_ids = prompt_of(options, tokenizer);
-  request.max_new_tokens = options.max_new_tokens;
-  request.sampling = run.config.sampling;
-  if (!options.ignore_eos) request.stop_ids = find_stop_ids(run, tokenizer);
-
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
   PipelinedModel model(built.view(), session.groups, session.device);
@@ -105,6 +95,31 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
   return kExitSuccess;
 }
 
+// What the request is, before anything is allocated for it.
+int generate_within_memory(CommandContext& context, const Session& session, const Launch& launch,
+                           const GenerateOptions& options) {
+  const Resolved& run = *session.resolved;
+  const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
+  const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
+  const bool needs_text = options.prompt_ids.empty() || !options.print_ids;
+  if (needs_text && tokenizer == nullptr) {
+    throw UserError("text needs a tokenizer, and none was found",
+                    "name one with --tokenizer_model, or use --prompt_ids and --print_ids");
+  }
+  GenerationRequest request;
+  request.prompt_ids = prompt_of(options, tokenizer);
+  request.max_new_tokens = options.max_new_tokens;
+  request.sampling = run.config.sampling;
+  if (!options.ignore_eos) request.stop_ids = find_stop_ids(run, tokenizer);
+  ModelConfig model = run.config.model;
+  model.vocab_size = run.derived.vocab_size;  // a tokenizer may have given it
+  check_generation(model, request, "max_new_tokens");
+  const MemoryMeasure measure = estimate_generation(std::ssize(request.prompt_ids), request.max_new_tokens);
+  return run_within_memory(session, launch, measure, [&](const MemoryEstimate&) {
+    return generate(context, session, options, std::move(request), tokenizer);
+  });
+}
+
 // Replicas of the model would all write the same text. Ranks that hold experts of their own are none, though they see
 // the same tokens.
 void check_ranks(const Resolved& resolved) {
@@ -137,7 +152,7 @@ int run_generate(CommandContext& context) {
   run_before_session(context, launch, [&] { check_ranks(*resolved); });
   Session session = start_session(context, std::move(resolved), launch);
   return run_in_session(session, [&] {
-    const int code = generate(context, session, options);
+    const int code = generate_within_memory(context, session, launch, options);
     session.finish();
     return code;
   });

@@ -4,19 +4,18 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <stdexcept>
 #include <string_view>
 
 #include "cli/help.h"
 #include "cli/log_copy.h"
 #include "cli/run_folder.h"
 #include "cli/session.h"
+#include "cli/within_memory.h"
 #include "comm/fake_group.h"
 #include "config/help.h"
 #include "core/json.h"
 #include "device/device.h"
 #include "models/families.h"
-#include "train/memory_check.h"
 #include "train/memory_estimate.h"
 #include "train/outputs.h"
 #include "train/report.h"
@@ -76,20 +75,6 @@ int dry_run(const Resolved& resolved) {
              startup_report(resolved, numbers, nullptr, "not chosen in a dry run"),
              memory_table(memory, resolved.derived.world_size));
   return kExitSuccess;
-}
-
-// Memory that runs out although the estimate fitted, or because the person went on, is told as the refusal would be.
-template <typename Body>
-int explaining_memory(const Session& session, const MemoryEstimate& estimate, const std::optional<MemoryThere>& there,
-                      const Body& body) {
-  std::string text;
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    if (!is_out_of_memory(error)) throw;
-    text = out_of_memory_text(error, *session.resolved, estimate, session.device, there);
-  }
-  throw std::runtime_error(text);
 }
 
 const char* status_text(StopReason reason) {
@@ -152,10 +137,8 @@ int run_train(CommandContext& context) {
   const Resolved& run = *session.resolved;
   if (run.config.log.explain_options || run.config.log.verbose) context.log.block(differing_options(*run.options));
   return run_in_session(session, [&] {
-    const MemoryEstimate estimate = estimate_memory(*session.resolved, launch.rank);
-    const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
-    check_memory(*session.resolved, estimate, session.device, there);
-    return explaining_memory(session, estimate, there, [&] { return train(context, session, estimate); });
+    return run_within_memory(session, launch, estimate_memory,
+                             [&](const MemoryEstimate& estimate) { return train(context, session, estimate); });
   });
 }
 

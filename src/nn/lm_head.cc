@@ -173,7 +173,11 @@ at::Tensor LmHead::logits_of(const at::Tensor& x, const at::Tensor& weight) cons
 at::Tensor LmHead::logits(const at::Tensor& x, const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
   at::Tensor chosen = is_sequence_parallel_ ? tp_->gathered(x, weight_->name()) : x;
-  if (rows.defined()) chosen = chosen.index_select(0, rows);
+  if (rows.defined() && chosen.is_meta()) {
+    chosen = chosen.narrow(0, 0, rows.size(0));  // LibTorch has no index_select for shapes
+  } else if (rows.defined()) {
+    chosen = chosen.index_select(0, rows);
+  }
   if (tp_->size() == 1) return logits_of(chosen, weight_->data().narrow(0, 0, vocab_));
   const at::Tensor local = logits_of(chosen, weight_->data());
   const at::Tensor all = tp_->gathered(local, weight_->name());  // (tp * rows, v / tp)

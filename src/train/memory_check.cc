@@ -19,19 +19,21 @@ namespace {
 
 // The options that take less, a line each, and what goes on regardless.
 std::string savings_text(const Resolved& resolved, const MemoryEstimate& estimate, int64_t missing_bytes,
-                         c10::Device device) {
+                         c10::Device device, const MemoryMeasure& measure) {
   std::vector<std::string> lines;
   int64_t saved = 0;
   for (const MemorySaving& saving :
-       cheapest_savings(resolved, estimate, missing_bytes, /*may_add_ranks=*/!device.is_cpu())) {
+       cheapest_savings(resolved, estimate, missing_bytes, /*may_add_ranks=*/!device.is_cpu(), measure)) {
     lines.push_back(fmt::format("{} saves {}", saving.words, format_bytes(saving.bytes)));
     saved += saving.bytes;
   }
   if (saved < missing_bytes) {
+    const bool trains = estimate.gradients > 0;
     lines.push_back(
-        fmt::format("{}: spread the model over more devices with --tensor_model_parallel_size, "
-                    "--pipeline_model_parallel_size or --use_torch_fsdp2, or take a smaller one",
-                    lines.empty() ? "no option saves a tenth of what is missing" : "that is not enough"));
+        fmt::format("{}: spread the model over more devices with --tensor_model_parallel_size{} "
+                    "--pipeline_model_parallel_size{}, or take a smaller one",
+                    lines.empty() ? "no option saves a tenth of what is missing" : "that is not enough",
+                    trains ? "," : " or", trains ? " or --use_torch_fsdp2" : ""));
   }
   return join(lines, "\n  ");
 }
@@ -70,12 +72,12 @@ std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size
 }
 
 void check_memory(const Resolved& resolved, const MemoryEstimate& estimate, c10::Device device,
-                  const std::optional<MemoryThere>& there) {
+                  const std::optional<MemoryThere>& there, const MemoryMeasure& measure) {
   if (resolved.config.runtime.allow_oversubscription || !there || estimate.total() <= there->bytes) return;
   throw UserError(fmt::format("rank {} needs about {}, and {} are there for it ({})", estimate.rank,
                               format_bytes(estimate.total()), format_bytes(there->bytes), there->text),
                   fmt::format("{}\n  {}\n  --allow_oversubscription starts all the same", owners_text(estimate),
-                              savings_text(resolved, estimate, estimate.total() - there->bytes, device)));
+                              savings_text(resolved, estimate, estimate.total() - there->bytes, device, measure)));
 }
 
 bool is_out_of_memory(const std::exception& error) {
@@ -90,13 +92,14 @@ bool is_out_of_memory(const std::exception& error) {
 }
 
 std::string out_of_memory_text(const std::exception& error, const Resolved& resolved, const MemoryEstimate& estimate,
-                               c10::Device device, const std::optional<MemoryThere>& there) {
+                               c10::Device device, const std::optional<MemoryThere>& there,
+                               const MemoryMeasure& measure) {
   std::string text =
       fmt::format("out of memory: rank {} needs about {}", estimate.rank, format_bytes(estimate.total()));
   if (there)
     text += fmt::format(", and {} were there for it at its start ({})", format_bytes(there->bytes), there->text);
   text += fmt::format("\n  {}\n  {}", owners_text(estimate),
-                      savings_text(resolved, estimate, estimate.total() / 4, device));
+                      savings_text(resolved, estimate, estimate.total() / 4, device, measure));
   if (const auto* of_torch = dynamic_cast<const c10::Error*>(&error)) {
     const std::string_view told = of_torch->what_without_backtrace();
     text += fmt::format("\n  LibTorch said: {}", told.substr(0, told.find('\n')));

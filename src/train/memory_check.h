@@ -30,13 +30,14 @@ std::optional<MemoryThere> memory_there(c10::Device device, int local_world_size
 
 // UserError when the rank does not fit, unless allow_oversubscription is on. Allocates nothing.
 void check_memory(const Resolved& resolved, const MemoryEstimate& estimate, c10::Device device,
-                  const std::optional<MemoryThere>& there);
+                  const std::optional<MemoryThere>& there, const MemoryMeasure& measure = estimate_memory);
 
 // Whether an error says that memory could not be had.
 bool is_out_of_memory(const std::exception& error);
 
 // What to tell then.
 std::string out_of_memory_text(const std::exception& error, const Resolved& resolved, const MemoryEstimate& estimate,
-                               c10::Device device, const std::optional<MemoryThere>& there);
+                               c10::Device device, const std::optional<MemoryThere>& there,
+                               const MemoryMeasure& measure = estimate_memory);
 
 }  // namespace megalith

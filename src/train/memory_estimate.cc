@@ -129,15 +129,11 @@ std::set<std::string> messages(const std::vector<UserError>& errors) {
 }  // namespace
 
 std::vector<MemoryRow> MemoryEstimate::rows() const {
-  std::vector<MemoryRow> all = {{"parameters", parameters},
-                                {"eight-bit weights", weight_copies},
-                                {"master weights", masters},
-                                {"optimizer states", optimizer},
-                                {"gradients", gradients},
-                                {"activations", activations},
-                                {"logits and loss", logits},
-                                {"communication", communication},
-                                {"data", data}};
+  std::vector<MemoryRow> all = {{"parameters", parameters},       {"eight-bit weights", weight_copies},
+                                {"master weights", masters},      {"optimizer states", optimizer},
+                                {"gradients", gradients},         {"keys and values", cache},
+                                {"activations", activations},     {"logits and loss", logits},
+                                {"communication", communication}, {"data", data}};
   std::erase_if(all, [](const MemoryRow& row) { return row.bytes == 0; });
   return all;
 }
@@ -197,7 +193,7 @@ MemoryEstimate estimate_largest(const Resolved& resolved) {
 }
 
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
-                                           int64_t missing_bytes, bool may_add_ranks) {
+                                           int64_t missing_bytes, bool may_add_ranks, const MemoryMeasure& measure) {
   constexpr size_t kMost = 3;
   // What the copy lacks of the run, such as its tokenizer, is no fault of an option.
   std::vector<UserError> before;
@@ -215,8 +211,8 @@ std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const Memor
     if (!std::includes(known.begin(), known.end(), found.begin(), found.end())) continue;
     // The rank at the same stage of the pipeline, or near it.
     const int rank = std::min(estimate.rank, narrow<int>(changed->derived.world_size) - 1);
-    const int64_t saved = estimate.total() - estimate_memory(*changed, rank).total();
-    if (saved >= missing_bytes / 10) savings.push_back({candidate.words, saved});
+    const int64_t saved = estimate.total() - measure(*changed, rank).total();
+    if (saved > 0 && saved >= missing_bytes / 10) savings.push_back({candidate.words, saved});
   }
   return savings;
 }

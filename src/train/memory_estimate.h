@@ -28,13 +28,14 @@ struct MemoryEstimate {
   int64_t masters = 0;        // fp32 weights, or remainders, beside those of the model
   int64_t optimizer = 0;      // the rest of its state
   int64_t gradients = 0;
-  int64_t activations = 0;    // at most at once, without the head's
-  int64_t logits = 0;         // what the head and its loss add to that
+  int64_t cache = 0;          // keys and values of the positions of a text that is being written
+  int64_t activations = 0;    // at most at once, in training without the head's
+  int64_t logits = 0;         // what the head and its loss add to that in training
   int64_t communication = 0;  // layers that FSDP gathers, gradients that travel in bf16
   int64_t data = 0;           // the batches of a step and of the next, in host memory
 
   int64_t state() const { return parameters + weight_copies + masters + optimizer + gradients + communication; }
-  int64_t total() const { return state() + activations + logits + data; }
+  int64_t total() const { return state() + cache + activations + logits + data; }
   // Owner after owner, those that hold nothing left out.
   std::vector<MemoryRow> rows() const;
   // "parameters 1.2 GiB, gradients 2.4 GiB, …"
@@ -56,9 +57,13 @@ struct MemorySaving {
   int64_t bytes = 0;
 };
 
+// What a rank of a command holds. Training: estimate_memory; others: train/inference_memory.h.
+using MemoryMeasure = std::function<MemoryEstimate(const Resolved& resolved, int rank)>;
+
 // At most three that save a tenth of `missing_bytes` or more, in the order of what they cost in speed.
 // may_add_ranks  more ranks bring more memory: they do where each has a GPU
 std::vector<MemorySaving> cheapest_savings(const Resolved& resolved, const MemoryEstimate& estimate,
-                                           int64_t missing_bytes, bool may_add_ranks);
+                                           int64_t missing_bytes, bool may_add_ranks,
+                                           const MemoryMeasure& measure = estimate_memory);
 
 }  // namespace megalith

@@ -1,7 +1,9 @@
 """A model that cannot fit is refused before anything is allocated: who would hold how much, what there is, what helps."""
 
+import json
 import re
 import resource
+import struct
 import time
 
 import pytest
@@ -42,6 +44,51 @@ def test_a_model_that_cannot_fit_is_refused_with_owners_and_ways_out(program):
     savings = re.findall(r"--.* saves ([\d.]+ \w+)", errors)
     assert 1 <= len(savings) <= 3 and all(0 < bytes_of(size) < bytes_of(needed) for size in savings), errors
     assert "--allow_oversubscription" in errors
+
+
+def hollow_model(folder):
+    """A Hugging Face folder of LARGE's sizes whose file of weights says nothing."""
+    config = {
+        **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 80},
+        **{"num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128000},
+        **{"max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    attention, mlp = 2 * 8192**2 + 2 * 8192 * 1024, 3 * 8192 * 28672
+    return 80 * (attention + mlp + 2 * 8192) + 2 * 128000 * 8192 + 8192
+
+
+INFERENCE = {
+    "generate": ("generate", "--prompt_ids", "1,2,3", "--print_ids", "--max_new_tokens", 5000),
+    "evaluate": ("evaluate", "--mock_data", "--micro_batch_size", 2, "--seq_length", 4096),
+}
+
+
+@pytest.mark.parametrize("command", INFERENCE)
+def test_other_commands_refuse_what_cannot_fit_by_what_they_hold(command, program, tmp_path):
+    parameters = hollow_model(tmp_path / "m")
+    words = (*INFERENCE[command], "--load_hf", tmp_path / "m", "--device", "cpu")
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (16 * 10**9, 16 * 10**9))
+    _, output, errors = program.run(*words, expected=2, timeout=120, preexec_fn=limit)
+    assert not output and "rank 0 needs about" in errors and "--allow_oversubscription" in errors
+    assert "use_torch_fsdp2" not in errors and "optimizer" not in errors  # no words of training
+    found = owners(errors)
+    # Sizes are printed with three digits.
+    assert found["parameters"] == pytest.approx(4 * parameters, rel=0.01)
+    saved = bytes_of(re.search(r"--bf16 saves ([\d.]+ \w+)", errors).group(1))
+    assert saved >= found["parameters"] / 2 * 0.99
+    if command == "generate":
+        # Keys and values of 80 layers with 8 heads of 128 channels.
+        assert set(found) == {"parameters", "keys and values", "activations"}
+        assert found["keys and values"] == pytest.approx(5003 * 80 * 2 * 8 * 128 * 4, rel=0.01)
+    else:
+        # At least the logits of one sample, and what the feed-forward part of one layer makes at once.
+        assert set(found) == {"parameters", "activations"} and found["activations"] > 2 * 4096 * 28672 * 4
+    # Who goes on all the same hears it when memory runs out.
+    _, _, errors = program.run(*words, "--allow_oversubscription", expected=1, timeout=120, preexec_fn=limit)
+    assert "out of memory: rank 0 needs about" in errors and "frame #" not in errors
 
 
 def test_who_goes_on_all_the_same_gets_the_same_message_when_memory_runs_out(program, tmp_path):

@@ -1,0 +1,24 @@
+// See within_memory.h.
+#include "cli/within_memory.h"
+
+#include <stdexcept>
+
+namespace megalith {
+
+int run_within_memory(const Session& session, const Launch& launch, const MemoryMeasure& measure,
+                      const std::function<int(const MemoryEstimate&)>& body) {
+  const Resolved& run = *session.resolved;
+  const MemoryEstimate estimate = measure(run, launch.rank);
+  const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
+  check_memory(run, estimate, session.device, there, measure);
+  std::string text;
+  try {
+    return body(estimate);
+  } catch (const std::exception& error) {
+    if (!is_out_of_memory(error)) throw;
+    text = out_of_memory_text(error, run, estimate, session.device, there, measure);
+  }
+  throw std::runtime_error(text);
+}
+
+}  // namespace megalith
