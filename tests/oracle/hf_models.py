@@ -208,8 +208,8 @@ CONFIGS = {
         routed_scaling_factor=2.5,
         norm_topk_prob=True,
     ),
-    # As many chosen as groups are open: each group is still judged by its two best.
-    "deepseek_v3_two_chosen": lambda: DeepseekV3Config(
+    # As many chosen as groups are open: each group is still judged by its two best. Random weights choose all experts.
+    "deepseek_v3_few": lambda: DeepseekV3Config(
         **{**DEEPSEEK, "n_routed_experts": 12},
         rope_scaling={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
         q_lora_rank=24,
