@@ -71,9 +71,6 @@ std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options
   if (!options.load && options.ckpt_step) {
     refuse(fmt::format("ckpt_step is {}, but load is not set", *options.ckpt_step), "give the folder with --load");
   }
-  if (!options.load && options.exit_on_missing_checkpoint) {
-    refuse("exit_on_missing_checkpoint is set, but load is not", "give the folder with --load");
-  }
   if (options.load_hf && options.pretrained_checkpoint) {
     refuse("load_hf and pretrained_checkpoint both give the weights", "keep one of them");
   }

@@ -67,7 +67,8 @@ class ArgumentReader {
     if (attached) {
       value = WrittenValue::of(*attached);
     } else if (is_switch) {
-      const bool has_word = next_ < words_.size() && parse_bool(words_[next_]);
+      // Primus's presets write null for a switch that nobody set, and people copy that to the command line.
+      const bool has_word = next_ < words_.size() && (parse_bool(words_[next_]) || words_[next_] == "null");
       value = WrittenValue::of(has_word ? words_[next_++] : "true");
     } else if (match.option && !match.option->is_list()) {
       const std::optional<std::string> word = take_value(name, match.option->type_text());

@@ -18,13 +18,13 @@ constexpr KnownNamesRow kRows[] = {
      "use_flash_attn masked_softmax_fusion bias_swiglu_fusion bias_dropout_fusion rope_fusion "
      "apply_rope_fusion persist_layer_norm no_persist_layer_norm cross_entropy_loss_fusion fused_single_qkv_rope "
      "fused_padded_mla_attention use_te_activation_func use_transformer_engine_op_fuser flash_decode "
-     "gradient_accumulation_fusion enable_fused_linear_ce compile use_liger_kernel"},
+     "gradient_accumulation_fusion enable_fused_linear_ce compile use_liger_kernel use_fused_weighted_squared_relu"},
     {Kind::kNoEffect, kValue, "operators are always fused", "cross_entropy_fusion_impl attn_implementation"},
     {Kind::kNoEffect, kSwitch, "softmax is always computed in fp32", "attention_softmax_in_fp32"},
     {Kind::kNoEffect, kSwitch, "there is one implementation, with neither Transformer Engine nor Apex",
      "use_mcore_models deprecated_use_mcore_models use_legacy_models te_rng_tracker inference_rng_tracker "
      "disable_compile_dependencies enable_experimental disable_primus_topk_router use_deprecated_20241209_moe_layer "
-     "lazy_mpu_init test_mode patch_moe_overlap"},
+     "lazy_mpu_init test_mode patch_moe_overlap parallel_output"},
     {Kind::kNoEffect, kValue, "there is one implementation, with neither Transformer Engine nor Apex",
      "transformer_impl onnx_safe DDP_impl data_impl"},
     {Kind::kNoEffect, kSwitch, "no Python runs here", "manual_gc manual_gc_eval"},
@@ -33,8 +33,10 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "the indices are built by as many threads as there are processors",
      "num_dataset_builder_threads"},
     {Kind::kNoEffect, kSwitch, "masks are described, never stored", "create_attention_mask_in_dataloader"},
-    {Kind::kNoEffect, kSwitch, "data files are always memory-mapped", "mmap_bin_files"},
+    {Kind::kNoEffect, kSwitch, "data files are always memory-mapped", "mmap_bin_files mmap_warmup"},
     {Kind::kNoEffect, kValue, "memory is planned, not collected", "empty_unused_memory_level"},
+    {Kind::kNoEffect, kSwitch, "the first iteration is made like every other, and its time stands for itself",
+     "attn_warmup"},
     {Kind::kNoEffect, kSwitch, "Primus-Turbo's kernels are not used; operators are our own", "enable_primus_turbo"},
     {Kind::kNoEffect, kValue, "Primus-Turbo's kernels are not used; operators are our own",
      "turbo_* use_turbo_* enable_turbo_* sink_window_even_layers_only"},
@@ -49,9 +51,9 @@ constexpr KnownNamesRow kRows[] = {
     // ---- Communication and sharding ----
     {Kind::kNoEffect, kValue, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
      "distributed_backend pipeline_model_parallel_comm_backend tp_comm_bootstrap_backend nccl_communicator_config_path "
-     "high_priority_stream_groups sharp_enabled_group suggested_communication_unit_size"},
+     "high_priority_stream_groups sharp_enabled_group suggested_communication_unit_size symmetric_ar_type"},
     {Kind::kNoEffect, kSwitch, "the device decides: Gloo on the CPU, NCCL or RCCL on a GPU",
-     "enable_gloo_process_groups disable_gloo_process_groups use_sharp use_ring_exchange_p2p"},
+     "enable_gloo_process_groups disable_gloo_process_groups use_sharp use_ring_exchange_p2p use_nccl_ub"},
     {Kind::kNoEffect, kValue, "the launcher's environment says it", "local_rank"},
     {Kind::kNoEffect, kSwitch,
      "gradients are summed: the loss is divided by the tokens of the whole global batch first",
@@ -61,7 +63,9 @@ constexpr KnownNamesRow kRows[] = {
      "align_grad_reduce align_param_gather scatter_gather_tensors_in_pipeline clone_scatter_output_in_embedding "
      "async_tensor_model_parallel_allreduce defer_embedding_wgrad_compute delay_wgrad_compute "
      "tp_comm_overlap barrier_with_L1_time barrier_with_level_1_timing combined_1f1b "
-     "overlap_moe_expert_parallel_comm"},
+     "overlap_moe_expert_parallel_comm overlap_p2p_communication_warmup_flush "
+     "disable_tp_comm_bulk_dgrad disable_tp_comm_bulk_wgrad disable_tp_comm_overlap_ag disable_tp_comm_overlap_rs "
+     "disable_tp_comm_split_ag disable_tp_comm_split_rs"},
     {Kind::kNoEffect, kValue, "it changes how transfers overlap, not results or what a rank holds",
      "wgrad_deferral_limit tp_comm_overlap_cfg tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad "
      "tp_comm_split_ag tp_comm_split_rs tp_comm_bulk_wgrad tp_comm_bulk_dgrad "
@@ -69,6 +73,11 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "weights are drawn by name and position, alike on every rank",
      "data_parallel_random_init init_model_with_meta_device"},
     {Kind::kNoEffect, kValue, "read only with replication", "replication_jump replication_factor"},
+    {Kind::kNoEffect, kSwitch, "a parameter and a gradient belong to one buffer each, which nobody registers or copies",
+     "fsdp_double_buffer use_contiguous_parameters_in_local_ddp contiguous_buffers_in_local_ddp"},
+    {Kind::kUnsupported, kSwitch,
+     "sharding over the replicas as well (use_torch_fsdp2 without replicas shards over all data-parallel ranks)",
+     "enable_full_sharding_in_hsdp=false"},
     {Kind::kUnsupported, kSwitch,
      "an embedding on a stage of its own (pipeline_model_parallel_layout says it: E|t*4|…)",
      "standalone_embedding_stage=false"},
@@ -85,7 +94,9 @@ constexpr KnownNamesRow kRows[] = {
      "zero_bubble_adaptive_memory_limit_percentile=85 pp_max_mem=null"},
     {Kind::kNoEffect, kSwitch, "pp_algorithm decides, and plans the order of work without being timed",
      "pp_warmup enable_zb_runtime enable_exactly_numeric_match enable_optimizer_post_validation "
-     "debug_scheduler_table patch_primus_pipeline patch_zero_bubble pre_communication_optimization auto_offload_time"},
+     "debug_scheduler_table pre_communication_optimization auto_offload_time"},
+    {Kind::kNoEffect, kSwitch, "true leaves the pipeline's schedule to the options beside it; false takes them back",
+     "patch_primus_pipeline patch_zero_bubble"},
     {Kind::kUnsupported, kSwitch, "that schedule by this word (pp_algorithm zbv-formatted has it)",
      "enable_1f1b_v=false"},
     {Kind::kUnsupported, kSwitch,
@@ -113,6 +124,8 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "read only with optimizer_cpu_offload",
      "use_torch_optimizer_for_cpu_offload overlap_cpu_optimizer_d2h_h2d pin_cpu_grads pin_cpu_params"},
     {Kind::kNoEffect, kValue, "read only with optimizer_cpu_offload", "optimizer_offload_fraction"},
+    {Kind::kUnsupported, kSwitch, "products that round partial sums otherwise (deterministic_mode fixes their order)",
+     "disable_bf16_reduced_precision_matmul=false"},
 
     // ---- Precision ----
     {Kind::kUnsupported, kValue, "FP8 by that word (fp8_format has it)", "fp8_e4m3=false fp8_hybrid=false"},
@@ -126,29 +139,42 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch,
      "weights are held in the model's precision, and their eight-bit copies are those of a step",
      "fp8_param_gather fp8_param keep_fp8_weight_transpose_cache_te "
-     "keep_fp8_transpose_cache_when_using_custom_fsdp moe_router_padding_for_fp8"},
+     "keep_fp8_transpose_cache_when_using_custom_fsdp keep_fp8_transpose_cache moe_router_padding_for_fp8 "
+     "moe_router_padding_for_quantization reuse_grad_buf_for_mxfp8_param_ag disable_delayed_scaling_patches"},
+    {Kind::kUnsupported, kValue, "precisions from a file or a number of Kitchen's (fp8_format and fp8_recipe say them)",
+     "kitchen_config_file=null kitchen_recipe_number=null"},
     {Kind::kUnsupported, kSwitch, "a cross entropy in fp16", "fp16_lm_cross_entropy=false"},
-    {Kind::kUnsupported, kValue, "gradients in that dtype", "main_grads_dtype=fp32"},
+    {Kind::kUnsupported, kValue, "gradient buffers in that dtype (gradients are summed in fp32)",
+     "main_grads_dtype=fp32"},
     {Kind::kUnsupported, kValue, "masters in that dtype (master_weights has smaller ones)", "main_params_dtype=fp32"},
 
     // ---- Architecture ----
     {Kind::kUnsupported, kValue, "ROCm's earlier mixture of experts (num_experts has it)", "use_rocmoe=false"},
     {Kind::kNoEffect, kValue, "experts are always grouped, and tokens travel by the group's own collectives",
-     "moe_deepep_num_sms moe_flex_dispatcher_backend"},
+     "moe_deepep_num_sms moe_hybridep_num_sms moe_flex_dispatcher_backend"},
     {Kind::kNoEffect, kSwitch, "experts are always grouped, and tokens travel by the group's own collectives",
      "moe_enable_deepep moe_grouped_gemm moe_use_legacy_grouped_gemm moe_permute_fusion moe_enable_mori "
-     "moe_use_fused_router_with_aux_score moe_lbl_in_fp32 moe_extended_tp"},
+     "moe_use_fused_router_with_aux_score moe_router_fusion moe_lbl_in_fp32 moe_extended_tp"},
     {Kind::kUnsupported, kSwitch,
      "Megatron-LM's first Switch layer (num_experts with moe_router_topk 1 is the later one)",
      "moe_use_megatron_switch=false"},
     {Kind::kNoEffect, kSwitch, "the loads of all layers are always recorded", "moe_per_layer_logging"},
     {Kind::kNoEffect, kSwitch, "num_shared_experts decides", "enable_shared_expert"},
     {Kind::kUnsupported, kSwitch, "upcycling of a dense model", "moe_use_upcycling=false"},
+    {Kind::kNoEffect, kValue, "read only with moe_use_upcycling", "moe_upcycling_granularity"},
+    {Kind::kUnsupported, kSwitch, "this form of experts",
+     "moe_apply_probs_on_input=false moe_shared_expert_gate=false moe_token_dropping=false"},
+    {Kind::kUnsupported, kValue, "this form of experts", "moe_latent_size=null moe_router_topk_limited_devices=null"},
     {Kind::kUnsupported, kSwitch, "experts over all data-parallel ranks (set expert_model_parallel_size)",
      "moe_expert_model_parallelism=false"},
     {Kind::kUnsupported, kValue, "soft-capping of a router's logits", "router_logit_softcapping=0"},
+    {Kind::kUnsupported, kValue, "another kind of attention",
+     "experimental_attention_variant=null attention_output_gate=false"},
+    {Kind::kNoEffect, kValue, "read only with experimental_attention_variant", "linear_*"},
     {Kind::kNoEffect, kValue, "forced balance sends tokens to experts in turn", "moe_router_force_load_balancing_type"},
     {Kind::kUnsupported, kSwitch, "this activation", "quick_geglu=false"},
+    {Kind::kUnsupported, kValue, "an activation by that word (swiglu, squared_relu and openai_gelu choose it)",
+     "activation_func=null"},
     {Kind::kUnsupported, kSwitch, "this form of normalisation",
      "qk_l2_norm=false apply_residual_connection_post_layernorm=false"},
     {Kind::kNoEffect, kSwitch, "it divides and multiplies scores by the same number: softmax is always in fp32",
@@ -163,11 +189,15 @@ constexpr KnownNamesRow kRows[] = {
      "hybrid_attention_ratio=0 hybrid_mlp_ratio=0 hybrid_override_pattern=null lfm_layer_types=null"},
     {Kind::kUnsupported, kValue, "this kind of model", "model_type=gpt is_hybrid_model=false"},
     {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
+    {Kind::kNoEffect, kSwitch, "read only by hybrid models", "disable_mamba_mem_eff_path"},
     {Kind::kUnsupported, kValue, "encoder-decoder models", "decoder_num_layers=null"},
+    {Kind::kNoEffect, kValue, "read only by position_embedding_type relative and mrope, which no model here has",
+     "relative_attention_num_buckets relative_attention_max_distance mrope_section"},
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
      "bert_binary_head decoder_seq_length short_seq_prob mask_type mask_factor "
      "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "
      "evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings bert_embedder_type"},
+    {Kind::kNoEffect, kSwitch, "read only by BERT, T5 and retrieval models", "bert_no_binary_head"},
     {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},
     {Kind::kNoEffect, kValue, "read only by vision models",
      "vision_pretraining_type vision_backbone_type swin_backbone_type num_classes img_h img_w num_channels patch_dim "
@@ -198,8 +228,11 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only with weight_deosc", "weight_deosc_*"},
     {Kind::kUnsupported, kValue, "instruction tuning",
      "stage=pretrain enable_packed_sequences=false lora.enabled=false"},
+    {Kind::kUnsupported, kSwitch, "instruction tuning", "sft=false"},
     {Kind::kNoEffect, kValue, "read only by instruction tuning",
-     "sft_* use_packed_attention max_samples_per_sequence lora.*"},
+     "sft_* use_packed_attention max_samples_per_sequence lora.* lb_mini_*"},
+    {Kind::kUnsupported, kSwitch, "weight decay of the norms of queries and keys (norms have none)",
+     "apply_wd_to_qk_layernorm=false"},
 
     // ---- Data ----
     {Kind::kNoEffect, kValue, "documents keep their order, and all workers share one queue",
@@ -210,12 +243,13 @@ constexpr KnownNamesRow kRows[] = {
      "lang=english"},
     {Kind::kUnsupported, kValue, "several or complete validation sets",
      "full_validation=false multiple_validation_sets=false"},
-    {Kind::kUnsupported, kValue, "this tokenizer setting", "extra_vocab_size=0"},
     {Kind::kNoEffect, kSwitch, "tokenizer files hold no code, and there is one reader",
      "trust_remote_code legacy_tokenizer"},
     {Kind::kNoEffect, kValue, "mock_data has one form", "mock_dataset.*"},
     {Kind::kNoEffect, kValue, "samples are never padded", "max_padding_length"},
-    {Kind::kNoEffect, kValue, "data is read from files", "object_storage_cache_path"},
+    {Kind::kNoEffect, kValue, "data is read from files", "object_storage_cache_path s3_cache_path"},
+    {Kind::kNoEffect, kSwitch, "data is read from files", "disable_msc"},
+    {Kind::kNoEffect, kValue, "a file says by itself what it is: tokens that were prepared, or text", "dataset"},
 
     // ---- Checkpoints ----
     {Kind::kNoEffect, kValue, "there is one checkpoint format, and it loads under every layout",
@@ -224,7 +258,8 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "there is one checkpoint format, and it loads under every layout",
      "use_dist_ckpt use_dist_ckpt_deprecated auto_detect_ckpt_format ckpt_fully_parallel_save "
      "ckpt_fully_parallel_save_deprecated ckpt_fully_parallel_load ckpt_assume_constant_structure "
-     "ckpt_convert_update_legacy_dist_opt_format use_persistent_ckpt_worker"},
+     "ckpt_convert_update_legacy_dist_opt_format use_persistent_ckpt_worker fully_parallel_save "
+     "strict_fsdp_dtensor_load"},
     {Kind::kNoEffect, kSwitch,
      "what nobody sets of the model and its tokenizer always comes from the checkpoint in load",
      "use_checkpoint_args use_tokenizer_model_from_checkpoint_args"},
@@ -237,7 +272,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kValue, "changing formats while training (see 'megalith convert')",
      "ckpt_convert_format=null ckpt_convert_save=null"},
     {Kind::kUnsupported, kValue, "this way of saving or loading",
-     "non_persistent_save_interval=null load_main_params_from_ckpt=false"},
+     "non_persistent_save_interval=null load_main_params_from_ckpt=false load_model_opt_format=false"},
     {Kind::kNoEffect, kValue, "read only with non_persistent_save_interval",
      "non_persistent_ckpt_type non_persistent_global_ckpt_dir non_persistent_local_ckpt_dir "
      "non_persistent_local_ckpt_algo"},
@@ -249,9 +284,11 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "profile always means PyTorch's profiler", "use_pytorch_profiler"},
     {Kind::kNoEffect, kSwitch, "no such service is contacted",
      "disable_wandb disable_mlflow enable_one_logger adlr_autoresume enable_ft_package calc_ft_timeouts "
-     "inprocess_restart run_workload_inspector_server disable_straggler_on_startup log_straggler one_logger_async"},
+     "inprocess_restart inprocess_empty_cuda_cache run_workload_inspector_server disable_straggler_on_startup "
+     "log_straggler one_logger one_logger_async"},
     {Kind::kNoEffect, kValue, "no such service is contacted",
-     "wandb_* mlflow_* one_logger_* straggler_* adlr_autoresume_interval app_tag_run_name app_tag_run_version"},
+     "wandb_* mlflow_* one_logger_* straggler_* inprocess_* adlr_autoresume_interval app_tag_run_name "
+     "app_tag_run_version"},
     {Kind::kNoEffect, kSwitch, "this build does not record it",
      "log_progress log_energy use_rocm_mem_info record_memory_history "
      "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
@@ -267,7 +304,8 @@ constexpr KnownNamesRow kRows[] = {
      "config_logger_dir rerun_mode error_injection_type result_rejected_tracker_filename"},
     {Kind::kNoEffect, kValue, "log levels belong to Primus's launcher",
      "sink_level file_sink_level stderr_sink_level master_sink_level trainable"},
-    {Kind::kNoEffect, kValue, "read only when serving a model", "inference_* max_tokens_to_oom"},
+    {Kind::kNoEffect, kValue, "read only when serving a model", "inference_* max_tokens_to_oom mlp_chunks_for_prefill"},
+    {Kind::kNoEffect, kSwitch, "read only when serving a model", "cache_mla_latents nccl_all_reduce_for_prefill"},
     {Kind::kNoEffect, kSwitch, "cuda_graphs says what is captured; it changes speed, not results",
      "enable_cuda_graph external_cuda_graph cuda_graph_use_single_mempool cuda_graph_retain_backward_graph "
      "cuda_graph_share_io_buffers"},
@@ -275,13 +313,14 @@ constexpr KnownNamesRow kRows[] = {
 
     // ---- Removed upstream, or another fork's word ----
     {Kind::kRemoved, kValue, "write micro_batch_size", "batch_size=null"},
+    {Kind::kRemoved, kValue, "write lr_warmup_iters, lr_warmup_samples or lr_warmup_fraction", "warmup=null"},
+    {Kind::kRemoved, kValue, "write vocab_size and make_vocab_size_divisible_by: the padded size is the next multiple",
+     "padded_vocab_size=null"},
     {Kind::kRemoved, kValue, "write tensor_model_parallel_size", "model_parallel_size=1"},
     {Kind::kRemoved, kSwitch, "write recompute_granularity full, recompute_method and recompute_num_layers",
      "checkpoint_activations=false"},
     {Kind::kRemoved, kValue, "give the file as --config FILE", "yaml_cfg=null"},
     {Kind::kRemoved, kSwitch, "write swiglu", "glu=false"},
-    {Kind::kRemoved, kValue, "write tokenizer_type HuggingFaceTokenizer and tokenizer_model DIR",
-     "patch_tokenizer_type=null"},
     {Kind::kRemoved, kValue, "pre-training is the default; load a checkpoint with load or load_hf to go on from it",
      "train_mode=pretrain"},
 

@@ -20,6 +20,9 @@ constexpr const char* kMegatron = "Megatron-LM and Primus";
 constexpr OtherWordsRow kOtherWords[] = {
     {kMegatron, "seq_length", "encoder_seq_length"},
     {kMegatron, "num_distributed_optimizer_instances", "data_parallel_replicate_degree"},
+    {kMegatron, "tokenizer_type", "patch_tokenizer_type"},
+    {kMegatron, "recompute_method", "activations_checkpoint_method"},
+    {kMegatron, "recompute_num_layers", "activations_checkpoint_num_layers"},
 
     {kTrainer, "lr", "learning_rate"},
     {kTrainer, "train_iters", "max_steps=-1"},

@@ -19,8 +19,13 @@ void append(std::vector<T>& into, const std::vector<T>& from) {
   into.insert(into.end(), from.begin(), from.end());
 }
 
+bool is_null(const WrittenValue& value) {
+  return value.form == WrittenValue::Form::kNull ||
+         (value.form == WrittenValue::Form::kText && lower_case(trim(value.text())) == "null");
+}
+
 WrittenValue negated(const Setting& setting) {
-  if (setting.value.form == WrittenValue::Form::kNull) return setting.value;
+  if (is_null(setting.value)) return WrittenValue::null();
   const std::optional<bool> value = parse_bool(setting.value.text());
   if (!value) {
     throw UserError(fmt::format("{} is '{}', but takes: true or false", named_at(setting), setting.value.text()),
@@ -32,8 +37,11 @@ WrittenValue negated(const Setting& setting) {
 // What is said once about names that are not spelled as ours.
 struct NameNotes {
   NoEffectNotes no_effect;
-  std::vector<std::string> read_as;          // "learning_rate is lr"
-  std::optional<Setting> no_positions = {};  // the setting that asks for a model without learned positions
+  std::vector<std::string> read_as;           // "learning_rate is lr"
+  std::optional<Setting> no_positions = {};   // the setting that asks for a model without learned positions
+  std::optional<Setting> old_recompute = {};  // the setting that asks for recomputation by its first name
+  // Primus's switches that say whether options count at all: the last word of each, false where it takes them back.
+  std::map<std::string, std::pair<bool, Setting>> gates = {};
 
   void add_word(const Setting& setting, const Option& option) {
     std::string line = fmt::format("{} is {}", setting.name, option.name());
@@ -47,12 +55,53 @@ struct NameNotes {
   }
 };
 
+// Primus's trainer presets keep these options behind a switch: where it is false they are as if nobody had set them.
+constexpr std::pair<const char*, const char*> kGatedOptions[] = {{"patch_zero_bubble", "enable_zero_bubble"},
+                                                                 {"patch_zero_bubble", "zero_bubble_v_schedule"},
+                                                                 {"patch_primus_pipeline", "pp_algorithm"}};
+
+bool is_gate(std::string_view name) {
+  return std::any_of(std::begin(kGatedOptions), std::end(kGatedOptions),
+                     [&](const auto& gated) { return gated.first == name; });
+}
+
+void close_gates(OptionSet& options, const NameNotes& notes, std::vector<std::string>& lines) {
+  for (const auto& [gate, name] : kGatedOptions) {
+    const auto found = notes.gates.find(gate);
+    Option* option = options.find(name);
+    if (found == notes.gates.end() || found->second.first || !option || option->is_default()) continue;
+    const Setting& setting = found->second.second;
+    lines.push_back(fmt::format("{} is false, which takes {} {} back", named_at(setting), name, option->text()));
+    option->reset(setting.source);
+  }
+}
+
+// The first name of recomputation had neither a granularity, which was full, nor a need to say the number of layers.
+void complete_old_recompute(OptionSet& options, const NameNotes& notes) {
+  if (!notes.old_recompute) return;
+  const std::pair<const char*, const char*> implied[] = {{"recompute_granularity", "full"},
+                                                         {"recompute_num_layers", "1"}};
+  for (const auto& [name, value] : implied) {
+    Option* option = options.find(name);
+    if (option && option->is_default()) option->assign(WrittenValue::of(value), notes.old_recompute->source);
+  }
+}
+
+// Whether the option was written by its own name, not by an alias, an opposite or another program's word.
+bool is_own_name(const Setting& setting, const Option& option) {
+  const std::string name = fold_name(setting.name);
+  return name == option.name() || name.ends_with("." + option.name()) ||
+         std::equal(name.begin(), name.end(), option.name().begin(), option.name().end(),
+                    [](char a, char b) { return a == b || (a == '.' && b == '_'); });
+}
+
 void apply_known(const Setting& setting, const NameMatch& match, const WrittenValue& value, NameNotes& notes) {
   const KnownName& known = *match.known;
   if (known.kind == KnownName::Kind::kNoEffect) {
     const bool is_about_positions = match.name == "position_embedding" || match.name == "add_position_embedding";
     const bool asks_for_none = is_about_positions && parse_bool(value.text()) == false;
     if (is_about_positions) notes.no_positions = asks_for_none ? std::optional(setting) : std::nullopt;
+    if (is_gate(match.name)) notes.gates[match.name] = {parse_bool(value.text()).value_or(true), setting};
     return notes.no_effect.add(match.name, known.text);
   }
   if (is_neutral(known, value)) return;
@@ -71,9 +120,12 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   if (others.acts && setting.source.layer == OptionLayer::kCommandLine && !others.acts(*match.option)) {
     throw useless_name(setting, others.owners(match.option->name()), others.here);
   }
+  // Presets list every name that an option ever had: a null behind one of the others does not touch the option.
+  if (is_null(value) && !is_own_name(setting, *match.option)) return;
   if (match.word) {
     if (is_neutral(match.word->neutral, value)) return;
     notes.add_word(setting, *match.option);
+    if (fold_name(setting.name) == "activations_checkpoint_method") notes.old_recompute = setting;
   }
   match.option->offer(value, setting.source);
 }
@@ -167,6 +219,8 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
       result.errors.push_back(stray_word(options, word, inputs.others));
     }
   }
+  complete_old_recompute(options, names);
+  close_gates(options, names, result.notes);
   check_positions(options, names, result.errors);
   append(result.notes, names.lines());
   append(result.notes, environment.notes);

@@ -51,7 +51,8 @@ void DataOptions::visit(OptionVisitor& v) {
   v.field("no_data_sharding", no_data_sharding,
           "cyclic: each pass is one permutation of all samples, whatever micro_batch_size and the number of ranks. "
           "false: Megatron's order, in which every data-parallel rank shuffles its own part of the data; it depends on "
-          "both, and leaves out what does not fill a microbatch of all ranks.");
+          "both, and leaves out what does not fill a microbatch of all ranks.")
+      .opposite("data_sharding");
   v.field("reset_position_ids", reset_position_ids, "Start positions anew behind each end of a document.")
       .in_toy(InToy::kKept);
   v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.").in_toy(InToy::kKept);

@@ -11,10 +11,10 @@ namespace {
 // Samples from whichever of the two spellings is given.
 std::optional<int64_t> in_samples(const std::optional<int64_t>& iters, const std::optional<int64_t>& samples,
                                   int64_t batch, const char* name, std::vector<UserError>& errors) {
-  if (iters && samples) {
+  if (iters && samples && *iters > 0 && *samples > 0) {  // a length of 0, as presets write it, asks for nothing
     errors.emplace_back(fmt::format("{0}_iters and {0}_samples are both given", name), "keep one of them");
   }
-  if (samples) return samples;
+  if (samples && (*samples > 0 || !iters)) return samples;
   if (iters) return *iters * batch;
   return std::nullopt;
 }

@@ -56,17 +56,35 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
     const KnownName* known = find_known_name(name);
     return known != nullptr && known->kind != Kind::kNoEffect && !is_neutral(*known, WrittenValue::of(value));
   };
-  for (const char* name :
-       {"optimizer_cpu_offload", "distribute_saved_activations", "moe_layer_recompute", "offload", "cpu_offload",
-        "standalone_embedding_stage", "use_checkpoint_opt_param_scheduler", "use_mp_args_from_checkpoint_args",
-        "moe_use_megatron_switch", "check_for_large_grads", "check_for_spiky_loss", "enable_turbo_attention_float8",
-        "allow_padding_num_layers", "enable_1f1b_v", "gradient_checkpointing"}) {
+  for (const char* name : {"optimizer_cpu_offload",
+                           "distribute_saved_activations",
+                           "moe_layer_recompute",
+                           "offload",
+                           "cpu_offload",
+                           "standalone_embedding_stage",
+                           "use_checkpoint_opt_param_scheduler",
+                           "use_mp_args_from_checkpoint_args",
+                           "moe_use_megatron_switch",
+                           "check_for_large_grads",
+                           "check_for_spiky_loss",
+                           "enable_turbo_attention_float8",
+                           "allow_padding_num_layers",
+                           "enable_1f1b_v",
+                           "gradient_checkpointing",
+                           "enable_full_sharding_in_hsdp",
+                           "disable_bf16_reduced_precision_matmul",
+                           "moe_apply_probs_on_input",
+                           "sft",
+                           "load_model_opt_format"}) {
     EXPECT_TRUE(asks(name, "true")) << name;
     EXPECT_FALSE(asks(name, "false")) << name;  // as presets have it
   }
   EXPECT_TRUE(asks("zero_bubble_v_schedule_mem_setup", "min"));
   EXPECT_FALSE(asks("zero_bubble_v_schedule_mem_setup", "half"));
   EXPECT_TRUE(asks("pp_max_mem", "40"));
+  EXPECT_TRUE(asks("main_grads_dtype", "bf16"));
+  EXPECT_TRUE(asks("padded_vocab_size", "32768"));
+  EXPECT_TRUE(asks("kitchen_recipe_number", "5"));
   EXPECT_TRUE(asks("num_seq_splits", "2"));
   // These are options, or words for options, now.
   for (const char* name : {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy",

@@ -15,20 +15,27 @@ struct ResolveSample {
   std::optional<int64_t> num_layers;
   double lr = 1e-4;
   bool bf16 = false, add_bias_linear = true;
-  std::optional<std::string> load, exp_name;
+  std::optional<std::string> load, exp_name, pp_algorithm, recompute_granularity, recompute_method;
+  std::optional<int64_t> recompute_num_layers;
+  bool enable_zero_bubble = false;
   std::vector<std::string> data_path;
 
   void visit(OptionVisitor& v) {
     v.group("Everything");
     v.field("micro_batch_size", micro_batch_size, "Samples.").at_least(1);
     v.field("seq_length", seq_length, "Tokens.").at_least(1);
-    v.field("num_layers", num_layers, "Layers.").at_least(1);
+    v.field("num_layers", num_layers, "Layers.").alias("encoder_num_layers").at_least(1);
     v.field("lr", lr, "Rate.").above(0);
     v.field("bf16", bf16, "Train in bf16.");
     v.field("add_bias_linear", add_bias_linear, "Bias.").opposite("disable_bias_linear");
     v.field("load", load, "Folder.");
     v.field("exp_name", exp_name, "Name.");
     v.field("data_path", data_path, "Prefixes.");
+    v.field("pp_algorithm", pp_algorithm, "Order of work.");
+    v.field("enable_zero_bubble", enable_zero_bubble, "Older word.");
+    v.field("recompute_granularity", recompute_granularity, "What.");
+    v.field("recompute_method", recompute_method, "How.");
+    v.field("recompute_num_layers", recompute_num_layers, "How many.");
   }
 };
 
@@ -260,6 +267,72 @@ TEST_F(Resolve, NullInAFileUnsets) {
   EXPECT_FALSE(sample.num_layers);
   EXPECT_FALSE(sample.load);
   EXPECT_EQ(set.find("load")->source().layer, OptionLayer::kFile);
+}
+
+// Presets list every name that an option ever had, with null behind those that nobody uses.
+TEST_F(Resolve, NullBehindAnotherNameLeavesTheOptionAlone) {
+  folder.write("recipe.yaml",
+               "num_layers: 32\nencoder_num_layers: null\nlr: 0.5\nlearning_rate: null\nbf16: true\nno_bf16: null\n"
+               "training.seq_len: null\n");
+  inputs.config_file = folder.path() / "recipe.yaml";
+  EXPECT_TRUE(resolve(set, inputs).notes.empty());  // nor is a word read as something
+  EXPECT_EQ(sample.num_layers, 32);
+  EXPECT_EQ(sample.lr, 0.5);
+  EXPECT_TRUE(sample.bf16);
+  EXPECT_EQ(set.find("num_layers")->source().where, (folder.path() / "recipe.yaml").string() + ":1");
+  // A value behind it still counts, and so does null behind the name itself, with dots or without.
+  inputs.arguments = {"--encoder-num-layers", "8"};
+  resolve(set, inputs);
+  EXPECT_EQ(sample.num_layers, 8);
+  inputs.arguments = {"--modules.pre_trainer.overrides.num_layers", "null", "--lr=null"};
+  resolve(set, inputs);
+  EXPECT_FALSE(sample.num_layers);
+  EXPECT_EQ(sample.lr, 1e-4);
+}
+
+TEST_F(Resolve, NullMayFollowASwitch) {
+  inputs.arguments = {"--no_load_rng", "null", "--lr", "0.5", "--bf16", "null", "--enable_zero_bubble"};
+  EXPECT_EQ(errors(), "");
+  EXPECT_EQ(sample.lr, 0.5);
+  EXPECT_FALSE(sample.bf16);
+  EXPECT_TRUE(sample.enable_zero_bubble);
+}
+
+TEST_F(Resolve, PrimussPatchSwitchesTakeTheOptionsBehindThemBack) {
+  folder.write("configs/modules/pre_trainer.yaml",
+               "patch_zero_bubble: false\nenable_zero_bubble: true\npatch_primus_pipeline: false\n"
+               "pp_algorithm: zero-bubble\n");
+  folder.write("exp.yaml", "modules: {pre_trainer: {config: pre_trainer.yaml}}\n");
+  inputs.config_file = folder.path() / "exp.yaml";
+  const std::vector<std::string> notes = resolve(set, inputs).notes;
+  EXPECT_FALSE(sample.enable_zero_bubble);
+  EXPECT_FALSE(sample.pp_algorithm);
+  ASSERT_EQ(notes.size(), 3u);  // one a switch, and that the switches do nothing else
+  EXPECT_TRUE(
+      notes[0].ends_with("pre_trainer.yaml:1: patch_zero_bubble is false, which takes enable_zero_bubble true back"))
+      << notes[0];
+  EXPECT_TRUE(notes[1].ends_with("patch_primus_pipeline is false, which takes pp_algorithm zero-bubble back"))
+      << notes[1];
+  // The last word counts, and without a switch the option does.
+  inputs.arguments = {"--patch_zero_bubble", "--pp_algorithm", "1f1b"};
+  resolve(set, inputs);
+  EXPECT_TRUE(sample.enable_zero_bubble);
+  EXPECT_FALSE(sample.pp_algorithm);
+  inputs.config_file.reset();
+  inputs.arguments = {"--pp_algorithm", "1f1b"};
+  resolve(set, inputs);
+  EXPECT_EQ(sample.pp_algorithm, "1f1b");
+}
+
+TEST_F(Resolve, RecomputationByItsFirstNameIsWhole) {
+  inputs.arguments = {"--activations-checkpoint-method", "uniform"};
+  resolve(set, inputs);
+  EXPECT_EQ(sample.recompute_granularity, "full");
+  EXPECT_EQ(sample.recompute_method, "uniform");
+  EXPECT_EQ(sample.recompute_num_layers, 1);
+  inputs.arguments = {"--activations-checkpoint-method", "block", "--activations-checkpoint-num-layers", "4"};
+  resolve(set, inputs);
+  EXPECT_EQ(sample.recompute_num_layers, 4);
 }
 
 // What Megatron-for-ROCm's Llama script passes, with the architecture and training options declared elsewhere.
