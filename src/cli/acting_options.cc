@@ -30,7 +30,7 @@ const Names kMemory = {"allow_oversubscription"};  // what is checked before wei
 // Read only while a model trains.
 const Names kTraining = {"loss_scale",        "initial_loss_scale", "min_loss_scale",
                          "loss_scale_window", "hysteresis",         "num_distributed_optimizer_instances",
-                         "fail_on_host_sync", "bos_token_id"};
+                         "fail_on_host_sync", "bos_token_id",       "extra_vocab_size"};
 // Where products are measured by themselves: nothing is remembered between them, and no layer is the first.
 const Names kEightBitsOfLayers = {"fp8_margin",
                                   "fp8_amax_history_len",

@@ -7,6 +7,7 @@
 #include <exception>
 #include <new>
 
+#include "cli/build_commit.h"
 #include "cli/command.h"
 #include "cli/log_copy.h"
 #include "config/environment.h"
@@ -83,7 +84,7 @@ int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
     name = turn_into_command(arguments);
   }
   if (name == "--version") {
-    fmt::print("megalith {}\n", kProgramVersion);
+    fmt::print("{}\n", program_text());
     return kExitSuccess;
   }
   CommandContext context{std::move(arguments), environment_snapshot(), {}, log, name, commands()};

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "cli/build_commit.h"
 #include "cli/help.h"
 #include "cli/log_copy.h"
 #include "cli/run_folder.h"
@@ -86,7 +87,7 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
   trainer.load();
   trainer.open_data();
-  context.log.block(trainer.report(session.device_text(), &estimate));
+  context.log.block(fmt::format("program    {}\n{}", program_text(), trainer.report(session.device_text(), &estimate)));
   RunFolderState folder = begin_run_folder(context, session, trainer);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) {
@@ -119,11 +120,12 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
 int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
-  check_num_nodes(launch, context.environment);
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(
-        context.config_inputs(), launch.world_size, /*extra=*/{},
-        {.opens_data = true, .weights = CommandNeeds::Weights::kOptional, .more_checks = check_outputs});
+    return resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
+                          {.opens_data = true,
+                           .weights = CommandNeeds::Weights::kOptional,
+                           .writes_run = true,
+                           .more_checks = check_outputs});
   });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);
@@ -132,6 +134,7 @@ int run_train(CommandContext& context) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     return dry_run(*resolved);
   }
+  check_num_nodes(launch, context.environment);
   open_log(context, *resolved, launch);
   Session session = meet(context, std::move(resolved), launch);
   const Resolved& run = *session.resolved;

@@ -18,6 +18,7 @@
 #include "train/inputs.h"
 #include "train/outputs.h"
 #include "train/stored_architecture.h"
+#include "train/unopened_tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -76,6 +77,17 @@ void check_duration(const Config& config, Derived& d, std::vector<UserError>& er
   }
 }
 
+// A trace that would begin behind the last step is one that the person waits for in vain.
+void check_traced_steps(const Config& config, const Derived& d, std::vector<UserError>& errors) {
+  const int64_t start = config.profile.profile_step_start;
+  if (!config.profile.profile || config.train.skip_train || d.train_iters == 0 || start < d.train_iters) return;
+  errors.emplace_back(
+      fmt::format("profile_step_start is {}, and the run has {} steps: nothing would be traced", start, d.train_iters),
+      d.train_iters > 1 ? fmt::format("set profile_step_start to {} and profile_step_end to {}, or raise train_iters",
+                                      d.train_iters - 2, d.train_iters)
+                        : "set profile_step_start to 0 and profile_step_end to 1, or raise train_iters");
+}
+
 void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const int64_t longest = config.model.max_position_embeddings;
   d.seq_length = config.train.seq_length.value_or(longest > 0 ? std::min(longest, kLongestDefaultSequence)
@@ -92,14 +104,6 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
   const int64_t tp = resolved.config.parallel.tensor_model_parallel_size;
   if (!resolved.config.sequence_parallel || !reads_batches) return;
   if (tp == 1) {
-    const OptionSource& source = resolved.options->find("sequence_parallel")->source();
-    if (resolved.config.data_parallel.use_torch_fsdp2 && source.layer >= OptionLayer::kFile) {
-      errors.emplace_back(
-          fmt::format("use_torch_fsdp2 and sequence_parallel ({}) are both on, with tensor_model_parallel_size 1",
-                      source.where),
-          "leave sequence_parallel out, or set tensor_model_parallel_size above 1");
-      return;
-    }
     resolved.notes.push_back("sequence_parallel is off: tensor_model_parallel_size is 1");
     return;
   }
@@ -145,6 +149,15 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
 void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
+  if (const auto unopened = unopened_vocabulary(config)) {
+    d.vocab_size = unopened->vocab_size;
+    d.eod_id = unopened->eod_id;
+    d.tokenizer = TokenizerOptions();
+    resolved.notes.push_back(fmt::format(
+        "no text is read: the tokenizer {} is not opened; vocabulary {} and end of document {} come from {}",
+        *config.tokenizer.tokenizer_model, d.vocab_size, d.eod_id, unopened->source));
+    return;
+  }
   TokenizerOptions named = d.tokenizer;
   named.vocab_size = config.model.vocab_size;
   try {
@@ -160,8 +173,11 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
     errors.push_back(error);
   }
   if (resolved.tokenizer == nullptr) {
-    d.vocab_size = config.model.vocab_size.value_or(0);
-    d.eod_id = config.model.eos_token_ids.empty() ? d.vocab_size - 1 : config.model.eos_token_ids.front();
+    // A model that is loaded has its rows already, those of an extra among them.
+    const bool is_loaded = resolved.options->find("vocab_size")->source().layer == OptionLayer::kModel;
+    d.vocab_size = config.model.vocab_size.value_or(0) + (is_loaded ? 0 : config.extra_vocab_size);
+    d.eod_id = config.model.eos_token_ids.empty() ? config.model.vocab_size.value_or(0) - 1
+                                                  : config.model.eos_token_ids.front();
     if (config.data.mock_data) {
       resolved.notes.push_back(
           fmt::format("mock data without a tokenizer: vocabulary {} and end of document {} come "
@@ -170,8 +186,12 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
     }
     return;
   }
-  const int64_t ids = resolved.tokenizer->vocab_size();
+  const int64_t ids = resolved.tokenizer->vocab_size() + config.extra_vocab_size;
   const bool is_null = config.tokenizer.tokenizer_type == "NullTokenizer";
+  if (is_null && config.extra_vocab_size > 0) {
+    errors.emplace_back(fmt::format("extra_vocab_size {} with tokenizer_type NullTokenizer", config.extra_vocab_size),
+                        "raise vocab_size instead");
+  }
   d.vocab_size = is_null ? ids : std::max(config.model.vocab_size.value_or(0), ids);
   if (!is_null && config.model.vocab_size && *config.model.vocab_size < ids) {
     errors.emplace_back(fmt::format("the tokenizer {} has {} ids, the model's vocab_size is {}",
@@ -333,6 +353,13 @@ void Config::visit(OptionVisitor& v) {
   optimizer.visit(v);
   data.visit(v);
   tokenizer.visit(v);
+  v.field("extra_vocab_size", extra_vocab_size,
+          "Rows of the embedding beyond the tokenizer's vocabulary, or beyond vocab_size where there is no tokenizer. "
+          "Ignored where the vocabulary is that of a model that is loaded.")
+      .unit("ids")
+      .at_least(0)
+      .at_most(1 << 20)
+      .changes_weights(true);
   hub.visit(v);
   checkpoint.visit(v);
   log.visit(v);
@@ -398,6 +425,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   check_batch(config, d, errors);
   check_rampup(config, errors);
   check_duration(config, d, errors);
+  check_traced_steps(config, d, errors);
   check_precision(config, d, errors);
   if (config.optimizer.master_weights == MasterWeights::kNone && !config.optimizer.stochastic_rounding) {
     resolved.notes.emplace_back(
@@ -529,6 +557,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
   append(errors, refuse_urls(*resolved->options));
+  if (needs.writes_run) place_run_folder(*resolved->options, resolution);
   place_outputs(*resolved->options, resolved->config.log, resolved->config.checkpoint);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;
@@ -542,7 +571,8 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (is_readable && has_architecture) {
     check_model(*resolved, needs.reads_batches, errors);
     try {
-      if (hub.find_tokenizer(*resolved, errors.empty())) check_vocabulary(*resolved, needs.reads_batches, errors);
+      if (unopened_vocabulary(config) || hub.find_tokenizer(*resolved, errors.empty()))
+        check_vocabulary(*resolved, needs.reads_batches, errors);
     } catch (const UserError& error) {
       errors.push_back(error);
     }

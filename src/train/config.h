@@ -92,6 +92,7 @@ struct Config {
   OptimizerOptions optimizer;
   DataOptions data;
   TokenizerOptions tokenizer;
+  int64_t extra_vocab_size = 0;
   HubOptions hub;
   CheckpointOptions checkpoint;
   LogOptions log;
@@ -148,6 +149,7 @@ struct CommandNeeds {
   bool reads_batches = true;  // false: it reads single tokens, which sequence_parallel, then off, could not split
   bool opens_data = false;    // data must be named, or mock_data, and its files be there
   Weights weights = Weights::kIgnored;
+  bool writes_run = false;  // it writes a run's folder, which the header of a Primus file may name
   // The command's own, whose errors are told with the others.
   std::function<std::vector<UserError>(Resolved&)> more_checks = {};
 };

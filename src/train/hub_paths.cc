@@ -11,6 +11,7 @@
 #include "hub/client.h"
 #include "hub/hub.h"
 #include "train/text_data.h"
+#include "train/unopened_tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -165,6 +166,7 @@ std::vector<UserError> HubPaths::not_here(const Resolved& resolved) const {
       {"tokenizer_model", &resolved.config.tokenizer.tokenizer_model}};
   for (const auto& [option, value] : models) {
     if (!*value || is_no_name(**value)) continue;
+    if (value == &resolved.config.tokenizer.tokenizer_model && unopened_vocabulary(resolved.config)) continue;
     const std::optional<HubName> name = parse_hub_name(**value, HubRepoType::kModel);
     if (name && !cached_snapshot(settings, *name)) add(option, **value);
   }

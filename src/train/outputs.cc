@@ -180,6 +180,16 @@ void check_shared_names(const std::vector<Output>& outputs, std::vector<UserErro
 
 }  // namespace
 
+void place_run_folder(OptionSet& options, const Resolution& resolution) {
+  if (!resolution.header.contains("workspace")) return;
+  fs::path folder;
+  for (const char* key : {"workspace", "work_group", "user_name", "exp_name"}) {
+    if (const auto found = resolution.header.find(key); found != resolution.header.end()) folder /= found->second;
+  }
+  const std::string file = resolution.config_file ? resolution.config_file->string() : "";
+  apply_values(options, {{"output_dir", folder.string()}}, {OptionLayer::kPreset, fmt::format("{}: workspace", file)});
+}
+
 void place_outputs(OptionSet& options, const LogOptions& log, const CheckpointOptions& checkpoint) {
   if (!log.output_dir) return;
   const RunFolder folder{*log.output_dir};

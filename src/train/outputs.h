@@ -17,6 +17,7 @@ namespace megalith {
 
 struct CheckpointOptions;
 struct LogOptions;
+struct Resolution;
 struct Resolved;
 
 // Where the parts of a run's folder lie (--output_dir).
@@ -33,6 +34,10 @@ struct RunFolder {
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
   std::filesystem::path exported() const { return root / "hf"; }
 };
+
+// Where an experiment file of Primus has a workspace, output_dir is <workspace>/<work_group>/<user_name>/<exp_name>, as
+// there, unless somebody gave output_dir a value; what the file leaves out is left out of the path.
+void place_run_folder(OptionSet& options, const Resolution& resolution);
 
 // With output_dir: gives the options that name outputs their places in it, where nobody gave them a value.
 void place_outputs(OptionSet& options, const LogOptions& log, const CheckpointOptions& checkpoint);

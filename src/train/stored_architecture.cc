@@ -1,6 +1,7 @@
 // See stored_architecture.h.
 #include "train/stored_architecture.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -14,6 +15,14 @@
 #include "train/text_tokenizer.h"
 
 namespace megalith {
+namespace {
+
+bool has_extra_rows(const Configuration& configuration) {
+  return std::any_of(configuration.begin(), configuration.end(),
+                     [](const auto& entry) { return entry.first == "extra_vocab_size" && entry.second != "0"; });
+}
+
+}  // namespace
 
 void apply_hf_architecture(Resolved& resolved) {
   const std::filesystem::path folder = *resolved.derived.checkpoint.load_hf;
@@ -46,7 +55,8 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
       for (const auto& [name, value] : manifest.configuration) {
         if (vocabulary.find(name) != nullptr) values[name] = plain_text(value);
         // As it was written: the NullTokenizer has one id more than vocab_size.
-        if (name == "vocab_size" && value != "null") values[name] = value;
+        // With extra rows it is not what the model has; no NullTokenizer goes with those.
+        if (name == "vocab_size" && value != "null" && !has_extra_rows(manifest.configuration)) values[name] = value;
       }
       apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / kManifestFile).string()});
       return;

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "accepted_names.md"
+NAMES = Path(__file__).resolve().parents[1] / "config" / "data"
 MODEL = (
     *("--num_layers", 2, "--hidden_size", 32, "--num_attention_heads", 4, "--vocab_size", 131, "--seq_length", 16),
     *("--max_position_embeddings", 32, "--position_embedding_type", "rope", "--mock_data", "--device", "cpu", "--dry_run"),
@@ -58,11 +59,101 @@ def test_torchtitan_and_torchtune_words_are_understood_in_a_file(program, tmp_pa
     }
 
 
+@pytest.mark.parametrize("names, count", [("primus_v0.1_keys.txt", 476), ("megatron_r0.14_arguments.txt", 507)])
+def test_no_name_of_upstream_is_unknown(names, count, program, tmp_path):
+    listed = [line for line in (NAMES / names).read_text().splitlines() if not line.startswith("#")]
+    assert len(listed) == count
+    file = tmp_path / "all.yaml"
+    file.write_text("".join(f"{name}: null\n" for name in listed))
+    program.run("inspect", "config", "--config", file)
+    # One that nobody knows is refused in the same place.
+    file.write_text(file.read_text() + "nobodys_key: null\n")
+    assert "unknown key 'nobodys_key'" in program.run("inspect", "config", "--config", file, expected=2)[2]
+
+
+HUB = ("--tokenizer_type", "Llama3Tokenizer", "--tokenizer_model", "meta-llama/Llama-3.1-8B")
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+VOCABULARY = tuple(word for word in MODEL if word not in ("--vocab_size", 131))
+
+
+def test_mock_data_leaves_a_hubs_tokenizer_closed(program):
+    _, output, notes = program.run("train", *MODEL, *HUB, environment=OFFLINE)
+    assert "meta-llama/Llama-3.1-8B is not opened; vocabulary 131 and end of document 130" in notes
+    assert "vocabulary 131" in output
+    _, output, notes = program.run("train", *VOCABULARY, *HUB, environment=OFFLINE)
+    assert "vocabulary 128256 and end of document 128001 come from the published model" in notes
+    assert "vocabulary 128256" in output
+    # Nobody knows the size of this one, and a text that is to be written needs the tokenizer itself.
+    unknown = ("--tokenizer_model", "nobody/nothing")
+    assert "nobody/nothing" in program.run("train", *VOCABULARY, *unknown, expected=2, environment=OFFLINE)[2]
+    samples = ("--sample_interval", 1, "--sample_prompt", "a")
+    errors = program.run("train", *MODEL, *HUB, *samples, expected=2, environment=OFFLINE)[2]
+    assert "Llama-3.1-8B" in errors
+
+
+def test_published_vocabularies_are_those_of_the_presets():
+    source = (PAGE.parents[1] / "src" / "train" / "unopened_tokenizer.cc").read_text()
+    rows = {repo: (int(size), int(eod)) for repo, size, eod in re.findall(r'\{"([^"]+)", (\d+), (\d+)\}', source)}
+    compared = 0
+    for preset in (PAGE.parents[1] / "configs" / "models").glob("*.yaml"):
+        text = preset.read_text()
+        repo = re.search(r"^#.* As ([\w.-]+/[\w.-]+?)[:,]", text)
+        if repo and repo[1] in rows:
+            compared += 1
+            eod = int(re.search(r"^eos_token_ids: \[(\d+)", text, re.MULTILINE)[1])
+            assert rows[repo[1]] == (int(re.search(r"^vocab_size: (\d+)", text, re.MULTILINE)[1]), eod), preset.stem
+    assert compared == len(rows) > 15
+
+
+def test_extra_rows_are_added_to_the_vocabulary(program, tmp_path):
+    output = program.run("train", *MODEL, "--extra-vocab-size", 2400)[1]
+    assert "vocabulary 2531" in output
+    model = tuple(word for word in MODEL if word != "--dry_run")
+    run = ("--train_iters", 1, "--lr", 0, "--eval_iters", 0, "--save", tmp_path, "--load", tmp_path)
+    program.run("train", *model, "--extra-vocab-size", 10, *run)
+    # The rows that a checkpoint has are all it has, whether or not they are asked for again.
+    for words in ((), ("--extra-vocab-size", 10)):
+        shape = ("--load", tmp_path, "--mock_data", "--device", "cpu", "--dry_run", *words)
+        assert "vocabulary 141" in program.run("train", *shape)[1]
+    refused = ("--tokenizer_type", "NullTokenizer", "--extra-vocab-size", 10)
+    assert "raise vocab_size instead" in program.run("train", *MODEL, *refused, expected=2)[2]
+
+
+def test_a_dry_run_needs_no_launcher(program):
+    nodes = {"NNODES": "2", "NODE_RANK": "0"}
+    assert "dry run: nothing was allocated" in program.run("train", *MODEL, environment=nodes)[1]
+    real = tuple(word for word in MODEL if word != "--dry_run")
+    assert "NNODES is 2" in program.run("train", *real, "--train_iters", 1, environment=nodes, expected=2)[2]
+
+
+def test_the_program_says_what_it_was_built_of(program):
+    assert re.fullmatch(r"megalith [\d.]+ \(commit (unknown|[0-9a-f]{12})\)\n", program.run("--version")[1])
+
+
+def test_head_norms_without_latent_attention_count(program):
+    def parameters(*words):
+        return int(re.search(r"([\d,]+) parameters", program.run("train", *MODEL, *words)[1])[1].replace(",", ""))
+
+    words = ("--normalization", "RMSNorm")
+    assert parameters(*words, "--qk_layernorm") - parameters(*words) == 2 * 2 * 8  # layers, q and k, dims of a head
+
+
 ACCEPTED = [
     ("evaluations off as in Megatron-LM", ("--eval-iters", -1), ""),
     ("no generator to load", ("--no-load-rng", "--no-save-rng"), "no effect here: load_rng, save_rng"),
     ("the checkpoint's architecture", ("--use-checkpoint-args",), "no effect here: use_checkpoint_args"),
     ("sequence parallelism of one rank", ("--sequence_parallel",), "sequence_parallel is off"),
+    ("the same with FSDP2", ("--sequence_parallel", "--use_torch_fsdp2"), "sequence_parallel is off"),
+    ("a checkpoint that nobody named", ("--exit_on_missing_checkpoint",), ""),
+    ("a warm-up of no samples", ("--lr_warmup_iters", 2, "--lr_warmup_samples", 0), ""),
+    ("null for a switch", ("--no_load_rng", "null", "--finetune", "null"), "no effect here: load_rng"),
+    ("the ROCm scripts' data set", ("--dataset", "LLama-Pretrain-Idxmap"), "no effect here: dataset"),
+    ("the ROCm scripts' tokenizer", ("--patch-tokenizer-type", "NullTokenizer"), "patch-tokenizer-type is tokenizer_type"),
+    ("parameters in one buffer", ("--use-contiguous-parameters-in-local-ddp",), "belong to one buffer"),
+    ("and gradients not", ("--mmap-warmup", "--no-contiguous-buffers-in-local-ddp"), "memory-mapped"),
+    ("recomputation by its first name", ("--activations-checkpoint-method", "uniform"), "is recompute_method"),
+    ("data that ranks share out", ("--data_sharding", "true"), ""),
+    ("schedules for one stage", ("--pp_algorithm", "zbv-formatted", "--enable_zero_bubble", "false"), ""),
     ("a model with rotary positions", ("--no-position-embedding",), "position_embedding_type decides"),
     ("Primus's preset", ("--zero_bubble_v_schedule_mem_setup", "half", "--optimizer_cpu_offload=false"), ""),
     (
@@ -80,6 +171,15 @@ def test_what_asks_for_what_is_there_is_accepted(words, note, program):
 
 
 REFUSED = [
+    ("gradients in bf16", ("--main_grads_dtype", "bf16"), ["gradient buffers in that dtype", "summed in fp32"]),
+    ("a padded size in numbers", ("--padded-vocab-size", 256), ["make_vocab_size_divisible_by"]),
+    ("sharded replicas", ("--enable-full-sharding-in-hsdp",), ["use_torch_fsdp2"]),
+    (
+        "a trace behind the last step",
+        ("--train_iters", 8, "--profile", "--profile_step_start", 8, "--profile_step_end", 9),
+        ["profile_step_start is 8", "has 8 steps", "set profile_step_start to 6 and profile_step_end to 8"],
+    ),
+    ("two warm-ups", ("--lr_warmup_iters", 2, "--lr_warmup_samples", 4), ["lr_warmup_iters and lr_warmup_samples"]),
     ("the checkpoint's curve", ("--use-checkpoint-opt_param-scheduler",), ["learning-rate curve", "lr_decay_style"]),
     ("the checkpoint's layout", ("--use-mp-args-from-checkpoint-args",), ["parallel sizes", "every layout"]),
     ("the optimizer on the host", ("--optimizer-cpu-offload",), ["host memory", "use_distributed_optimizer"]),
