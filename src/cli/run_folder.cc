@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/strings.h"
 #include "device/device.h"
+#include "device/gpu_architecture.h"
 #include "metrics/run_stamp.h"
 #include "train/outputs.h"
 
@@ -35,6 +36,16 @@ std::unique_ptr<RunRecord> record_start(CommandContext& context, const Session& 
   start.command = context.words;
   std::error_code ignored;
   start.directory = std::filesystem::current_path(ignored).string();
+  for (const Axis axis : {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp, Axis::kEtp, Axis::kEp, Axis::kEdp}) {
+    start.axes[std::string(name_of(axis))] = session.groups.of(axis)->size();
+  }
+  if (session.world) {
+    start.back_end = session.device.is_cpu()                              ? "gloo"
+                     : architecture_of(session.device).starts_with("gfx") ? "rccl"
+                                                                          : "nccl";
+    start.interface = session.world->interface();
+    start.meeting_ms = session.meeting_ms;
+  }
   start.device = describe_device(session.device);
   start.model = trainer.model_text();
   start.options = run_options(resolved);

@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "core/time.h"
 #include "device/deterministic.h"
 #include "device/device.h"
 #include "device/gpu_architecture.h"
@@ -126,11 +127,13 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
     return {std::move(resolved), nullptr, Groups::single(), device, std::move(gpu_settings), &context.log};
   }
   const double timeout_s = parallel.distributed_timeout_minutes * 60;
+  const Stopwatch meeting;
   auto world = std::make_unique<C10dWorld>(
       launch, device, timeout_s, [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
   for (const std::string& note : world->notes()) context.log.note("{}", note);
   Groups groups(mesh, launch.rank, world->factory());
-  return {std::move(resolved), std::move(world), std::move(groups), device, std::move(gpu_settings), &context.log};
+  return {std::move(resolved),     std::move(world), std::move(groups),   device,
+          std::move(gpu_settings), &context.log,     meeting.elapsed_ms()};
 }
 
 void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log) {

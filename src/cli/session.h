@@ -22,6 +22,7 @@ struct Session {
   at::Device device = at::kCPU;
   std::vector<GpuSettingInForce> gpu_settings = {};
   Logger* log = nullptr;  // of the command
+  double meeting_ms = 0;  // until all ranks had come and the world's connections stood; 0 in a world of one
 
   // The last rank prints iteration lines and writes metrics, as in Megatron-LM: it is of the last pipeline stage, which
   // knows the loss.

@@ -49,6 +49,8 @@ class C10dWorld {
 
   // Choices made for this run that may surprise.
   const std::vector<std::string>& notes() const;
+  // The network interface over which tensors travel, as the environment names it or as it was chosen: "eth0", "lo".
+  const std::string& interface() const;
 
   // Makes this rank's groups; they keep alive what they need of the world. A group waits for its members when it
   // connects, at its first collective or in Group::connect().

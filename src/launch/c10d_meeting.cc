@@ -354,6 +354,9 @@ void C10dWorld::Shared::meet() {
   const NetworkUse use = network_use(network, uses_gpus, met->has_several_hosts);
   notes = network.notes;
   if (!use.note.empty()) notes.push_back(use.note);
+  const char* named = std::getenv(uses_gpus ? "NCCL_SOCKET_IFNAME" : "GLOO_SOCKET_IFNAME");
+  const bool is_named = named != nullptr && *named != '\0';
+  interface = is_named ? named : met->has_several_hosts ? network.interface : "lo";
   if (!use.nccl_interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + use.nccl_interface).c_str(), /*overwrite=*/0);
 #ifdef MEGALITH_GLOO
   if (!uses_gpus) {

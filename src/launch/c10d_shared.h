@@ -55,6 +55,7 @@ struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
 #endif
 
   std::vector<std::string> notes;
+  std::string interface;
   // The processes of this machine's ranks, named as in rank_process.h. Whether ranks elsewhere still run is not known.
   std::vector<std::pair<int, std::string>> processes_here;
   std::shared_ptr<SharedBoard> board;  // of the watchdog

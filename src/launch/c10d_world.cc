@@ -230,6 +230,8 @@ C10dWorld::~C10dWorld() {
 
 const std::vector<std::string>& C10dWorld::notes() const { return shared_->notes; }
 
+const std::string& C10dWorld::interface() const { return shared_->interface; }
+
 namespace {
 
 // What all these ranks do together without a Group: the log sees it as a barrier.

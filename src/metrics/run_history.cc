@@ -39,9 +39,13 @@ StepLine step_of(const Json& line, const std::string& loss_name, const std::stri
   step.elapsed_ms = json_get_or<double>(line, "elapsed_ms", 0, where);
   step.tokens_per_s_per_device = json_get_or<double>(line, "tokens_per_s_per_device", 0, where);
   step.tflops_per_device = json_get_or<double>(line, "tflops_per_device", 0, where);
+  step.causal_tflops_per_device = json_get_or<double>(line, "causal_tflops_per_device", 0, where);
+  step.memory_used_fraction = json_find<double>(line, "memory_used_fraction", where);
+  step.global_batch_size = json_find<int64_t>(line, "global_batch_size", where);
   step.grad_norm = json_find<double>(line, "grad_norm", where);
   step.tokens = json_get_or<int64_t>(line, "tokens", 0, where);
   step.memory_peak_bytes = json_get_or<int64_t>(line, "memory_peak_bytes", 0, where);
+  step.is_nan = json_get_or<bool>(line, "is_nan", false, where);
   step.is_skipped = json_get_or<bool>(line, "is_skipped", false, where);
   return step;
 }

@@ -15,8 +15,11 @@ struct StepLine {
   double loss = 0;  // the task's main loss; NaN where the file has null
   double learning_rate = 0, elapsed_ms = 0, tokens_per_s_per_device = 0, tflops_per_device = 0;
   std::optional<double> grad_norm;
+  double causal_tflops_per_device = 0;
+  std::optional<double> memory_used_fraction;
+  std::optional<int64_t> global_batch_size;
   int64_t tokens = 0, memory_peak_bytes = 0;
-  bool is_skipped = false;
+  bool is_skipped = false, is_nan = false;
 };
 
 struct EvaluationLine {

@@ -35,6 +35,11 @@ OrderedJson json_of(const RunStart& start) {
           {"device", start.device},
           {"world_size", start.hosts.size()},
           {"hosts", start.hosts},
+          {"axes", start.axes},
+          {"back_end", start.back_end},
+          {"interface", start.interface},
+          {"meeting_ms", start.meeting_ms},
+          {"exit_code", start.exit_code ? OrderedJson(*start.exit_code) : OrderedJson(nullptr)},
           {"directory", start.directory},
           {"command", start.command},
           {"options", start.options}};
@@ -56,6 +61,14 @@ RunStart start_of(const Json& json, const std::string& where) {
   start.device = text("device");
   start.directory = text("directory");
   start.hosts = json_get<std::vector<std::string>>(json, "hosts", where);
+  // What earlier versions did not record.
+  if (const Json* axes = find_member(json, "axes", where)) {
+    for (const auto& [axis, ranks] : axes->items()) start.axes[axis] = json_as<int64_t>(ranks, where + ": axes");
+  }
+  start.back_end = json_get_or<std::string>(json, "back_end", "", where);
+  start.interface = json_get_or<std::string>(json, "interface", "", where);
+  start.meeting_ms = json_get_or<double>(json, "meeting_ms", 0, where);
+  start.exit_code = json_find<int64_t>(json, "exit_code", where);
   start.command = json_get<std::vector<std::string>>(json, "command", where);
   for (const auto& [name, value] : get_member(json, "options", where).items()) {
     start.options[name] = json_as<std::string>(value, where + ": options");
@@ -123,9 +136,10 @@ RunRecord::RunRecord(std::filesystem::path path, RunStart start, bool begins_ane
   write_run_record(path_, starts_);
 }
 
-void RunRecord::end(const std::string& status, int64_t last_iteration) {
+void RunRecord::end(const std::string& status, int64_t last_iteration, int64_t exit_code) {
   RunStart& start = starts_.back();
   start.status = status;
+  start.exit_code = exit_code;
   start.end = utc_timestamp();
   start.last_iteration = last_iteration;
   try {

@@ -20,9 +20,13 @@ struct RunStart {
   std::string status;      // "running", "finished", "stopped by a signal", "stopped as configured", "failed: …"
   int64_t first_iteration = 0, last_iteration = 0;  // done before it, and when it ended
   std::string version, commit, torch_version;
-  std::vector<std::string> command;  // the words of the command line
-  std::string directory;             // that relative paths count from
-  std::vector<std::string> hosts;    // by rank
+  std::vector<std::string> command;     // the words of the command line
+  std::string directory;                // that relative paths count from
+  std::vector<std::string> hosts;       // by rank
+  std::map<std::string, int64_t> axes;  // ranks on each: {"cp": 1, "dp": 4, …}
+  std::string back_end, interface;      // of the collectives; empty in a world of one
+  double meeting_ms = 0;                // until all ranks had come and were connected
+  std::optional<int64_t> exit_code;     // of the program; nothing while it runs, and after a kill
   std::string device;
   std::string model;                           // "llama, 12.6 M parameters"
   std::map<std::string, std::string> options;  // what config.yaml has
@@ -43,7 +47,7 @@ class RunRecord {
  public:
   // begins_anew  forgets earlier starts
   RunRecord(std::filesystem::path path, RunStart start, bool begins_anew, Logger& log);
-  void end(const std::string& status, int64_t last_iteration);
+  void end(const std::string& status, int64_t last_iteration, int64_t exit_code);
 
  private:
   std::filesystem::path path_;

@@ -55,6 +55,7 @@ def test_started_again_it_goes_on(finished):
     assert sorted(points(run / "page.html", "loss", "train")) == sorted(plotted(run / "loss.svg")["train"]) == [1, 2, 3, 4, 5, 6]
     first, second = starts(run)
     assert (first["first_iteration"], first["last_iteration"], first["status"]) == (0, 3, "stopped as configured")
+    assert first["exit_code"] == second["exit_code"] == 0 and first["back_end"] == ""  # one rank talks to nobody
     assert (second["first_iteration"], second["last_iteration"], second["status"]) == (3, 6, "finished")
     assert len(re.findall(r"^== .* train ", (run / "log.txt").read_text(), re.MULTILINE)) == 2
 
@@ -89,6 +90,8 @@ def test_two_ranks_leave_one_folder(program, tmp_path):
     run = tmp_path / "run"
     first, second = starts(run)
     assert first["world_size"] == len(first["hosts"]) == 2 and second["first_iteration"] == 4
+    assert first["axes"] == {"tp": 1, "cp": 1, "dp": 2, "pp": 1, "etp": 1, "ep": 1, "edp": 2}
+    assert (first["back_end"], first["interface"]) == ("gloo", "lo") and first["meeting_ms"] > 0
     lines = read_metrics(run / "metrics.jsonl")
     assert [line["iteration"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert [line["run_id"] for line in lines] == [first["run_id"]] * 4 + [second["run_id"]] * 2
@@ -136,7 +139,7 @@ def test_a_folder_of_something_else_is_refused(program, tmp_path):
 def test_a_failure_is_recorded(program, tmp_path):
     program.run(*RUN, "--output_dir", "run", "--lr", 1e38, expected=1, cwd=tmp_path)
     (start,) = starts(tmp_path / "run")
-    assert start["status"].startswith("failed: iteration ") and start["end"]
+    assert start["status"].startswith("failed: iteration ") and start["end"] and start["exit_code"] == 1
     assert "error: " in (tmp_path / "run" / "log.txt").read_text()
     _, output, _ = program.run("inspect", "run", "run", cwd=tmp_path)
     assert "failed: iteration" in output
