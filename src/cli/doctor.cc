@@ -14,6 +14,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "cli/doctor_parallel.h"
@@ -26,12 +27,16 @@ namespace megalith {
 namespace {
 
 constexpr const char* kDoctorUsage =
-    "usage: megalith doctor [--json] [--collectives] [--config FILE and any options of train]\n"
+    "usage: megalith doctor [--json] [--collectives] [--bench] [--hub] [--config FILE and any options of train]\n"
     "       megalith doctor --parallel …   the configured layout against one rank; '--parallel --help' says more\n\n"
     "Started by torchrun, srun or mpirun, all ranks check their machines and then their collectives.";
 
-constexpr std::array<std::string_view, 10> kDoctorTopics = {
-    "devices", "memory", "versions", "ports", "shared memory", "NUMA", "limits", "disk", "environment", "collectives"};
+constexpr std::array<std::string_view, 11> kDoctorTopics = {"devices",       "memory", "versions",   "ports",
+                                                            "shared memory", "NUMA",   "limits",     "disk",
+                                                            "environment",   "speed",  "collectives"};
+
+// As large as the messages of AMD's figures, and a step of the table's sizes.
+constexpr int64_t kBenchMessage_mib = 1024;
 
 // Findings in the order of the topics; within one as they came.
 void sort_by_topic(Findings& findings) {
@@ -66,6 +71,7 @@ std::unique_ptr<Resolved> resolve_whole(const CommandContext& context, const Con
 struct DoctorReport {
   Findings findings;
   std::vector<Bandwidth> bandwidth;
+  SpeedReport speed;  // of this rank
   int world_size = 1;
 };
 
@@ -80,6 +86,13 @@ OrderedJson report_json(const DoctorReport& report) {
                                    {"algorithm_bytes_per_s", row.algorithm_bytes_per_s},
                                    {"bus_bytes_per_s", row.bus_bytes_per_s}});
   }
+  object["speeds"] = OrderedJson::array();
+  for (const SpeedRow& row : report.speed.rows) {
+    OrderedJson speed = {
+        {"benchmark", row.what}, {"unit", row.unit}, {"measured", row.measured}, {"expected", nullptr}};
+    if (row.expected) speed["expected"] = *row.expected;
+    object["speeds"].push_back(std::move(speed));
+  }
   return object;
 }
 
@@ -88,6 +101,7 @@ void print_doctor_report(const DoctorReport& report, bool as_json) {
     fmt::print("{}", dump_json_pretty(report_json(report)));
     return;
   }
+  if (!report.speed.rows.empty()) fmt::print("{}\n", speeds_text(report.speed.rows, report.speed.device));
   if (!report.bandwidth.empty()) fmt::print("{}\n", bandwidth_text(report.bandwidth, report.world_size));
   fmt::print("{}", findings_text(report.findings));
 }
@@ -122,6 +136,15 @@ Launch read_launch(CommandContext& context, Findings& findings) {
   ::_exit(kExitFailure);
 }
 
+// The collectives' part of --bench, once they are measured.
+void add_all_reduce(const Launch& launch, DoctorReport& report) {
+  if (report.speed.rows.empty()) return;
+  const auto row = all_reduce_row(report.bandwidth, launch.world_size, launch.local_world_size, report.speed.expected);
+  if (!row) return;
+  append(report.findings, check_speeds(std::span(&*row, 1)));
+  report.speed.rows.push_back(*row);
+}
+
 Finding no_collectives(bool is_broken) {
   const std::string found =
       is_broken ? "not tried: the launch's variables are wrong (see environment)" : "one process has nobody to talk to";
@@ -137,7 +160,13 @@ void DoctorOptions::visit(OptionVisitor& v) {
   v.field("collectives", collectives,
           "Check the collectives. Default: only when several ranks were launched. A single rank talks to itself "
           "through the back end.");
-  v.field("largest_message_mib", largest_message_mib, "Largest message of the bandwidth table; 0 prints no table.")
+  v.field(
+      "bench", bench,
+      "Measure matrix products, memory bandwidth, copies and, with several ranks, collectives, and print them beside "
+      "what this kind of GPU should reach. Takes some seconds and 1 GiB of the device.");
+  v.field("hub", hub, "Ask the Hugging Face hub whether it answers, and whether it takes the token.");
+  v.field("largest_message_mib", largest_message_mib,
+          "Largest message of the bandwidth table; 0 prints no table. With --bench on GPUs the default is 1024.")
       .unit("MiB")
       .at_least(0)
       .at_most(65536);
@@ -189,6 +218,12 @@ int run_doctor(CommandContext& context) {
                        .has_model = has_model,
                        .uses_gpu = uses_gpu};
   append(report.findings, check_environment(one));
+  if (own.bench) {
+    report.speed = check_device_speed(one);
+    append(report.findings, report.speed.findings);
+    if (uses_gpu && !resolved->options->find("largest_message_mib")->is_set())
+      own.largest_message_mib = kBenchMessage_mib;
+  }
   report.world_size = launch.world_size;
   const bool speaks = launch.rank == 0;
   if (!has_launch_error && own.collectives.value_or(launch.world_size > 1)) {
@@ -206,6 +241,7 @@ int run_doctor(CommandContext& context) {
     }
     append(report.findings, std::move(world.findings));
     report.bandwidth = std::move(world.bandwidth);
+    add_all_reduce(launch, report);
   } else {
     report.findings.push_back(no_collectives(has_launch_error));
   }

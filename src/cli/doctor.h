@@ -12,11 +12,12 @@
 #include "launch/launch.h"
 #include "train/config.h"
 #include "verify/collective_check.h"
+#include "verify/speed_check.h"
 
 namespace megalith {
 
 struct DoctorOptions {
-  bool json = false;
+  bool json = false, hub = false, bench = false;
   std::optional<bool> collectives;  // unset: when there are several ranks
   int64_t largest_message_mib = 64, disk_probe_mib = 32;
 
@@ -37,9 +38,18 @@ struct DoctorCase {
 // one rank of each machine probes the disks.
 Findings check_environment(const DoctorCase& one);
 
+// What this rank's device reaches (--bench), as rows of a table and as findings of the topic "speed".
+struct SpeedReport {
+  std::vector<SpeedRow> rows;
+  std::string device;  // "GPU 0, MI300X"
+  std::optional<ExpectedSpeeds> expected;
+  Findings findings;
+};
+SpeedReport check_device_speed(const DoctorCase& one);
+
 // What the ranks found together; the same on all of them.
 struct WorldReport {
-  Findings findings;                 // of the topic "collectives"
+  Findings findings;                 // of the topic "collectives", and of "disk" for the folder of all nodes
   Findings shared;                   // own findings of all ranks that are warnings or errors, with who shares them
   std::vector<Bandwidth> bandwidth;  // empty when not measured
   bool is_complete = false;          // the ranks met and nothing broke; else `findings` are only this rank's

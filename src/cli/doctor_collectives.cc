@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "launch/back_ends.h"
 #include "launch/c10d_group.h"
 #include "launch/network.h"
+#include "verify/shared_folder_check.h"
 #include "verify/torch_build.h"
 
 namespace megalith {
@@ -102,10 +104,30 @@ std::vector<RankFindings> exchange_findings(Group& world, const std::string& hos
   return ranks;
 }
 
+// Whether all ranks have the same folder for indices. All ranks take part; without the option they only say so.
+void check_data_cache(Group& world, const DoctorCase& one, const std::string& host, Findings& findings) {
+  const std::string folder = one.resolved.config.data.data_cache_path.value_or("");
+  std::optional<SharedFolderProbe> probe;
+  if (world.rank() == 0 && !folder.empty()) probe.emplace(folder);
+  const std::string left = gather_texts(world, probe ? probe->path() : "", "doctor shared folder").front();
+  std::error_code error;
+  const bool sees = !left.empty() && std::filesystem::exists(left, error);
+  const std::vector<std::string> hosts = gather_texts(world, host, "doctor hosts");
+  const std::vector<std::string> seen = gather_texts(world, sees ? "yes" : "no", "doctor shared folder");
+  if (left.empty()) return;  // not asked for, or not to be written: the disk's check says so
+  std::vector<FolderSight> sights;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const auto i = static_cast<size_t>(rank);
+    sights.push_back({rank, hosts[i], seen[i] == "yes"});
+  }
+  findings.push_back(check_shared_folder("data_cache_path", folder, sights));
+}
+
 void run_checks(Group& world, const DoctorCase& one, const Findings& own, WorldReport& report) {
   const std::string host = this_host().host_name;
   report.shared = shared_findings(exchange_findings(world, host, own));
   compare_identities(gather_texts(world, identity(one), "doctor identity"), report.findings);
+  check_data_cache(world, one, host, report.findings);
   append(report.findings, merged(exchange_findings(world, host, check_collectives(world))));
   if (one.options.largest_message_mib > 0) {
     report.bandwidth = measure_collectives(world, bandwidth_sizes(one.options.largest_message_mib << 20));

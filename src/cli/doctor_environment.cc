@@ -16,12 +16,16 @@
 #include "device/device.h"
 #include "device/gpu_architecture.h"
 #include "device/machine.h"
+#include "device/machine_access.h"
 #include "device/memory.h"
 #include "device/threads.h"
 #include "launch/back_ends.h"
 #include "ops/operators.h"
 #include "train/memory_estimate.h"
+#include "verify/access_check.h"
 #include "verify/folder_check.h"
+#include "verify/hub_check.h"
+#include "verify/library_check.h"
 #include "verify/machine_check.h"
 #include "verify/network_check.h"
 #include "verify/torch_build.h"
@@ -93,12 +97,23 @@ Findings check_versions(const DoctorCase& one, const TorchBuild& torch, const Sy
         "install libgloo-dev and build again (make)");
   }
   if (ends.has_nccl) {
-    add(FindingLevel::kOk, torch.flavour == "ROCm" ? "RCCL" : "NCCL",
-        ends.nccl_version.empty() ? "of unknown version" : ends.nccl_version);
+    // RCCL's version is one of the libraries' below.
+    if (torch.flavour != "ROCm" || ends.nccl_version.empty()) {
+      add(FindingLevel::kOk, torch.flavour == "ROCm" ? "RCCL" : "NCCL",
+          ends.nccl_version.empty() ? "of unknown version" : ends.nccl_version);
+    }
   } else if (torch.flavour != "CPU") {
     add(level_without(one.uses_gpu), "NCCL", "not built in: several ranks cannot work together on GPUs",
         "build again with nccl.h or rccl/rccl.h there (make)");
   }
+  LibraryVersions libraries = loaded_library_versions();
+  if (torch.flavour == "ROCm") {
+    const RocmInstallation installed = read_rocm(kMachineRoot);
+    libraries.rocm = installed.rocm;
+    libraries.hipblaslt = installed.hipblaslt;
+    libraries.rccl = ends.nccl_version;
+  }
+  append(findings, check_gpu_libraries(libraries));
   add(FindingLevel::kOk, "operators", operators_text(one.uses_gpu));
   findings.push_back(check_kernels(architecture_of_run(one.uses_gpu, one.launch.local_rank), built_architectures()));
   add(FindingLevel::kOk, "kernel", system.kernel.empty() ? "unknown" : system.kernel);
@@ -177,17 +192,46 @@ Findings check_environment(const DoctorCase& one) {
   Findings all = check_processor(read_cpu(kMachineRoot), cpu_features(), usable_cores(), use);
   if (!use.uses_gpu && one.launch.local_rank == 0) append(all, check_run_threads(one));
   append(all, check_gpus(gpus, visible, use));
+  const AccessFacts access = read_access(kMachineRoot);
+  append(all, check_device_access(access, use, torch.flavour == "ROCm", !host.rdma_ports.empty()));
+  append(all, check_gpu_clocks(read_gpu_clock_levels(kMachineRoot)));
   append(all, check_memory(memory));
   append(all, check_model_memory(one, visible, memory));
   append(all, check_versions(one, torch, system));
   append(all, check_network(one.launch, one.uses_gpu, one.environment, host));
   append(all, check_rdma(host.rdma_ports, use));
+  append(all, check_firewalls(read_firewalls(kMachineRoot), use));
   append(all, check_shared_memory(read_space("/dev/shm"), use));
   append(all, check_numa(system, use));
   append(all, check_limits(read_limits(kMachineRoot), use, !host.rdma_ports.empty()));
+  append(all, check_tracing(access));
   append(all, check_folders(one));
   append(all, check_variables(one.environment, use, usable_cores(), gpus.has_amd));
+  if (one.options.hub && one.launch.local_rank == 0) {
+    append(all, check_hub(read_hub_settings(one.environment, one.resolved.config.hub)));
+  }
   return all;
+}
+
+SpeedReport check_device_speed(const DoctorCase& one) {
+  SpeedReport report;
+  try {
+    const c10::Device device = select_device(one.resolved.config.runtime.device.device, one.launch.local_rank);
+    if (device.is_cpu()) {
+      report.device = "processor";
+    } else {
+      const std::vector<GpuFacts::Device> devices = read_gpus(kMachineRoot).devices;
+      const std::string name = devices.empty() ? "" : devices.front().name;
+      report.expected = expected_speeds(name, architecture_of(device));
+      report.device = fmt::format("GPU {}, {}", device.index(), report.expected ? report.expected->kind : name);
+    }
+    report.rows = measure_speeds(device, speed_sizes(device), /*with_peer=*/one.launch.world_size == 1);
+    if (report.expected) add_expected(report.rows, *report.expected);
+    report.findings = check_speeds(report.rows);
+  } catch (const UserError& error) {
+    report.findings.push_back({"speed", "device", FindingLevel::kError, error.message(), error.remedy()});
+  }
+  return report;
 }
 
 }  // namespace megalith

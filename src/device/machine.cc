@@ -6,75 +6,18 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <map>
 #include <set>
 
-#include "core/input_file.h"
 #include "core/strings.h"
+#include "device/fact_files.h"
 
 namespace megalith {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Empty when there is none.
-std::string file_text(const fs::path& path) { return try_read_facts(path).value_or(""); }
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find('\n', start), text.size());
-    lines.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
-  return lines;
-}
-
-std::string trimmed(const fs::path& path) { return std::string(trim(file_text(path))); }
-
-std::optional<int64_t> whole_number(std::string_view text) {
-  text = trim(text);
-  int64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// The names in a folder, sorted; none when it cannot be read.
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-// "cpu17", "node0": the prefix and a number.
-bool is_numbered(const std::string& name, std::string_view prefix) {
-  return name.size() > prefix.size() && name.starts_with(prefix) &&
-         std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix.size()), name.end(),
-                     [](char c) { return c >= '0' && c <= '9'; });
-}
-
-// Lines "Key:   value" and "Key value".
-std::map<std::string, std::string> fields_of(const std::string& text, std::string_view separators) {
-  std::map<std::string, std::string> fields;
-  for (const std::string& line : lines_of(text)) {
-    const size_t end = line.find_first_of(separators);
-    if (end == std::string::npos) continue;
-    fields.emplace(std::string(trim(line.substr(0, end))), std::string(trim(line.substr(end + 1))));
-  }
-  return fields;
-}
+using namespace fact_files;
 
 // Version 1 says "no limit" with the largest multiple of a page.
 constexpr int64_t kNoLimit = int64_t{1} << 60;

@@ -21,7 +21,7 @@ MODEL = (
     *("--max_position_embeddings", 64, "--mock_data", "--fp32"),
 )
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-READ_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "TMPDIR")
+READ_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "TMPDIR", "HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +76,9 @@ def test_every_topic_has_findings_and_the_exit_code_follows(program, tmp_path):
     kernels = find(report, "versions", "kernels")
     assert kernels["level"] == "ok" and ("compiled for" in kernels["found"] or "none for GPUs" in kernels["found"])
     assert find(report, "disk", "current folder")["found"].startswith(str(tmp_path))
+    assert find(report, "limits", "ptrace")["level"] in ("ok", "note")
+    assert find(report, "ports", "firewall")["level"] in ("ok", "note")
+    assert report["speeds"] == []
     assert find(report, "collectives", "collectives")["level"] == "note"
     assert not list(tmp_path.iterdir()), "something is left behind"
     # The same, for people.
@@ -154,6 +157,52 @@ def test_a_model_is_held_against_the_memory_that_is_there(program):
     assert "rank 0 of 4" in find(report, "memory", "model")["found"]
 
 
+def test_the_health_benchmarks_are_measured_here(program):
+    code, output, _ = program.run("doctor", "--json", "--bench", *QUICK, expected=None, environment={"MASTER_PORT": str(free_port())})
+    report = json.loads(output)
+    assert list(report["topics"]) == [*TOPICS[:-1], "speed", TOPICS[-1]]
+    assert code == (1 if report["num_errors"] else 0)
+    names = [row["benchmark"] for row in report["speeds"]]
+    assert names == [finding["check"] for finding in report["topics"]["speed"]]
+    assert [name for name in names if name.startswith("memory")] == [f"memory {name}" for name in ("copy", "scale", "add", "triad", "dot")]
+    assert sum(name.startswith("matrix product") for name in names) == 2
+    for row in report["speeds"]:
+        assert row["measured"] > 0 and row["unit"] in ("GB/s", "TFLOP/s") and row["expected"] is None, row
+    # Nothing below a kilobyte a second, or above what any processor does: a unit that is wrong would show.
+    assert all(1e-6 < row["measured"] < 1e4 for row in report["speeds"]), report["speeds"]
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    import hub_server
+
+    hub = hub_server.Hub()
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    monkeypatch.setenv("HF_HOME", "/nonexistent")
+    yield hub
+    hub.close()
+
+
+def test_the_hub_is_asked_whether_it_takes_the_token(program, hub):
+    import hub_server
+
+    _, report = examine(program)
+    assert not hub.log, "nobody asked"
+    _, report = examine(program, "--hub")
+    assert "answers" in find(report, "environment", "hub", "ok")["found"]
+    assert "none" in find(report, "environment", "hub token", "note")["found"]
+    code, report = examine(program, "--hub", environment={"HF_TOKEN": hub_server.TOKEN})
+    assert find(report, "environment", "hub token", "ok")["found"] == "that of HF_TOKEN is taken: it is tester's"
+    code, report = examine(program, "--hub", environment={"HF_TOKEN": "hf_wrongwrongwrong"})
+    assert code == 1 and "is refused" in find(report, "environment", "hub token", "error")["found"]
+    assert "hf_wrong" not in json.dumps(report)
+    hub.close()
+    code, report = examine(program, "--hub")
+    assert code == 1 and "cannot be reached" in find(report, "environment", "hub", "error")["found"]
+    _, report = examine(program, "--hub", environment={"HF_HUB_OFFLINE": "1"})
+    assert "HF_HUB_OFFLINE" in find(report, "environment", "hub", "note")["found"]
+
+
 def test_wrong_input_ends_with_2(program):
     for words in (("--num-layer", 2), ("--disk_probe_mib", 0), ("--config", "nowhere.yaml"), (*MODEL, "--num_attention_heads", 5)):
         _, output, errors = program.run("doctor", *words, expected=2)
@@ -162,7 +211,7 @@ def test_wrong_input_ends_with_2(program):
 
 def test_help_names_the_options(program):
     _, output, _ = program.run("doctor", "--help")
-    for word in ("usage: megalith doctor", "--parallel", "--json", "collectives", "largest_message_mib", "num_layers"):
+    for word in ("usage: megalith doctor", "--parallel", "--json", "--bench", "--hub", "collectives", "largest_message_mib", "num_layers"):
         assert word in output, word
     _, output, _ = program.run("--help")
     assert "\n  doctor " in output
@@ -205,9 +254,15 @@ def test_launched_ranks_check_their_collectives(launcher, program):
         if shutil.which("mpirun") is None:
             pytest.skip("mpirun is not installed")
         start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
-    process = subprocess.run([*start, *program.command(*LAUNCHED)], text=True, capture_output=True, timeout=240)
+    process = subprocess.run([*start, *program.command(*LAUNCHED, "--bench")], text=True, capture_output=True, timeout=240)
     report = json.loads(process.stdout)  # one rank speaks
     clean(report, 2)
+    # The largest message of the table is one of the benchmarks.
+    all_reduce = report["speeds"][-1]
+    assert all_reduce["benchmark"] == "all_reduce of 256 KiB, 2 ranks, bus"
+    largest = max((row for row in report["bandwidth"] if row["collective"] == "all_reduce"), key=lambda row: row["bytes"])
+    assert all_reduce["measured"] == pytest.approx(largest["bus_bytes_per_s"] / 1e9)
+    assert find(report, "speed", all_reduce["benchmark"], "ok")
     # Launchers make their own code of the ranks'.
     assert (process.returncode == 0) == (report["num_errors"] == 0), process.stderr
 
@@ -244,6 +299,33 @@ def test_ranks_that_were_asked_for_different_things_are_named(program):
     found = find(report, "collectives", "agreement", "error")["found"]
     assert "lr: 0.0003 on rank 1, its default on rank 0" in found, found
     assert [code for _, code in done] == [1, 1]
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_folder_of_indices_that_is_not_the_same_everywhere_is_said(program, tmp_path, is_shared):
+    # A relative path is another folder in each rank's current one, as a local disk is on each machine.
+    folders = [tmp_path / "a", tmp_path / ("a" if is_shared else "b")]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    port = str(free_port())
+    processes = []
+    for rank, folder in enumerate(folders):
+        environment = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1"}
+        environment |= {"MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        words = ("doctor", "--json", *QUICK, "--largest_message_mib", 0, "--data_cache_path", "cache")
+        processes.append(program.start(*words, environment=environment, cwd=folder))
+    try:
+        outputs = [process.communicate(timeout=240)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    finding = find(json.loads(outputs[0]), "disk", "data_cache_path of all nodes", "ok" if is_shared else "warning")
+    if is_shared:
+        assert "all 2 ranks see" in finding["found"]
+    else:
+        assert "not seen by rank 1 (" in finding["found"] and "--data_cache_path" in finding["remedy"]
+    assert not [path for folder in folders for path in folder.iterdir()], "something is left behind"
 
 
 def test_a_rank_that_does_not_come_is_said(program):

@@ -103,6 +103,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.role == "store":
             found = self.find(path.split("?")[0].removeprefix("/store"))
             return self.bytes_of(*found, {}) if found else self.refuse(404)
+        if path == "/api/whoami-v2":
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                return self.refuse(401)
+            return self.send(200, {"Content-Type": "application/json"}, b'{"name": "tester"}')
         api = re.fullmatch(r"/api/(model|dataset)s/([^/]+/[^/?]+)(?:/revision/([^?]+))?(\?.*)?", path)
         if api:
             return self.list(api[1], api[2], api[3] or "main", "blobs" in (api[4] or ""))

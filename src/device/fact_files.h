@@ -1,0 +1,29 @@
+// Reading the small files in which a system describes itself, for machine.h and machine_access.h. Whatever is missing
+// reads as empty; nothing throws.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith::fact_files {
+
+// Empty when there is none.
+std::string file_text(const std::filesystem::path& path);
+std::vector<std::string> lines_of(const std::string& text);
+std::string trimmed(const std::filesystem::path& path);
+// Nothing unless the whole text, but for blanks around it, is a number.
+std::optional<int64_t> whole_number(std::string_view text);
+// The names in a folder, sorted; none when it cannot be read.
+std::vector<std::string> names_in(const std::filesystem::path& folder);
+bool is_there(const std::filesystem::path& path);
+// "cpu17", "node0": the prefix and a number.
+bool is_numbered(const std::string& name, std::string_view prefix);
+// Lines "Key:   value" and "Key value".
+std::map<std::string, std::string> fields_of(const std::string& text, std::string_view separators);
+
+}  // namespace megalith::fact_files
