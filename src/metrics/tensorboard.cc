@@ -3,14 +3,11 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 
 #include "core/error.h"
 #include "core/log.h"
-#include "metrics/expert_load.h"
 #include "metrics/tfrecord.h"
 
 namespace megalith {
@@ -46,49 +43,12 @@ TensorboardSink::TensorboardSink(const LogOptions& options, Logger& log)
 
 void TensorboardSink::on_step(const StepRecord& record) {
   if (record.iteration % options_.tensorboard_log_interval != 0) return;
-  // The next step's learning rate, as Megatron-LM has it here and in the iteration line.
-  Scalars both = {{"learning-rate", record.next_learning_rate.value_or(record.learning_rate)},
-                  {"batch-size", static_cast<double>(record.global_batch_size)}};
-  if (record.skipped_samples > 0) {
-    both.emplace_back("skipped-train-samples", static_cast<double>(record.skipped_samples));
-  }
-  both.insert(both.end(), record.losses.begin(), record.losses.end());
-  if (options_.log_loss_scale_to_tensorboard) both.emplace_back("loss-scale", record.loss_scale);
-  if (options_.log_world_size_to_tensorboard) both.emplace_back("world-size", record.num_devices);
-  if (record.grad_norm) both.emplace_back("grad-norm", *record.grad_norm);
-  if (record.num_zeros) both.emplace_back("num-zeros", static_cast<double>(*record.num_zeros));
-  if (record.params_norm) both.emplace_back("params-norm", *record.params_norm);
-
-  Scalars over_iterations;
-  if (const std::vector<ExpertLoad> loads = expert_loads_of(record.observations); !loads.empty()) {
-    over_iterations.emplace_back("expert-load-max-over-mean", max_over_mean(loads));
-    if (const auto share = dropped_share(loads)) {
-      over_iterations.emplace_back("expert-dropped-share", *share);
-    }
-  }
-  if (options_.log_timers_to_tensorboard) {
-    over_iterations.emplace_back("iteration-time", record.elapsed_ms / 1e3);
-    over_iterations.emplace_back("throughput", record.tflops_per_device());
-    over_iterations.emplace_back("token_throughput(tokens/sec/gpu)", record.tokens_per_s_per_device());
-  }
-  if (options_.log_memory_to_tensorboard) {
-    over_iterations.emplace_back("mem-reserved-bytes", static_cast<double>(record.memory_reserved_bytes));
-    over_iterations.emplace_back("mem-allocated-bytes", static_cast<double>(record.memory_allocated_bytes));
-    over_iterations.emplace_back("mem-max-allocated-bytes", static_cast<double>(record.memory_peak_bytes));
-  }
-  write(record.iteration, record.consumed_samples, both, over_iterations);
+  const TaggedScalars scalars = tagged_scalars(record, options_);
+  write(record.iteration, record.consumed_samples, scalars.both, scalars.over_iterations);
 }
 
 void TensorboardSink::on_validation(const ValidationRecord& record) {
-  Scalars both;
-  for (const auto& [name, value] : record.losses) {
-    const std::string tag = fmt::format("{} {}", name, record.set);
-    both.emplace_back(tag, value);
-    if (options_.log_validation_ppl_to_tensorboard) {
-      both.emplace_back(tag + " ppl", std::exp(std::isnan(value) ? value : std::min(20.0, value)));
-    }
-  }
-  write(record.iteration, record.consumed_samples, both, {});
+  write(record.iteration, record.consumed_samples, tagged_scalars(record, options_), {});
 }
 
 void TensorboardSink::on_generation(const GenerationRecord& record) {

@@ -13,12 +13,11 @@
 
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "metrics/append_file.h"
 #include "metrics/log_options.h"
 #include "metrics/step_record.h"
+#include "metrics/tagged_scalars.h"
 
 namespace megalith {
 
@@ -34,7 +33,6 @@ class TensorboardSink : public MetricsSink {
   const std::filesystem::path& path() const { return file_->path(); }
 
  private:
-  using Scalars = std::vector<std::pair<std::string, double>>;
   // `both` goes over iterations and samples.
   void write(int64_t iteration, int64_t consumed_samples, const Scalars& both, const Scalars& over_iterations);
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 
+#include "metrics/protobuf.h"
+
 namespace megalith {
 namespace {
 
@@ -18,36 +20,9 @@ constexpr std::array<uint32_t, 256> make_crc_table() {
 }
 constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 
-// How a field of a protocol buffer is stored.
-enum class Wire : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-void put_varint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>((value & 0x7f) | 0x80));
-  out.push_back(static_cast<char>(value));
-}
-
-void put_key(std::string& out, uint64_t field, Wire wire) { put_varint(out, field << 3 | static_cast<uint64_t>(wire)); }
-
-template <typename T>
-void put_little_endian(std::string& out, T bits) {
-  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(bits >> (8 * i) & 0xff));
-}
-
-void put_bytes(std::string& out, uint64_t field, std::string_view bytes) {
-  put_key(out, field, Wire::kBytes);
-  put_varint(out, bytes.size());
-  out += bytes;
-}
-
-void put_number(std::string& out, uint64_t field, uint64_t value) {
-  put_key(out, field, Wire::kVarint);
-  put_varint(out, value);
-}
-
 std::string event_at(double wall_time_s) {
   std::string event;
-  put_key(event, 1, Wire::kFixed64);
-  put_little_endian(event, std::bit_cast<uint64_t>(wall_time_s));
+  put_double(event, 1, wall_time_s);
   return event;
 }
 
@@ -88,8 +63,7 @@ std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std
   for (const auto& [tag, number] : scalars) {
     std::string value;
     put_bytes(value, 1, tag);
-    put_key(value, 2, Wire::kFixed32);
-    put_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(number)));
+    put_float(value, 2, static_cast<float>(number));
     put_bytes(summary, 1, value);
   }
   return summary_event(wall_time_s, step, summary);

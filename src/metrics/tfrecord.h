@@ -1,5 +1,5 @@
 // TensorBoard's event files from the bytes up: the few protocol-buffer messages that carry scalars, and the TFRecord
-// frame around each. LibTorch hides its protobuf library, and what is needed of it is small.
+// frame around each.
 //
 //   frame    length (8 bytes, little endian), masked CRC-32C of those 8 bytes, message, masked CRC-32C of the message
 //   Event    { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
