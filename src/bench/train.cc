@@ -165,7 +165,11 @@ int bench_train(CommandContext& context) {
                      {"metrics_file", writes_nothing},
                      {"page_file", writes_nothing},
                      {"loss_plot_file", writes_nothing},
-                     {"tensorboard_dir", writes_nothing}};
+                     {"tensorboard_dir", writes_nothing},
+                     {"wandb_project", writes_nothing},
+                     {"mlflow_experiment_name", writes_nothing},
+                     {"mlflow_run_name", writes_nothing},
+                     {"mlflow_dir", writes_nothing}};
   std::unique_ptr<Resolved> resolved = resolve_bench(context, options, launch.world_size, std::move(insists));
   if (resolved->wants_help) {
     return print_bench_help(context, *resolved,

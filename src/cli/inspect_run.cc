@@ -147,6 +147,8 @@ std::string files_text(const std::string& name, const RunStart& start) {
       {"page", option_of(start, "page_file", folder.page())},
       {"picture", option_of(start, "loss_plot_file", folder.plot())},
       {"events", option_of(start, "tensorboard_dir", folder.tensorboard())},
+      {"W&B", fs::path(option_of(start, "wandb_save_dir", folder.root)) / "wandb"},
+      {"MLflow", option_of(start, "mlflow_dir", folder.mlflow())},
       {"metrics", option_of(start, "metrics_file", folder.metrics())},
       {"log", option_of(start, "log_file", folder.log())},
       {"options", folder.configuration()}};

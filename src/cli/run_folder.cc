@@ -53,6 +53,11 @@ std::unique_ptr<RunRecord> record_start(CommandContext& context, const Session& 
   if (begins_anew && resolved.options->find("tensorboard_dir")->source().where == "output_dir") {
     remove_tree(folder.tensorboard());
   }
+  const auto lies_here = [&](const char* option) {
+    return resolved.options->find(option)->source().where == "output_dir";
+  };
+  if (begins_anew && lies_here("wandb_save_dir")) remove_tree(folder.wandb());
+  if (begins_anew && lies_here("mlflow_dir")) remove_tree(folder.mlflow());
   make_directories(folder.root);
   write_file_atomic(folder.configuration(),
                     fmt::format("# megalith train --config {}\n# Relative paths count from {}\n\n{}",

@@ -91,8 +91,12 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   RunFolderState folder = begin_run_folder(context, session, trainer);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) {
-    SinkSettings settings{
-        .model_text = trainer.model_text(), .iteration = trainer.iteration(), .run_id = folder.run_id};
+    SinkSettings settings{.model_text = trainer.model_text(),
+                          .iteration = trainer.iteration(),
+                          .run_id = folder.run_id,
+                          .also_printed = {},
+                          .command = context.words,
+                          .commit = kBuildCommit};
     if (context.log_copy != nullptr) {
       settings.also_printed = [&copy = *context.log_copy](std::string_view text) { copy.write(text); };
     }

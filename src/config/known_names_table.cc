@@ -283,11 +283,12 @@ constexpr KnownNamesRow kRows[] = {
      "log_batch_size_to_tensorboard log_learning_rate_to_tensorboard"},
     {Kind::kNoEffect, kSwitch, "profile always means PyTorch's profiler", "use_pytorch_profiler"},
     {Kind::kNoEffect, kSwitch, "no such service is contacted",
-     "disable_wandb disable_mlflow enable_one_logger adlr_autoresume enable_ft_package calc_ft_timeouts "
+     "enable_one_logger adlr_autoresume enable_ft_package calc_ft_timeouts "
      "inprocess_restart inprocess_empty_cuda_cache run_workload_inspector_server disable_straggler_on_startup "
      "log_straggler one_logger one_logger_async"},
     {Kind::kNoEffect, kValue, "no such service is contacted",
-     "wandb_* mlflow_* one_logger_* straggler_* inprocess_* adlr_autoresume_interval app_tag_run_name "
+     "mlflow_upload_* mlflow_tracelens_* one_logger_* straggler_* inprocess_* adlr_autoresume_interval "
+     "app_tag_run_name "
      "app_tag_run_version"},
     {Kind::kNoEffect, kSwitch, "this build does not record it",
      "log_progress log_energy use_rocm_mem_info record_memory_history "
@@ -338,7 +339,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kRemoved, kValue, "write recompute_granularity full or selective", "activation_checkpoint_mode=none"},
     {Kind::kRemoved, kValue, "write optimizer adam, sgd or muon",
      "optim=adamw|adamw_torch|adamw_torch_fused|adamw_hf|adam optimizer_name=AdamW|Adam"},
-    {Kind::kRemoved, kValue, "write tensorboard_dir or metrics_file", "report_to=none|all"},
+    {Kind::kRemoved, kValue, "write tensorboard_dir, wandb_project, mlflow_dir or metrics_file", "report_to=none|all"},
     {Kind::kRemoved, kValue, "write load DIR to resume from checkpoints of this program",
      "resume_from_checkpoint=null|false"},
     {Kind::kRemoved, kValue, "write data_path PREFIX; 'megalith prepare' makes such files of a text",

@@ -312,6 +312,8 @@ std::vector<UserError> refuse_urls(const OptionSet& options) {
                                                "loss_plot_file",
                                                "page_file",
                                                "tensorboard_dir",
+                                               "wandb_save_dir",
+                                               "mlflow_dir",
                                                "profile_dir"};
   std::vector<UserError> errors;
   for (const std::string_view name : kPathOptions) {

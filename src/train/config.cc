@@ -363,6 +363,7 @@ void Config::visit(OptionVisitor& v) {
   hub.visit(v);
   checkpoint.visit(v);
   log.visit(v);
+  tracking.visit(v);
   samples.visit(v);
   sampling.visit(v);
   profile.visit(v);
@@ -558,7 +559,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   std::vector<UserError>& errors = resolution.errors;
   append(errors, refuse_urls(*resolved->options));
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
-  place_outputs(*resolved->options, resolved->config.log, resolved->config.checkpoint);
+  place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;
   resolved->derived.checkpoint = config.checkpoint;

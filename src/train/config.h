@@ -19,6 +19,7 @@
 #include "device/threads.h"
 #include "hub/options.h"
 #include "metrics/log_options.h"
+#include "metrics/tracking_options.h"
 #include "models/model_config.h"
 #include "nn/fp8_recipe.h"
 #include "ops/gpu/gemm_tuning.h"
@@ -96,6 +97,7 @@ struct Config {
   HubOptions hub;
   CheckpointOptions checkpoint;
   LogOptions log;
+  TrackingOptions tracking;
   SampleOptions samples;
   SamplingOptions sampling;
   ProfileOptions profile;

@@ -17,6 +17,7 @@
 #include "core/file.h"
 #include "core/system_call.h"
 #include "train/config.h"
+#include "train/tracking.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -41,6 +42,8 @@ std::vector<Output> outputs_of(const Config& config) {
   add("loss_plot_file", config.log.loss_plot_file, false);
   add("page_file", config.log.page_file, false);
   if (config.log.writes_tensorboard()) add("tensorboard_dir", config.log.tensorboard_dir, true);
+  if (config.tracking.writes_wandb()) add("wandb_save_dir", wandb_folder(config).string(), true);
+  if (config.tracking.writes_mlflow()) add("mlflow_dir", mlflow_folder(config).string(), true);
   const ProfileOptions& profile = config.profile;
   const std::string traces = profile.folder(config.log.tensorboard_dir).string();
   if (profile.profile) add("profile_dir", traces, true);
@@ -87,13 +90,6 @@ bool lies_within(const fs::path& inner, const fs::path& outer) {
 }
 
 bool is_same(const fs::path& one, const fs::path& other) { return whole_path(one) == whole_path(other); }
-
-// Whether the run goes on from what its own folder holds.
-bool goes_on_in(const CheckpointOptions& options) {
-  if (!options.load || !options.save) return false;
-  return is_same(*options.load, *options.save) || (fs::exists(fs::path(*options.load) / kManifestFile) &&
-                                                   is_same(fs::path(*options.load).parent_path(), *options.save));
-}
 
 void check_checkpoints(Resolved& resolved, std::vector<UserError>& errors) {
   const CheckpointOptions& options = resolved.derived.checkpoint;
@@ -151,8 +147,9 @@ void check_run_folder(const Resolved& resolved, std::vector<UserError>& errors) 
   const RunFolder folder{*root};
   if (fs::exists(folder.record(), ignored)) return;
   // A run that failed while it started leaves less.
-  const std::array own = {folder.configuration(), folder.log(),         folder.metrics(),     folder.page(),
-                          folder.plot(),          folder.tensorboard(), folder.checkpoints(), folder.exported()};
+  const std::array own = {folder.configuration(), folder.log(),         folder.metrics(), folder.page(),
+                          folder.plot(),          folder.tensorboard(), folder.wandb(),   folder.mlflow(),
+                          folder.checkpoints(),   folder.exported()};
   bool has_other = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(*root, ignored)) {
     has_other = has_other || std::find(own.begin(), own.end(), entry.path()) == own.end();
@@ -180,6 +177,12 @@ void check_shared_names(const std::vector<Output>& outputs, std::vector<UserErro
 
 }  // namespace
 
+bool goes_on_in(const CheckpointOptions& options) {
+  if (!options.load || !options.save) return false;
+  return is_same(*options.load, *options.save) || (fs::exists(fs::path(*options.load) / kManifestFile) &&
+                                                   is_same(fs::path(*options.load).parent_path(), *options.save));
+}
+
 void place_run_folder(OptionSet& options, const Resolution& resolution) {
   if (!resolution.header.contains("workspace")) return;
   fs::path folder;
@@ -190,14 +193,16 @@ void place_run_folder(OptionSet& options, const Resolution& resolution) {
   apply_values(options, {{"output_dir", folder.string()}}, {OptionLayer::kPreset, fmt::format("{}: workspace", file)});
 }
 
-void place_outputs(OptionSet& options, const LogOptions& log, const CheckpointOptions& checkpoint) {
-  if (!log.output_dir) return;
-  const RunFolder folder{*log.output_dir};
+void place_outputs(OptionSet& options, const Config& config) {
+  if (!config.log.output_dir) return;
+  const RunFolder folder{*config.log.output_dir};
   std::map<std::string, std::string> places = {
       {"save", folder.checkpoints().string()},     {"log_file", folder.log().string()},
       {"metrics_file", folder.metrics().string()}, {"page_file", folder.page().string()},
       {"loss_plot_file", folder.plot().string()},  {"tensorboard_dir", folder.tensorboard().string()}};
-  if (checkpoint.export_hf) places["save_hf"] = folder.exported().string();
+  if (config.checkpoint.export_hf) places["save_hf"] = folder.exported().string();
+  if (config.tracking.writes_wandb()) places["wandb_save_dir"] = folder.root.string();
+  if (config.tracking.writes_mlflow()) places["mlflow_dir"] = folder.mlflow().string();
   apply_values(options, places, {OptionLayer::kModel, "output_dir"});
 }
 

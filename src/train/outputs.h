@@ -16,7 +16,7 @@
 namespace megalith {
 
 struct CheckpointOptions;
-struct LogOptions;
+struct Config;
 struct Resolution;
 struct Resolved;
 
@@ -31,6 +31,8 @@ struct RunFolder {
   std::filesystem::path page() const { return root / "page.html"; }
   std::filesystem::path plot() const { return root / "loss.svg"; }
   std::filesystem::path tensorboard() const { return root / "tensorboard"; }
+  std::filesystem::path wandb() const { return root / "wandb"; }
+  std::filesystem::path mlflow() const { return root / "mlruns"; }
   std::filesystem::path checkpoints() const { return root / "checkpoints"; }
   std::filesystem::path exported() const { return root / "hf"; }
 };
@@ -40,11 +42,14 @@ struct RunFolder {
 void place_run_folder(OptionSet& options, const Resolution& resolution);
 
 // With output_dir: gives the options that name outputs their places in it, where nobody gave them a value.
-void place_outputs(OptionSet& options, const LogOptions& log, const CheckpointOptions& checkpoint);
+void place_outputs(OptionSet& options, const Config& config);
 
 // Sets derived.checkpoint.load to the folder of save when that holds checkpoints and the run goes on by itself:
 // auto_continue_train, or output_dir without overwrite.
 void continue_automatically(Resolved& resolved);
+
+// Whether the run goes on from what its own folder of checkpoints holds.
+bool goes_on_in(const CheckpointOptions& options);
 
 // One error for each output that cannot be written, and for each that would mix with or destroy what is there: another
 // run's checkpoints, an exported model, the folder of load_hf. Sets derived.replaces_checkpoints.

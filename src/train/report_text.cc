@@ -9,6 +9,7 @@
 #include "planner/pipeline_simulator.h"
 #include "train/rank_picture.h"
 #include "train/report.h"
+#include "train/tracking.h"
 
 namespace megalith {
 namespace {
@@ -285,6 +286,9 @@ std::string output_text(const Resolved& resolved) {
   if (log.loss_plot_file) parts.push_back("plot in " + place(*log.loss_plot_file));
   if (log.page_file) parts.push_back("page in " + place(*log.page_file));
   if (log.writes_tensorboard()) parts.push_back("TensorBoard events in " + place(*log.tensorboard_dir));
+  const Config& config = resolved.config;
+  if (config.tracking.writes_wandb()) parts.push_back("W&B run in " + place(wandb_folder(config).string()));
+  if (config.tracking.writes_mlflow()) parts.push_back("MLflow run in " + place(mlflow_folder(config).string()));
   return join(parts, ", ");
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/strings.h"
+#include "train/tracking.h"
 
 namespace megalith {
 namespace {
@@ -143,6 +144,11 @@ void RunEnd::on_end() {
   if (log.loss_plot_file) text += row("plot", *log.loss_plot_file);
   if (log.page_file) text += row("page", *log.page_file);
   if (log.writes_tensorboard()) text += row("TensorBoard", *log.tensorboard_dir);
+  const Config& config = resolved_.config;
+  if (config.tracking.writes_wandb()) {
+    text += row("W&B", fmt::format("{}  (wandb sync uploads it)", (wandb_folder(config) / "latest-run").string()));
+  }
+  if (config.tracking.writes_mlflow()) text += row("MLflow", mlflow_folder(config).string());
   if (resolved_.config.profile.profile) {
     text += row("traces", resolved_.config.profile.folder(log.tensorboard_dir).string());
   }

@@ -18,6 +18,7 @@
 #include "metrics/training_progress.h"
 #include "train/report.h"
 #include "train/run_end.h"
+#include "train/tracking.h"
 
 namespace megalith {
 namespace {
@@ -112,6 +113,7 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   } else if (options.tensorboard_dir) {
     log.note("disable_tensorboard is on: tensorboard_dir is ignored");
   }
+  for (auto& sink : make_tracking_sinks(resolved, settings, log)) sinks.push_back(std::move(sink));
   if (options.quiet) return sinks;
   // A line a step on the console says it all.
   const bool has_line_a_step = format != LogFormat::kMegatron && options.log_interval == 1;

@@ -19,9 +19,12 @@ struct SinkSettings {
   int64_t iteration = 0;                                    // that the run goes on after; 0: it begins
   std::string run_id = {};                                  // of this start of the program; empty: a new one
   std::function<void(std::string_view)> also_printed = {};  // gets what the console does
+  std::vector<std::string> command = {};                    // the words of the command line
+  std::string commit = {};                                  // that the program was built from
 };
 
-// Console lines, metrics file, loss picture and the terminal's progress line, as the configuration says.
+// Console lines, metrics file, pictures, TensorBoard, W&B, MLflow and the terminal's progress line, as the
+// configuration says.
 std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, const SinkSettings& settings,
                                                      Logger& log);
 

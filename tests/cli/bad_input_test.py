@@ -181,6 +181,8 @@ CONFIGURATION = [
     ("a picture where nothing is written", ("train", *MOCK, "--loss_plot_file", "/proc/p.svg"), ["loss_plot_file /proc/p.svg"]),
     ("a log where nothing is written", ("train", *MOCK, "--log_file", "/proc/log.txt"), ["log_file /proc/log.txt"]),
     ("events where nothing is written", ("train", *MOCK, "--tensorboard_dir", "/proc/zz"), ["tensorboard_dir /proc/zz"]),
+    ("a W&B run where nothing is written", ("train", *MOCK, "--wandb_project", "p", "--wandb_save_dir", "/proc/zz"), ["wandb_save_dir /proc/zz"]),
+    ("an MLflow store where nothing is written", ("train", *MOCK, "--mlflow_dir", "/proc/zz"), ["mlflow_dir /proc/zz"]),
     ("traces where nothing is written", ("train", *MOCK, "--profile", "--profile_dir", "/proc/zz"), ["profile_dir /proc/zz"]),
     ("a run's folder that cannot be made", ("train", *MOCK, "--output_dir", "/proc/zz/run"), ["output_dir /proc/zz/run"]),
     ("two outputs in one file", ("train", *MOCK, "--page_file", "out", "--log_file", "./out"), ["log_file and page_file are both"]),

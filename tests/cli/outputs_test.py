@@ -25,6 +25,8 @@ UNWRITABLE = [
     ("loss_plot_file", "file/deeper/loss.svg", "file is a file"),
     ("log_file", "/proc/zz/log.txt", "/proc"),
     ("tensorboard_dir", "file/events", "file is a file"),
+    ("mlflow_dir", "file/mlruns", "file is a file"),
+    ("mlflow_dir", "/proc/zz", "/proc"),
     ("data_cache_path", "file/cache", "file is a file"),
     ("output_dir", "file/run", "file is a file"),
     ("save", "x" * 300, "too long"),
@@ -51,6 +53,14 @@ def test_traces_are_checked_too(program, place):
     assert "error: profile_dir file/traces" in errors, errors
 
 
+def test_a_folder_for_weights_and_biases_is_checked_too(program, place):
+    for folder, reason in (("file", "file is a file"), ("/proc/zz", "/proc")):
+        errors = refused(program, place, *RUN, "--wandb_project", "books", "--wandb_save_dir", folder)
+        assert f"error: wandb_save_dir {folder}/wandb" in errors and reason in errors, errors
+    # Nothing is written there, so it may be what it likes.
+    program.run(*RUN, "--wandb_save_dir", "file", "--dry_run", cwd=place)
+
+
 def test_all_outputs_are_told_at_once_with_everything_else(program, place):
     errors = refused(
         *(program, place, *RUN, "--save", "file/a", "--save_hf", "/proc/zz", "--metrics_file", "folder"),
@@ -71,8 +81,9 @@ def test_a_dry_run_leaves_nothing_behind(program, place):
     before = contents(place)
     names = ("save", "save_hf", "metrics_file", "page_file", "loss_plot_file", "tensorboard_dir", "log_file", "data_cache_path")
     outputs = [word for name in names for word in (f"--{name}", f"new/{name}")]
-    program.run(*RUN, *outputs, "--dry_run", cwd=place)
-    program.run(*RUN, "--output_dir", "run", "--dry_run", cwd=place)
+    tracked = ("--wandb_project", "books", "--mlflow_dir", "new/mlruns")
+    program.run(*RUN, *outputs, *tracked, "--dry_run", cwd=place)
+    program.run(*RUN, *tracked, "--output_dir", "run", "--dry_run", cwd=place)
     assert contents(place) == before
 
 

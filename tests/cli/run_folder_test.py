@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 from program import read_metrics
@@ -117,6 +118,48 @@ def test_overwrite_begins_anew(program, tmp_path):
     assert len(starts(run)) == 1 and iterations(run / "checkpoints") == [2, 3]
     assert "overwrite:" not in (run / "config.yaml").read_text()
     assert len(list((run / "tensorboard").iterdir())) == 1
+
+
+def tracked_runs(folder):
+    """The ids of the starts for W&B, and the runs in MLflow's store with their steps."""
+    ids = [path.name.split("-")[-1] for path in sorted((folder / "wandb").glob("offline-run-*"))]
+    losses = [path.read_text().splitlines() for path in folder.glob("mlruns/*/*/metrics/lm loss")]
+    return ids, [[int(line.split()[2]) for line in lines] for lines in losses]
+
+
+def test_wandb_and_mlflow_lie_in_the_folder_where_they_are_asked_for(program, tmp_path):
+    run = tmp_path / "run"
+    words = (*RUN, "--output_dir", run, "--eval_iters", 0, "--wandb_project", "books", "--mlflow_run_name", "one")
+    run_ranks(program, 2, *words, "--exit_interval", 3)
+    assert {path.name for path in run.iterdir()} == FILES | {"wandb", "mlruns"}
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    # From the checkpoint of iteration 2: what came after it was lost.
+    shutil.rmtree(run / "checkpoints" / "iter_0000003")
+    (run / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("2\n")
+    _, output, _ = program.run(*words, cwd=tmp_path)
+    assert "wandb sync" in output and str(run / "mlruns") in output, output
+    ids, steps = tracked_runs(run)
+    assert len(ids) == 2 and ids[0] == ids[1], "one run in two starts"
+    assert steps == [[1, 2, 3, 4, 5, 6]]
+    _, output, _ = program.run("inspect", "run", "run", cwd=tmp_path)
+    assert " run/wandb\n" in output and " run/mlruns\n" in output, output
+    program.run(*words, "--train_iters", 2, "--overwrite", cwd=tmp_path)
+    (id,), steps = tracked_runs(run)
+    assert id != ids[0] and steps == [[1, 2]]
+
+
+def test_a_run_without_a_checkpoint_to_go_on_from_is_a_new_one(program, tmp_path):
+    words = (*RUN, "--train_iters", 2, "--eval_iters", 0, "--wandb_project", "books", "--wandb_save_dir", ".", "--mlflow_dir", "mlruns")
+    for more in (("--save", "a"), ("--load", "a", "--save", "b", "--train_iters", 4), ("--save", "a", "--overwrite")):
+        program.run(*words, *more, cwd=tmp_path)
+    ids, steps = tracked_runs(tmp_path)
+    assert len(set(ids)) == 3 and sorted(steps) == [[1, 2], [1, 2], [3, 4]]
+    # What is switched off leaves nothing, and says so; without a name, disable_wandb false is Primus's way to ask for it.
+    _, _, errors = program.run(*words, "--disable_wandb", "--disable_mlflow", cwd=tmp_path)
+    assert "disable_wandb is on" in errors and "disable_mlflow is on" in errors, errors
+    assert tracked_runs(tmp_path) == (ids, steps)
+    program.run(*words[:-4], "--wandb_project=null", "--disable_wandb=false", "--wandb_save_dir", "own", cwd=tmp_path)
+    assert len(tracked_runs(tmp_path / "own")[0]) == 1
 
 
 def test_what_a_fine_tuning_began_from_is_read_once(program, tmp_path):

@@ -357,7 +357,7 @@ MEGALITH_LIBC(ssize_t, pread, int fd, void* data, size_t size, off_t at) {
   return is_struck("pread", fd) ? -1 : call(fd, data, size, at);
 }
 
-// What nothing here uses, and the model does not know.
+// What nothing that must survive a crash uses, and the model does not know.
 MEGALITH_LIBC(int, link, const char* from, const char* to) {
   if (is_watching()) refuse("link", path_at(AT_FDCWD, to));
   return real<int(const char*, const char*)>("link")(from, to);

@@ -26,8 +26,10 @@
 #include "data/indexed_writer.h"
 #include "metrics/jsonl.h"
 #include "metrics/loss_plot.h"
+#include "metrics/mlflow.h"
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
+#include "metrics/wandb.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {
@@ -62,6 +64,20 @@ void save_toy(const fs::path& root, int64_t iteration, const SaveSettings& setti
   CheckpointSaver saver(root, settings, is_async, groups, log.log);
   saver.save(toy.state);
   saver.finish();
+}
+
+// Numbers that runs of MLflow have, times, and where the folder lies.
+std::string without_run_numbers(const std::string& text) {
+  static const std::regex kNumbers("[0-9a-f]{32}|run-[0-9]{8}_[0-9]{6}|[0-9]{13}|file://[^\n]*");
+  return std::regex_replace(text, kNumbers, "N");
+}
+
+TrackedRun tracked_toy(const fs::path& folder) {
+  TrackedRun run;
+  run.folder = folder;
+  run.group = "books";
+  run.options = {{"lr", "0.1", true, false}};
+  return run;
 }
 
 bool has_checkpoint(const fs::path& root) {
@@ -161,6 +177,31 @@ std::vector<Writer> writers() {
                        run_through(sink);
                      },
                  .kept = [](const fs::path&, const std::string& bytes) { return std::to_string(bytes.size()); }});
+  all.push_back({.name = "wandb_project",
+                 .write =
+                     [](const fs::path& root) {
+                       CapturedLog log;
+                       TrackedRun run = tracked_toy(root / "wandb");
+                       run.id = "abcd1234";
+                       WandbSink sink(run, {}, log.log);
+                       run_through(sink);
+                     },
+                 .kept =
+                     [](const fs::path&, const std::string& bytes) {
+                       static const std::regex kRow("samples vs steps");
+                       const auto begin = std::sregex_iterator(bytes.begin(), bytes.end(), kRow);
+                       return std::to_string(std::distance(begin, std::sregex_iterator()));
+                     }});
+  all.push_back({.name = "mlflow_dir",
+                 .write =
+                     [](const fs::path& root) {
+                       CapturedLog log;
+                       LogOptions few;  // a file each, with the same calls
+                       few.log_timers_to_tensorboard = few.log_memory_to_tensorboard = false;
+                       MlflowSink sink(tracked_toy(root / "store"), few, log.log);
+                       run_through(sink);
+                     },
+                 .kept = [](const fs::path&, const std::string& bytes) { return without_run_numbers(bytes); }});
   return all;
 }
 
@@ -195,6 +236,7 @@ std::map<std::string, std::string> tree_of(const Writer& writer, const fs::path&
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
     std::string name = entry.path().lexically_relative(root).string();
     if (const size_t at = name.find("tfevents"); at != std::string::npos) name.resize(at);
+    name = without_run_numbers(name);
     tree[name] = entry.is_regular_file() ? writer.kept(entry.path(), read_file(entry.path())) : "folder";
   }
   return tree;

@@ -1,0 +1,68 @@
+// mlflow_dir: the run in MLflow's file store, which 'mlflow ui' shows and several runs share.
+//
+//   STORE/EXPERIMENT/meta.yaml                   an experiment: its number is its folder's name
+//   STORE/EXPERIMENT/RUN/meta.yaml               a run: 32 hexadecimal digits, name, state, times
+//   STORE/EXPERIMENT/RUN/metrics/lm loss         lines "milliseconds value iteration"
+//   STORE/EXPERIMENT/RUN/params/lr, tags/…       one value a file
+//   STORE/EXPERIMENT/RUN/artifacts/config.yaml   the configuration, to run it again
+//   STORE/EXPERIMENT/RUN/artifacts/samples/…     texts that the model wrote
+//
+// Metrics have the tags of TensorBoard, but for times, which have Primus's names (perf/iteration_time_ms, …), and for
+// characters that MLflow's names lack. Each number is on disk after its step.
+//
+// A run that goes on is the same run: lines of steps that it does again are taken out when it begins.
+// Source: mlflow/store/tracking/file_store.py (3.17; what it adds for older readers is that of 2.22).
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "metrics/append_file.h"
+#include "metrics/log_options.h"
+#include "metrics/step_record.h"
+#include "metrics/tagged_scalars.h"
+#include "metrics/tracked_run.h"
+
+namespace megalith {
+
+class Logger;
+
+class MlflowSink : public MetricsSink {
+ public:
+  // Makes what is missing of store, experiment and run. A run that is to go on and is not in the store is begun anew,
+  // with a warning. UserError when something cannot be written.
+  MlflowSink(const TrackedRun& run, const LogOptions& options, Logger& log);
+  // Without on_end() before it the run is one that failed.
+  ~MlflowSink() override;
+
+  void on_step(const StepRecord& record) override;
+  void on_validation(const ValidationRecord& record) override;
+  void on_generation(const GenerationRecord& record) override;
+  void on_end() override;
+
+  const std::string& id() const { return id_; }
+  const std::filesystem::path& folder() const { return folder_; }  // of the run
+
+ private:
+  void write_facts(const TrackedRun& run);
+  void write_value(const std::string& name, const std::string& value);  // name: "params/lr"
+  void set_state(int status, bool has_ended);
+  void add(int64_t iteration, const Scalars& scalars);
+  AppendFile* file_of(const std::string& metric);
+  void warn_once(const std::string& what, const std::string& message);
+
+  LogOptions options_;
+  Logger& log_;
+  std::string id_;
+  std::filesystem::path folder_;
+  std::map<std::string, std::unique_ptr<AppendFile>> files_;  // by metric; null: it cannot be written
+  int64_t iteration_ = 0, train_iters_ = 0;                   // of the last step
+  bool has_warned_ = false, has_ended_ = false;
+};
+
+// A metric's name as MLflow takes it: letters, digits, blanks and _-.:/ stay, others become '_'.
+std::string mlflow_name(const std::string& tag);
+
+}  // namespace megalith
