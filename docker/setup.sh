@@ -42,6 +42,13 @@ print(flavour, told["__version__"], sys.argv[1])
 END
 }
 
+# Whether the image's own torch is new enough. pip's index has no builds for ROCm, so this is asked before gigabytes come.
+base_is_new_enough() {
+  local version
+  version=$(python3 "$tree/scripts/locate_torch.py" 2>/dev/null | cut -f 1)
+  [ -n "$version" ] && [ "$(printf '%s\n2.11\n' "$version" | sort -V | head -n 1)" = 2.11 ]
+}
+
 link_names() {
   local folder
   folder=$(dirname "$tree")
@@ -62,6 +69,10 @@ build() {
   if [ -z "${TORCH_VERSION:-}" ]; then unset TORCH_VERSION; fi
   if [ -z "${JOBS:-}" ]; then unset JOBS; fi
   cd "$tree"
+  if [ "$wanted" = ROCm ] && [ -z "${TORCH_INDEX:-}" ] && ! base_is_new_enough; then
+    fail "BASE has no torch of 2.11 or newer, and TORCH_INDEX does not say where pip finds one for ROCm" \
+      "give --build-arg TORCH_INDEX=… and --build-arg TORCH_VERSION=…, or another BASE (docs/images.md)"
+  fi
   make setup
   found=$(found_torch "$(sed -n "s/^TORCH_DIR='\(.*\)'$/\1/p" build/torch.env)")
   if [ "${found%% *}" != "$wanted" ]; then

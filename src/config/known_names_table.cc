@@ -288,8 +288,7 @@ constexpr KnownNamesRow kRows[] = {
      "log_straggler one_logger one_logger_async"},
     {Kind::kNoEffect, kValue, "no such service is contacted",
      "mlflow_upload_* mlflow_tracelens_* one_logger_* straggler_* inprocess_* adlr_autoresume_interval "
-     "app_tag_run_name "
-     "app_tag_run_version"},
+     "app_tag_run_name app_tag_run_version"},
     {Kind::kNoEffect, kSwitch, "this build does not record it",
      "log_progress log_energy use_rocm_mem_info record_memory_history "
      "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "

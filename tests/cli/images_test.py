@@ -146,6 +146,7 @@ if [ "$1" = build ]; then
   chmod +x build/megalith
 fi
 """)
+    (tree / "scripts" / "locate_torch.py").write_text("import os\nprint(os.environ['BASE_TORCH'], '/opt/torch', '/opt', sep='\\t')\n")
     torch = tmp_path / "torch"
     torch.mkdir()
     (tmp_path / "links").mkdir()
@@ -159,7 +160,7 @@ def step(tree, *words, release="24.04", **environment):
     record = root / "record"
     record.write_text("")
     clean = {"PATH": f"{root / 'tools'}:/usr/bin:/bin", "HOME": str(root), "RECORD": str(record), "OS_RELEASE": str(root / "os-release"),
-             "LINKS": str(root / "links"), "FAKE_TORCH": str(root / "torch"), **environment}
+             "LINKS": str(root / "links"), "FAKE_TORCH": str(root / "torch"), "BASE_TORCH": "2.11.0", **environment}
     done = subprocess.run([str(tree / "docker/setup.sh"), *words], env=clean, text=True, capture_output=True, cwd="/")
     return done.returncode, done.stderr, record.read_text().splitlines()
 
@@ -197,6 +198,18 @@ def test_a_torch_for_other_gpus_is_refused_before_anything_is_built(tree):
     assert len(called) == 1 and called[0].startswith("make setup")
     code, errors, called = step(tree, "build", "Vulkan")
     assert code == 2 and "name ROCm or CUDA" in errors and not called
+
+
+def test_an_image_for_rocm_asks_where_torch_is_before_pip_fetches_another(tree):
+    root = tree.parents[1]
+    (root / "torch" / "version.py").write_text("__version__ = '2.11.0'\nhip = '7.2'\ncuda = None\n")
+    code, errors, called = step(tree, "build", "ROCm", BASE_TORCH="2.10.0")
+    assert code == 2 and "BASE has no torch of 2.11 or newer" in errors and "TORCH_INDEX" in errors and not called
+    code, errors, _ = step(tree, "build", "ROCm", BASE_TORCH="2.10.0", TORCH_INDEX="file:///wheels", TORCH_VERSION="2.11.0+rocm7.2")
+    assert code == 0, errors
+    (root / "torch" / "version.py").write_text("__version__ = '2.13.0'\nhip = None\ncuda = '13.0'\n")
+    code, errors, _ = step(tree, "build", "CUDA", BASE_TORCH="")
+    assert code == 0, f"pip's own index has builds for CUDA: {errors}"
 
 
 def test_the_two_dockerfiles_differ_only_in_whose_gpus_they_are_for():
