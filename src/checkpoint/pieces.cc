@@ -16,7 +16,7 @@ namespace {
 
 PieceView view_of(Piece piece, const at::Tensor& holder, const std::vector<int64_t>& origin) {
   at::Tensor view = slice_box(holder, piece.local, origin);
-  if (piece.is_transposed) view = view.t();
+  if (piece.is_transposed) view = view.transpose(-2, -1);
   return {std::move(piece), std::move(view)};
 }
 

@@ -172,7 +172,6 @@ constexpr KnownNamesRow kRows[] = {
      "experimental_attention_variant=null attention_output_gate=false"},
     {Kind::kNoEffect, kValue, "read only with experimental_attention_variant", "linear_*"},
     {Kind::kNoEffect, kValue, "forced balance sends tokens to experts in turn", "moe_router_force_load_balancing_type"},
-    {Kind::kUnsupported, kSwitch, "this activation", "quick_geglu=false"},
     {Kind::kUnsupported, kValue, "an activation by that word (swiglu, squared_relu and openai_gelu choose it)",
      "activation_func=null"},
     {Kind::kUnsupported, kSwitch, "this form of normalisation",

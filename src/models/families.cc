@@ -14,13 +14,13 @@
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGpt2, kGpt;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kGpt2, kGpt;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral,    &kQwen2,   &kQwen3, &kQwen3Moe,
-                                        &kGemma2,     &kGemma3,     &kMixtral, &kOlmo2, &kOlmo3,
-                                        &kDeepseekV2, &kDeepseekV3, &kGlm4Moe, &kGpt2,  &kGpt};
+const ModelFamily* const kFamilies[] = {&kLlama,   &kMistral, &kQwen2, &kQwen3, &kQwen3Moe,   &kGemma2,
+                                        &kGemma3,  &kMixtral, &kOlmo2, &kOlmo3, &kDeepseekV2, &kDeepseekV3,
+                                        &kGlm4Moe, &kGptOss,  &kGpt2,  &kGpt};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;

@@ -210,6 +210,7 @@ void check_hf_bounds(const Json& json, std::string_view where) {
       {"n_routed_experts", kMostExperts},
       {"n_shared_experts", kMostExperts},
       {"num_experts_per_tok", kMostExperts},
+      {"experts_per_token", kMostExperts},
       {"n_group", kMostExperts},
       {"topk_group", kMostExperts},
       {"weight_block_size", kMostFfnWidth},
@@ -412,8 +413,10 @@ Json write_hf_decoder(const ModelConfig& config, at::ScalarType dtype) {
         {"beta_fast", config.rope_scaling_beta_fast},
         {"beta_slow", config.rope_scaling_beta_slow},
         {"truncate", config.rope_scaling_truncate},
-        {"attention_factor", config.rope_scaling_multiplier()},
     };
+    // Without it the classes take what follows from the factor.
+    if (config.rope_scaling_attention_factor)
+      json["rope_scaling"]["attention_factor"] = *config.rope_scaling_attention_factor;
   } else if (config.use_rope_scaling) {
     json["rope_scaling"] = {
         {"rope_type", "llama3"},

@@ -241,10 +241,6 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
     errors.emplace_back("moe_router_topk 1 with a softmax over only the chosen expert always gives it the weight 1",
                         "set moe_router_pre_softmax to true");
   }
-  if (config.has_linear_bias()) {
-    errors.emplace_back("experts have no biases, and add_bias_linear is true",
-                        "set add_bias_linear to false (--disable_bias_linear)");
-  }
   check_capacity(config, errors);
   if (config.moe_shared_expert_intermediate_size && config.num_shared_experts &&
       *config.moe_shared_expert_intermediate_size != *config.num_shared_experts * config.expert_ffn_size()) {

@@ -10,10 +10,7 @@
 namespace megalith {
 
 struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
-  struct Call {
-    ops::ActivationKind kind;
-    bool is_gated;
-
+  struct Call : ops::ExpertActivation {
     ops::GeluForm form() const {
       return kind == ops::ActivationKind::kGelu ? ops::GeluForm::kErf : ops::GeluForm::kTanh;
     }
@@ -32,12 +29,16 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
 
   static at::Tensor compute(const at::Tensor& x, const Call& call, Kernels kernels) {
     if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu(x, kernels);
+    if (call.kind == ops::ActivationKind::kQuickGelu) return ops::expert_activation(x, {}, call, kernels);
     if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu(x, {}, kernels);
     return call.is_gated ? ops::geglu(x, call.form(), kernels) : ops::bias_gelu(x, {}, call.form(), kernels);
   }
 
   static at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const Call& call) {
     if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu_backward(dy, x);
+    if (call.kind == ops::ActivationKind::kQuickGelu) {
+      return std::get<0>(ops::expert_activation_backward(dy, x, {}, call));
+    }
     if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu_backward(dy, x, {});
     return call.is_gated ? ops::geglu_backward(dy, x, call.form()) : ops::bias_gelu_backward(dy, x, {}, call.form());
   }
@@ -71,9 +72,8 @@ bool needs_node(std::initializer_list<at::Tensor> inputs, Kernels kernels) {
 
 }  // namespace
 
-Activation activated(const Activation& x, ops::ActivationKind activation, bool is_gated, Kernels kernels,
-                     bool is_recomputed) {
-  const ActivationFunction::Call call{activation, is_gated};
+Activation activated(const Activation& x, ops::ExpertActivation activation, Kernels kernels, bool is_recomputed) {
+  const ActivationFunction::Call call{activation};
   if (!is_recording({x.value})) return ActivationFunction::compute(x.value, call, kernels);
   const Kept kept = x.keep();
   Activation y = needs_node({x.value}, kernels) ? ActivationFunction::apply(x.value, call, kept)

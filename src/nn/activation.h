@@ -7,9 +7,9 @@
 
 namespace megalith {
 
-// x (t, 2f), [gate | up], or (t, f), up only -> (t, f). SiLU comes only gated, squared ReLU only plain.
+// x (t, 2f), [gate | up], or (t, f), up only -> (t, f). SiLU and quick GELU come only gated, squared ReLU only plain.
 // is_recomputed: of the result only x is kept.
-Activation activated(const Activation& x, ops::ActivationKind activation, bool is_gated, Kernels kernels,
+Activation activated(const Activation& x, ops::ExpertActivation activation, Kernels kernels,
                      bool is_recomputed = false);
 
 // Arguments as in ops/expert_activation; gradient flows to x and weights.

@@ -38,7 +38,7 @@ at::ScalarType product_dtype(RouterPrecision precision, at::ScalarType of_model)
 
 }  // namespace
 
-// logits = x W^T, both operands in the product's dtype; the result in that of the scores.
+// logits = x W^T + b, all operands in the product's dtype; the result in that of the scores.
 struct RouterFunction : torch::autograd::Function<RouterFunction> {
   struct Call {
     ExpertRouter* router;
@@ -46,10 +46,11 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
     at::ScalarType x_dtype;
   };
 
-  // weight is there for the graph; its values are read from the Parameter.
+  // weight and bias are there for the graph; their values are read from the Parameters.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, const at::Tensor& /*weight*/,
-                            ExpertRouter* router, bool needs_dx) {
+                            const at::Tensor& /*bias*/, ExpertRouter* router, bool needs_dx) {
     expect_contribution(router->weight_);
+    expect_contribution(router->linear_bias_);
     // Without a weight gradient x is not needed. It is kept as it came, which others may keep as well.
     node->save_for_backward({router->weight_->is_trainable() ? x : at::Tensor()});
     hold(node, Call{router, needs_dx, x.scalar_type()});
@@ -58,7 +59,9 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
 
   static at::Tensor compute(const ExpertRouter& router, const at::Tensor& x) {
     const at::Tensor weight = router.weight_->data().to(router.product_dtype_);
-    return ops::linear_forward(x.to(router.product_dtype_), weight, {}, router.kernels_).to(router.score_dtype_);
+    at::Tensor bias;
+    if (router.linear_bias_ != nullptr) bias = router.linear_bias_->data().to(router.product_dtype_);
+    return ops::linear_forward(x.to(router.product_dtype_), weight, bias, router.kernels_).to(router.score_dtype_);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
@@ -74,7 +77,10 @@ struct RouterFunction : torch::autograd::Function<RouterFunction> {
     if (router.weight_->is_trainable()) {
       add_weight_gradient(router, dlogits, node->get_saved_variables()[0].to(dtype));
     }
-    return {dx, {}, {}, {}};
+    if (router.linear_bias_ != nullptr && router.linear_bias_->is_trainable()) {
+      router.linear_bias_->add_grad(gradients[0].sum(0, /*keepdim=*/false, router.score_dtype_));
+    }
+    return {dx, {}, {}, {}, {}};
   }
 
   static void add_weight_gradient(const ExpertRouter& router, const at::Tensor& dlogits, const at::Tensor& x) {
@@ -184,6 +190,17 @@ ExpertRouter::ExpertRouter(const LayerContext& context, const RouterOptions& opt
                                  .device = context.device,
                                  .init = Init::normal(site.init_std),
                                  .role = ParameterRole::kRouter});
+  if (!site.linear_bias_name.empty()) {
+    Placement of_product = Placement::whole(site.linear_bias_name, {options.expert_count()});
+    of_product.replica_axes = weight_->placement().replica_axes;
+    of_product.partial_axes = weight_->placement().partial_axes;
+    linear_bias_ = &register_parameter(site.linear_bias_name, std::move(of_product),
+                                       {.dtype = context.dtype,
+                                        .device = context.device,
+                                        .init = Init::constant(0),
+                                        .decay_mult = 0,
+                                        .role = ParameterRole::kVector});
+  }
   if (!options.moe_router_enable_expert_bias) return;
   Placement bias = Placement::whole(site.bias_name, {options.expert_count()});
   bias.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
@@ -255,8 +272,9 @@ at::Tensor ExpertRouter::compute_logits(const at::Tensor& x, const ForwardContex
     input = is_recording({input}) ? JitterFunction::apply(input, row_ids, call)
                                   : ops::jitter(input, row_ids, call.eps, call.key, call.kernels);
   }
-  if (!is_recording({input, weight_->value()})) return RouterFunction::compute(*this, input);
-  return RouterFunction::apply(input, weight_->value(), this, input.requires_grad());
+  const at::Tensor bias = linear_bias_ != nullptr ? linear_bias_->value() : at::empty({0}, input.options());
+  if (!is_recording({input, weight_->value(), bias})) return RouterFunction::compute(*this, input);
+  return RouterFunction::apply(input, weight_->value(), bias, this, input.requires_grad());
 }
 
 at::Tensor ExpertRouter::choose_for_all(const at::Tensor& logits, const ForwardContext& forward,

@@ -1,6 +1,6 @@
 // The router of a layer with experts: which experts each token goes to, and how much each result counts.
 //
-//   logits = x W^T                                            t tokens, e experts, k of them a token
+//   logits = x W^T (+ b)                                      t tokens, e experts, k of them a token
 //   scores  softmax: over all experts (pre-softmax), or over the k chosen logits; sigmoid: each by itself
 //   chosen  the k largest of scores (+ bias), of equal ones those of lower numbers, only of the best groups where
 //           experts are in groups
@@ -39,8 +39,9 @@ class MicrobatchTokens;  // nn/microbatch_tokens.h
 
 // What only the builder of a model knows.
 struct RouterSite {
-  std::string weight_name;  // canonical, "model.layers.0.mlp.gate.weight"
-  std::string bias_name;    // of the expert bias: "model.layers.0.mlp.gate.e_score_correction_bias"
+  std::string weight_name;            // canonical, "model.layers.0.mlp.gate.weight"
+  std::string bias_name;              // of the expert bias: "model.layers.0.mlp.gate.e_score_correction_bias"
+  std::string linear_bias_name = {};  // of the product's own bias, which is trained; empty: none
   int64_t hidden = 0;
   double init_std = 0.02;
   int64_t layer = 0;  // number in the whole model
@@ -95,7 +96,8 @@ class ExpertRouter : public Module {
   uint64_t jitter_key_;
   at::ScalarType product_dtype_, weight_dtype_, score_dtype_;
   Parameter* weight_;
-  Parameter* bias_ = nullptr;
+  Parameter* linear_bias_ = nullptr;
+  Parameter* bias_ = nullptr;  // of the choice
 };
 
 // x itself, whose backward also starts one of `objective` (0-d) with gradient one.

@@ -8,11 +8,19 @@
 #include "core/error.h"
 #include "nn/activation.h"
 #include "nn/deferred_gradients.h"
+#include "nn/expert_bias.h"
 #include "nn/function.h"
 #include "nn/moe_layer.h"
 #include "nn/option_rules.h"
 
 namespace megalith {
+
+namespace {
+
+// (experts * rows, columns), also of a tensor (experts, rows, columns).
+at::Tensor as_rows(const at::Tensor& weight) { return weight.dim() == 3 ? weight.flatten(0, 1) : weight; }
+
+}  // namespace
 
 struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> {
   struct Call {
@@ -35,7 +43,7 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
       return recipe().take(rows, OperandRole::kInput, scope(input_ranks));
     }
     Operand weights() const {
-      return recipe().take(parameter->data(), OperandRole::kWeight,
+      return recipe().take(as_rows(parameter->data()), OperandRole::kWeight,
                            {.group = experts->etp_,
                             .label = parameter->name(),
                             .num_experts = experts->num_local_,
@@ -77,7 +85,7 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
                                         offsets = call.offsets, dy, x = std::exchange(call.x, {}).take()] {
         const at::NoGradGuard no_grad;
         const Parameter::GradTarget target = parameter->open_grad();
-        recipe->grouped_wgrad_(target.buffer, dy, x, offsets, target.accumulate);
+        recipe->grouped_wgrad_(as_rows(target.buffer), dy, x, offsets, target.accumulate);
         parameter->close_grad();
       };
       DeferredGradients* deferred = call.experts->deferred_;
@@ -118,7 +126,7 @@ double expert_rows_per_token(const Groups& groups, const RouterOptions& options)
 
 GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& name, const LayerOptions& options,
                                const MoeSite& site)
-    : activation_(site.activation.value_or(ops::ExpertActivation{options.activation(), options.is_gated()})),
+    : activation_(site.activation.value_or(options.expert_activation())),
       kernels_(context.kernels),
       recipe_(recipe_of(context)),
       etp_(context.groups->etp.get()),
@@ -129,26 +137,27 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
       rows_per_token_(expert_rows_per_token(*context.groups, options)) {
   require_options(name, options, check_mlp);
   const Groups& groups = *context.groups;
-  const int64_t h = options.hidden_size, f = options.expert_ffn_size(), first_column = groups.etp->rank() * ffn_;
-  Placement up, down;
-  for (int64_t j = 0; j < num_local_; ++j) {
-    const std::string expert = fmt::format("{}.experts.{}.", name, groups.ep->rank() * num_local_ + j);
-    const auto add_rows = [&](const std::string& linear) {
-      const Box canonical{{first_column, 0}, {ffn_, h}};
-      up.pieces.push_back({expert + linear + ".weight", {f, h}, canonical, Box{{up.local_shape[0], 0}, {ffn_, h}}});
-      up.local_shape[0] += ffn_;
-    };
-    if (j == 0) up.local_shape = {0, h};
-    if (activation_.is_gated) add_rows(site.names.gate);
-    add_rows(site.names.up);
-    down.pieces.push_back(
-        {expert + site.names.down + ".weight", {h, f}, Box{{0, first_column}, {h, ffn_}}, Box{{j * h, 0}, {h, ffn_}}});
-  }
-  down.local_shape = {num_local_ * h, ffn_};
+  const int64_t h = options.hidden_size, etp = groups.etp->size(), part = groups.etp->rank();
+  first_bias_column_ = h * part / etp;
+  ExpertPlacements placements = expert_placements({.name = name + ".experts",
+                                                   .num_experts = options.expert_count(),
+                                                   .first_expert = groups.ep->rank() * num_local_,
+                                                   .num_local = num_local_,
+                                                   .ffn = options.expert_ffn_size(),
+                                                   .first_column = part * ffn_,
+                                                   .num_columns = ffn_,
+                                                   .hidden = h,
+                                                   .first_bias_column = first_bias_column_,
+                                                   .num_bias_columns = h * (part + 1) / etp - first_bias_column_,
+                                                   .is_gated = activation_.is_gated},
+                                                  site.names);
+  activation_.is_interleaved = site.names.are_stacked();
   // Where the experts are cut as the dense layers are, their gradients travel with the dense ones'.
   const bool is_dense_view = groups.ep->size() == 1 && groups.etp->size() == groups.tp->size();
   const AxisSet axes = is_dense_view ? AxisSet{Axis::kDp, Axis::kCp} : AxisSet{Axis::kEdp};
-  up.replica_axes = up.partial_axes = down.replica_axes = down.partial_axes = axes;
+  for (Placement* placement : {&placements.up, &placements.down, &placements.up_bias, &placements.down_bias}) {
+    placement->replica_axes = placement->partial_axes = axes;
+  }
 
   ParameterOptions parameter{.dtype = context.dtype,
                              .device = context.device,
@@ -156,9 +165,10 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
                              .role = ParameterRole::kMatrix};
   gate_up_ =
       &register_parameter(name + (activation_.is_gated ? ".experts.gate_up_proj" : ".experts.up_proj") + ".weight",
-                          std::move(up), parameter);
+                          std::move(placements.up), parameter);
   parameter.init = Init::normal(site.output_init_std);
-  down_ = &register_parameter(name + ".experts.down_proj.weight", std::move(down), parameter);
+  down_ = &register_parameter(name + ".experts.down_proj.weight", std::move(placements.down), parameter);
+  if (options.has_linear_bias()) register_biases(context, name, std::move(placements));
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Parameter& weight = i == 0 ? *gate_up_ : *down_;
     layers_[i] = recipe_->add_layer({.name = weight.name().substr(0, weight.name().rfind(".weight")),
@@ -169,6 +179,19 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
                                      .first_expert = groups.ep->rank() * num_local_,
                                      .num_local_experts = num_local_});
   }
+}
+
+void GroupedExperts::register_biases(const LayerContext& context, const std::string& name,
+                                     ExpertPlacements placements) {
+  const ParameterOptions parameter{.dtype = context.dtype,
+                                   .device = context.device,
+                                   .init = Init::constant(0),
+                                   .decay_mult = 0,
+                                   .role = ParameterRole::kVector};
+  gate_up_bias_ =
+      &register_parameter(name + (activation_.is_gated ? ".experts.gate_up_proj" : ".experts.up_proj") + ".bias",
+                          std::move(placements.up_bias), parameter);
+  down_bias_ = &register_parameter(name + ".experts.down_proj.bias", std::move(placements.down_bias), parameter);
 }
 
 at::Tensor GroupedExperts::multiply(const Activation& x, Parameter* weight, const at::Tensor& offsets) {
@@ -186,14 +209,18 @@ at::Tensor GroupedExperts::multiply(const Activation& x, Parameter* weight, cons
 }
 
 at::Tensor GroupedExperts::forward(const ExpertRows& rows) {
-  const at::Tensor up = multiply(rows.x, gate_up_, rows.offsets);
-  return multiply(activated_rows(up, rows.weights, activation_, kernels_, policy_.expert_activation), down_,
-                  rows.offsets);
+  at::Tensor up = multiply(rows.x, gate_up_, rows.offsets);
+  if (gate_up_bias_ != nullptr) up = with_expert_bias(up, *gate_up_bias_, 0, {}, rows.offsets, kernels_);
+  const at::Tensor y =
+      multiply(activated_rows(up, rows.weights, activation_, kernels_, policy_.expert_activation), down_, rows.offsets);
+  if (down_bias_ == nullptr) return y;
+  return with_expert_bias(y, *down_bias_, first_bias_column_, rows.weights, rows.offsets, kernels_);
 }
 
 double GroupedExperts::own_forward_flops(const CostShape& shape) const {
   const double rows = std::ceil(rows_per_token_ * static_cast<double>(shape.b * shape.s));
-  return 2 * rows * static_cast<double>((activation_.is_gated ? 3 : 2) * ffn_ * gate_up_->placement().local_shape[1]);
+  return 2 * rows *
+         static_cast<double>((activation_.is_gated ? 3 : 2) * ffn_ * gate_up_->placement().local_shape.back());
 }
 
 }  // namespace megalith

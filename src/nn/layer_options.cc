@@ -11,7 +11,8 @@ void LayerOptions::visit_widths(OptionVisitor& v) {
       .at_most(kMostWidth)
       .in_toy(InToy::kMade);
   v.field("ffn_hidden_size", ffn_hidden_size,
-          "Width inside the MLP. Default: 4 * hidden_size; with swiglu or geglu, 8/3 * hidden_size rounded down to "
+          "Width inside the MLP. Default: 4 * hidden_size; with swiglu, geglu or quick_geglu, 8/3 * hidden_size "
+          "rounded down to "
           "a multiple of 64.")
       .at_least(1)
       .at_most(kMostFfnWidth)
@@ -65,9 +66,17 @@ int64_t LayerOptions::ffn_size() const {
 ops::ActivationKind LayerOptions::activation() const {
   if (swiglu) return ops::ActivationKind::kSilu;
   if (geglu) return ops::ActivationKind::kGeluTanh;
+  if (quick_geglu) return ops::ActivationKind::kQuickGelu;
   if (squared_relu) return ops::ActivationKind::kSquaredRelu;
   const bool is_tanh = openai_gelu || (bias_gelu_fusion && has_linear_bias());
   return is_tanh ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu;
+}
+
+ops::ExpertActivation LayerOptions::expert_activation() const {
+  return {.kind = activation(),
+          .is_gated = is_gated(),
+          .up_offset = glu_linear_offset,
+          .limit = activation_func_clamp_value.value_or(0)};
 }
 
 int64_t LayerOptions::shared_expert_size() const {

@@ -41,8 +41,9 @@ struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, M
   bool has_qkv_bias() const { return add_qkv_bias || has_linear_bias(); }
   int64_t head_dim() const;
   int64_t ffn_size() const;
-  // With is_gated() that of the gates: SiLU or GELU; otherwise one of GELU's forms or squared ReLU.
+  // With is_gated() that of the gates: SiLU or a form of GELU; otherwise one of GELU's forms or squared ReLU.
   ops::ActivationKind activation() const;
+  ops::ExpertActivation expert_activation() const;  // the same with the rest of its form; of MLPs too
   int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }
   int64_t shared_expert_size() const;  // 0: none
   // Channels of a head's query and key, and of its value.

@@ -26,7 +26,7 @@ std::vector<LinearPart> up_parts(const LayerContext& context, const std::string&
 // The form of the options, which fit one another.
 ops::ExpertActivation activation_of(const std::string& name, const LayerOptions& options) {
   require_options(name, options, check_mlp);
-  return {.kind = options.activation(), .is_gated = options.is_gated()};
+  return options.expert_activation();
 }
 
 }  // namespace
@@ -58,8 +58,7 @@ Mlp::Mlp(const LayerContext& context, const std::string& name, const LayerOption
 at::Tensor Mlp::forward(const Activation& x, const ForwardContext& /*forward*/) {
   Activation up = up_.forward(x);
   if (policy_.mlp) up.kept = up_.again(x.keep());
-  return down_.forward(
-      activated(up, activation_.kind, activation_.is_gated, kernels_, policy_.mlp || policy_.mlp_activation));
+  return down_.forward(activated(up, activation_, kernels_, policy_.mlp || policy_.mlp_activation));
 }
 
 }  // namespace megalith

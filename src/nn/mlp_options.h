@@ -1,6 +1,7 @@
 // The activation of MLPs and of experts (nn/mlp.h, nn/moe_layer.h).
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "config/option.h"
@@ -9,13 +10,15 @@
 namespace megalith {
 
 struct MlpOptions {
-  bool swiglu = false, geglu = false;  // gated
+  bool swiglu = false, geglu = false, quick_geglu = false;  // gated
+  double glu_linear_offset = 0;                             // of quick_geglu, as is the next
+  std::optional<double> activation_func_clamp_value;
   bool squared_relu = false, openai_gelu = false;
   bool bias_gelu_fusion = true;  // Megatron's: it changes the form of GELU; read LayerOptions::activation()
 
   void visit_mlp(OptionVisitor& v);
 
-  bool is_gated() const { return swiglu || geglu; }
+  bool is_gated() const { return swiglu || geglu || quick_geglu; }
 };
 
 void check_mlp(const MlpOptions& options, std::vector<UserError>& errors);

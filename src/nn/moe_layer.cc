@@ -19,6 +19,7 @@ namespace {
 RouterSite router_site(const std::string& name, const LayerOptions& options, const MoeSite& site) {
   return {.weight_name = name + "." + site.names.router + ".weight",
           .bias_name = name + "." + site.names.bias,
+          .linear_bias_name = options.has_linear_bias() ? name + "." + site.names.router + ".bias" : "",
           .hidden = options.hidden_size,
           .init_std = options.init_method_std,
           .layer = site.layer};

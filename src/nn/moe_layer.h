@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 
+#include "nn/expert_placement.h"
 #include "nn/expert_router.h"
 #include "nn/layer_options.h"
 #include "nn/layer_parts.h"
@@ -24,23 +25,17 @@
 
 namespace megalith {
 
-// What stands in canonical names below the layer's ("model.layers.0.mlp").
-struct ExpertNames {
-  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // of experts.E.
-  std::string router = "gate", bias = "gate.e_score_correction_bias", shared = "shared_experts";
-};
-
 // What only the builder of a model knows.
 struct MoeSite {
   ExpertNames names = {};
   double output_init_std = 0.02;  // of `down`
   int64_t layer = 0;              // number in the whole model
-  // A form that no option names, such as GEGLU.
+  // A form that no option names.
   std::optional<ops::ExpertActivation> activation = {};
 };
 
 // The experts of this rank: gate_up (e_local * 2f, h) and down (e_local * h, f) of all of them in one tensor each, f
-// being this etp rank's part of an expert. An expert's gate stands above its up; without gates there is only up.
+// being this etp rank's part of an expert; with biases where add_bias_linear asks for them (nn/expert_placement.h).
 class GroupedExperts : public Module {
  public:
   // UserError when ep does not divide the experts, or etp an expert's width.
@@ -57,6 +52,7 @@ class GroupedExperts : public Module {
   friend struct GroupedLinearFunction;
 
   at::Tensor multiply(const Activation& x, Parameter* weight, const at::Tensor& offsets);
+  void register_biases(const LayerContext& context, const std::string& name, ExpertPlacements placements);
 
   ops::ExpertActivation activation_;
   Kernels kernels_;
@@ -68,6 +64,8 @@ class GroupedExperts : public Module {
   double rows_per_token_;    // of this rank, when experts are balanced; for costs
   Parameter* gate_up_;
   Parameter* down_;
+  Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
+  int64_t first_bias_column_ = 0;          // of down_bias_
   std::array<int64_t, 2> layers_{-1, -1};  // the recipe's numbers of gate_up_ and down_
 };
 

@@ -50,8 +50,8 @@ void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& 
   const std::vector<int64_t> canonical_stride = strides(piece.shape);
   std::vector<int64_t> local_stride = strides(local_shape), local_offset = piece.local.offset;
   if (piece.is_transposed) {
-    std::swap(local_stride[0], local_stride[1]);
-    std::swap(local_offset[0], local_offset[1]);
+    std::swap(local_stride[dims - 2], local_stride[dims - 1]);
+    std::swap(local_offset[dims - 2], local_offset[dims - 1]);
   }
   const int64_t row_elements = dims == 0 ? 1 : piece.canonical.extent[dims - 1];
   const int64_t step = dims == 0 ? 1 : local_stride[dims - 1];

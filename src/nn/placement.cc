@@ -123,7 +123,7 @@ Piece restrict(const Piece& piece, const Box& local_box) {
   part.local = intersect(piece.local, local_box);
   const size_t dims = part.local.offset.size();
   for (size_t d = 0; d < dims; ++d) {
-    const size_t canonical_dim = piece.is_transposed ? dims - 1 - d : d;
+    const size_t canonical_dim = piece.other_dim(d);
     part.canonical.offset[canonical_dim] =
         piece.canonical.offset[canonical_dim] + part.local.offset[d] - piece.local.offset[d];
     part.canonical.extent[canonical_dim] = part.local.extent[d];
@@ -164,10 +164,10 @@ void check_placement(const Placement& placement) {
                    fmt::join(piece.shape, ", "));
     MEGALITH_CHECK(fits(piece.local, placement.local_shape), "{}: box {} of local shape ({})", piece.name,
                    text(piece.local), fmt::join(placement.local_shape, ", "));
-    MEGALITH_CHECK(!piece.is_transposed || piece.shape.size() == 2, "{}: only 2-d tensors are kept transposed",
-                   piece.name);
+    MEGALITH_CHECK(!piece.is_transposed || piece.shape.size() >= 2, "{}: a tensor of {} dims is kept transposed",
+                   piece.name, piece.shape.size());
     std::vector<int64_t> extent = piece.canonical.extent;
-    if (piece.is_transposed) std::reverse(extent.begin(), extent.end());
+    if (piece.is_transposed) std::swap(extent[extent.size() - 2], extent.back());
     MEGALITH_CHECK(extent == piece.local.extent, "{}: canonical box {} lies in local box {}", piece.name,
                    text(piece.canonical), text(piece.local));
     for (size_t j = 0; j < i; ++j) {

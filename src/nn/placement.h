@@ -44,9 +44,17 @@ struct Piece {
   std::string name;            // canonical: "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // of the whole canonical tensor
   Box canonical;               // which part of it
-  Box local;                   // where it lies in the local tensor; same extents (reversed when transposed)
-  bool is_transposed = false;  // the canonical (file's) tensor is 2-d and keeps it the other way round (GPT-2)
+  Box local;                   // where it lies in the local tensor; same extents (transposed: the last two exchanged)
+  // The canonical (file's) tensor has the last two dims the other way round: GPT-2's matrices, gpt-oss's of all
+  // experts.
+  bool is_transposed = false;
   std::vector<std::string> aliases = {};  // other names under which files carry the same tensor (a tied lm_head.weight)
+
+  // The dim of the canonical tensor that lies along a dim of the local one; and the other way round.
+  size_t other_dim(size_t dim) const {
+    const size_t dims = shape.size();
+    return is_transposed && dim + 2 >= dims ? 2 * dims - 3 - dim : dim;
+  }
 };
 
 // The part of a piece whose local box lies in `local_box` (in coordinates of the local tensor).

@@ -24,7 +24,7 @@ void add_runs(const PlacedBox& box, size_t dim, int64_t element, int64_t place, 
   const std::vector<int64_t>& extent = box.piece.local.extent;
   const size_t dims = extent.size();
   const std::vector<int64_t> canonical = strides_of(box.piece.shape), local = strides_of(box.outer.extent);
-  const auto stride_of = [&](size_t d) { return canonical[box.piece.is_transposed ? dims - 1 - d : d]; };
+  const auto stride_of = [&](size_t d) { return canonical[box.piece.other_dim(d)]; };
   const bool has_rows = dim + 2 == dims;
   const bool are_whole_rows = has_rows && extent[dim + 1] == box.outer.extent[dim + 1];
   if (dim + 1 >= dims || are_whole_rows) {

@@ -11,9 +11,9 @@
 namespace megalith {
 namespace {
 
-// A piece of a 2-d placement in the orientation of mathematics.
+// A piece of a placement in the orientation of mathematics; of three dims, what one expert has of it.
 struct OrientedPiece {
-  const Piece* piece;
+  std::string name;
   int64_t row, num_rows, all_rows;           // in the canonical matrix
   int64_t column, num_columns, all_columns;  // the same
   int64_t local_row;
@@ -21,22 +21,30 @@ struct OrientedPiece {
 
 std::vector<OrientedPiece> oriented_pieces(const Parameter& parameter) {
   const Placement& placement = parameter.placement();
-  MEGALITH_CHECK(placement.local_shape.size() == 2, "{} has {} dims and is no matrix", parameter.name(),
-                 placement.local_shape.size());
+  const std::vector<int64_t>& shape = placement.local_shape;
+  const size_t dims = shape.size();
+  MEGALITH_CHECK(dims == 2 || dims == 3, "{} has {} dims and is no matrix", parameter.name(), dims);
+  const int64_t num_experts = dims == 3 ? shape[0] : 1, all_rows = shape[dims - 2], all_columns = shape[dims - 1];
   std::vector<OrientedPiece> pieces;
   int64_t local_row = 0;
-  for (const Piece& piece : placement.pieces) {
-    const size_t r = piece.is_transposed ? 1 : 0, c = 1 - r;
-    pieces.push_back({&piece, piece.canonical.offset[r], piece.canonical.extent[r], piece.shape[r],
-                      piece.canonical.offset[c], piece.canonical.extent[c], piece.shape[c], piece.local.offset[0]});
-    MEGALITH_CHECK(piece.local.offset[0] == local_row && piece.local.offset[1] == 0 &&
-                       piece.local.extent[1] == placement.local_shape[1],
-                   "{}: {} does not begin at local row {}, or not all of its row is in one piece", parameter.name(),
-                   piece.name, local_row);
-    local_row += piece.local.extent[0];
+  for (int64_t expert = 0; expert < num_experts; ++expert) {
+    for (const Piece& piece : placement.pieces) {
+      const Box &whole = piece.canonical, &local = piece.local;
+      const size_t r = piece.other_dim(dims - 2), c = piece.other_dim(dims - 1);
+      const bool has_all_experts = dims == 2 || (local.offset[0] == 0 && local.extent[0] == num_experts);
+      const int64_t begin = expert * all_rows + local.offset[dims - 2];
+      pieces.push_back({dims == 2 ? piece.name : fmt::format("{}[{}]", piece.name, whole.offset[0] + expert),
+                        whole.offset[r], whole.extent[r], piece.shape[r], whole.offset[c], whole.extent[c],
+                        piece.shape[c], begin});
+      MEGALITH_CHECK(
+          has_all_experts && begin == local_row && local.offset[dims - 1] == 0 && local.extent[dims - 1] == all_columns,
+          "{}: {} does not begin at local row {}, or not all of its row is in one piece", parameter.name(), piece.name,
+          local_row);
+      local_row += local.extent[dims - 2];
+    }
   }
-  MEGALITH_CHECK(local_row == placement.local_shape[0], "{}: {} of {} local rows belong to a matrix", parameter.name(),
-                 local_row, placement.local_shape[0]);
+  MEGALITH_CHECK(local_row == num_experts * all_rows, "{}: {} of {} local rows belong to a matrix", parameter.name(),
+                 local_row, num_experts * all_rows);
   return pieces;
 }
 
@@ -83,27 +91,27 @@ std::vector<SlicedMatrix> sliced_matrices(const Parameter& parameter, int slice,
   const std::vector<OrientedPiece> pieces = oriented_pieces(parameter);
   // Several pieces may lie in one canonical tensor (GPT-2's c_attn has q, k and v): how many of its rows are here.
   std::map<std::string, int64_t> rows_here;
-  for (const OrientedPiece& p : pieces) rows_here[p.piece->name] += p.num_rows;
+  for (const OrientedPiece& p : pieces) rows_here[p.name] += p.num_rows;
 
   std::vector<SlicedMatrix> matrices;
   std::map<std::string, int64_t> next_row;  // in the canonical tensor: where its next piece begins, of slice 0
-  const int64_t local_columns = parameter.placement().local_shape[1];
+  const int64_t local_columns = parameter.placement().local_shape.back();
   for (const OrientedPiece& p : pieces) {
-    const bool has_all_rows = rows_here[p.piece->name] == p.all_rows, has_all_columns = p.num_columns == p.all_columns;
+    const bool has_all_rows = rows_here[p.name] == p.all_rows, has_all_columns = p.num_columns == p.all_columns;
     const Cut cut = !has_all_rows ? Cut::kRows : !has_all_columns ? Cut::kColumns : Cut::kNone;
     const int64_t whole_rows = cut == Cut::kRows ? p.num_rows * num_slices : p.num_rows;
-    const int64_t first_row = next_row[p.piece->name];
-    next_row[p.piece->name] += whole_rows;
-    MEGALITH_CHECK((has_all_rows || rows_here[p.piece->name] * num_slices == p.all_rows) &&
+    const int64_t first_row = next_row[p.name];
+    next_row[p.name] += whole_rows;
+    MEGALITH_CHECK((has_all_rows || rows_here[p.name] * num_slices == p.all_rows) &&
                        (has_all_columns || (has_all_rows && p.num_columns * num_slices == p.all_columns)) &&
                        p.row == first_row + (cut == Cut::kRows ? slice * p.num_rows : 0) &&
                        p.column == (cut == Cut::kColumns ? slice * p.num_columns : 0),
-                   "{}: {} is not slice {} of {} equal ones", parameter.name(), p.piece->name, slice, num_slices);
+                   "{}: {} is not slice {} of {} equal ones", parameter.name(), p.name, slice, num_slices);
 
     const FlatRange range{p.local_row * local_columns, (p.local_row + p.num_rows) * local_columns};
     const bool joins = joins_qkv && parameter.options().role == ParameterRole::kQkv && !matrices.empty();
     if (!joins) {
-      matrices.push_back({.name = p.piece->name,
+      matrices.push_back({.name = p.name,
                           .range = {range.begin, range.begin},
                           .columns = p.all_columns,
                           .local_columns = local_columns,

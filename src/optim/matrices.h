@@ -1,5 +1,6 @@
 // The matrices of a parameter, as an update of whole matrices needs them: canonical ones, in the orientation of
-// mathematics (rows are outputs), however they are fused, transposed or cut.
+// mathematics (rows are outputs), however they are fused, transposed or cut. A tensor of all experts is a matrix for
+// each.
 //
 //   local tensor of q|k|v on rank 1 of 2     whole matrices
 //   rows  0…3   q  rows 4…7 of 8             q (8, h)

@@ -52,6 +52,11 @@ CONFIGURATION = [
         ["window_attn_skip_freq", "3 layers", "num_layers is 2"],
     ),
     ("two kinds of gates", ("train", *MOCK, "--geglu"), ["swiglu", "geglu", "keep one"]),
+    (
+        "limits of gates that have none",
+        ("train", *MOCK, "--activation_func_clamp_value", 7),
+        ["activation_func_clamp_value is given", "quick_geglu"],
+    ),
     ("a cap below zero", ("train", *MOCK, "--attn_logit_softcapping=-5"), ["attn_logit_softcapping", "-5"]),
     (
         "wavelengths stretched twice",

@@ -25,7 +25,7 @@ struct NamesSample {
 
 TEST(KnownNames, EveryKindIsThereWithAReason) {
   EXPECT_EQ(find_known_name("use-flash-attn")->kind, Kind::kNoEffect);
-  EXPECT_EQ(find_known_name("quick_geglu")->kind, Kind::kUnsupported);
+  EXPECT_EQ(find_known_name("fp32_residual_connection")->kind, Kind::kUnsupported);
   EXPECT_EQ(find_known_name("batch_size")->text, "write micro_batch_size");
   EXPECT_EQ(find_known_name("micro_batchsize"), nullptr);
   for (const KnownNamesRow& row : known_names_rows()) {

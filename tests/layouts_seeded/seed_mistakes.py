@@ -224,18 +224,18 @@ MISTAKES = [
     ),
     (
         "experts: dealt out to the ranks in turn",
-        "grouped_experts.cc",
+        "expert_placement.cc",
         [
             (
-                "groups.ep->rank() * num_local_ + j);",
-                "SEEDED ? j * groups.ep->size() + groups.ep->rank() : groups.ep->rank() * num_local_ + j);",
+                "cut.first_expert + j);",
+                "SEEDED ? j * (cut.num_experts / cut.num_local) + cut.first_expert / cut.num_local : cut.first_expert + j);",
             )
         ],
     ),
     (
         "experts: the first part of an expert on every rank",
         "grouped_experts.cc",
-        [("first_column = groups.etp->rank() * ffn_;", "first_column = (SEEDED ? 0 : groups.etp->rank()) * ffn_;")],
+        [(".first_column = part * ffn_,", ".first_column = (SEEDED ? 0 : part) * ffn_,")],
     ),
     (
         "experts: weight gradient overwrites",

@@ -148,7 +148,24 @@ bool is_gpt2(const ModelConfig& c) {
          c.norm_placement == NormPlacement::kPre;
 }
 
+// Biases everywhere, and a softmax that learns what stands beside the keys.
+bool is_gpt_oss(const ModelConfig& c) {
+  const std::vector<int64_t> unrotated = c.layers_without_rotation();
+  const bool has_own_scale = c.query_pre_attn_scalar && *c.query_pre_attn_scalar != static_cast<double>(c.head_dim());
+  return c.normalization == Normalization::kRmsNorm && !c.apply_layernorm_1p &&
+         c.position_embedding() == PositionEmbedding::kRope && c.quick_geglu && c.glu_linear_offset == 1 &&
+         c.activation_func_clamp_value == 7.0 && c.has_linear_bias() && !c.multi_latent_attention && c.has_experts() &&
+         dense_layers_in_front(c) == 0 && c.expert_ffn_size() == c.ffn_size() && c.shared_expert_size() == 0 &&
+         c.moe_router_score_function == RouterScore::kSoftmax && !c.moe_router_pre_softmax &&
+         !chooses_among_groups(c) && c.moe_router_topk_scaling_factor.value_or(1) == 1 &&
+         c.softmax_type == SoftmaxType::kLearnable && !has_own_scale && c.attn_logit_softcapping == 0 &&
+         c.final_logit_softcapping == 0 && !c.scale_embeddings && c.rotary_seq_len_interpolation_factor == 1 &&
+         std::find(unrotated.begin(), unrotated.end(), 1) == unrotated.end() && !c.qk_layernorm &&
+         !has_local_rotation(c) && c.norm_placement == NormPlacement::kPre && c.num_prediction_modules() == 0;
+}
+
 std::string expected_family(const ModelConfig& c) {
+  if (is_gpt_oss(c)) return "gpt_oss";
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
   if (has_gemmas_extras(c)) return "gpt";
@@ -256,6 +273,18 @@ ModelConfig small_glm() {
   return config;
 }
 
+ModelConfig small_gpt_oss() {
+  ModelConfig config = small_mixtral();
+  config.swiglu = false;
+  config.quick_geglu = config.add_bias_linear = true;
+  config.glu_linear_offset = 1;
+  config.activation_func_clamp_value = 7;
+  config.softmax_type = SoftmaxType::kLearnable;
+  config.window_size = {3, 0};
+  config.window_attn_skip_freq = "2";
+  return config;
+}
+
 // One option of the model takes another value, or a few that belong together do.
 using Change = std::function<void(ModelConfig&, std::mt19937&)>;
 
@@ -268,6 +297,14 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.swiglu = !c.swiglu; },
       [](ModelConfig& c, std::mt19937&) { c.squared_relu = !c.squared_relu; },
       [](ModelConfig& c, std::mt19937&) { c.geglu = !c.geglu, c.swiglu = false; },
+      [](ModelConfig& c, std::mt19937&) { c.quick_geglu = true, c.swiglu = c.geglu = false; },
+      [](ModelConfig& c, std::mt19937& r) { c.glu_linear_offset = r() % 2 == 0 ? 0 : 1; },
+      [](ModelConfig& c, std::mt19937& r) {
+        if (r() % 2 == 0)
+          c.activation_func_clamp_value.reset();
+        else
+          c.activation_func_clamp_value = r() % 2 == 0 ? 6 : 7;
+      },
       [](ModelConfig& c, std::mt19937&) { c.scale_embeddings = !c.scale_embeddings; },
       [](ModelConfig& c, std::mt19937& r) { c.no_rope_freq = r() % 2 == 0 ? "2" : ""; },
       [](ModelConfig& c, std::mt19937& r) { c.softmax_type = static_cast<SoftmaxType>(r() % 3); },
@@ -388,7 +425,8 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_qwen3_moe(),
                                            small_olmo(false),
                                            small_olmo(true),
-                                           small_glm()};
+                                           small_glm(),
+                                           small_gpt_oss()};
   std::mt19937 random(20);
   std::map<std::string, int> found;
   for (int round = 0; round < 125 * static_cast<int>(starts.size()); ++round) {
@@ -417,7 +455,7 @@ TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
 TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
   for (const ModelConfig& start :
        {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2(),
-        small_qwen3_moe(), small_olmo(true), small_glm()}) {
+        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss()}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

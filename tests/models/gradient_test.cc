@@ -142,6 +142,39 @@ std::vector<Case> cases() {
     c.num_experts = 5;
     c.moe_ffn_hidden_size = 12;
   });
+  add("biases_of_experts_and_of_their_router", false, [](ModelConfig& c) {
+    c.add_bias_linear = true;
+    c.num_experts = 5;
+    c.moe_ffn_hidden_size = 12;
+    c.moe_layer_freq = "[0,1]";
+    c.mtp_num_layers = 1;
+  });
+  add("limited_gates_and_shifted_ups", true, [](ModelConfig& c) {
+    c.swiglu = false;
+    c.quick_geglu = true;
+    c.glu_linear_offset = 1;
+    c.activation_func_clamp_value = 0.25;  // near the numbers that there are
+    c.num_experts = 4;
+    c.moe_ffn_hidden_size = 12;
+    c.moe_layer_freq = "[0,1]";
+  });
+  // Rounding carries some numbers over the limit, where a gradient is or is not.
+  list.back().bf16_tolerance = 0.5;
+  add("gpt_oss", false, [](ModelConfig& c) {
+    c.swiglu = false;
+    c.quick_geglu = c.add_bias_linear = true;
+    c.glu_linear_offset = 1;
+    c.activation_func_clamp_value = 7;
+    c.softmax_type = SoftmaxType::kLearnable;
+    c.window_size = {2, 0};
+    c.window_attn_skip_freq = "2";
+    c.num_experts = 5;
+    c.use_rope_scaling = true;
+    c.rope_scaling_type = RopeScalingType::kYarn;
+    c.rope_scaling_truncate = false;
+    c.rope_scaling_original_max_position_embeddings = 16;
+    c.rope_scaling_beta_fast = 4;
+  });
   add("prediction_modules_tied", true, [](ModelConfig& c) {
     c.mtp_num_layers = 2;
     c.mtp_loss_scaling_factor = 0.3;

@@ -1,7 +1,9 @@
-// config.json of Qwen3-MoE, OLMo 2 and 3 and GLM-4.5 as published: what is read, what is written, what is refused.
+// config.json of Qwen3-MoE, OLMo 2 and 3, GLM-4.5 and gpt-oss as published: what is read, what is written, what is
+// refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "models/families.h"
@@ -66,6 +68,24 @@ json glm_file() {
     "torch_dtype": "bfloat16", "use_cache": true})");
 }
 
+// As openai/gpt-oss-20b has it, apart from its quantization_config.
+json gpt_oss_file() {
+  json config = json::parse(R"({
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880,
+    "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 131072, "initial_context_length": 4096,
+    "rms_norm_eps": 1e-05, "rope_theta": 150000, "sliding_window": 128, "swiglu_limit": 7.0,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+                     "rope_type": "yarn", "truncate": false},
+    "tie_word_embeddings": false, "attention_bias": true, "attention_dropout": 0.0, "num_local_experts": 32,
+    "num_experts_per_tok": 4, "experts_per_token": 4, "output_router_logits": false, "router_aux_loss_coef": 0.9,
+    "eos_token_id": 200002, "pad_token_id": 199999, "initializer_range": 0.02, "use_cache": true})");
+  json types = json::array();
+  for (int layer = 0; layer < 24; ++layer) types.push_back(layer % 2 == 1 ? "full_attention" : "sliding_attention");
+  config["layer_types"] = types;
+  return config;
+}
+
 const ModelFamily& family_of_file(const json& file) {
   const auto families = model_families();
   return **std::ranges::find_if(families,
@@ -92,7 +112,7 @@ std::string refusal_of_file(const json& file) {
 }
 
 TEST(HfFamilies, WhatIsWrittenReadsBackTheSame) {
-  for (const json& original : {qwen3_moe_file(), olmo2_file(), olmo3_file(), glm_file()}) {
+  for (const json& original : {qwen3_moe_file(), olmo2_file(), olmo3_file(), glm_file(), gpt_oss_file()}) {
     const ModelFamily& family = family_of_file(original);
     ModelConfig config = config_of_file(original);
     EXPECT_EQ(refusal_of_file(original), "");
@@ -102,7 +122,7 @@ TEST(HfFamilies, WhatIsWrittenReadsBackTheSame) {
     for (const auto& [key, value] : original.items()) {
       // What says nothing of the architecture here, or is not asked for by a file.
       if (key == "torch_dtype" || key == "pad_token_id" || key == "max_window_layers" ||
-          key == "num_nextn_predict_layers" || key == "router_aux_loss_coef") {
+          key == "num_nextn_predict_layers" || key == "router_aux_loss_coef" || key == "initial_context_length") {
         continue;
       }
       if (value.is_object()) {
@@ -209,6 +229,28 @@ TEST(HfFamilies, GlmRotatesAPartOfEachHeadAndHasOneGroupOfExperts) {
   EXPECT_EQ(make_hf_config(family_for(with_module), with_module, at::kBFloat16).at("num_nextn_predict_layers"), 1);
 }
 
+TEST(HfFamilies, GptOssHasBiasesSinksAndLimitedGates) {
+  json file = gpt_oss_file();
+  const ModelConfig config = config_of_file(file);
+  EXPECT_TRUE(config.quick_geglu && config.has_linear_bias());
+  EXPECT_EQ(config.glu_linear_offset, 1);
+  EXPECT_EQ(config.activation_func_clamp_value, 7);
+  EXPECT_EQ(config.softmax_type, SoftmaxType::kLearnable);
+  EXPECT_EQ(config.attention_window(), 128);
+  EXPECT_EQ(config.layers_with_window(), parse_window_attn_skip_freq("2", 24));
+  EXPECT_FALSE(config.rope_scaling_truncate);
+  EXPECT_NEAR(config.rope_scaling_multiplier(), 0.1 * std::log(32.0) + 1, 1e-15);
+  EXPECT_EQ(config.moe_aux_loss_coeff, 0);  // the class adds the loss only with output_router_logits
+  // Keys that the class takes as published where they are missing.
+  for (const char* key : {"rope_theta", "rope_scaling", "head_dim", "num_key_value_heads", "sliding_window",
+                          "layer_types", "swiglu_limit", "attention_bias", "num_experts_per_tok", "rms_norm_eps"}) {
+    file.erase(key);
+  }
+  EXPECT_EQ(text_of_file(file), text_of_file(gpt_oss_file()));
+  file["rope_scaling"] = nullptr;
+  EXPECT_FALSE(config_of_file(file).use_rope_scaling);
+}
+
 TEST(HfFamilies, WhatCannotBeHonouredIsNamed) {
   struct Case {
     json base;
@@ -226,6 +268,9 @@ TEST(HfFamilies, WhatCannotBeHonouredIsNamed) {
       {olmo2_file(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}, "'yarn'"},
       {olmo3_file(), "rope_scaling", {{"rope_type", "yarn"}}, "factor"},
       {olmo3_file(), "layer_types", {"full_attention"}, "layer_types has 1 entries"},
+      {gpt_oss_file(), "attention_bias", false, "attention_bias is false"},
+      {gpt_oss_file(), "swiglu_limit", 6.0, "swiglu_limit is 6.0"},
+      {gpt_oss_file(), "num_local_experts", 0, "at least 1"},
       {glm_file(), "n_group", 4, "n_group is 4 and topk_group 1"},
       {glm_file(), "norm_topk_prob", false, "norm_topk_prob is false"},
       {glm_file(), "num_experts_per_tok", 1, "num_experts_per_tok is 1"},

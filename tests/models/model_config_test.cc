@@ -151,9 +151,12 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
        "window_size is 5,0 with is_causal false"},
       {[](ModelConfig& c) {
          c.num_experts = 4;
-         c.add_bias_linear = true;
+         c.glu_linear_offset = 1;
        },
-       "experts have no biases"},
+       "glu_linear_offset is given, and quick_geglu is off"},
+      {[](ModelConfig& c) { c.activation_func_clamp_value = 7; },
+       "activation_func_clamp_value is given, and quick_geglu is off"},
+      {[](ModelConfig& c) { c.quick_geglu = true; }, "more than one of swiglu, geglu, quick_geglu"},
       {[](ModelConfig& c) {
          c.num_experts = 4;
          c.moe_router_topk = 5;

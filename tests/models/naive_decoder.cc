@@ -145,21 +145,37 @@ class NaiveDecoder {
   at::Tensor mlp(const at::Tensor& x, const std::string& name, const char* gate_name, const char* up_name,
                  const char* down_name) const {
     const at::Tensor gate = linear(x, name + "." + gate_name), up = linear(x, name + "." + up_name);
-    return linear((config_.geglu ? at::gelu(gate, "tanh") : gate * gate.sigmoid()) * up, name + "." + down_name);
+    return linear(gated(gate, up), name + "." + down_name);
+  }
+  at::Tensor gated(at::Tensor gate, at::Tensor up) const {
+    if (!config_.quick_geglu) return (config_.geglu ? at::gelu(gate, "tanh") : gate * gate.sigmoid()) * up;
+    if (const auto limit = config_.activation_func_clamp_value) {
+      gate = at::minimum(gate, at::full_like(gate, *limit));
+      up = at::minimum(at::maximum(up, at::full_like(up, -*limit)), at::full_like(up, *limit));
+    }
+    return gate * at::sigmoid(1.702 * gate) * (up + config_.glu_linear_offset);
+  }
+  // With tensors that hold all experts, the other way round: (e, h, 2f), where a gate and an up follow each other.
+  at::Tensor stacked_expert(const at::Tensor& x, const std::string& name, int64_t e) const {
+    const at::Tensor up = at::matmul(x, w(name + ".gate_up_proj")[e]) + w(name + ".gate_up_proj_bias")[e];
+    const at::Tensor y = gated(up.slice(-1, 0, up.size(-1), 2), up.slice(-1, 1, up.size(-1), 2));
+    return at::matmul(y, w(name + ".down_proj")[e]) + w(name + ".down_proj_bias")[e];
   }
 
   // Every expert sees every token; what was not chosen counts zero. Weights: a softmax over the chosen logits.
   at::Tensor experts(const at::Tensor& x, const std::string& name) const {
-    const at::Tensor logits = linear(x, name + ".gate");
+    const bool is_stacked = weights_.contains(name + ".experts.gate_up_proj");
+    const at::Tensor logits = linear(x, name + (is_stacked ? ".router" : ".gate"));
     const auto [values, chosen] = logits.topk(config_.moe_router_topk, -1);
     const at::Tensor p = values.softmax(-1);
     const bool mixtral = is_mixtral();
     at::Tensor sum = at::zeros_like(x);
     for (int64_t e = 0; e < *config_.num_experts; ++e) {
       const at::Tensor weight = (p * (chosen == e).to(p.scalar_type())).sum(-1, true);
-      const std::string expert = name + ".experts." + std::to_string(e);
-      sum = sum +
-            weight * (mixtral ? mlp(x, expert, "w1", "w3", "w2") : mlp(x, expert, "gate_proj", "up_proj", "down_proj"));
+      const std::string experts = name + ".experts", expert = experts + "." + std::to_string(e);
+      sum = sum + weight * (is_stacked ? stacked_expert(x, experts, e)
+                            : mixtral  ? mlp(x, expert, "w1", "w3", "w2")
+                                       : mlp(x, expert, "gate_proj", "up_proj", "down_proj"));
     }
     return sum;
   }

@@ -84,6 +84,8 @@ const Expected kExpected[] = {
     // With their prediction modules; the files repeat both tables in them.
     {"glm4.5", 352'797'829'024 + 3'988'069'792, 0},
     {"glm4.5_air", 106'852'251'264 + 2'375'059'584, 0},
+    {"gpt_oss_20B", 20'914'757'184, 0},
+    {"gpt_oss_120B", 116'829'156'672, 0},
     {"gpt2", 124'439'808, 0},
     {"gpt2_medium", 354'823'168, 0},
     {"gpt2_large", 774'030'080, 0},
@@ -119,6 +121,7 @@ const Expected kExpected[] = {
 };
 
 std::string family_of(const std::string& preset) {
+  if (preset.starts_with("gpt_oss")) return "gpt_oss";
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
@@ -148,7 +151,7 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
   for (const Expected& expected : kExpected) {
     const ModelConfig config = read_preset(kFolder / (expected.preset + ".yaml"));
     EXPECT_TRUE(check_model_config(config).empty()) << expected.preset;
-    const bool is_gpt = expected.preset.find("gpt") != std::string::npos;
+    const bool is_gpt = family_of(expected.preset) == "gpt2";
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
     EXPECT_EQ(config.hidden_dropout, is_gpt ? 0.1 : 0);
     EXPECT_EQ(config.attention_dropout, is_gpt ? 0.1 : 0);

@@ -14,24 +14,26 @@ namespace {
 
 using ops::ActivationKind;
 
-struct KnownActivation {
-  ActivationKind kind;
-  bool is_gated;
-};
-constexpr KnownActivation kMlpActivations[] = {
-    {ActivationKind::kSilu, true},     {ActivationKind::kGelu, true},      {ActivationKind::kGelu, false},
-    {ActivationKind::kGeluTanh, true}, {ActivationKind::kGeluTanh, false}, {ActivationKind::kSquaredRelu, false}};
+constexpr ops::ExpertActivation kMlpActivations[] = {
+    {ActivationKind::kSilu, true},
+    {ActivationKind::kGelu, true},
+    {ActivationKind::kGelu, false},
+    {ActivationKind::kGeluTanh, true},
+    {ActivationKind::kGeluTanh, false},
+    {ActivationKind::kSquaredRelu, false},
+    {.kind = ActivationKind::kQuickGelu, .up_offset = 1, .limit = 0.75}};
 
 TEST(Activation, GradientsMatchFiniteDifferences) {
   at::manual_seed(1);
   for (const Kernels kernels : {Kernels::kFused, Kernels::kReference}) {
-    for (const auto& [kind, is_gated] : kMlpActivations) {
-      const testing::TensorFunction f = [&, kind = kind, is_gated = is_gated](const std::vector<at::Tensor>& in) {
-        return activated(in[0], kind, is_gated, kernels).value;
+    for (const ops::ExpertActivation& activation : kMlpActivations) {
+      const testing::TensorFunction f = [&](const std::vector<at::Tensor>& in) {
+        return activated(in[0], activation, kernels).value;
       };
       testing::expect_gradients_match_differences(
           f, testing::gradients_by_autograd(f), {at::randn({3, 14}, at::kDouble)},
-          fmt::format("kind {} gated {} kernels {}", static_cast<int>(kind), is_gated, static_cast<int>(kernels)));
+          fmt::format("kind {} gated {} kernels {}", static_cast<int>(activation.kind), activation.is_gated,
+                      static_cast<int>(kernels)));
     }
   }
 }
@@ -53,7 +55,7 @@ TEST(Activation, GradientsOfWeightedRowsMatchFiniteDifferences) {
 
 TEST(Activation, BroadcastGradientIsAccepted) {
   const at::Tensor x = at::randn({3, 8}).requires_grad_(true);
-  activated(x, ActivationKind::kSilu, true, Kernels::kFused).value.sum().backward();  // sum's gradient has strides 0
+  activated(x, {ActivationKind::kSilu, true}, Kernels::kFused).value.sum().backward();  // sum's gradient has strides 0
   EXPECT_TENSOR_NEAR(x.grad(), ops::swiglu_backward(at::ones({3, 4}), x.detach()));
 }
 

@@ -31,6 +31,8 @@ inline at::Tensor naive_activation(const at::Tensor& v, ops::ActivationKind kind
       return v * 0.5 * (1 + at::tanh(std::sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v)));
     case ops::ActivationKind::kSquaredRelu:
       return at::relu(v) * at::relu(v);
+    case ops::ActivationKind::kQuickGelu:
+      return v / (1 + at::exp(-1.702 * v));
   }
   return {};
 }
@@ -38,11 +40,15 @@ inline at::Tensor naive_activation(const at::Tensor& v, ops::ActivationKind kind
 // One MLP of one token, x (h): weights are those of `prefix` (which ends with a dot).
 inline at::Tensor naive_expert(const at::Tensor& x, const TensorMap& weights, const std::string& prefix,
                                ops::ExpertActivation activation) {
-  const at::Tensor up = weights.at(prefix + "up_proj.weight").mv(x);
-  const at::Tensor product = activation.is_gated
-                                 ? naive_activation(weights.at(prefix + "gate_proj.weight").mv(x), activation.kind) * up
-                                 : naive_activation(up, activation.kind);
-  return weights.at(prefix + "down_proj.weight").mv(product);
+  const auto linear = [&](const char* name, const at::Tensor& input) {
+    const at::Tensor y = weights.at(prefix + name + ".weight").mv(input);
+    const auto bias = weights.find(prefix + name + ".bias");
+    return bias == weights.end() ? y : y + bias->second;
+  };
+  const at::Tensor up = linear("up_proj", x);
+  const at::Tensor product = activation.is_gated ? naive_activation(linear("gate_proj", x), activation.kind) * up
+                                                 : naive_activation(up, activation.kind);
+  return linear("down_proj", product);
 }
 
 // x (t, h), experts and keep (t, k), weights (t, k) -> (t, h); differentiable by autograd.

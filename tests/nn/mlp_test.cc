@@ -29,6 +29,7 @@ LayerOptions mlp_options(ActivationKind activation, bool has_bias) {
   options.ffn_hidden_size = kMlpFfn;
   options.swiglu = activation == ActivationKind::kSilu;
   options.squared_relu = activation == ActivationKind::kSquaredRelu;
+  options.quick_geglu = activation == ActivationKind::kQuickGelu;
   // Two ways to say the same: the second needs biases.
   options.openai_gelu = activation == ActivationKind::kGeluTanh && !has_bias;
   options.bias_gelu_fusion = activation == ActivationKind::kGeluTanh;
@@ -41,7 +42,7 @@ std::vector<MlpForm> every_mlp_form() {
   std::vector<MlpForm> forms;
   const auto add = [&](const std::string& name, ActivationKind activation, bool is_gated) {
     MlpForm form{name, {activation, is_gated}, mlp_options(activation, /*has_bias=*/false)};
-    if (is_gated != form.options.swiglu) form.site.activation = form.activation;
+    if (is_gated != form.options.is_gated()) form.site.activation = form.activation;
     forms.push_back(form);
     form.name += ", transposed, with biases";
     form.options = mlp_options(activation, /*has_bias=*/true);
@@ -55,6 +56,7 @@ std::vector<MlpForm> every_mlp_form() {
   add("gelu", ActivationKind::kGelu, false);
   add("gelu by a tanh", ActivationKind::kGeluTanh, false);
   add("squared relu", ActivationKind::kSquaredRelu, false);
+  add("quick geglu", ActivationKind::kQuickGelu, true);
   return forms;
 }
 
@@ -72,6 +74,8 @@ at::Tensor naive_mlp(const MlpForm& form, const TensorMap& weights, const at::Te
         return at::gelu(v, "none");
       case ActivationKind::kGeluTanh:
         return at::gelu(v, "tanh");
+      case ActivationKind::kQuickGelu:
+        return v / (1 + at::exp(-1.702 * v));
       case ActivationKind::kSquaredRelu:
         break;
     }

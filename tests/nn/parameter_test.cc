@@ -60,6 +60,21 @@ TEST(Initialise, SlicesFusedAndTransposedOnesHoldTheSameValues) {
   EXPECT_TRUE(at::equal(transposed.data().t(), whole.data().narrow(1, 7, 11)));
 }
 
+TEST(Initialise, StacksOfTransposedMatricesHoldTheSameValues) {
+  Parameter whole("w", Placement::whole("w", {4, 5, 6}), normal_options());
+  whole.initialise(3);
+  Placement turned;  // of experts 1 and 2 the columns 2…4 of each, as rows
+  turned.local_shape = {2, 3, 5};
+  turned.pieces.push_back({.name = "w",
+                           .shape = {4, 5, 6},
+                           .canonical = {{1, 0, 2}, {2, 5, 3}},
+                           .local = {{0, 0, 0}, {2, 3, 5}},
+                           .is_transposed = true});
+  Parameter stack("t", turned, normal_options());
+  stack.initialise(3);
+  EXPECT_TRUE(at::equal(stack.data().transpose(1, 2), whole.data().narrow(0, 1, 2).narrow(2, 2, 3)));
+}
+
 TEST(Initialise, DoesNotDependOnTheNumberOfThreads) {
   const int threads = at::get_num_threads();
   Parameter a("w", Placement::whole("w", {300, 100}), normal_options(at::kFloat)),

@@ -75,6 +75,23 @@ TEST(Piece, RestrictOfATransposedPieceSwapsTheDims) {
   EXPECT_EQ(part.canonical, (Box{{4, 5}, {2, 1}}));
 }
 
+TEST(Piece, RestrictOfTransposedStacksKeepsTheFirstDim) {
+  // File (experts 5, in 6, out 10); local (experts, out, in) holds experts 2…3, outs 4…6 and ins 1…5.
+  const Piece piece{.name = "w",
+                    .shape = {5, 6, 10},
+                    .canonical = {{2, 1, 4}, {2, 5, 3}},
+                    .local = {{0, 0, 0}, {2, 3, 5}},
+                    .is_transposed = true};
+  const Piece part = restrict(piece, Box{{1, 1, 3}, {1, 1, 2}});
+  EXPECT_EQ(part.local, (Box{{1, 1, 3}, {1, 1, 2}}));
+  EXPECT_EQ(part.canonical, (Box{{3, 4, 5}, {1, 2, 1}}));
+  Placement placement{.local_shape = {2, 3, 5}};
+  placement.pieces.push_back(piece);
+  check_placement(placement);
+  placement.pieces[0].local.extent = {2, 5, 3};
+  EXPECT_THROW(check_placement(placement), InternalError);
+}
+
 TEST(Placement, PaddingIsWhatNoPieceHolds) {
   Placement placement;
   placement.local_shape = {8, 3};

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "core/error.h"
@@ -41,6 +42,32 @@ void for_each_activation(Body&& body) {
            fmt::format("kind {}{}", static_cast<int>(kind), is_gated ? " gated" : ""));
     }
   }
+  body(ExpertActivation{ActivationKind::kQuickGelu}, "quick gelu");
+  for (const bool is_interleaved : {false, true}) {
+    // The limit has two significant bits: no rounding carries a number over it.
+    body(
+        ExpertActivation{
+            .kind = ActivationKind::kQuickGelu, .is_interleaved = is_interleaved, .up_offset = 1, .limit = 1.5},
+        fmt::format("quick gelu with limits{}", is_interleaved ? " interleaved" : ""));
+  }
+}
+
+// gpt-oss: 10 counts as 7 in a gate and up, -10 as -7 only in up.
+TEST(ExpertActivations, GatesAreLimitedAboveAndUpsOnBothSides) {
+  const ExpertActivation limited{.kind = ActivationKind::kQuickGelu, .up_offset = 1, .limit = 7};
+  ExpertActivation interleaved = limited;
+  interleaved.is_interleaved = true;
+  const Tensor gate = testing::tensor({10., -10., 2., 7.}, at::kDouble),
+               up = testing::tensor({-10., 10., 3., 7.}, at::kDouble);
+  const auto act = [](double v) { return v / (1 + std::exp(-1.702 * v)); };
+  const Tensor expected =
+      testing::tensor({act(7) * -6, act(-10) * 8, act(2) * 4, act(7) * 8}, at::kDouble).view({1, 4});
+  const Tensor apart = at::cat({gate, up}).view({1, 8}), in_turn = at::stack({gate, up}, 1).view({1, 8});
+  EXPECT_TENSOR_NEAR(expert_activation(apart, {}, limited), expected, {.rel = 1e-14});
+  EXPECT_TENSOR_NEAR(expert_activation(in_turn, {}, interleaved), expected, {.rel = 1e-14});
+  // Nothing flows into what is beyond a limit; at the limit itself it does.
+  const Tensor dx = std::get<0>(expert_activation_backward(at::ones_like(expected), apart, {}, limited));
+  EXPECT_TRUE(at::equal(dx.ne(0).view({8}), testing::tensor({0., 1., 1., 1., 0., 0., 1., 1.}, at::kDouble).ne(0)));
 }
 
 TEST_P(ExpertActivations, MatchesReferenceAndFloat64) {
@@ -150,6 +177,8 @@ TEST(ExpertActivations, WrongArgumentsAreNamed) {
   EXPECT_THROW(expert_activation(testing::ones({2, 4}), testing::ones({2}, at::kDouble)), UserError);
   EXPECT_THROW(expert_activation(testing::ones({4, 2}).t()), UserError);
   EXPECT_THROW(expert_activation_backward(testing::ones({2, 4}), testing::ones({2, 4})), UserError);
+  EXPECT_THROW(expert_activation(testing::ones({2, 4}), {}, {.limit = 7}), InternalError);
+  EXPECT_THROW(expert_activation(testing::ones({2, 4}), {}, {ActivationKind::kQuickGelu, false}), InternalError);
 }
 
 MEGALITH_ON_EVERY_DEVICE(ExpertActivations);

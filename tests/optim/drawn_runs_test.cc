@@ -34,7 +34,7 @@ std::vector<Element> elements_of(const Placement& placement) {
       int64_t local = 0, canonical = 0;
       for (size_t d = 0; d < dims; ++d) {
         local = local * placement.local_shape[d] + piece.local.offset[d] + at[d];
-        const size_t from = piece.is_transposed ? dims - 1 - d : d;
+        const size_t from = piece.is_transposed && d + 2 >= dims ? 2 * dims - 3 - d : d;
         canonical = canonical * piece.shape[d] + piece.canonical.offset[d] + at[from];
       }
       all[static_cast<size_t>(local)] = {key, canonical};
@@ -77,6 +77,9 @@ std::map<std::string, Placement> placements() {
   Placement& transposed = all["transposed slice"];
   transposed.local_shape = {3, 6};
   transposed.pieces.push_back({"c", {6, 9}, Box{{0, 3}, {6, 3}}, Box{{0, 0}, {3, 6}}, /*is_transposed=*/true});
+  Placement& stack = all["stack of transposed slices"];
+  stack.local_shape = {2, 3, 4};
+  stack.pieces.push_back({"d", {5, 4, 7}, Box{{2, 0, 3}, {2, 4, 3}}, Box::whole({2, 3, 4}), /*is_transposed=*/true});
   return all;
 }
 

@@ -141,6 +141,35 @@ TEST(SlicedMatrices, OfATransposedTensorHaveOutputsAsRows) {
   }
 }
 
+// gpt-oss: files keep (experts, in, out); here are experts 4 and 5, on the second of two ranks that cut each of them.
+TEST(SlicedMatrices, OfAStackAreItsExperts) {
+  const auto stack_of = [](Box canonical, std::vector<int64_t> local_shape) {
+    Placement placement{.local_shape = local_shape};
+    placement.pieces.push_back({.name = "stack",
+                                .shape = {8, 6, 10},
+                                .canonical = std::move(canonical),
+                                .local = Box::whole(local_shape),
+                                .is_transposed = true});
+    return Parameter("stack", placement, {.role = ParameterRole::kMatrix});
+  };
+  const Parameter up = stack_of({{4, 0, 5}, {2, 6, 5}}, {2, 5, 6}),
+                  down = stack_of({{4, 3, 0}, {2, 3, 10}}, {2, 10, 3});
+  for (const Parameter* parameter : {&up, &down}) {
+    const std::vector<SlicedMatrix> experts = sliced_matrices(*parameter, 1, 2, false);
+    ASSERT_EQ(experts.size(), 2u);
+    EXPECT_EQ(experts[0].name, "stack[4]");
+    EXPECT_EQ(experts[1].name, "stack[5]");
+    EXPECT_EQ(experts[0].range, (FlatRange{0, 30}));
+    EXPECT_EQ(experts[1].range, (FlatRange{30, 60}));
+    for (const SlicedMatrix& expert : experts) {
+      EXPECT_EQ(expert.rows, 10);
+      EXPECT_EQ(expert.columns, 6);
+      EXPECT_EQ(expert.cut, parameter == &up ? Cut::kRows : Cut::kColumns);
+      expect_round_trip(expert);
+    }
+  }
+}
+
 TEST(SlicedMatrices, ATensorThatIsNotEqualSlicesIsRefused) {
   Placement odd;  // five of eight rows, on one of two ranks
   odd.local_shape = {5, 4};

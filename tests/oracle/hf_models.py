@@ -17,6 +17,7 @@ from transformers import (
     Gemma3TextConfig,
     Glm4MoeConfig,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -179,6 +180,24 @@ CONFIGS = {
     "glm4_moe_air": lambda: Glm4MoeConfig(
         **GLM, n_shared_experts=2, partial_rotary_factor=0.25, attention_bias=True, use_qk_norm=False
     ),
+    # Windows in two of three layers; wavelengths of all kinds, blended between bounds that are no whole numbers.
+    "gpt_oss": lambda: GptOssConfig(
+        **COMMON,
+        head_dim=24,
+        num_local_experts=6,
+        num_experts_per_tok=3,
+        sliding_window=7,
+        rope_theta=10000.0,
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 4.0,
+            "beta_slow": 0.5,
+            "truncate": False,
+            "original_max_position_embeddings": 32,
+        },
+        pad_token_id=None,
+    ),
     "deepseek_v2": lambda: DeepseekV2Config(
         **DEEPSEEK,
         rope_scaling=YARN,
@@ -249,10 +268,12 @@ def make(name, folder):
     model = repaired(AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval())
     with torch.no_grad():
         for key, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if not key.endswith(("weight", "bias")):
+            if not key.endswith(("weight", "bias", "experts.gate_up_proj", "experts.down_proj", "sinks")):
                 continue  # a buffer that is computed
             noise = torch.randn(parameter.shape, generator=generator) * WEIGHT_STD
             is_norm = key.endswith(("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight"))
+            if key.endswith("gate_up_proj_bias"):
+                noise *= 20  # some gates and ups beyond gpt-oss's limits
             parameter.copy_(1 + noise if is_norm else noise)
     model.save_pretrained(folder, safe_serialization=True, max_shard_size="200KB")
     return Model(Path(folder), model)

@@ -66,6 +66,21 @@ def transpose(key):
     return change
 
 
+def turn_experts(key):
+    # Another expert for each.
+    def change(weights):
+        weights[key] = weights[key].roll(1, 0)
+
+    return change
+
+
+def exchange_neighbours(key):
+    def change(weights):
+        weights[key] = weights[key].unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+    return change
+
+
 def drop_row_pair(weights):
     # Two rows of the embedding exchanged: a vocabulary that is off by one would look like this.
     embedding = weights["model.embed_tokens.weight"].clone()
@@ -115,6 +130,10 @@ CONFIG_CHANGES = [
     ("glm4_moe", "all channels rotated", set_config(partial_rotary_factor=1.0)),
     ("glm4_moe", "weights of experts not scaled", set_config(routed_scaling_factor=1.0)),
     ("glm4_moe", "an expert less", set_config(num_experts_per_tok=2)),
+    ("gpt_oss", "an expert less", set_config(num_experts_per_tok=2)),
+    ("gpt_oss", "windows in the other layer", set_config(layer_types=["full_attention", "sliding_attention", "full_attention"])),
+    ("gpt_oss", "bounds of the blend that are whole numbers", set_rope_scaling(truncate=True)),
+    ("gpt_oss", "an attention factor", set_rope_scaling(attention_factor=1.0)),
     ("qwen3", "norm epsilon", set_config(rms_norm_eps=1e-6)),
     ("qwen3", "rope base", set_config(rope_theta=10000.0)),
     ("gemma2", "no cap of scores", set_config(attn_logit_softcapping=None)),
@@ -154,6 +173,13 @@ WEIGHT_CHANGES = [
     ("olmo2", "weights of key heads' norm swapped", swap_heads(LAYER + "self_attn.k_norm.weight", 2)),
     ("qwen3_moe", "experts swapped", swap_weights(LAYER + "mlp.experts.0.up_proj.weight", LAYER + "mlp.experts.1.up_proj.weight")),
     ("qwen3_moe", "no weight in the norm of keys", set_weight(LAYER + "self_attn.k_norm.weight", 1.0)),
+    ("gpt_oss", "no bias of the router", set_weight(LAYER + "mlp.router.bias", 0.0)),
+    ("gpt_oss", "no bias of gates and ups", set_weight(LAYER + "mlp.experts.gate_up_proj_bias", 0.0)),
+    ("gpt_oss", "no bias of the experts' results", set_weight(LAYER + "mlp.experts.down_proj_bias", 0.0)),
+    ("gpt_oss", "experts turned", turn_experts(LAYER + "mlp.experts.down_proj")),
+    ("gpt_oss", "gates and ups exchanged", exchange_neighbours(LAYER + "mlp.experts.gate_up_proj")),
+    ("gpt_oss", "no sinks", set_weight(LAYER + "self_attn.sinks", -1e4)),
+    ("gpt_oss", "no bias behind attention", set_weight(LAYER + "self_attn.o_proj.bias", 0.0)),
     ("glm4_moe", "no shared expert", set_weight(LAYER + "mlp.shared_experts.down_proj.weight", 0.0)),
     ("glm4_moe", "no bias of the choice", set_weight(LAYER + "mlp.gate.e_score_correction_bias", 0.0)),
     ("glm4_moe", "no key bias", set_weight(LAYER + "self_attn.k_proj.bias", 0.0)),

@@ -32,7 +32,7 @@ inline void collect(const Module& module, const std::function<at::Tensor(Paramet
       at::Tensor& whole = into[piece.name];
       if (!whole.defined()) whole = at::full(piece.shape, std::numeric_limits<double>::quiet_NaN(), local.options());
       at::Tensor part = box_view(local, piece.local);
-      box_view(whole, piece.canonical).copy_(piece.is_transposed ? part.t() : part);
+      box_view(whole, piece.canonical).copy_(piece.is_transposed ? part.transpose(-2, -1) : part);
     }
   });
 }
@@ -54,7 +54,7 @@ inline void load(const Module& module, const TensorMap& map) {
   module.for_each_parameter([&](Parameter& parameter) {
     for (const Piece& piece : parameter.placement().pieces) {
       const at::Tensor part = box_view(map.at(piece.name), piece.canonical);
-      box_view(parameter.data(), piece.local).copy_(piece.is_transposed ? part.t() : part);
+      box_view(parameter.data(), piece.local).copy_(piece.is_transposed ? part.transpose(-2, -1) : part);
     }
   });
 }

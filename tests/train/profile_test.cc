@@ -27,7 +27,7 @@ class Tracing : public testing::Test {
   void work() {
     const ProfileRange range("forward");
     const at::Tensor x = at::randn({5, 16}).requires_grad_();
-    activated(at::silu(x), ops::ActivationKind::kSilu, /*is_gated=*/true, Kernels::kFused).value.sum().backward();
+    activated(at::silu(x), {.kind = ops::ActivationKind::kSilu}, Kernels::kFused).value.sum().backward();
     at::Tensor sum = at::ones({3}), other = at::ones({2});
     Work first = groups_.dp->all_reduce(sum, ReduceOp::kSum, "layers.0.weight");
     Work second = groups_.dp->all_reduce(other, ReduceOp::kSum, "layers.1.weight");

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "core/error.h"
 #include "ops/arguments.h"
 #include "ops/expert_activation/kernel.h"
 #include "ops/gpu/on_stream_of.h"
@@ -14,9 +15,17 @@ using at::Tensor;
 void check_expert_activation(const char* op, const Tensor& x, const Tensor& weights, ExpertActivation activation) {
   check_dense_rows(op, {"x", x});
   if (activation.is_gated) check_even_columns(op, {"x", x});
+  const bool is_plain = !activation.is_interleaved && activation.up_offset == 0 && activation.limit == 0;
+  MEGALITH_CHECK(activation.kind == ActivationKind::kQuickGelu ? activation.is_gated : is_plain,
+                 "{}: limits, an offset and interleaved gates are those of a gated quick GELU", op);
   if (weights.defined()) {
     check_dense(op, {"weights", weights}, {x.size(0)}, wide_dtype(x.scalar_type()), {"x", x});
   }
+}
+
+// No kernel has limits and offsets: gpt-oss's activation is the reference on every device.
+Kernels kernels_for(ExpertActivation activation, Kernels asked) {
+  return activation.kind == ActivationKind::kQuickGelu ? Kernels::kReference : asked;
 }
 
 Tensor empty_expert_activation(const Tensor& x, const Tensor& /*weights*/, ExpertActivation activation) {
@@ -96,7 +105,8 @@ constexpr Operator<ExpertActivationTable> kExpertActivation{.name = "expert_acti
 
 Tensor expert_activation(const Tensor& x, const Tensor& weights, ExpertActivation activation, Kernels kernels) {
   check_expert_activation("expert_activation", x, weights, activation);
-  return kExpertActivation.run("expert_activation", &ExpertActivationTable::forward, kernels, x, weights, activation);
+  return kExpertActivation.run("expert_activation", &ExpertActivationTable::forward, kernels_for(activation, kernels),
+                               x, weights, activation);
 }
 
 std::tuple<Tensor, Tensor> expert_activation_backward(const Tensor& dy, const Tensor& x, const Tensor& weights,
@@ -104,7 +114,8 @@ std::tuple<Tensor, Tensor> expert_activation_backward(const Tensor& dy, const Te
   constexpr const char* kOp = "expert_activation_backward";
   check_expert_activation(kOp, x, weights, activation);
   check_dense(kOp, {"dy", dy}, {x.size(0), activation.is_gated ? x.size(1) / 2 : x.size(1)}, x.scalar_type(), {"x", x});
-  return kExpertActivation.run(kOp, &ExpertActivationTable::backward, kernels, dy, x, weights, activation);
+  return kExpertActivation.run(kOp, &ExpertActivationTable::backward, kernels_for(activation, kernels), dy, x, weights,
+                               activation);
 }
 
 }  // namespace megalith::ops

@@ -2,6 +2,7 @@
 //
 //   y = act(x) * weight                                     plain
 //   y = act(gate) * up * weight,  x = [gate | up]           gated, along the last dim
+//   y = act(min(gate, l)) * (min(max(up, -l), l) + offset) * weight        quick GELU, with limits l
 //
 // Computed in float32 (float64 for float64) and rounded once; the gated form rounds act(gate) before the product, as
 // ops/swiglu does. Multiplying inside the expert, before its second layer, is what Megatron does.
@@ -10,7 +11,8 @@
 // weights  (t) fp32 (fp64 for fp64), contiguous; 1 without them
 // returns  (t, f), dtype of x
 // throws   UserError when shapes or dtypes do not fit
-// Sources: Shazeer 2020, arXiv:2002.05202; Hendrycks & Gimpel 2016, arXiv:1606.08415; So et al. 2021, arXiv:2109.08668.
+// Sources: Shazeer 2020, arXiv:2002.05202; Hendrycks & Gimpel 2016, arXiv:1606.08415; So et al. 2021, arXiv:2109.08668;
+// OpenAI 2025, arXiv:2508.10925 (limits and offset).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,11 +23,6 @@
 #include "ops/operator.h"
 
 namespace megalith::ops {
-
-struct ExpertActivation {
-  ActivationKind kind = ActivationKind::kSilu;
-  bool is_gated = true;
-};
 
 at::Tensor expert_activation(const at::Tensor& x, const at::Tensor& weights = {}, ExpertActivation activation = {},
                              Kernels kernels = Kernels::kFused);
