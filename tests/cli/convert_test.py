@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -49,6 +50,21 @@ def test_a_checkpoint_becomes_the_folder_that_the_run_exported(trained, program,
     assert 0 < agreement(output) < 0.05  # bf16 against the masters
     assert tensors(tmp_path / "hf") == tensors(folder / "hf")
     assert json.loads((tmp_path / "hf/config.json").read_text()) == json.loads((folder / "hf/config.json").read_text())
+
+
+def test_an_end_of_text_that_cannot_occur_is_noted_and_left_out(trained, program, tmp_path):
+    """As in GPT-2's files beside another vocabulary; transformers loads them."""
+    shutil.copytree(trained[0] / "hf", tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs/config.json").read_text())
+    (tmp_path / "theirs/config.json").write_text(json.dumps({**config, "eos_token_id": [7, 50256]}))
+    note = "eos_token_id 50256 is not below vocab_size 131: it cannot occur, and ends no text"
+    words = ("--prompt_ids", "1,2", "--print_ids", "--max_new_tokens", 4, "--device", "cpu")
+    _, output, errors = program.run("generate", "--load_hf", tmp_path / "theirs", *words)
+    assert note in errors
+    assert len(output.split()) == 4 or output.split()[-1] == "7", output
+    _, _, errors = program.run("convert", "--load_hf", tmp_path / "theirs", "--save_hf", tmp_path / "ours")
+    assert note in errors
+    assert json.loads((tmp_path / "ours/config.json").read_text())["eos_token_id"] == 7
 
 
 def test_fp32_takes_the_master_weights(trained, program, tmp_path):
