@@ -206,6 +206,9 @@ class ConfigReader {
     fs::path short_name = name;
     if (name.begin() != name.end() && *name.begin() == "megatron") short_name = name.lexically_relative("megatron");
     std::vector<fs::path> places = {file_.parent_path() / name};
+    if (const fs::path checkout = primus_presets(); !checkout.empty()) {
+      places.push_back(checkout / folder / "megatron" / short_name);
+    }
     if (!root_.empty()) {
       for (const fs::path& base : {root_ / folder, root_ / folder / "megatron"}) {
         places.push_back(base / name);
@@ -226,6 +229,17 @@ class ConfigReader {
          root_.empty() ? fmt::format("looked beside {}", file_.string())
                        : fmt::format("looked beside {} and in {}", file_.string(), (root_ / folder).string()));
     return std::nullopt;
+  }
+
+  // The folder of presets of the Primus tree that the experiment lies in, or nothing: its own presets, not ours of the
+  // same names, are what the experiment was written for.
+  fs::path primus_presets() const {
+    std::error_code code;
+    for (fs::path at = fs::absolute(file_, code).lexically_normal().parent_path(); at != at.parent_path();
+         at = at.parent_path()) {
+      if (fs::is_directory(at / "primus" / "configs" / "modules", code)) return at / "primus" / "configs";
+    }
+    return {};
   }
 
   static std::string nearest_preset(const fs::path& folder, const std::string& name) {

@@ -1,6 +1,7 @@
 // Configuration files: Primus's layout, flat files, composition, substitution, and hostile input.
 #include "config/yaml_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,6 +47,25 @@ TEST_F(YamlConfig, AFlatFileIsASetOfOptions) {
   EXPECT_EQ(file.settings[4].source.where, (folder.path() / "flat.yaml").string() + ":6");
   EXPECT_EQ(file.settings[4].source.layer, OptionLayer::kFile);
   EXPECT_EQ(file.settings[1].value.form, WrittenValue::Form::kNull);
+}
+
+// A file in a checkout of Primus was written for the presets of that checkout, not for ours of the same names.
+TEST_F(YamlConfig, AnExperimentInAPrimusTreeTakesItsPresets) {
+  folder.write("configs/modules/megatron/pre_trainer.yaml", "lr: 1\n");
+  folder.write("configs/models/tiny.yaml", "num_layers: 1\n");
+  folder.write("configs/models/ours.yaml", "num_layers: 3\n");
+  folder.write("Primus/primus/configs/modules/megatron/pre_trainer.yaml", "includes: [base.yaml]\nlr: 2\n");
+  folder.write("Primus/primus/configs/modules/megatron/base.yaml", "lr: 3\nclip_grad: 4\n");
+  folder.write("Primus/primus/configs/models/megatron/tiny.yaml", "num_layers: 2\n");
+  const auto experiment = [](const char* model) {
+    return fmt::format("modules: {{pre_trainer: {{config: pre_trainer.yaml, model: {}}}}}\n", model);
+  };
+  folder.write("Primus/examples/megatron/configs/exp.yaml", experiment("tiny.yaml"));
+  folder.write("Primus/examples/megatron/configs/mixed.yaml", experiment("ours.yaml"));
+  folder.write("exp.yaml", experiment("tiny.yaml"));
+  EXPECT_EQ(settings("Primus/examples/megatron/configs/exp.yaml"), "lr=2 clip_grad=4 num_layers=2");
+  EXPECT_EQ(settings("Primus/examples/megatron/configs/mixed.yaml"), "lr=2 clip_grad=4 num_layers=3");
+  EXPECT_EQ(settings("exp.yaml"), "lr=1 num_layers=1");
 }
 
 TEST_F(YamlConfig, PrimusLayoutAppliesPresetsBelowOverrides) {

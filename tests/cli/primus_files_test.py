@@ -1,0 +1,220 @@
+"""Primus's experiment files: what its guide types resolves to the figures that the guide expects, without a network."""
+
+import re
+from pathlib import Path
+
+import pytest
+from program import read_metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "megatron"
+CONFIGS = EXAMPLES / "configs"
+NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+LLAMA_70B, LLAMA_8B = 70_553_706_496, 8_030_261_248
+
+# What the guide types (--train_iters 50 in all), and what the run is: layers, micro-batch, global batch, sequence,
+# data-parallel ranks, microbatches; FSDP2 with so many recomputed layers, or the distributed optimizer; the precision
+# and the parameters. These follow the published models (docs/migrate_primus.md says where Primus's presets differ).
+COMMANDS = [
+    ("llama3.3_70B", "--micro_batch_size 2 --global_batch_size 16", 8, (80, 2, 16, 8192, 8, 1), 80, "bf16", LLAMA_70B),
+    ("llama3.1_8B", "--fp8 hybrid", 8, (32, 2, 128, 8192, 8, 8), None, "fp8", LLAMA_8B),
+    ("llama3.1_8B", "", 8, (32, 2, 128, 8192, 8, 8), None, "bf16", LLAMA_8B),
+    ("llama3.1_70B", "", 8, (80, 3, 24, 8192, 8, 1), 80, "bf16", LLAMA_70B),
+    (
+        *("llama3.1_70B", "--num_layers 40 --fp8 hybrid --no_fp8_weight_transpose_cache true"),
+        *(8, (40, 3, 24, 8192, 8, 1), 80, "fp8", 36_327_530_496),
+    ),
+    ("llama2_7B", "--fp8 hybrid", 8, (32, 4, 256, 4096, 8, 8), None, "fp8", 6_738_415_616),
+    ("llama2_7B", "", 8, (32, 4, 256, 4096, 8, 8), None, "bf16", 6_738_415_616),
+    ("llama2_70B", "", 8, (80, 7, 56, 4096, 8, 1), 80, "bf16", 68_976_648_192),
+    # Three layers with experts, their 768 biases among the parameters; the prediction module is counted apart.
+    ("deepseek_v3", "--num_layers 3 --moe_layer_freq 1", 8, (3, 4, 256, 4096, 8, 8), None, "bf16", 36_375_224_064),
+    ("deepseek_v2_lite", "--global_batch_size 256", 8, (27, 4, 256, 4096, 8, 8), None, "bf16", 15_787_873_024),
+    (
+        *("deepseek_v2_lite", "--multi_latent_attention true"),
+        *(8, (27, 4, 640, 4096, 8, 20), None, "bf16", 15_706_484_224),
+    ),
+    ("mixtral_8x7B_v0.1", "", 8, (32, 2, 32, 4096, 8, 2), None, "bf16", 46_702_792_704),
+    (
+        *("mixtral_8x22B_v0.1", "--num_layers 4 --pipeline_model_parallel_size 1 --micro_batch_size 1 --global_batch_size 16"),
+        *(8, (4, 1, 16, 8192, 8, 2), 0, "bf16", 10_409_465_856),
+    ),
+    ("qwen2.5_7B", "", 8, (28, 10, 640, 2048, 8, 8), None, "bf16", 7_615_616_512),
+    ("qwen2.5_7B", "--fp8 hybrid", 8, (28, 10, 640, 2048, 8, 8), None, "fp8", 7_615_616_512),
+    ("qwen2.5_72B", "", 8, (80, 4, 32, 2048, 8, 1), 80, "bf16", 72_706_203_648),
+    # Eight nodes.
+    (
+        *("llama3.3_70B", "--fp8 hybrid --no_fp8_weight_transpose_cache true --micro_batch_size 4 --global_batch_size 256"),
+        *(64, (80, 4, 256, 8192, 64, 1), 80, "fp8", LLAMA_70B),
+    ),
+    (
+        *("llama3.1_70B", "--micro_batch_size 1 --global_batch_size 256 --recompute_num_layers 12"),
+        *(64, (80, 1, 256, 8192, 64, 4), 12, "bf16", LLAMA_70B),
+    ),
+    ("llama3.1_8B", "--global_batch_size 1024 --fp8 hybrid", 64, (32, 2, 1024, 8192, 64, 8), None, "fp8", LLAMA_8B),
+    ("llama2_7B", "--global_batch_size 2048 --fp8 hybrid", 64, (32, 4, 2048, 4096, 64, 8), None, "fp8", 6_738_415_616),
+    (
+        *("llama2_70B", "--micro_batch_size 2 --global_batch_size 1536 --recompute_num_layers 12"),
+        *(64, (80, 2, 1536, 4096, 64, 12), 12, "bf16", 68_976_648_192),
+    ),
+    ("mixtral_8x7B_v0.1", "--global_batch_size 256", 64, (32, 2, 256, 4096, 64, 2), None, "bf16", 46_702_792_704),
+    (
+        *("qwen2.5_72B", "--fp8 hybrid --micro_batch_size 8 --global_batch_size 512 --recompute_num_layers 80"),
+        *(64, (80, 8, 512, 2048, 64, 1), 80, "fp8", 72_706_203_648),
+    ),
+]
+
+
+def dry_run(program, file, words, world, folder):
+    words = ("train", "--config", file, *words, "--dry_run", "--dry_run_world_size", world)
+    _, output, errors = program.run(*words, cwd=folder, environment={**NO_NETWORK, "HF_HOME": str(folder)})
+    assert not list(folder.iterdir()), "a dry run leaves nothing behind"
+    return output, errors
+
+
+def number(text):
+    return int(text.replace(",", ""))
+
+
+def batch_of(output):
+    """Global batch, sequence, microbatches, micro-batch and data-parallel ranks."""
+    words = r"^batch +(\d+) samples? of (\d+) tokens = (\d+) microbatch(?:es)? of (\d+)(?: on (\d+) data-parallel ranks)?"
+    return [int(part or 1) for part in re.search(words, output, re.MULTILINE).groups()]
+
+
+def options_of(output):
+    return dict(re.findall(r"^(\w+): (.*?) +# ", output, re.MULTILINE))
+
+
+@pytest.mark.parametrize("model, words, world, sizes, recomputed, precision, parameters", COMMANDS)
+def test_the_guides_commands_resolve_to_its_figures(
+    model, words, world, sizes, recomputed, precision, parameters, program, tmp_path
+):
+    words = ("--train_iters", 50, *words.split())
+    output, errors = dry_run(program, CONFIGS / f"{model}-pretrain.yaml", words, world, tmp_path)
+    layers, micro_batch, global_batch, sequence, ranks, microbatches = sizes
+    options = options_of(output)
+    assert batch_of(output) == [global_batch, sequence, microbatches, micro_batch, ranks]
+    assert number(re.search(r"([\d,]+) parameters", output)[1]) == parameters
+    assert f"{layers} layers" in output or f"{layers - 1} layers" in output or str(layers) == options["num_layers"]
+    is_fsdp = recomputed is not None and recomputed > 0
+    assert ("use_torch_fsdp2" in options) == is_fsdp
+    assert ("use_distributed_optimizer" in options) != is_fsdp
+    assert options.get("recompute_num_layers") == (None if recomputed is None else str(recomputed))
+    assert options.get("fp8") == ("hybrid" if precision == "fp8" else None) or options.get("fp8_format") == "hybrid"
+    has_experts = "moe_router_force_load_balancing" in options
+    assert options.get("expert_model_parallel_size") == ("8" if has_experts else None)
+    assert options["bf16"] == "true" and options["norm_epsilon"] in ("1e-06", "1.0e-6", "0.000001", "1e-6")
+    assert "warning" not in errors
+
+
+FILES = sorted(path.relative_to(CONFIGS) for path in CONFIGS.glob("**/*.yaml"))
+WORLDS = {"llama3.1_405B": 64, "mixtral_8x22B_v0.1": 32, "deepseek_v2": 32}
+
+
+def test_the_files_are_those_of_primus():
+    here = [str(path) for path in FILES]
+    assert sum("/" not in name for name in here) == 15
+    kinds = [name.split("/")[0] for name in here if "/" in name]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"MI300X": 22, "MI325X": 22, "MI355X": 22}
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_every_file_resolves(file, program, tmp_path):
+    model = re.sub(r"(-BF16|-FP8)?-pretrain$", "", file.stem)
+    world = 256 if file.parts[0] == "MI355X" and model == "deepseek_v3" else WORLDS.get(model, 8)
+    output, errors = dry_run(program, CONFIGS / file, (), world, tmp_path)
+    options = options_of(output)
+    text = (CONFIGS / file).read_text()
+    for name in ("micro_batch_size", "global_batch_size"):
+        assert options.get(name, "1") == re.search(rf"{name}: (\d+)", text)[1]
+    fp8 = re.search(r"fp8: (\w+)", text)
+    assert options.get("fp8", options.get("fp8_format")) == (fp8 and fp8[1])
+    assert ("-FP8-" in file.name) == bool(fp8)
+    assert "unknown" not in errors
+
+
+def test_a_first_run_takes_model_lengths_and_layout_from_the_environment(program, tmp_path):
+    environment = {"PRIMUS_MODEL": "qwen2.5_7B", "PRIMUS_SEQ_LENGTH": "512", "PRIMUS_TP": "2", "PRIMUS_EXP_NAME": "mine"}
+    words = ("train", "--config", EXAMPLES / "exp_pretrain.yaml", "--mock_data", "--dry_run", "--dry_run_world_size", 8)
+    output = program.run(*words, cwd=tmp_path, environment={**NO_NETWORK, **environment})[1]
+    assert batch_of(output) == [16, 512, 4, 1, 4]
+    assert options_of(output)["output_dir"] == "./output/amd/root/mine"
+
+
+SMALL = """
+work_group: team
+user_name: ${PRIMUS_USER:me}
+exp_name: small
+workspace: ./output
+modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: tiny.yaml
+    overrides: {train_iters: 3, seq_length: 16, micro_batch_size: 1, global_batch_size: 2, mock_data: true, lr_warmup_iters: 1}
+"""
+TINY = "{num_layers: 2, hidden_size: 32, num_attention_heads: 4, vocab_size: 131, max_position_embeddings: 32}"
+
+
+def test_the_header_names_the_folder_of_the_run(program, tmp_path):
+    (tmp_path / "exp.yaml").write_text(SMALL)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    words = ("train", "--config", "exp.yaml", "--device", "cpu")
+    program.run(*words, cwd=tmp_path)
+    run = tmp_path / "output" / "team" / "me" / "small"
+    assert [step["iteration"] for step in read_metrics(run / "metrics.jsonl")] == [1, 2, 3]
+    assert (run / "log.txt").exists() and (run / "run.json").exists()
+    assert not (run / "checkpoints").exists(), "pre_trainer.yaml saves nothing"
+    # Started again it is the same run's folder; another name is another folder; one that is given wins.
+    program.run(*words, cwd=tmp_path)
+    program.run(*words, cwd=tmp_path, environment={"PRIMUS_USER": "you"})
+    program.run(*words, "--output_dir", "elsewhere", cwd=tmp_path)
+    assert {path.name for path in (tmp_path / "output" / "team").iterdir()} == {"me", "you"}
+    assert (tmp_path / "elsewhere" / "run.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"exp.yaml", "tiny.yaml", "output", "elsewhere"}
+
+
+def test_a_header_without_a_workspace_names_no_folder(program, tmp_path):
+    (tmp_path / "exp.yaml").write_text(SMALL.replace("workspace: ./output\n", ""))
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    program.run("train", "--config", "exp.yaml", "--device", "cpu", cwd=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"exp.yaml", "tiny.yaml"}
+
+
+def test_trainer_presets_are_primuss(program, tmp_path):
+    (tmp_path / "exp.yaml").write_text("modules: {pre_trainer: {config: pre_trainer.yaml, model: llama3.1_8B.yaml}}")
+    output = program.run("inspect", "config", "--config", tmp_path / "exp.yaml")[1]
+    values = options_of(output)
+    expected = {"train_iters": "1000", "global_batch_size": "16", "micro_batch_size": "2", "seq_length": "1024", "lr": "2e-05"}
+    expected |= {"lr_warmup_iters": "40", "weight_decay": "0", "adam_beta2": None, "clip_grad": None, "eval_iters": "0"}
+    expected |= {"bf16": "true", "use_distributed_optimizer": "true", "finetune": "true", "distributed_timeout_minutes": "60"}
+    assert {name: values.get(name) for name in expected} == expected
+
+
+PAGE = ROOT / "docs" / "migrate_primus.md"
+PAIRS = re.findall(r"^\| `(\w+: [^`]+)` \| `(--[^`]+)` \|$", PAGE.read_text(), re.MULTILINE)
+
+
+def test_every_pair_of_the_page_is_one_configuration(program, tmp_path):
+    assert len(PAIRS) > 25
+    (tmp_path / "keys.yaml").write_text("".join(f"{key}\n" for key, _ in PAIRS))
+    keys = options_of(program.run("inspect", "config", "--config", tmp_path / "keys.yaml")[1])
+    options = options_of(program.run("inspect", "config", *(word for _, option in PAIRS for word in option.split()))[1])
+    assert keys == options and len(keys) > 20
+    # One by one, so that no pair hides behind another.
+    for key, option in PAIRS[:: len(PAIRS) // 6]:
+        (tmp_path / "key.yaml").write_text(key + "\n")
+        one = options_of(program.run("inspect", "config", "--config", tmp_path / "key.yaml")[1])
+        assert one == options_of(program.run("inspect", "config", *option.split())[1]), key
+
+
+def test_an_options_variants_of_primus_are_those_of_the_page(program, tmp_path):
+    """What the table of differences says gives Primus's models."""
+    for preset, words, parameters in (
+        ("qwen2.5_7B", ("add_qkv_bias=false",), 7_615_487_488),
+        ("qwen2.5_72B", ("add_qkv_bias=false",), 72_705_384_448),
+    ):
+        output, _ = dry_run(program, CONFIGS / f"{preset}-pretrain.yaml", words, 8, tmp_path)
+        assert number(re.search(r"([\d,]+) parameters", output)[1]) == parameters
+        assert f"{parameters:,}" in PAGE.read_text()
