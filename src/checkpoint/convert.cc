@@ -36,7 +36,7 @@ void add_entry(StoredModel& model, std::string_view key, const std::string& name
   }
 }
 
-// Adds it under its canonical name. A matrix with scales is decoded to bf16, which DeepSeek's other tensors have.
+// Adds it under its canonical name. What has scales is decoded to bf16, which the other tensors of such files have.
 void add_hf_entry(StoredModel& model, const std::string& name, const TensorStore& store, std::string_view stored_name) {
   const TensorStore::Entry& entry = *store.find(stored_name);
   if (entry.scales.empty()) return add_entry(model, kModelKey, name, entry);

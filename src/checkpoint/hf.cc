@@ -28,6 +28,21 @@ bool HfWeights::may_be_unused(std::string_view name) const {
                      [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
+namespace {
+
+void set_quantization(const Json& quantization, const std::string& where, TensorStore& store) {
+  if (json_get_or<std::string>(quantization, "quant_method", "", where) == "mxfp4") return store.unpack_mxfp4();
+  const auto block = json_get_or<std::vector<int64_t>>(quantization, "weight_block_size", {128, 128}, where);
+  if (block.size() != 2 || block[0] < 1 || block[1] < 1) {
+    throw UserError(fmt::format("{}: weight_block_size is [{}], expected rows and columns of a block", where,
+                                fmt::join(block, ", ")),
+                    "the file is broken: fetch it again");
+  }
+  store.set_block_scales(block);
+}
+
+}  // namespace
+
 HfWeights open_hf_weights(const std::filesystem::path& folder) {
   HfWeights weights{TensorStore::open_folder(folder), {}};
   const std::filesystem::path path = folder / kHfConfigFile;
@@ -36,13 +51,7 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
   const std::string where = path.string();
   check_hf_bounds(json, where);
   if (const Json* quantization = find_member(json, "quantization_config", where)) {
-    const auto block = json_get_or<std::vector<int64_t>>(*quantization, "weight_block_size", {128, 128}, where);
-    if (block.size() != 2 || block[0] < 1 || block[1] < 1) {
-      throw UserError(fmt::format("{}: weight_block_size is [{}], expected rows and columns of a block", where,
-                                  fmt::join(block, ", ")),
-                      "the file is broken: fetch it again");
-    }
-    weights.store.set_block_scales(block);
+    set_quantization(*quantization, where, weights.store);
   }
   if (const auto num_layers = json_find<int64_t>(json, "num_hidden_layers", where)) {
     const auto num_predictions = json_get_or<int64_t>(json, "num_nextn_predict_layers", 0, where);

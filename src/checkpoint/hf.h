@@ -33,7 +33,7 @@ struct HfWeights {
   bool may_be_unused(std::string_view name) const;
 };
 
-// UserError as TensorStore::open_folder() and set_block_scales() have it.
+// UserError as TensorStore::open_folder(), set_block_scales() and unpack_mxfp4() have it.
 HfWeights open_hf_weights(const std::filesystem::path& folder);
 
 struct HfExport {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/mxfp4.h"
 #include "core/error.h"
 #include "core/json.h"
 
@@ -189,6 +190,55 @@ void TensorStore::set_block_scales(const std::vector<int64_t>& block) {
   }
 }
 
+void TensorStore::unpack_mxfp4() {
+  constexpr std::string_view kEnding = "_blocks";
+  std::map<std::string, Entry> unpacked;
+  for (const auto& [blocks_name, blocks] : entries_) {
+    if (!blocks_name.ends_with(kEnding) || blocks.dtype != SafetensorsDtype::kU8) continue;
+    const std::string name = blocks_name.substr(0, blocks_name.size() - kEnding.size()), scales_name = name + "_scales";
+    const Entry* scales = find(scales_name);
+    const std::string where = fmt::format("{}: {}", blocks.parts.front().file->path().string(), blocks_name);
+    if (scales == nullptr || find(name) != nullptr) {
+      throw UserError(fmt::format("{} are blocks of MXFP4, and {}", where,
+                                  scales == nullptr ? "their scales " + scales_name + " are in no file"
+                                                    : name + " itself is there too"),
+                      "the files do not belong together: fetch the whole folder again");
+    }
+    const std::vector<int64_t>& shape = blocks.shape;
+    if (shape.size() != 4 || shape[3] != kMxfp4Bytes || scales->dtype != SafetensorsDtype::kU8 ||
+        scales->shape != std::vector<int64_t>(shape.begin(), shape.begin() + 3)) {
+      throw UserError(fmt::format("{} is [{}] and its scales {} [{}], expected blocks of MXFP4 (experts, columns, "
+                                  "groups, {}) and a U8 scale for each",
+                                  where, fmt::join(shape, ", "), name_of(scales->dtype), fmt::join(scales->shape, ", "),
+                                  kMxfp4Bytes),
+                      "the file is damaged: fetch it again");
+    }
+    unpacked[name] = {.shape = {shape[0], shape[2] * kMxfp4Block, shape[1]},
+                      .dtype = SafetensorsDtype::kBf16,
+                      .parts = {},
+                      .scales = scales_name,
+                      .packed = blocks_name};
+  }
+  entries_.merge(unpacked);
+}
+
+// Expert by expert: what is decoded has eight times the bytes of what is stored.
+void TensorStore::read_mxfp4(const Entry& entry, const Box& box, const at::Tensor& out) const {
+  const int64_t first_row = box.offset[1], first_group = first_row / kMxfp4Block;
+  const int64_t num_groups = blocks_in(first_row + box.extent[1], kMxfp4Block) - first_group;
+  for (int64_t i = 0; i < box.extent[0]; ++i) {
+    const Box groups{{box.offset[0] + i, box.offset[2], first_group}, {1, box.extent[2], num_groups}};
+    Box bytes = groups;
+    bytes.offset.push_back(0);
+    bytes.extent.push_back(kMxfp4Bytes);
+    const at::Tensor scales = at::empty(groups.extent, at::kByte), blocks = at::empty(bytes.extent, at::kByte);
+    read(entry.scales, groups, scales);
+    read(entry.packed, bytes, blocks);
+    const at::Tensor columns = decode_mxfp4(blocks, scales)[0];
+    out[i].copy_(columns.narrow(1, first_row - first_group * kMxfp4Block, box.extent[1]).t());
+  }
+}
+
 const TensorStore::Entry* TensorStore::find(std::string_view name) const {
   const auto found = entries_.find(name);
   return found == entries_.end() ? nullptr : &found->second;
@@ -218,6 +268,7 @@ void TensorStore::read(std::string_view name, const Box& box, const at::Tensor& 
   const at::NoGradGuard no_grad;
   const Entry* entry = find(name);
   MEGALITH_CHECK(entry != nullptr, "{} is not in the store", name);
+  if (!entry->packed.empty()) return read_mxfp4(*entry, box, out);
   int64_t num_read = 0;
   for (const Part& part : entry->parts) {
     const Box common = intersect(part.box, box);
@@ -269,6 +320,7 @@ StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView>
       if (found == nullptr) return;
       fit.used.emplace(used);
       if (!found->scales.empty()) fit.used.insert(found->scales);
+      if (!found->packed.empty()) fit.used.insert(found->packed);
     };
     use(name);
     for (const std::string& alias : piece.aliases) use(alias);

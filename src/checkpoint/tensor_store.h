@@ -33,6 +33,8 @@ class TensorStore {
     // rows and columns. Empty for most.
     std::string scales = {};
     std::vector<int64_t> block = {};
+    // For a tensor that is stored as blocks of MXFP4: the tensor with them. Then there are no parts.
+    std::string packed = {};
   };
 
   // model.safetensors, or all files of model.safetensors.index.json. UserError when neither is there, a shard is
@@ -49,6 +51,11 @@ class TensorStore {
   // DeepSeek-V3's published files, inference/kernel.py (weight_dequant).
   void set_block_scales(const std::vector<int64_t>& block);
 
+  // Adds, for each NAME_blocks (experts, columns, g, 16) of bytes, the tensor NAME (experts, 32 g, columns) that it is
+  // with NAME_scales (experts, columns, g): matrices of MXFP4 (checkpoint/mxfp4.h), which files have the other way
+  // round. UserError, with file and tensor, where shapes or types do not fit. Source: openai/gpt-oss-20b's files.
+  void unpack_mxfp4();
+
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
   const Entry* find(std::string_view name) const;
   // The piece's own name or the first of its aliases that is here; "" when none is.
@@ -61,6 +68,7 @@ class TensorStore {
 
  private:
   at::Tensor scales_of(const Entry& entry, const Box& box) const;
+  void read_mxfp4(const Entry& entry, const Box& box, const at::Tensor& out) const;
 
   std::map<std::string, Entry, std::less<>> entries_;
 };

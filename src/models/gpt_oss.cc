@@ -1,5 +1,6 @@
 // gpt-oss: experts in every layer, with biases everywhere, gates of a clamped quick GELU, and all experts of a layer in
-// one tensor; a window in every other layer, and sinks in attention.
+// one tensor; a window in every other layer, and sinks in attention. Published files have the experts in MXFP4
+// (checkpoint/tensor_store.h).
 // Source: OpenAI 2025, arXiv:2508.10925.
 #include <nlohmann/json.hpp>
 
@@ -32,6 +33,10 @@ Json with_defaults(const Json& file) {
                          {"truncate", false},
                          {"original_max_position_embeddings", 4096}});
   }
+  // Tensors say themselves that they are packed.
+  const Json* quantization = find_member(file, "quantization_config", kHfConfigFile);
+  if (quantization != nullptr && json_get_or<std::string>(*quantization, "quant_method", "", kHfConfigFile) == "mxfp4")
+    json.erase("quantization_config");
   set("head_dim", 64);
   set("num_key_value_heads", 8);
   return json;

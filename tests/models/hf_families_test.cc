@@ -241,6 +241,8 @@ TEST(HfFamilies, GptOssHasBiasesSinksAndLimitedGates) {
   EXPECT_FALSE(config.rope_scaling_truncate);
   EXPECT_NEAR(config.rope_scaling_multiplier(), 0.1 * std::log(32.0) + 1, 1e-15);
   EXPECT_EQ(config.moe_aux_loss_coeff, 0);  // the class adds the loss only with output_router_logits
+  file["quantization_config"] = {{"modules_to_not_convert", {"lm_head"}}, {"quant_method", "mxfp4"}};
+  EXPECT_EQ(text_of_file(file), text_of_file(gpt_oss_file()));
   // Keys that the class takes as published where they are missing.
   for (const char* key : {"rope_theta", "rope_scaling", "head_dim", "num_key_value_heads", "sliding_window",
                           "layer_types", "swiglu_limit", "attention_bias", "num_experts_per_tok", "rms_norm_eps"}) {
@@ -271,6 +273,8 @@ TEST(HfFamilies, WhatCannotBeHonouredIsNamed) {
       {gpt_oss_file(), "attention_bias", false, "attention_bias is false"},
       {gpt_oss_file(), "swiglu_limit", 6.0, "swiglu_limit is 6.0"},
       {gpt_oss_file(), "num_local_experts", 0, "at least 1"},
+      {gpt_oss_file(), "quantization_config", {{"quant_method", "awq"}}, "the weights are quantised (awq)"},
+      {olmo2_file(), "quantization_config", {{"quant_method", "mxfp4"}}, "the weights are quantised (mxfp4)"},
       {glm_file(), "n_group", 4, "n_group is 4 and topk_group 1"},
       {glm_file(), "norm_topk_prob", false, "norm_topk_prob is false"},
       {glm_file(), "num_experts_per_tok", 1, "num_experts_per_tok is 1"},
