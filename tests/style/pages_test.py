@@ -19,7 +19,8 @@ PAGES_OF_OTHERS = ("migrate_megatron.md", "migrate_primus.md", "migrate_torchtit
 OPTIONS_OF_OTHERS = set(
     """no-python standalone nproc-per-node max-restarts nnodes node-rank master-addr master-port rdzv-backend rdzv-id
     rdzv-endpoint local-addr host nodes ntasks-per-node gpus-per-node requeue signal kill-on-bad-exit format bind-to map-by
-    shm-size ipc gpus ulimit build-arg test-dir no-dev out backend-store-uri untested list target seconds seed input""".split()
+    shm-size ipc gpus ulimit build-arg test-dir no-dev out backend-store-uri no-load-rng untested list target seconds seed input
+    no-masked-softmax-fusion no-gradient-accumulation-fusion""".split()
 )
 FOLDERS = ("src", "tests", "configs", "scripts", "examples", "benchmarks", "docs", "cmake")
 
