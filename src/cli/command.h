@@ -101,6 +101,7 @@ int run_presets(CommandContext& context);
 int run_init(CommandContext& context);
 int run_plan(CommandContext& context);
 int run_doctor(CommandContext& context);
+int run_verify(CommandContext& context);
 int run_completion(CommandContext& context);
 
 std::vector<CommandOptions> train_options();
@@ -115,6 +116,7 @@ std::vector<CommandOptions> presets_options();
 std::vector<CommandOptions> init_options();
 std::vector<CommandOptions> plan_options();
 std::vector<CommandOptions> doctor_options();
+std::vector<CommandOptions> verify_options();
 std::vector<CommandOptions> completion_options();
 
 }  // namespace megalith

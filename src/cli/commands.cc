@@ -16,6 +16,7 @@ constexpr Command kCommands[] = {
     {"init", "a commented recipe for one of them, to start from", run_init, init_options},
     {"plan", "what a pipeline schedule costs, as a table and a picture", run_plan, plan_options},
     {"doctor", "whether this machine, or all machines of a launch, are fit for a run", run_doctor, doctor_options},
+    {"verify", "judges a training run as AMD's cluster validation suite (CVS) does", run_verify, verify_options},
     {"bench", "speed of the operators and of training on this machine", run_bench, bench_options},
     {"completion", "a script that lets a shell complete commands, options and values", run_completion,
      completion_options},

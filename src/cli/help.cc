@@ -47,15 +47,16 @@ std::optional<std::string> asked_word(const std::vector<std::string>& arguments)
   return std::nullopt;
 }
 
-std::string first_rows() {
-  return help_row(
-             "--config FILE",
-             "A preset, or a YAML file with options by name. What the command line says comes before it. Also --exp.") +
+std::string first_rows(const CommandContext& context) {
+  const bool is_json = context.command == "verify";
+  return help_row("--config FILE", is_json ? "One of CVS's JSON files for Megatron."
+                                           : "A preset, or a YAML file with options by name. What the command line "
+                                             "says comes before it. Also --exp.") +
          help_row("--help [WORD]", "This page; or about a topic, an option, a part of names; or all of them.");
 }
 
 std::string short_page(const CommandContext& context, const OptionSet& options, const OptionFilter& acts) {
-  std::string page = first_rows() + "\n";
+  std::string page = first_rows(context) + "\n";
   const std::string own = help_text(options, [](const Option& option) { return !is_run_option(option); });
   if (!own.empty()) page += own + "\n";
   std::vector<HelpTopic> topics = kCommonTopics;
@@ -96,7 +97,7 @@ int print_help(const CommandContext& context, std::string_view usage, const Opti
                     fmt::format("'megalith {} --help' lists the topics", context.command));
   }
   fmt::print("{}\n\n{}", usage,
-             is_whole ? first_rows() + "\n" + help_text(options, acts) : short_page(context, options, acts));
+             is_whole ? first_rows(context) + "\n" + help_text(options, acts) : short_page(context, options, acts));
   return kExitSuccess;
 }
 

@@ -83,6 +83,8 @@ CONFIGURATION = [
         ["rank 0 needs about", "TiB", "it holds parameters", "gradients", "tensor_model_parallel_size", "--allow_oversubscription"],
     ),
     ("two precisions", ("train", *MOCK, "--bf16", "--fp32"), ["bf16", "fp32"]),
+    ("verify without a file of CVS", ("verify", "--log", "training.log"), ["takes one file of CVS, and 0 are given"]),
+    ("verify by a file that is not there", ("verify", "--config", "mi4.json"), ["mi4.json", "mi3xx_megatron_llama_single.json"]),
     ("two lengths", ("train", *MOCK, "--train_iters", 3, "--train_samples", 9), ["train_iters", "train_samples"]),
     ("lowest above highest rate", ("train", *MOCK, "--lr", "1e-4", "--min_lr", "1e-3"), ["min_lr", "lr"]),
     ("warm-up longer than the run", ("train", *MOCK, "--train_iters", 5, "--lr_warmup_iters", 9), ["warm-up", "lr_warmup_iters"]),

@@ -28,6 +28,7 @@ COMMANDS = [
     ("plan",),
     ("doctor",),
     ("doctor", "--parallel"),
+    ("verify",),
     *(("bench", topic) for topic in ("ops", "gemm", "attention", "moe", "overlap", "train")),
 ]
 

@@ -1,0 +1,369 @@
+// megalith verify: judges a training run as AMD's cluster validation suite (CVS) does, with the reasons.
+//
+// What is judged, and by what, lies in compat/; this file reads options and files, and prints.
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/help.h"
+#include "compat/cvs_command.h"
+#include "compat/cvs_judge.h"
+#include "compat/cvs_launch.h"
+#include "compat/cvs_report.h"
+#include "config/option_value.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/input_file.h"
+#include "core/json.h"
+#include "core/strings.h"
+#include "device/machine.h"
+#include "metrics/run_stamp.h"
+#include "train/outputs.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kVerifyUsage =
+    "usage: megalith verify --config FILE.json [--case MODE/MODEL/GPU] [--set NAME=VALUE ...]\n"
+    "                       [--log FILE ... | --run DIR ... | --launch docker|podman|none]\n"
+    "                       [--compare cvs] [--scale_batch] [--json] [--junit FILE] [--page FILE]\n\n"
+    "FILE.json is one of CVS's for Megatron, by its path or by its name in configs/cvs/.";
+
+// Names the files that verify writes as its own, so that nothing else is replaced.
+constexpr std::string_view kOwnMark = "megalith verify";
+constexpr size_t kSecondsLength = sizeof("2026-01-31T09:01:28") - 1;
+
+struct VerifyOptions {
+  std::optional<std::string> case_name, launch, compare, junit, page;
+  std::optional<int64_t> node_rank;
+  std::vector<std::string> log, run, set;
+  int64_t devices_per_node = 8;
+  bool scale_batch = false, json = false;
+
+  void visit(OptionVisitor& v) {
+    v.group("Verification");
+    v.field("case", case_name,
+            "The case to judge by, such as single_node/llama3_1_8b/mi300x. Default: the one that fits what ran.");
+    v.field("set", set, "NAME=VALUE of the file to replace, as many as there are; for what is still <changeme>.");
+    v.field("log", log,
+            "Logs of the run, one a node. Default: those under log_dir of the file. run.json is read where it lies "
+            "beside them.");
+    v.field("run", run, "Folders that --output_dir named, instead of logs.");
+    v.field(
+         "launch", launch,
+         "Start the run here first: in a container of docker or podman, or without one. Over several nodes verify is "
+         "started on each, and the last one judges.")
+        .words({"docker", "podman", "none"});
+    v.field("node_rank", node_rank,
+            "This machine's place among the nodes. Default: NODE_RANK, else SLURM_NODEID, else 0.")
+        .at_least(0);
+    v.field("devices_per_node", devices_per_node, "Ranks that each node should have.").at_least(1);
+    v.field("compare", compare, "'cvs' judges as its own tests do: every value of the last 15 lines at least.")
+        .words({"cvs"});
+    v.field("scale_batch", scale_batch, "Take batch_size/4 x nnodes instead of batch_size.");
+    v.field("json", json, "Print one JSON object.");
+    v.field("junit", junit, "Write the findings as JUnit's XML.");
+    v.field("page", page, "Write them as a web page.");
+  }
+};
+
+// Takes --NAME out of the arguments, with all words behind it that are no option: they may hold commas and blanks.
+std::vector<std::string> take_words(std::vector<std::string>& arguments, const std::string& name) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < arguments.size();) {
+    const std::string folded = fold_name(arguments[i].substr(0, arguments[i].find('=')));
+    if (folded != "__" + name) {
+      ++i;
+      continue;
+    }
+    size_t end = i + 1;
+    if (const size_t equals = arguments[i].find('='); equals != std::string::npos) {
+      words.push_back(arguments[i].substr(equals + 1));
+    } else {
+      for (; end < arguments.size() && !arguments[end].starts_with("--"); ++end) words.push_back(arguments[end]);
+      if (end == i + 1) {
+        throw UserError(
+            fmt::format("--{} needs a value, but {}", name,
+                        end < arguments.size() ? fmt::format("'{}' follows", arguments[end]) : "nothing follows"),
+            fmt::format("write --{} VALUE", name));
+      }
+    }
+    arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i),
+                    arguments.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+  return words;
+}
+
+std::string login_name() {
+  const passwd* entry = ::getpwuid(::getuid());
+  return entry != nullptr && entry->pw_name != nullptr ? entry->pw_name : std::to_string(::getuid());
+}
+
+std::string this_host_name() {
+  char name[256] = "";
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+fs::path find_cvs_file(const std::string& name, const fs::path& config_root) {
+  std::error_code code;
+  if (fs::exists(name, code)) return name;
+  const fs::path ours = config_root / "cvs" / name;
+  if (!config_root.empty() && fs::exists(ours, code)) return ours;
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(config_root / "cvs", code)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  throw UserError(fmt::format("--config {}: no such file", name),
+                  "give a file of CVS, or one of configs/cvs/: " + join(names, ", "));
+}
+
+// A file of ours may be replaced, and nothing else.
+void check_own_file(const char* option, const std::optional<std::string>& file) {
+  std::error_code code;
+  if (!file || !fs::exists(*file, code)) return;
+  if (read_beginning(*file, 4096).find(kOwnMark) == std::string::npos) {
+    throw UserError(fmt::format("--{} {} exists, and verify did not write it", option, *file), "name another file");
+  }
+}
+
+std::optional<RunStart> last_start(const fs::path& record) {
+  std::error_code code;
+  if (!fs::exists(record, code)) return std::nullopt;
+  std::vector<RunStart> starts = read_run_record(record);
+  if (starts.empty()) return std::nullopt;
+  return std::move(starts.back());
+}
+
+// The kernel's messages of while the run was on this machine; nothing when they may not be read.
+std::optional<std::string> kernel_log_of(const RunStart& start) {
+  const bool was_here = std::find(start.hosts.begin(), start.hosts.end(), this_host_name()) != start.hosts.end();
+  if (!was_here || start.begin.empty() || start.end.empty()) return std::nullopt;
+  const CvsCommandResult result =
+      run_cvs_command({.words = {"dmesg", "--time-format", "iso"}, .environment = {{"TZ", "UTC"}, {"LC_ALL", "C"}}});
+  if (result.exit_code != 0) return std::nullopt;
+  const std::string begin = start.begin.substr(0, kSecondsLength), end = start.end.substr(0, kSecondsLength);
+  std::string kept;
+  for (size_t at = 0; at < result.output.size();) {
+    const size_t stop = std::min(result.output.find('\n', at), result.output.size());
+    const std::string line = result.output.substr(at, stop - at);
+    const std::string time = line.substr(0, kSecondsLength);
+    if (begin <= time && time <= end) kept += line + "\n";
+    at = stop + 1;
+  }
+  return kept;
+}
+
+CvsRun read_logs(const std::vector<std::string>& files) {
+  CvsRun run{.name = files.front(), .logs = {}, .record = {}, .kernel_log = {}, .launch = {}};
+  for (const std::string& file : files) {
+    run.logs.push_back(read_cvs_log(file));
+    // --launch leaves it in a folder there.
+    for (const char* place : {"run.json", "run/run.json"}) {
+      if (!run.record) run.record = last_start(fs::path(file).parent_path() / place);
+    }
+  }
+  return run;
+}
+
+CvsRun read_folder(const std::string& name) {
+  const RunFolder folder{name};
+  CvsRun run{.name = name, .logs = {}, .record = last_start(folder.record()), .kernel_log = {}, .launch = {}};
+  std::error_code code;
+  if (fs::exists(folder.metrics(), code)) run.logs.push_back(read_cvs_metrics(folder.metrics()));
+  if (fs::exists(folder.log(), code)) run.logs.push_back(read_cvs_log(folder.log()));
+  if (run.logs.empty()) {
+    throw UserError(fmt::format("--run {} is not the folder of a run: it has neither metrics.jsonl nor log.txt", name),
+                    "give a folder that --output_dir named, or a log with --log");
+  }
+  return run;
+}
+
+// Where CVS writes its logs, one a node.
+std::vector<std::string> logs_of_configuration(const CvsConfig& config) {
+  const std::string* log_dir = config.config.find("log_dir");
+  std::vector<std::string> files;
+  if (log_dir != nullptr && !is_unresolved(*log_dir)) {
+    std::error_code code;
+    for (int node = 0;; ++node) {
+      const fs::path file = fs::path(*log_dir) / "megatron-logs" / fmt::format("out-node{}", node) / "training.log";
+      if (!fs::exists(file, code)) break;
+      files.push_back(file.string());
+    }
+  }
+  if (!files.empty()) return files;
+  throw UserError(fmt::format("no log is given, and none lies in {}/megatron-logs/out-node0/training.log",
+                              log_dir == nullptr ? "log_dir" : *log_dir),
+                  "give logs with --log, or the folder of a run with --run");
+}
+
+std::optional<int64_t> recorded_size(const CvsRun& run, const std::string& name) {
+  if (run.record) {
+    const auto found = run.record->options.find(name);
+    if (found != run.record->options.end()) return parse_integer(found->second);
+  }
+  return run.main_log().argument(name);
+}
+
+CvsFacts facts_of(const CvsRun& run) {
+  CvsFacts facts{
+      .device = "", .num_layers = recorded_size(run, "num_layers"), .hidden_size = recorded_size(run, "hidden_size")};
+  if (run.record) {
+    facts.device = run.record->device;
+  } else if (const GpuFacts gpus = read_gpus("/"); !gpus.devices.empty()) {
+    facts.device = gpus.devices.front().name;
+  }
+  return facts;
+}
+
+// Each log by itself, until it is known which belong together.
+std::vector<CvsRun> read_runs(const VerifyOptions& options, const CvsConfig& config) {
+  std::vector<CvsRun> runs;
+  if (!options.run.empty()) {
+    for (const std::string& folder : options.run) runs.push_back(read_folder(folder));
+    return runs;
+  }
+  const std::vector<std::string> files = options.log.empty() ? logs_of_configuration(config) : options.log;
+  for (const std::string& file : files) runs.push_back(read_logs({file}));
+  return runs;
+}
+
+// The logs of a run over several nodes are one run; single nodes make as many runs as there are nodes.
+std::vector<CvsRun> grouped(const CvsCase& of, std::vector<CvsRun> runs) {
+  if (!of.is_distributed) {
+    if (std::ssize(runs) == of.num_runs()) return runs;
+    throw UserError(fmt::format("nnodes is {}, which is as many runs of one node, and {} {} given", of.nnodes,
+                                runs.size(), runs.size() == 1 ? "log is" : "logs are"),
+                    fmt::format("give a log for each node, or --set nnodes={}", runs.size()));
+  }
+  CvsRun whole = std::move(runs.front());
+  for (size_t i = 1; i < runs.size(); ++i) {
+    std::move(runs[i].logs.begin(), runs[i].logs.end(), std::back_inserter(whole.logs));
+    if (!whole.record) whole.record = std::move(runs[i].record);
+  }
+  std::vector<CvsRun> one;
+  one.push_back(std::move(whole));
+  return one;
+}
+
+int64_t own_node_rank(const VerifyOptions& options, const CvsCase& of,
+                      const std::map<std::string, std::string>& environment) {
+  int64_t rank = options.node_rank.value_or(0);
+  for (const char* name : {"NODE_RANK", "SLURM_NODEID"}) {
+    const auto found = environment.find(name);
+    if (options.node_rank || found == environment.end()) continue;
+    const std::optional<int64_t> value = parse_integer(found->second);
+    if (!value || *value < 0)
+      throw UserError(fmt::format("{} is '{}', expected a number", name, found->second), "give --node_rank");
+    rank = *value;
+    break;
+  }
+  if (rank < of.nnodes) return rank;
+  throw UserError(fmt::format("this is node {}, and nnodes is {}", rank, of.nnodes), "nodes are counted from 0");
+}
+
+// Starts the part of the run that this machine has, and judges it; of one over several nodes only the last node has
+// iterations, so the others tell of their launch.
+std::vector<CvsVerdict> launch_and_judge(const VerifyOptions& options, const CvsConfig& config,
+                                         const CommandContext& context) {
+  CvsCaseRequest request{.name = options.case_name, .is_launch = true, .scale_batch = options.scale_batch, .facts = {}};
+  if (const GpuFacts gpus = read_gpus("/"); !gpus.devices.empty()) request.facts.device = gpus.devices.front().name;
+  const CvsCase of = resolve_cvs_case(config, request);
+  const int64_t rank = own_node_rank(options, of, context.environment);
+  const CvsLaunch launch{
+      .engine = *options.launch, .node_rank = rank, .source_root = fs::absolute(context.config_root).parent_path()};
+  CvsLaunched launched = launch_cvs_run(config, of, launch, run_cvs_command);
+  CvsRun run{.name = cvs_log_path(config, rank).string(), .logs = {}, .record = {}, .kernel_log = {}, .launch = {}};
+  std::error_code code;
+  const bool judges = !of.is_distributed || rank == of.nnodes - 1;
+  for (int64_t node = of.is_distributed ? 0 : rank; judges && node <= rank; ++node) {
+    const fs::path file = cvs_log_path(config, node);
+    if (launched.log.empty() || !fs::exists(file, code)) continue;
+    run.logs.push_back(parse_cvs_log(read_stream(file), file.string()));
+  }
+  if (judges) run.record = last_start(RunFolder{cvs_run_folder(config, of, rank)}.record());
+  run.launch = std::move(launched.findings);
+  if (!judges) return {{.run = run.name, .of = of, .findings = run.launch, .steps = {}}};
+  if (run.record) run.kernel_log = kernel_log_of(*run.record);
+  return {judge_cvs_run(of, run,
+                        {.devices_per_node = options.devices_per_node, .as_upstream = options.compare.has_value()})};
+}
+
+std::vector<CvsVerdict> judge_all(const VerifyOptions& options, const CvsConfig& config) {
+  std::vector<CvsRun> runs = read_runs(options, config);
+  const CvsCaseRequest request{.name = options.case_name,
+                               .is_launch = false,
+                               .scale_batch = options.scale_batch,
+                               .facts = facts_of(runs.front())};
+  const CvsCase of = resolve_cvs_case(config, request);
+  const CvsJudgeOptions how{.devices_per_node = options.devices_per_node, .as_upstream = options.compare.has_value()};
+  std::vector<CvsVerdict> verdicts;
+  for (CvsRun& run : grouped(of, std::move(runs))) {
+    if (run.record && !how.as_upstream) run.kernel_log = kernel_log_of(*run.record);
+    verdicts.push_back(judge_cvs_run(of, run, how));
+  }
+  return verdicts;
+}
+
+void write_verdicts(const VerifyOptions& options, const std::vector<CvsVerdict>& verdicts) {
+  if (options.json) {
+    fmt::print("{}", dump_json_pretty(verdicts_json(verdicts)));
+  } else {
+    fmt::print("{}", verdicts_text(verdicts));
+  }
+  if (options.junit)
+    write_file_atomic(*options.junit, verdicts_junit(verdicts, utc_timestamp().substr(0, kSecondsLength)));
+  if (options.page) write_file_atomic(*options.page, verdicts_page(verdicts));
+}
+
+}  // namespace
+
+int run_verify(CommandContext& context) {
+  VerifyOptions options;
+  OptionSet set(options);
+  std::vector<std::string> config_words, log_words, run_words, set_words;
+  if (!context.wants_help()) {
+    config_words = take_words(context.arguments, "config");
+    log_words = take_words(context.arguments, "log");
+    run_words = take_words(context.arguments, "run");
+    set_words = take_words(context.arguments, "set");
+  }
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) return print_help(context, kVerifyUsage, set);
+  for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  options.log.insert(options.log.end(), log_words.begin(), log_words.end());
+  options.run.insert(options.run.end(), run_words.begin(), run_words.end());
+  options.set.insert(options.set.end(), set_words.begin(), set_words.end());
+  if (config_words.size() != 1) {
+    throw UserError(fmt::format("verify takes one file of CVS, and {} are given", config_words.size()),
+                    "megalith verify --config mi3xx_megatron_llama_single.json --log training.log");
+  }
+  const int num_sources = int{!options.log.empty()} + int{!options.run.empty()} + int{options.launch.has_value()};
+  if (num_sources > 1) {
+    throw UserError("two of --log, --run and --launch are given",
+                    "give logs, or folders that --output_dir named, or start a run");
+  }
+  check_own_file("junit", options.junit);
+  check_own_file("page", options.page);
+  const fs::path file = find_cvs_file(config_words.front(), context.config_root);
+  CvsConfig config = parse_cvs_config(read_stream(file), file.string(), login_name());
+  for (const std::string& warning : config.warnings) context.log.warn("{}", warning);
+  set_cvs_values(config, options.set, login_name());
+  const std::vector<CvsVerdict> verdicts =
+      options.launch ? launch_and_judge(options, config, context) : judge_all(options, config);
+  write_verdicts(options, verdicts);
+  const bool is_passed =
+      std::all_of(verdicts.begin(), verdicts.end(), [](const CvsVerdict& one) { return one.is_passed(); });
+  return is_passed ? kExitSuccess : kExitFailure;
+}
+
+std::vector<CommandOptions> verify_options() { return {options_of<VerifyOptions>("verify")}; }
+
+}  // namespace megalith

@@ -1,0 +1,56 @@
+// One case of a CVS file, resolved: which of them, and what its texts say as numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compat/cvs_config.h"
+#include "core/error.h"
+
+namespace megalith {
+
+// What is known of the run before its case is chosen.
+struct CvsFacts {
+  std::string device;  // "AMD Instinct MI300X VF, …"; empty when unknown
+  std::optional<int64_t> num_layers, hidden_size;
+};
+
+struct CvsCaseRequest {
+  std::optional<std::string> name;  // MODE/MODEL/GPU
+  bool is_launch = false;           // the keys that only starting a run needs are needed
+  bool scale_batch = false;         // batch_size/4 x nnodes
+  CvsFacts facts;
+};
+
+// A bound of result_dict.
+struct CvsBound {
+  std::string key;
+  double value = 0;
+};
+
+struct CvsCase {
+  std::string mode, model, gpu;
+  bool is_distributed = false;  // one run over all nodes; else every node makes a run of its own
+  int64_t nnodes = 1;
+  int64_t training_iterations = 0;
+  std::string tokenizer_model, model_size, precision;
+  int64_t batch_size = 0, micro_batch_size = 0, sequence_length = 0;
+  int64_t tensor_parallelism = 1, pipeline_parallelism = 1;
+  bool recompute = false, fsdp = false, is_fp8 = false, mock_data = true;
+  std::vector<CvsBound> bounds;
+  std::vector<std::string> notes;  // choices made for this case that a person should know
+
+  std::string name() const { return mode + "/" + model + "/" + gpu; }
+  int64_t num_runs() const { return is_distributed ? 1 : nnodes; }
+  int64_t nodes_of_run() const { return is_distributed ? nnodes : 1; }
+  const CvsBound* find_bound(const std::string& key) const;
+  // Ranks that share a model's tensors: FSDP takes the place of tensor parallelism.
+  int64_t tensor_ranks() const { return fsdp ? 1 : tensor_parallelism; }
+};
+
+// UserErrors with all that is wrong; the error of an unknown or an undetermined case lists those that the file has.
+CvsCase resolve_cvs_case(const CvsConfig& config, const CvsCaseRequest& request);
+
+}  // namespace megalith

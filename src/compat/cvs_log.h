@@ -1,0 +1,57 @@
+// What a training log says, read by the patterns of cvs_patterns.h; and the same from a metrics_file of ours.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace megalith {
+
+// One line on an iteration, or on several where not every iteration is logged.
+struct CvsStep {
+  int64_t before = 0, iteration = 0;  // it tells of the iterations after `before`
+  std::optional<double> loss, grad_norm, elapsed_ms, tflops, causal_tflops, tokens_per_s, memory_fraction;
+  std::optional<int64_t> batch_size;
+  int64_t num_skipped = 0, num_nan = 0;
+
+  int64_t num_iterations() const { return iteration - before; }
+};
+
+struct CvsPhrase {
+  int64_t line = 0;  // from 1
+  std::string phrase, text;
+};
+
+struct CvsLog {
+  std::string file;
+  bool is_metrics_file = false;
+  std::vector<CvsStep> steps;  // ascending; what a restart did again counts as it was done last
+  int64_t train_iters = 0;     // as the lines say
+  std::vector<CvsPhrase> failures, out_of_memory;
+  std::optional<int64_t> world_size;
+  std::map<std::string, std::string> arguments;  // that Megatron-LM listed
+  std::string tail;                              // the last lines that CVS looks at
+  bool ends_in_line = false;                     // without a line break
+
+  int64_t last_iteration() const { return steps.empty() ? 0 : steps.back().iteration; }
+  std::optional<int64_t> argument(const std::string& name) const;  // when it is a whole number
+};
+
+CvsLog parse_cvs_log(std::string_view text, const std::string& file);
+
+// UserError for a file that cannot be read or has nothing in it.
+CvsLog read_cvs_log(const std::filesystem::path& file);
+CvsLog read_cvs_metrics(const std::filesystem::path& metrics_file);
+
+// UserError when the log lacks its beginning or a part in its middle.
+void check_log_is_whole(const CvsLog& log);
+
+// Every match of CVS's legacy patterns in the last lines, by key.
+std::map<std::string, std::vector<double>> cvs_tail_values(const CvsLog& log);
+bool is_complete_for_cvs(const CvsLog& log);
+
+}  // namespace megalith
