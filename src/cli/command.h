@@ -90,6 +90,7 @@ CommandOptions options_of(std::string command) {
 int run_topic(CommandContext& context, std::string_view command, std::span<const Command> topics);
 
 int run_train(CommandContext& context);
+int run_launch(CommandContext& context);
 int run_prepare(CommandContext& context);
 int run_fetch(CommandContext& context);
 int run_generate(CommandContext& context);
@@ -105,6 +106,7 @@ int run_verify(CommandContext& context);
 int run_completion(CommandContext& context);
 
 std::vector<CommandOptions> train_options();
+std::vector<CommandOptions> launch_options();
 std::vector<CommandOptions> prepare_options();
 std::vector<CommandOptions> fetch_options();
 std::vector<CommandOptions> generate_options();

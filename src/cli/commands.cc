@@ -6,6 +6,7 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"train", "pre-train or fine-tune a model", run_train, train_options},
+    {"launch", "a run by the variables of other tools' scripts", run_launch, launch_options},
     {"prepare", "JSON lines or plain text into .bin/.idx token files", run_prepare, prepare_options},
     {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch, fetch_options},
     {"generate", "text from a checkpoint or a Hugging Face folder", run_generate, generate_options},

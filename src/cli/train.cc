@@ -12,11 +12,11 @@
 #include "cli/run_folder.h"
 #include "cli/session.h"
 #include "cli/within_memory.h"
-#include "comm/fake_group.h"
 #include "config/help.h"
 #include "core/json.h"
 #include "device/device.h"
 #include "models/families.h"
+#include "train/dry_run.h"
 #include "train/memory_estimate.h"
 #include "train/outputs.h"
 #include "train/report.h"
@@ -63,19 +63,6 @@ Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const 
   g_is_meeting.store(false);
   ::alarm(0);
   return session;
-}
-
-int dry_run(const Resolved& resolved) {
-  // As rank 0 of the world it resolves for.
-  const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
-                      fake_group_factory(/*rank=*/0));
-  const BuiltModel built = build_model(resolved, groups, at::kMeta);
-  const ModelNumbers numbers = count_model(built, resolved);
-  const MemoryEstimate memory = estimate_largest(resolved);
-  fmt::print("{}\n{}\n{}dry run: nothing was allocated\n", resolved_yaml(*resolved.options, Shown::kNonDefault),
-             startup_report(resolved, numbers, nullptr, "not chosen in a dry run"),
-             memory_table(memory, resolved.derived.world_size));
-  return kExitSuccess;
 }
 
 const char* status_text(StopReason reason) {
@@ -140,7 +127,8 @@ int run_train(CommandContext& context) {
   }
   if (resolved->config.train.dry_run) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
-    return dry_run(*resolved);
+    fmt::print("{}", dry_run_text(*resolved, make_dry_run(*resolved)));
+    return kExitSuccess;
   }
   check_num_nodes(launch, context.environment);
   open_log(context, *resolved, launch);

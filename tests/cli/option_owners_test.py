@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Every set of options that the program has: a command, or a topic of one.
 COMMANDS = [
     ("train",),
+    ("launch",),
     ("prepare",),
     ("prepare", "merge"),
     ("prepare", "check"),

@@ -25,6 +25,7 @@ FILE_LAYER = ("core/file.cc", "core/input_file.cc")
 OPENS_TO_WRITE = (
     "checkpoint/safetensors_writer.cc",
     "cli/log_copy.cc",
+    "compat/launch_process.cc",
     "hub/cache.cc",
     "hub/client.cc",
     "data/builder_lock.cc",
@@ -249,6 +250,24 @@ class Style(unittest.TestCase):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 if unchecked.search(line.split("//")[0]):
                     problems.append(f"{where}:{number}: JSON is read with json_get and its kin (core/json.h), which check")
+        self.fail_with(problems)
+
+    def test_other_tools_words_stay_in_their_layer(self):
+        """Variables of scripts, by the rows of src/compat/, keys of CVS, tags of MAD and its kinds of GPUs."""
+        rows = "".join((ROOT / f"src/compat/variables_{topic}.cc").read_text(encoding="utf-8") for topic in ("model", "data"))
+        variables = {word for word in re.findall(r'"([A-Z][A-Z0-9_]+)"', rows) if "_" in word}
+        self.assertGreater(len(variables), 50, "the rows are not read any more")
+        foreign = re.compile(
+            rf"\b({'|'.join(sorted(variables))})\b"
+            r"|\bmi3\d\dx?\b|\bpyt_(train|megatron)_|\b(result_dict|hf_token_file|nccl_ib_hca_list|container_config)\b"
+        )
+        problems = []
+        for path in sources("src"):
+            if path.relative_to(ROOT / "src").parts[0] == "compat":
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                if found := foreign.search(line):
+                    problems.append(f"{path.relative_to(ROOT)}:{number}: {found[0]} is another tool's word: it belongs to src/compat/")
         self.fail_with(problems)
 
     def test_headers_are_included_once(self):

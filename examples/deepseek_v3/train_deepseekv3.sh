@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Trains DeepSeek-V3, or fewer of its layers, by the variables of ROCm's Megatron-LM.
+# docs/scripts.md lists the variables; DRY_RUN=1 in front shows what would run, TINY=1 trains a toy of it.
+#
+#   MODEL_SIZE=671B NUM_LAYERS=3 EP=8 PR=bf16 bash examples/deepseek_v3/train_deepseekv3.sh
+set -euo pipefail
+set -a
+
+# ---- your settings: lines such as MOCK_DATA=0, or export NCCL_IB_HCA=rdma0,rdma1 ----
+TRAIN_LOG="${TRAIN_LOG:-}"
+# ---- end of your settings ----
+
+set +a
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+program=${MEGALITH:-${here%/examples*}/build/megalith}
+# A script that Slurm has copied is not in the tree; then the tree is the current folder, or the program is installed.
+[ -n "${MEGALITH:-}" ] || [ -x "$program" ] || program=$(command -v build/megalith megalith | head -n 1 || true)
+exec "${program:-megalith}" launch deepseek_v3 "$@"

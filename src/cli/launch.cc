@@ -1,0 +1,253 @@
+// megalith launch: what other tools' scripts start. The scripts of examples/ are shells around it.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/help.h"
+#include "compat/launch_network.h"
+#include "compat/launch_plan.h"
+#include "compat/launch_process.h"
+#include "compat/launch_report.h"
+#include "compat/tiny.h"
+#include "core/file.h"
+#include "core/strings.h"
+#include "core/time.h"
+#include "device/device.h"
+#include "train/dry_run.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kLaunchUsage =
+    "usage: megalith launch NAME [KEY=VALUE ...] [--option value ...]\n\n"
+    "Starts a run as the scripts of other tools do, by their variables. 'megalith launch NAME --help' lists them.";
+
+struct LaunchOptions {
+  bool markdown = false;
+
+  void visit(OptionVisitor& v) {
+    v.group("Launch");
+    v.field("markdown", markdown, "Print the page docs/scripts.md.");
+  }
+};
+
+// "2025-06-01_12-00-00"
+std::string folder_timestamp() {
+  std::string text = local_timestamp();
+  for (char& c : text) c = c == ' ' ? '_' : c == ':' ? '-' : c;
+  return text;
+}
+
+std::vector<std::string> files_of(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  return names;
+}
+
+LaunchInputs launch_inputs(const CommandContext& context, FrontEnd front_end, std::vector<std::string> words) {
+  LaunchInputs inputs;
+  inputs.front_end = front_end;
+  inputs.environment = context.environment;
+  inputs.words = std::move(words);
+  inputs.now = folder_timestamp();
+  inputs.num_processors = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+  inputs.count_gpus = accelerator_count;
+  inputs.exists = [](const std::string& path) {
+    std::error_code error;
+    return std::filesystem::exists(path, error);
+  };
+  inputs.files_of = files_of;
+  if (inputs.exists(".env")) inputs.env_file = read_file(".env");
+  return inputs;
+}
+
+// The configuration as the trainer will read it, for this world; nothing is asked of the hub in a dry run.
+ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& plan,
+                            const std::vector<std::string>& arguments) {
+  ConfigInputs inputs = context.config_inputs();
+  inputs.others.here = "train";
+  inputs.others.acts = nullptr;
+  inputs.arguments = arguments;
+  inputs.arguments.emplace_back("--dry_run=true");
+  inputs.arguments.push_back(fmt::format("--dry_run_world_size={}", plan.world_size()));
+  for (const PlannedExport& one : plan.exports) inputs.environment[one.name] = one.value;
+  if (plan.dry_run != DryRunKind::kNone) inputs.environment["HF_HUB_OFFLINE"] = "1";
+  return inputs;
+}
+
+// Adds what is wrong with the configuration, in the user's words.
+std::unique_ptr<Resolved> resolve_plan(const CommandContext& context, const LaunchPlan& plan,
+                                       const std::vector<std::string>& arguments, std::vector<UserError>& errors) {
+  const size_t num_errors = errors.size();
+  try {
+    return resolve_config(trainer_inputs(context, plan, arguments), plan.world_size());
+  } catch (const UserErrors& several) {
+    for (const UserError& error : several.errors()) errors.push_back(in_users_words(error, plan));
+  } catch (const UserError& error) {
+    errors.push_back(in_users_words(error, plan));
+  }
+  MEGALITH_CHECK(errors.size() > num_errors, "a configuration was refused without a word");
+  return nullptr;
+}
+
+// Sizes of a toy behind all other arguments.
+std::vector<std::string> tiny_arguments(const CommandContext& context, const LaunchPlan& plan,
+                                        std::vector<std::string> arguments, std::vector<UserError>& errors) {
+  Resolved first;
+  try_resolve(*first.options, trainer_inputs(context, plan, arguments));
+  for (std::string& word : fitting_layout(first.config.parallel, plan.world_size())) {
+    arguments.push_back(std::move(word));
+  }
+  const std::unique_ptr<Resolved> whole = resolve_plan(context, plan, arguments, errors);
+  if (whole == nullptr) return arguments;
+  const TinyRun tiny = make_tiny(*whole);
+  context.log.info("{}", tiny.note);
+  arguments.insert(arguments.end(), tiny.options.begin(), tiny.options.end());
+  return arguments;
+}
+
+void say_plan(const CommandContext& context, const LaunchPlan& plan) {
+  for (const std::string& note : plan.notes) context.log.info("{}", note);
+  context.log.info("ranks: {} on {} machine(s)", plan.world_size(), plan.num_nodes);
+}
+
+std::string host_of_banner() {
+  char name[256] = "";
+  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+// Starts this command again where the run is to be: on Slurm's machines, or in a container.
+int start_elsewhere(CommandContext& context, const LaunchPlan& plan, const std::vector<std::string>& words) {
+  const LaunchTools tools = find_launch_tools(context.environment);
+  std::vector<std::string> command;
+  if (plan.uses_slurm) {
+    command = slurm_command(plan, tools, words, context.environment.contains("SLURM_JOB_ID"));
+  } else {
+    std::vector<std::string> variables;
+    for (const auto& [name, value] : context.environment) {
+      if (find_script_variable(name) != nullptr || name.starts_with("PRIMUS_")) variables.push_back(name);
+    }
+    command = container_command(plan, tools, words, variables);
+  }
+  context.log.info("starting: {}", shell_text(command));
+  return run_and_wait(command, std::nullopt);
+}
+
+int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::string> arguments) {
+  const LaunchTools tools = find_launch_tools(context.environment);
+  std::vector<PlannedExport> chosen;
+  if (plan.num_nodes > 1) chosen = choose_network_exports(plan, context.environment, this_host());
+  for (const PlannedExport& one : chosen) {
+    context.log.info("{}={}: {}", one.name, one.value, one.reason);
+    plan.exports.push_back(one);
+  }
+  const bool is_redirected = plan.train_log && is_standard_output(*plan.train_log);
+  if (plan.train_log && !is_redirected) {
+    const std::filesystem::path folder = std::filesystem::path(*plan.train_log).parent_path();
+    if (!folder.empty()) make_directories(folder);
+    if (plan.tees) arguments.insert(arguments.end(), {"--log_file", *plan.train_log});
+    context.log.info("{}: {}", plan.tees ? "the log is also written to" : "TEE_OUTPUT=0: the log is written only to",
+                     *plan.train_log);
+  }
+  const std::vector<std::string> command = training_command(plan, tools, arguments);
+  for (const PlannedExport& one : plan.exports) ::setenv(one.name.c_str(), one.value.c_str(), /*overwrite=*/1);
+  const bool is_primus = has(kPrimusScripts, plan.front_end);
+  if (is_primus) {
+    fmt::print("{}Launching distributed training with command: {}\n", primus_banner(plan, host_of_banner()),
+               shell_text(command));
+    std::fflush(stdout);
+  } else {
+    context.log.info("starting: {}", shell_text(command));
+  }
+  const bool hides = !plan.tees && plan.train_log && !is_redirected;
+  const int code = run_and_wait(command, hides ? plan.train_log : std::nullopt);
+  if (is_primus) {
+    fmt::print("torchrun exited with code {}\n", code);
+    if (code >= 128) fmt::print("crashed due to signal {}\n", code - 128);
+  }
+  return code;
+}
+
+int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::string>& words) {
+  LaunchPlan plan = plan_launch(launch_inputs(context, front_end, words));
+  say_plan(context, plan);
+  std::vector<UserError> errors = plan.errors;
+  std::vector<std::string> arguments = plan.arguments();
+  std::unique_ptr<Resolved> resolved;
+  const bool has_config = !plan.config.empty() && (!has(kPrimusScripts, front_end) || errors.empty());
+  if (has_config && !plan.uses_slurm && !plan.uses_container) {
+    if (plan.is_tiny) arguments = tiny_arguments(context, plan, std::move(arguments), errors);
+    if (!plan.is_tiny || errors.empty()) resolved = resolve_plan(context, plan, arguments, errors);
+  }
+  throw_if_any(errors);
+  if (plan.dry_run != DryRunKind::kNone) {
+    const DryRun run = make_dry_run(*resolved);
+    LaunchTools tools = find_launch_tools(context.environment);
+    if (!tools.torchrun) tools.torchrun = "torchrun";
+    const std::vector<std::string> command = training_command(plan, tools, arguments);
+    for (const std::string& note : resolved->notes) context.log.note("{}", note);
+    if (plan.dry_run == DryRunKind::kJson) {
+      fmt::print("{}", dry_run_json(plan, *resolved, run, command));
+    } else {
+      for (const PlannedExport& one : plan.exports) {
+        if (one.is_shown) fmt::print("export {}={}\n", one.name, shell_text({one.value}));
+      }
+      fmt::print("would start: {}\n{}", shell_text(command), dry_run_text(*resolved, run));
+    }
+    return kExitSuccess;
+  }
+  if (!plan.starts) {
+    context.log.info("NO_TRAINING=1: nothing is started");
+    return kExitSuccess;
+  }
+  if (plan.uses_slurm || plan.uses_container) return start_elsewhere(context, plan, words);
+  return start_training(context, plan, std::move(arguments));
+}
+
+const FrontEndRow& named_front_end(const std::string& name) {
+  if (const FrontEndRow* row = find_front_end(name)) return *row;
+  std::vector<std::string> names;
+  for (const FrontEndRow& row : front_ends()) names.emplace_back(row.name);
+  const std::string nearest = nearest_word(name, names);
+  throw UserError(
+      fmt::format("launch knows no '{}'.{}", name, nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)),
+      fmt::format("the names are {}", names_of(kAllFrontEnds)));
+}
+
+}  // namespace
+
+int run_launch(CommandContext& context) {
+  const bool has_name = !context.arguments.empty() && !context.arguments[0].starts_with("-");
+  if (!has_name) {
+    LaunchOptions options;
+    OptionSet set(options);
+    const Resolution resolution = resolve(set, context.config_inputs());
+    if (resolution.wants_help) {
+      return print_help(context, fmt::format("{}\n\nnames: {}", kLaunchUsage, names_of(kAllFrontEnds)), set);
+    }
+    if (!options.markdown) {
+      throw UserError("launch takes the name of a front end, and got none",
+                      fmt::format("the names are {}", names_of(kAllFrontEnds)));
+    }
+    fmt::print("{}", scripts_page());
+    return kExitSuccess;
+  }
+  const FrontEndRow& row = named_front_end(context.arguments[0]);
+  if (context.wants_help()) {
+    fmt::print("{}", front_end_help(row.id));
+    return kExitSuccess;
+  }
+  return launch(context, row.id, {context.arguments.begin() + 1, context.arguments.end()});
+}
+
+std::vector<CommandOptions> launch_options() { return {options_of<LaunchOptions>("launch")}; }
+
+}  // namespace megalith

@@ -1,0 +1,52 @@
+// The front ends of `megalith launch`: whose scripts and variables are understood. Each is a script of examples/ that
+// people of other tools know by name; what it sets by itself stands here, what people set in compat/variable.h.
+//
+// Source: ROCm/Megatron-LM examples/**/train_*.sh (v25.5), AMD-AGI/Primus examples/run_pretrain.sh (v0.1.0-rc1).
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace megalith {
+
+enum class FrontEnd { kLlama2, kLlama3, kDeepseekV2, kDeepseekV3, kMixtral, kPrimus };
+
+// Several of them, a bit each.
+using FrontEnds = unsigned;
+constexpr FrontEnds only(FrontEnd one) { return 1U << static_cast<unsigned>(one); }
+constexpr bool has(FrontEnds several, FrontEnd one) { return (several & only(one)) != 0; }
+
+inline constexpr FrontEnds kLlamas = only(FrontEnd::kLlama2) | only(FrontEnd::kLlama3);
+inline constexpr FrontEnds kDeepseeks = only(FrontEnd::kDeepseekV2) | only(FrontEnd::kDeepseekV3);
+inline constexpr FrontEnds kExpertScripts = kDeepseeks | only(FrontEnd::kMixtral);
+inline constexpr FrontEnds kRocmScripts = kLlamas | kExpertScripts;
+inline constexpr FrontEnds kPrimusScripts = only(FrontEnd::kPrimus);
+inline constexpr FrontEnds kAllFrontEnds = kRocmScripts | kPrimusScripts;
+
+// A value of MODEL_SIZE, without the letter behind it: "8" is 8B, 8b and 8.
+struct ModelSize {
+  std::string_view size, preset;  // preset: of configs/models
+  int num_layers = 0;
+  int num_dense = 0;  // first layers that have no experts, of a model with experts in the others
+};
+
+struct FrontEndRow {
+  FrontEnd id;
+  std::string_view name, title;
+  std::vector<std::string_view> scripts;  // of examples/
+  std::vector<ModelSize> sizes;           // the first is what MODEL_SIZE is without a word of the user
+  // What the script always says to the trainer: pairs of option and value.
+  std::vector<std::pair<std::string_view, std::string_view>> fixed;
+};
+
+std::span<const FrontEndRow> front_ends();
+const FrontEndRow& row_of(FrontEnd id);
+// Null when there is none of that name.
+const FrontEndRow* find_front_end(std::string_view name);
+// "llama2, llama3"
+std::string names_of(FrontEnds several);
+
+}  // namespace megalith

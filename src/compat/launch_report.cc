@@ -1,0 +1,229 @@
+// See launch_report.h.
+#include "compat/launch_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "config/help.h"
+#include "core/json.h"
+#include "core/strings.h"
+
+namespace megalith {
+namespace {
+
+constexpr size_t kHelpColumns = 100;
+
+std::string precision_text(const Config& config, const Derived& derived) {
+  if (!config.fp8.is_on()) return dtype_text(derived.dtype);
+  return fmt::format("fp8 {}", *config.fp8.fp8_format);
+}
+
+std::string sharding_text(const Derived& derived) {
+  if (derived.data_parallel.use_torch_fsdp2) return "fsdp2";
+  return derived.data_parallel.use_distributed_optimizer ? "distributed_optimizer" : "none";
+}
+
+OrderedJson recompute_json(const RecomputeOptions& recompute) {
+  OrderedJson json = {{"granularity", nullptr}, {"method", nullptr}, {"num_layers", nullptr}};
+  if (recompute.is_selective()) json["granularity"] = "selective";
+  if (recompute.is_full()) {
+    json["granularity"] = "full";
+    if (recompute.recompute_method) json["method"] = *recompute.recompute_method;
+    if (recompute.recompute_num_layers) json["num_layers"] = *recompute.recompute_num_layers;
+  }
+  return json;
+}
+
+OrderedJson memory_json(const MemoryEstimate& memory) {
+  return {{"parameters", memory.parameters + memory.weight_copies},
+          {"gradients", memory.gradients},
+          {"optimizer", memory.masters + memory.optimizer},
+          {"activations", memory.activations + memory.logits},
+          {"communication", memory.communication},
+          {"data", memory.data},
+          {"total", memory.total()}};
+}
+
+// What the banners show of the exports: those of one topic.
+struct BannerTopic {
+  std::string_view title;
+  std::vector<std::string_view> beginnings;
+};
+
+// In a table of Markdown a bar would end the cell.
+std::string cell(std::string_view text) {
+  std::string result;
+  for (const char c : text) result += c == '|' ? std::string("\\|") : std::string(1, c);
+  return result;
+}
+
+std::string defaults_text(const ScriptVariable& row) {
+  std::vector<std::string> parts;
+  for (const FrontEndRow& front_end : front_ends()) {
+    const auto value = row.default_of(front_end.id);
+    if (!value) continue;
+    const std::string part = fmt::format("{}", *value);
+    const bool is_same = !parts.empty() && parts.back().ends_with(" " + part);
+    if (is_same) {
+      std::string& last = parts.back();
+      last = fmt::format("{}, {} {}", last.substr(0, last.size() - part.size() - 1), front_end.name, part);
+    } else {
+      parts.push_back(fmt::format("{} {}", front_end.name, part));
+    }
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::string becomes_text(const ScriptVariable& row) {
+  if (row.kind == VariableKind::kOption) return fmt::format("`--{}`", row.option);
+  return std::string(name_of(row.kind));
+}
+
+}  // namespace
+
+std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const DryRun& run,
+                         const std::vector<std::string>& command) {
+  const Config& config = resolved.config;
+  const Derived& derived = resolved.derived;
+  const ParallelOptions& parallel = config.parallel;
+  OrderedJson exports = OrderedJson::object(), options = OrderedJson::object();
+  for (const PlannedExport& one : plan.exports) {
+    if (one.is_shown) exports[one.name] = one.value;
+  }
+  for (const auto& option : resolved.options->options()) {
+    if (option->is_set() && !option->is_default()) options[option->name()] = option->text();
+  }
+  OrderedJson json = {
+      {"world_size", derived.world_size},
+      {"data_parallel_size", derived.data_parallel_size},
+      {"tensor_model_parallel_size", parallel.tensor_model_parallel_size},
+      {"pipeline_model_parallel_size", parallel.pipeline_model_parallel_size},
+      {"context_parallel_size", parallel.context_parallel_size},
+      {"expert_model_parallel_size", parallel.expert_model_parallel_size},
+      {"num_layers", config.model.num_layers},
+      {"micro_batch_size", derived.micro_batch_size},
+      {"global_batch_size", derived.global_batch_size},
+      {"seq_length", derived.seq_length},
+      {"num_microbatches", derived.num_microbatches},
+      {"tokens_per_iteration", derived.global_batch_size * derived.seq_length},
+      {"train_iters", derived.train_iters},
+      {"parameters", run.numbers.parameters},
+      {"prediction_parameters", run.numbers.prediction_parameters},
+      {"precision", precision_text(config, derived)},
+      {"sharding", sharding_text(derived)},
+      {"recompute", recompute_json(config.recompute)},
+      {"memory_bytes", memory_json(run.memory)},
+      {"exports", std::move(exports)},
+      {"command", command},
+      {"options", std::move(options)},
+  };
+  return dump_json_pretty(json);
+}
+
+std::string primus_banner(const LaunchPlan& plan, const std::string& host) {
+  std::string text;
+  const auto line = [&](const std::string& words) {
+    text += fmt::format("[NODE-{}({})] [INFO] {}\n", plan.node_rank, host, words);
+  };
+  const auto title = [&](std::string_view words) { line(fmt::format("{0} {1} {0}", std::string(10, '='), words)); };
+  title("Training cluster info");
+  line(fmt::format("MASTER_ADDR: {}", plan.master_address));
+  line(fmt::format("MASTER_PORT: {}", plan.master_port));
+  line(fmt::format("NNODES: {}", plan.num_nodes));
+  line(fmt::format("NODE_RANK: {}", plan.node_rank));
+  line(fmt::format("GPUS_PER_NODE: {}", plan.ranks_per_node));
+  title("Training info");
+  line(fmt::format("EXP: {}", plan.config));
+  line(fmt::format("TRAIN_LOG: {}", plan.train_log.value_or("")));
+  const std::vector<BannerTopic> topics = {
+      {"NCCL and Network Settings", {"NCCL_", "GLOO_", "RCCL_", "MSCCLPP_"}},
+      {"AMD-specific GPU optimizations", {"HSA_", "HIP_", "GPU_MAX_HW_QUEUES"}},
+      {"Performance tuning", {"CUDA_", "TORCH_NCCL_", "NVTE_", "PATCH_TE_"}},
+      {"Training tuning info", {"PRIMUS_", "HF_HOME"}},
+  };
+  for (const BannerTopic& topic : topics) {
+    title(topic.title);
+    for (const PlannedExport& one : plan.exports) {
+      for (const std::string_view beginning : topic.beginnings) {
+        if (one.is_shown && one.name.starts_with(beginning)) line(fmt::format("{}: {}", one.name, one.value));
+      }
+    }
+  }
+  return text;
+}
+
+std::string front_end_help(FrontEnd front_end) {
+  const FrontEndRow& row = row_of(front_end);
+  std::string text = fmt::format("usage: megalith launch {} [KEY=VALUE ...] [--option value ...]\n\n", row.name);
+  const std::string about = fmt::format(
+      "Starts {}, as {} do. Variables come from .env, the environment and KEY=VALUE words, the later ones win; options "
+      "are those of 'megalith train', and win over variables. DRY_RUN=1 shows what would run.",
+      row.title, fmt::join(row.scripts, ", "));
+  for (const std::string& line : wrap(about, kHelpColumns)) text += line + "\n";
+  text += "\n";
+  for (const ScriptVariable* one : variables_of(front_end)) {
+    if (one->kind == VariableKind::kExported) continue;
+    const auto fallback = one->default_of(front_end);
+    std::string meaning(one->help);
+    if (!one->words.empty()) meaning += fmt::format(" One of {}.", fmt::join(one->words, ", "));
+    if (one->kind == VariableKind::kNoEffect) meaning = fmt::format("No effect here: {}.", one->reason);
+    if (one->kind == VariableKind::kRefused) meaning = fmt::format("Not supported: {}.", one->reason);
+    text += help_row(fmt::format("{}", fmt::join(one->spellings, ", ")),
+                     meaning + (fallback ? fmt::format(" Default: {}.", *fallback) : ""));
+  }
+  std::vector<std::string> exports = {"Exported unless set:"};
+  for (const ScriptVariable* one : variables_of(front_end)) {
+    const auto fallback = one->default_of(front_end);
+    if (one->kind == VariableKind::kExported && fallback)
+      exports.push_back(fmt::format("{}={}", one->name(), *fallback));
+  }
+  text += "\n";
+  for (const std::string& line : wrap(join(exports, " "), kHelpColumns)) text += line + "\n";
+  return text;
+}
+
+std::string scripts_page() {
+  std::string page =
+      "# Scripts of other tools\n\n"
+      "The commands that other tools' pages print work here as they are printed. Each script is a shell around "
+      "`megalith "
+      "launch NAME`,\nwhich reads variables by one table. `DRY_RUN=1` in front of any of them shows what every "
+      "variable "
+      "became, the configuration,\nthe layout and the memory of a rank, and starts nothing; `DRY_RUN=json` prints that "
+      "as "
+      "one JSON object; `TINY=1` shrinks the\nmodel until it trains on a processor. This page is printed by `megalith "
+      "launch --markdown`.\n\n"
+      "```sh\nDRY_RUN=1 MODEL_SIZE=8 TP=1 MBS=2 BS=16 bash examples/llama/train_llama3.sh\n"
+      "DRY_RUN=json build/megalith launch mixtral MODEL_SIZE=8x7B TP_SIZE=1\n```\n\n"
+      "From low to high: the defaults below, `.env` in the current folder, the environment, words `KEY=VALUE` behind "
+      "the "
+      "script,\noptions `--option value` behind it. An empty variable counts as unset. Two spellings of one variable "
+      "that "
+      "disagree are an error.\n\n"
+      "| name | script | what runs |\n| --- | --- | --- |\n";
+  for (const FrontEndRow& row : front_ends()) {
+    page += fmt::format("| `{}` | `{}` | {} |\n", row.name, fmt::join(row.scripts, "`, `"), row.title);
+  }
+  page += "\nA variable of one of ROCm's scripts works in all of them.\n";
+  for (const bool is_exported : {false, true}) {
+    page += is_exported
+                ? "\n## Variables of the processes\n\nThey are exported with these values unless they are set.\n\n"
+                  "| variable | default | what reads it |\n| --- | --- | --- |\n"
+                : "\n## Variables of the scripts\n\n| variable | becomes | default | meaning | from |\n"
+                  "| --- | --- | --- | --- | --- |\n";
+    for (const ScriptVariable& row : script_variables()) {
+      if ((row.kind == VariableKind::kExported) != is_exported) continue;
+      if (is_exported) {
+        page += fmt::format("| `{}` | {} | {} |\n", row.name(), defaults_text(row), cell(row.help));
+      } else {
+        page += fmt::format("| `{}` | {} | {} | {} | {} |\n", fmt::join(row.spellings, "`, `"), becomes_text(row),
+                            defaults_text(row), cell(row.help), names_of(row.front_ends));
+      }
+    }
+  }
+  return page;
+}
+
+}  // namespace megalith

@@ -1,0 +1,25 @@
+// What `megalith launch` says: the JSON object of a dry run, Primus's banners, a front end's help, and docs/scripts.md.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compat/launch_plan.h"
+#include "train/dry_run.h"
+
+namespace megalith {
+
+// One object with the layout, the memory of a rank, and what would be started; a line break at its end.
+std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const DryRun& run,
+                         const std::vector<std::string>& command);
+
+// Lines between which Primus's log readers look for the settings of a run.
+std::string primus_banner(const LaunchPlan& plan, const std::string& host);
+
+// The variables of a front end, each with its default and what it is.
+std::string front_end_help(FrontEnd front_end);
+
+// The page docs/scripts.md.
+std::string scripts_page();
+
+}  // namespace megalith

@@ -1,0 +1,74 @@
+// The one table of variables that other tools' scripts have: every spelling, whose scripts have it, what it is without
+// a word of the user, and what it becomes here. Reading, messages in the user's spelling, `megalith launch NAME
+// --help`, docs/scripts.md and the tests' lists are derived from it.
+//
+// A variable of one of ROCm's scripts works in all of them. Primus's scripts have their own.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compat/front_end.h"
+
+namespace megalith {
+
+enum class VariableKind {
+  kOption,     // becomes one option, or one value of it one
+  kOptions,    // several options, or one that others also decide: compat/launch_rules.cc
+  kLaunching,  // how many processes are started, where, and whether at all
+  kLogging,    // where the log goes
+  kExported,   // a variable of the processes
+  kNoEffect,   // changes nothing here: `reason`
+  kRefused,    // would change results: an error unless its value asks for nothing
+};
+std::string_view name_of(VariableKind kind);
+
+enum class VariableType {
+  kSwitch,  // 0, 1, true, false; held as 0 or 1
+  kCount,   // a whole number, also written 128.0
+  kNumber,  // 1e-5
+  kWord,    // one of `words`
+  kText,
+};
+
+struct ScriptVariable {
+  std::vector<std::string_view> spellings;  // the first one is shown
+  VariableKind kind;
+  VariableType type;
+  FrontEnds front_ends;  // whose pages or scripts have it
+  std::string_view help;
+  std::string_view source;  // where it is described: a page and its line, or the script it is from
+  std::vector<std::pair<FrontEnds, std::string_view>> defaults = {};
+  // kOption: the option; kNoEffect and kRefused: what would have been asked for.
+  std::string_view option = {};
+  // kOption: value -> the option's value; others stay as they are. A value of "" asks for nothing.
+  std::vector<std::pair<std::string_view, std::string_view>> values = {};
+  std::vector<std::string_view> words = {};  // kWord
+  std::string_view reason = {};              // kNoEffect, kRefused
+  std::string_view neutral = {};             // kRefused: the value that asks for nothing
+  int least = 1;                             // kCount
+  bool is_secret = false;                    // its value is never printed
+
+  std::string_view name() const { return spellings.front(); }
+  // Nothing when the front end has none.
+  std::optional<std::string_view> default_of(FrontEnd front_end) const;
+  bool acts_in(FrontEnd front_end) const;
+};
+
+std::span<const ScriptVariable> script_variables();
+// By any spelling; null when there is none.
+const ScriptVariable* find_script_variable(std::string_view spelling);
+// The rows that act in a front end, in their order.
+std::vector<const ScriptVariable*> variables_of(FrontEnd front_end);
+
+// Parts of the table, a topic each.
+std::vector<ScriptVariable> model_variables();
+std::vector<ScriptVariable> data_variables();
+std::vector<ScriptVariable> launch_variables();
+std::vector<ScriptVariable> exported_variables();
+
+}  // namespace megalith

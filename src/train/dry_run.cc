@@ -1,0 +1,24 @@
+// See dry_run.h.
+#include "train/dry_run.h"
+
+#include "comm/fake_group.h"
+#include "config/help.h"
+#include "train/setup.h"
+
+namespace megalith {
+
+DryRun make_dry_run(const Resolved& resolved) {
+  // As rank 0 of the world it resolves for.
+  const Groups groups(Mesh::from_options(resolved.config.parallel, resolved.derived.world_size), /*world_rank=*/0,
+                      fake_group_factory(/*rank=*/0));
+  const BuiltModel built = build_model(resolved, groups, at::kMeta);
+  return {count_model(built, resolved), estimate_largest(resolved)};
+}
+
+std::string dry_run_text(const Resolved& resolved, const DryRun& run) {
+  return fmt::format("{}\n{}\n{}dry run: nothing was allocated\n", resolved_yaml(*resolved.options, Shown::kNonDefault),
+                     startup_report(resolved, run.numbers, nullptr, "not chosen in a dry run"),
+                     memory_table(run.memory, resolved.derived.world_size));
+}
+
+}  // namespace megalith
