@@ -215,16 +215,17 @@ std::optional<std::string> help_on(const OptionSet& options, std::string_view wo
         match.word ? fmt::format("{} is {}'s word for {}.\n\n", word, match.word->program, match.option->name()) : "";
     return whose + option_page(*match.option);
   }
-  if (match.known) return known_page(match);
+  const std::string rows = help_text(options, [&](const Option& option) {
+    return (!shown || shown(option)) && option.name().find(asked) != std::string::npos;
+  });
+  // A word of another program may be a part of our names, too: warmup.
+  if (match.known) return known_page(match) + (rows.empty() ? "" : "\n" + rows);
   std::string pages;
   for (const auto& [group, members] : groups) {
     if (!has_word(folded_title(group), asked)) continue;
     pages += (pages.empty() ? "" : "\n") + group_page(group, members);
   }
   if (!pages.empty()) return pages;
-  const std::string rows = help_text(options, [&](const Option& option) {
-    return (!shown || shown(option)) && option.name().find(asked) != std::string::npos;
-  });
   return rows.empty() ? std::nullopt : std::optional(rows);
 }
 
