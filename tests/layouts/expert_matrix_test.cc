@@ -54,6 +54,18 @@ std::vector<Layout> expert_layouts() {
   // With norms of heads, as Qwen3's mixtures have them.
   add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2},
       TinyRun{.has_documents = true, .has_head_norms = true, .family = "mixtral"});
+  // Files that keep all experts of a layer in one tensor; biases of experts and of their router.
+  const TinyRun gpt_oss{.has_documents = true, .family = "gpt_oss"};
+  add({.dp = 4, .ep = 4, .dispatcher = "allgather"}, gpt_oss);
+  add({.tp = 2, .micro_batch = 2}, gpt_oss);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, gpt_oss);
+  add({.dp = 4, .data_parallel = zero1(), .ep = 2, .etp = 2}, gpt_oss);
+  add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, gpt_oss);
+  add({.cp = 2, .micro_batch = 2, .recompute = kFull, .ep = 2}, gpt_oss);
+  add({.tp = 2, .dp = 2, .pp = 2, .micro_batch = 2, .recompute = selective({"moe_act"}), .ep = 2, .etp = 1}, gpt_oss);
+  TinyRun dropping_stack = gpt_oss;
+  dropping_stack.has_capacity = true;
+  add({.dp = 2, .micro_batch = 2, .ep = 2}, dropping_stack);
   // Shared sequences.
   add({.cp = 2, .micro_batch = 2, .ep = 2}, mixtral_all);
   add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}, .ep = 4}, deepseek);

@@ -23,6 +23,18 @@ namespace {
 
 constexpr int64_t kBucketElements = 700;  // several buckets, of uneven sizes
 
+// All experts of a layer in one canonical tensor, biases everywhere, sinks, and a window in every other layer.
+void make_gpt_oss(ModelConfig& config) {
+  config.moe_ffn_hidden_size = config.ffn_hidden_size;
+  config.swiglu = false;
+  config.quick_geglu = config.add_bias_linear = true;
+  config.glu_linear_offset = 1;
+  config.activation_func_clamp_value = 7;
+  config.softmax_type = SoftmaxType::kLearnable;
+  config.window_size = {2, 0};
+  config.window_attn_skip_freq = "2";
+}
+
 // Eight experts; the weights of few tokens decide, so that a wrong sum shows.
 void add_experts(const TinyRun& task, ModelConfig& config) {
   config.num_experts = 8;
@@ -33,6 +45,7 @@ void add_experts(const TinyRun& task, ModelConfig& config) {
   if (task.has_capacity) config.moe_expert_capacity_factor = 0.75;
   config.moe_token_drop_policy = task.drop_policy;
   if (task.family == "mixtral") return;
+  if (task.family == "gpt_oss") return make_gpt_oss(config);
   config.group_query_attention = config.add_qkv_bias = false;
   config.multi_latent_attention = config.qk_layernorm = true;
   config.kv_channels.reset();  // 8 heads, which do not divide the width of 20: latent heads have widths of their own

@@ -43,7 +43,7 @@ struct TinyRun {
   // window_attn_skip_freq; where it is given, layers with a window also rotate by a base of their own.
   std::string windowed_layers = {};
   bool has_sinks = false;  // in the softmax of attention, one for each head
-  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "deepseek": with experts
+  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek": with experts
   std::string family = "llama";
   bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
@@ -53,7 +53,7 @@ struct TinyRun {
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";
 
-  bool has_experts() const { return family == "mixtral" || family == "deepseek"; }
+  bool has_experts() const { return family == "mixtral" || family == "gpt_oss" || family == "deepseek"; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;
   auto operator<=>(const TinyRun&) const = default;
