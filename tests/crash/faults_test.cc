@@ -26,7 +26,6 @@
 #include "data/indexed_writer.h"
 #include "metrics/jsonl.h"
 #include "metrics/loss_plot.h"
-#include "metrics/mlflow.h"
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
 #include "metrics/wandb.h"
@@ -64,20 +63,6 @@ void save_toy(const fs::path& root, int64_t iteration, const SaveSettings& setti
   CheckpointSaver saver(root, settings, is_async, groups, log.log);
   saver.save(toy.state);
   saver.finish();
-}
-
-// Numbers that runs of MLflow have, times, and where the folder lies.
-std::string without_run_numbers(const std::string& text) {
-  static const std::regex kNumbers("[0-9a-f]{32}|run-[0-9]{8}_[0-9]{6}|[0-9]{13}|file://[^\n]*");
-  return std::regex_replace(text, kNumbers, "N");
-}
-
-TrackedRun tracked_toy(const fs::path& folder) {
-  TrackedRun run;
-  run.folder = folder;
-  run.group = "books";
-  run.options = {{"lr", "0.1", true, false}};
-  return run;
 }
 
 bool has_checkpoint(const fs::path& root) {
@@ -181,7 +166,9 @@ std::vector<Writer> writers() {
                  .write =
                      [](const fs::path& root) {
                        CapturedLog log;
-                       TrackedRun run = tracked_toy(root / "wandb");
+                       TrackedRun run;
+                       run.folder = root / "wandb";
+                       run.group = "books";
                        run.id = "abcd1234";
                        WandbSink sink(run, {}, log.log);
                        run_through(sink);
@@ -192,16 +179,6 @@ std::vector<Writer> writers() {
                        const auto begin = std::sregex_iterator(bytes.begin(), bytes.end(), kRow);
                        return std::to_string(std::distance(begin, std::sregex_iterator()));
                      }});
-  all.push_back({.name = "mlflow_dir",
-                 .write =
-                     [](const fs::path& root) {
-                       CapturedLog log;
-                       LogOptions few;  // a file each, with the same calls
-                       few.log_timers_to_tensorboard = few.log_memory_to_tensorboard = false;
-                       MlflowSink sink(tracked_toy(root / "store"), few, log.log);
-                       run_through(sink);
-                     },
-                 .kept = [](const fs::path&, const std::string& bytes) { return without_run_numbers(bytes); }});
   return all;
 }
 
@@ -236,7 +213,7 @@ std::map<std::string, std::string> tree_of(const Writer& writer, const fs::path&
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
     std::string name = entry.path().lexically_relative(root).string();
     if (const size_t at = name.find("tfevents"); at != std::string::npos) name.resize(at);
-    name = without_run_numbers(name);
+    if (const size_t at = name.find("offline-run-"); at != std::string::npos) name.erase(at + 12, 15);
     tree[name] = entry.is_regular_file() ? writer.kept(entry.path(), read_file(entry.path())) : "folder";
   }
   return tree;
