@@ -1,14 +1,15 @@
 #!/bin/bash
 # Fetches a data set from the Hugging Face hub and turns it into the token files that training reads.
 #
-#   DATASET=wiki TOKENIZER_MODEL=path/to/tokenizer bash examples/llama/prepare_dataset.sh
+#   DATASET=wiki TOKENIZER_MODEL=path/to/tokenizer bash examples/llama/prepare_dataset.sh [--overwrite]
 #
-# The last line is the DATA_PATH to use. A run that was stopped goes on where it was: fetched files stay, and
+# Outputs that are there already are kept, unless --overwrite says to make them anew. The last line is the DATA_PATH to use. A run that was stopped goes on where it was: fetched files stay, and
 # `megalith prepare` takes up its unfinished outputs.
 #
 #   DATASET          wiki (English Wikipedia), fineweb (the sample of 10 billion tokens) or bookcorpus
 #   TOKENIZER_MODEL  folder or file of the tokenizer; TOKENIZER_TYPE if it is no HuggingFaceTokenizer
-#   DATA_DIR         where everything goes (data): parquet/DATASET/ and data_text_document.{bin,idx}
+#   DATA_DIR         where everything goes (data): parquet/DATASET/ and DATASET_text_document.{bin,idx},
+#                    the same files as DATASET_text_sentence too, which is what guides call bookcorpus
 #   PARQUET_FILES    Parquet files that are here already, instead of fetching
 #   APPEND_EOD=1     end each document with the end-of-document token
 #   WORKERS          threads that tokenise (all processors)
@@ -33,31 +34,41 @@ case ${DATASET:-} in
   *) fail "DATASET is '${DATASET:-}'" "set DATASET=wiki, DATASET=fineweb or DATASET=bookcorpus" ;;
 esac
 [ -n "${TOKENIZER_MODEL:-}" ] || fail "TOKENIZER_MODEL is not set" "name a tokenizer's folder or file: TOKENIZER_MODEL=…"
+overwrites=0
+for word in "$@"; do
+  [ "$word" = --overwrite ] || fail "'$word' is not known" "the only word is --overwrite; variables stand before the script"
+  overwrites=1
+done
 data_dir=${DATA_DIR:-data}
+prefix=$data_dir/$DATASET
+output=${prefix}_text_document
 program=${MEGALITH:-$root/build/megalith}
 python=${PYTHON:-python3}
 endpoint=${HF_ENDPOINT:-https://huggingface.co}
 list_url=$endpoint/api/datasets/$name/parquet/$config/train
 folder=$data_dir/parquet/$DATASET
 
-command=("$program" prepare --output_prefix "$data_dir/data" --json_keys text
+command=("$program" prepare --output_prefix "$prefix" --json_keys text
   --tokenizer_type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}" --tokenizer_model "$TOKENIZER_MODEL")
 [ "${APPEND_EOD:-0}" = 1 ] && command+=(--append_eod)
 [ -n "${WORKERS:-}" ] && command+=(--workers "$WORKERS")
 
 if [ "${DRY_RUN:-0}" = 1 ]; then
   if [ -n "${PARQUET_FILES:-}" ]; then
-    printf 'would read %s\n' $PARQUET_FILES
+    read -r -a files <<<"$PARQUET_FILES"
+    printf 'would read %s\n' "${files[@]}"
   else
     echo "would fetch the list of files $list_url"
     echo "would fetch each of them into $folder/"
   fi
   echo "would run ${command[*]} --input ${PARQUET_FILES:-$folder/*.parquet}"
-  echo "DATA_PATH=$data_dir/data_text_document"
+  echo "DATA_PATH=$output"
   exit 0
 fi
 
 [ -x "$program" ] || fail "$program is missing" "'make build' makes it; MEGALITH names another"
+[ ! -e "$output.idx" ] || [ "$overwrites" = 1 ] ||
+  fail "$output.idx is there already" "train with DATA_PATH=$output, or make it anew with --overwrite"
 
 # The token goes through a pipe, so that it is in no list of processes.
 fetch() {
@@ -84,4 +95,8 @@ else
   done
 fi
 "${command[@]}" --input "${files[@]}"
-echo "DATA_PATH=$data_dir/data_text_document"
+for end in bin idx; do
+  ln -f "$output.$end" "${prefix}_text_sentence.$end" 2>/dev/null ||
+    ln -sf "${DATASET}_text_document.$end" "${prefix}_text_sentence.$end"
+done
+echo "DATA_PATH=$output"

@@ -204,9 +204,9 @@ def test_compressed_inputs_and_standard_input_give_the_same_bytes(program, tmp_p
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "llama" / "prepare_dataset.sh"
 
 
-def run_script(program, folder, **environment):
+def run_script(program, folder, *words, **environment):
     return subprocess.run(
-        ["bash", SCRIPT], cwd=folder, capture_output=True, text=True, timeout=120,
+        ["bash", SCRIPT, *words], cwd=folder, capture_output=True, text=True, timeout=120,
         env={**os.environ, "MEGALITH": str(program.path), "PYTHON": sys.executable, **environment},
     )
 
@@ -217,7 +217,7 @@ def test_the_script_for_known_data_sets_says_what_it_would_fetch(program, tmp_pa
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         assert lines[0].startswith("would fetch the list of files https://huggingface.co/api/datasets/")
-        assert lines[-1] == "DATA_PATH=data/data_text_document"
+        assert lines[-1] == f"DATA_PATH=data/{name}_text_document"
     for environment in ({"DATASET": "c4", "TOKENIZER_MODEL": "x"}, {"DATASET": "wiki"}):
         done = run_script(program, tmp_path, DRY_RUN="1", **environment)
         assert done.returncode == 2 and done.stderr.startswith("error: ")
@@ -239,6 +239,18 @@ def test_the_script_prepares_parquet_files(program, tmp_path):
     prefix = done.stdout.splitlines()[-1].removeprefix("DATA_PATH=")
     expected = [[*text.encode(), 256] if text else [] for text in [*TEXTS, "another file", ""]]
     assert [document.tolist() for document in indexed_data.read(tmp_path / prefix)] == expected
+    # One set of files under the two names that guides have.
+    assert (tmp_path / "data/wiki_text_sentence.bin").samefile(tmp_path / f"{prefix}.bin")
+    # Another data set does not replace the first one, and neither does the same one by mistake.
+    other = run_script(program, tmp_path, PARQUET_FILES=f"{tmp_path}/1.parquet", **{**words, "DATASET": "fineweb"})
+    assert other.stdout.splitlines()[-1] == "DATA_PATH=data/fineweb_text_document"
+    assert [document.tolist() for document in indexed_data.read(tmp_path / prefix)] == expected
+    again = run_script(program, tmp_path, PARQUET_FILES=f"{tmp_path}/1.parquet", **words)
+    assert again.returncode == 2 and "--overwrite" in again.stderr
+    assert [document.tolist() for document in indexed_data.read(tmp_path / prefix)] == expected
+    again = run_script(program, tmp_path, "--overwrite", PARQUET_FILES=f"{tmp_path}/1.parquet", **words)
+    assert again.returncode == 0, again.stderr
+    assert [document.tolist() for document in indexed_data.read(tmp_path / prefix)] == expected[-2:]
     # A file that cannot be read must not pass for the end of the data.
     (tmp_path / "1.parquet").write_bytes(b"PAR1 broken")
     done = run_script(program, tmp_path, PARQUET_FILES=files, DATA_DIR="other", **words)
