@@ -1,13 +1,18 @@
 """Under Slurm, with its real daemons: one node and two, srun, batch scripts, torchrun on each node."""
 
+import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hosts import Hosts, HostsUnavailable
 from launch_test import alone, assert_same_curve, curve, train_words  # noqa: F401
 from ranks import LAUNCHER_VARIABLES
 from slurm import Slurm, SlurmUnavailable
+
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,15 @@ def test_a_batch_script_starts_torchrun_on_each_node(alone, slurm, program, data
     first = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
     run_batch(slurm, tmp_path, 1, f"export {first}\nsrun sh -c '{torchrun} {place} {words}'")
     assert_same_curve(curve(tmp_path), alone)
+
+
+def test_the_script_of_another_tool_starts_on_every_machine(slurm, program, tmp_path):
+    """It finds srun, the machines and the place to meet by itself."""
+    settings = f"TINY=1 GPUS_PER_NODE=1 TOTAL_ITERS=3 LOG_DIR={tmp_path}/logs MEGALITH={program.path}"
+    run_batch(slurm, tmp_path, 1, f"cd {tmp_path}\n{settings} bash {ROOT}/examples/deepseek_v3/train_deepseek_v3_slurm.sh")
+    said = (tmp_path / "said").read_text()
+    assert re.findall(r"^ iteration\s+(\d+)/", said, re.MULTILINE) == ["1", "2", "3"], said
+    assert "Slurm: machine 1 of 2, which meet at " in said and "the interface that leads to MASTER_ADDR" in said, said
 
 
 def test_a_wrong_interface_ends_the_step_with_the_reason(slurm, program, data, tmp_path):
