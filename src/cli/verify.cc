@@ -50,7 +50,7 @@ struct VerifyOptions {
   void visit(OptionVisitor& v) {
     v.group("Verification");
     v.field("case", case_name,
-            "The case to judge by, such as single_node/llama3_1_8b/mi300x. Default: the one that fits what ran.");
+            "The case to judge by, mode/model/GPU as the file names them. Default: the one that fits what ran.");
     v.field("set", set, "NAME=VALUE of the file to replace, as many as there are; for what is still <changeme>.");
     v.field("log", log,
             "Logs of the run, one a node. Default: those under log_dir of the file. run.json is read where it lies "

@@ -187,21 +187,19 @@ std::string front_end_help(FrontEnd front_end) {
 std::string scripts_page() {
   std::string page =
       "# Scripts of other tools\n\n"
-      "The commands that other tools' pages print work here as they are printed. Each script is a shell around "
-      "`megalith "
-      "launch NAME`,\nwhich reads variables by one table. `DRY_RUN=1` in front of any of them shows what every "
-      "variable "
-      "became, the configuration,\nthe layout and the memory of a rank, and starts nothing; `DRY_RUN=json` prints that "
-      "as "
-      "one JSON object; `TINY=1` shrinks the\nmodel until it trains on a processor. This page is printed by `megalith "
-      "launch --markdown`.\n\n"
+      "The commands that other tools' pages print work here as they are printed. Each script is a shell around\n"
+      "`megalith launch NAME`, which reads variables by one table. `DRY_RUN=1` in front of any of them shows what "
+      "every\n"
+      "variable became, the configuration, the layout and the memory of a rank, and starts nothing. `DRY_RUN=json`\n"
+      "prints that as one JSON object. `TINY=1` shrinks the model until it trains on a processor. This page is "
+      "printed\n"
+      "by `megalith launch --markdown`.\n\n"
       "```sh\nDRY_RUN=1 MODEL_SIZE=8 TP=1 MBS=2 BS=16 bash examples/llama/train_llama3.sh\n"
       "DRY_RUN=json build/megalith launch mixtral MODEL_SIZE=8x7B TP_SIZE=1\n```\n\n"
-      "From low to high: the defaults below, `.env` in the current folder, the environment, words `KEY=VALUE` behind "
-      "the "
-      "script,\noptions `--option value` behind it. An empty variable counts as unset. Two spellings of one variable "
-      "that "
-      "disagree are an error.\n\n"
+      "From low to high: the defaults below, `.env` in the current folder, the environment, words `KEY=VALUE` behind\n"
+      "the script, options `--option value` behind it. An empty variable counts as unset. Two spellings of one "
+      "variable\n"
+      "that disagree are an error.\n\n"
       "| name | script | what runs |\n| --- | --- | --- |\n";
   for (const FrontEndRow& row : front_ends()) {
     page += fmt::format("| `{}` | `{}` | {} |\n", row.name, fmt::join(row.scripts, "`, `"), row.title);
