@@ -64,9 +64,9 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-class Launcher {
+class CvsLauncher {
  public:
-  Launcher(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch, const CvsCommandRunner& run)
+  CvsLauncher(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch, const CvsCommandRunner& run)
       : config_(config), of_(of), launch_(launch), run_(run), name_(value_of(config, "container_name")) {}
 
   CvsLaunched launch() {
@@ -370,7 +370,7 @@ std::map<std::string, std::string> cvs_exports(const CvsConfig& config, const Cv
 
 CvsLaunched launch_cvs_run(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch,
                            const CvsCommandRunner& run) {
-  return Launcher(config, of, launch, run).launch();
+  return CvsLauncher(config, of, launch, run).launch();
 }
 
 }  // namespace megalith
