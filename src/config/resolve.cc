@@ -116,7 +116,15 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   const NameMatch match = look_up(options, setting.name);
   if (!match) throw unknown_name(options, setting, others);
   const WrittenValue value = match.is_negated ? negated(setting) : setting.value;
-  if (match.known) return apply_known(setting, match, value, notes);
+  if (match.known) {
+    // Another command's own option is no other program's name: --warmup of bench.
+    const bool is_written_here = setting.source.layer == OptionLayer::kCommandLine;
+    if (match.known->kind == KnownName::Kind::kRemoved && is_written_here) {
+      const std::vector<std::string> owners = others.owners(setting.name);
+      if (!owners.empty()) throw useless_name(setting, owners, others.here);
+    }
+    return apply_known(setting, match, value, notes);
+  }
   if (others.acts && setting.source.layer == OptionLayer::kCommandLine && !others.acts(*match.option)) {
     throw useless_name(setting, others.owners(match.option->name()), others.here);
   }
