@@ -498,7 +498,9 @@ def test_a_recorded_tokenizer_is_found_in_another_cache(hub, client, models, tmp
     hub.add(NAME, weights_and_tokenizer(models["llama"]))
     model = ("--num_layers", 1, "--hidden_size", 32, "--num_attention_heads", 4, "--max_position_embeddings", 32)
     model = (*model, "--swiglu", "--normalization", "RMSNorm", "--position_embedding_type", "rope", "--disable_bias_linear")
-    run = ("train", "--mock_data", "--seq_length", 16, "--eval_iters", 0, "--device", "cpu", "--train_iters", 1)
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": "the quick brown fox " * 5}) + "\n" for _ in range(20)), encoding="utf-8")
+    run = ("train", "--data_path", text, "--split", "100,0,0", "--seq_length", 16, "--eval_iters", 0, "--device", "cpu", "--train_iters", 1)
     client.run(*run, *model, "--vocab_size", 2000, "--tokenizer_model", NAME, "--save", tmp_path / "run")
     other = str(tmp_path / "other")
     client.cache.rename(tmp_path / "gone")
