@@ -23,7 +23,7 @@ def test_each_recipe_ends_near_bf16(program, tmp_path):
     text.write_text("".join(json.dumps({"text": "abcdefgh" * (5 + n % 7)}) + "\n" for n in range(200)), encoding="utf-8")
     small = ("--num_layers", 2, "--hidden_size", 64, "--ffn_hidden_size", 128, "--num_attention_heads", 2)
     arguments = argparse.Namespace(
-        program=program.path, text=text, steps=STEPS, threads=1, more=(*small, "--num_query_groups", 1, "--seq_length", 32)
+        program=program.path, text=text, steps=STEPS, lr=2e-3, threads=1, more=(*small, "--num_query_groups", 1, "--seq_length", 32)
     )
     rows = fp8_parity.compare(arguments, tmp_path)
     assert [row[0] for row in rows] == ["bf16", "fp32", "hybrid, tensorwise", "hybrid, delayed", "hybrid, blockwise"]
