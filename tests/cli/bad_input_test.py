@@ -156,11 +156,6 @@ CONFIGURATION = [
     ),
     ("FSDP in fp16", ("train", *MOCK, "--use_torch_fsdp2", "--fp16"), ["use_torch_fsdp2 does not work with fp16"]),
     (
-        "FSDP beside sequence parallelism of one",
-        ("train", *MOCK, "--use_torch_fsdp2", "--sequence_parallel"),
-        ["use_torch_fsdp2 and sequence_parallel (command line)", "tensor_model_parallel_size 1"],
-    ),
-    (
         "FSDP in a pipeline",
         ("train", *MOCK, "--dry_run", "--dry_run_world_size", 2, "--use_torch_fsdp2", "--pipeline_model_parallel_size", 2),
         ["use_torch_fsdp2 does not work with pipeline_model_parallel_size 2"],
