@@ -116,8 +116,7 @@ void Config::visit(OptionVisitor& v) {
           "Ignored where the vocabulary is that of a model that is loaded.")
       .unit("ids")
       .at_least(0)
-      .at_most(1 << 20)
-      .changes_weights(true);
+      .at_most(1 << 20);
   hub.visit(v);
   checkpoint.visit(v);
   log.visit(v);
