@@ -54,7 +54,7 @@ def words_of_sources():
 
 
 def messages_of_sources():
-    """All texts of src/ in one, a line each, their placeholders a sign that nothing else is, and blanks as one."""
+    """All texts of src/ in one, a line each: \\0 stands for what the program fills in, and blanks are one."""
     texts = []
     for path in sources("src"):
         texts += [" ".join(text.split()) for _, text in texts_of_cpp(path.read_text(encoding="utf-8"))]
