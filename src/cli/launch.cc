@@ -1,6 +1,4 @@
 // megalith launch: what other tools' scripts start. The scripts of examples/ are shells around it.
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +13,7 @@
 #include "compat/launch_report.h"
 #include "compat/tiny.h"
 #include "core/file.h"
+#include "core/host.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/device.h"
@@ -119,11 +118,6 @@ void say_plan(const CommandContext& context, const LaunchPlan& plan) {
   context.log.info("ranks: {} on {} machine(s)", plan.world_size(), plan.num_nodes);
 }
 
-std::string host_of_banner() {
-  char name[256] = "";
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 // Starts this command again where the run is to be: on Slurm's machines, or in a container.
 int start_elsewhere(CommandContext& context, const LaunchPlan& plan, const std::vector<std::string>& words) {
   const LaunchTools tools = find_launch_tools(context.environment);
@@ -161,7 +155,7 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   for (const PlannedExport& one : plan.exports) ::setenv(one.name.c_str(), one.value.c_str(), /*overwrite=*/1);
   const bool is_primus = has(kPrimusScripts, plan.front_end);
   if (is_primus) {
-    fmt::print("{}Launching distributed training with command: {}\n", primus_banner(plan, host_of_banner()),
+    fmt::print("{}Launching distributed training with command: {}\n", primus_banner(plan, host_name()),
                shell_text(command));
     std::fflush(stdout);
   } else {

@@ -2,7 +2,6 @@
 #include "cli/run_folder.h"
 
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <filesystem>
 
@@ -10,6 +9,7 @@
 #include "cli/build_commit.h"
 #include "cli/log_copy.h"
 #include "core/file.h"
+#include "core/host.h"
 #include "core/strings.h"
 #include "device/device.h"
 #include "device/gpu_architecture.h"
@@ -18,11 +18,6 @@
 
 namespace megalith {
 namespace {
-
-std::string host_name() {
-  char name[256] = "";
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
 
 // Writes configuration and record into the folder of the run, on rank 0.
 std::unique_ptr<RunRecord> record_start(CommandContext& context, const Session& session, const Trainer& trainer,

@@ -18,6 +18,7 @@
 #include "config/option_value.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/host.h"
 #include "core/input_file.h"
 #include "core/json.h"
 #include "core/strings.h"
@@ -106,11 +107,6 @@ std::string login_name() {
   return entry != nullptr && entry->pw_name != nullptr ? entry->pw_name : std::to_string(::getuid());
 }
 
-std::string this_host_name() {
-  char name[256] = "";
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
 fs::path find_cvs_file(const std::string& name, const fs::path& config_root) {
   std::error_code code;
   if (fs::exists(name, code)) return name;
@@ -144,7 +140,7 @@ std::optional<RunStart> last_start(const fs::path& record) {
 
 // The kernel's messages of while the run was on this machine; nothing when they may not be read.
 std::optional<std::string> kernel_log_of(const RunStart& start) {
-  const bool was_here = std::find(start.hosts.begin(), start.hosts.end(), this_host_name()) != start.hosts.end();
+  const bool was_here = std::find(start.hosts.begin(), start.hosts.end(), host_name()) != start.hosts.end();
   if (!was_here || start.begin.empty() || start.end.empty()) return std::nullopt;
   const CvsCommandResult result =
       run_cvs_command({.words = {"dmesg", "--time-format", "iso"}, .environment = {{"TZ", "UTC"}, {"LC_ALL", "C"}}});

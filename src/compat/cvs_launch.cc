@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <regex>
 
+#include "compat/launch_process.h"
 #include "config/option_value.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -56,12 +57,6 @@ std::string script_of(const CvsConfig& config, const CvsCase& of) {
   }
   return tokenizer.find("llama-2") != std::string::npos ? "examples/llama/train_llama2.sh"
                                                         : "examples/llama/train_llama3.sh";
-}
-
-std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return result + "'";
 }
 
 class CvsLauncher {
@@ -267,7 +262,7 @@ class CvsLauncher {
   // Another tool's image runs and is judged too; only its run.json is missing.
   void check_program() {
     const CvsCommandResult result =
-        inside({"sh", "-c", fmt::format("command -v megalith || ls {}/build/megalith", quoted(root()))});
+        inside({"sh", "-c", fmt::format("command -v megalith || ls {}/build/megalith", shell_quoted(root()))});
     if (result.exit_code == 0) return add("program", FindingLevel::kOk, "the image has megalith");
     add("program", FindingLevel::kWarning,
         fmt::format("{} has no megalith: its own trainer runs", value_of(config_, "container_image")), "",
@@ -287,7 +282,7 @@ class CvsLauncher {
     if (launch_.node_rank == 0 || !of_.is_distributed) remove_tree(folder);
     std::map<std::string, std::string> environment;
     if (!token_.empty()) environment["HF_TOKEN"] = token_;
-    const std::string body = fmt::format("cd {} && exec bash {}", quoted(root()), quoted(script));
+    const std::string body = fmt::format("cd {} && exec bash {}", shell_quoted(root()), shell_quoted(script));
     std::vector<std::string> words = {"bash", "-c", body};
     if (launch_.engine == "none") {
       environment.insert(exports.begin(), exports.end());

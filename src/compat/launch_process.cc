@@ -157,6 +157,12 @@ std::vector<std::string> container_command(const LaunchPlan& plan, const LaunchT
   return command;
 }
 
+std::string shell_quoted(std::string_view word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 std::string shell_text(const std::vector<std::string>& command) {
   std::string text;
   for (const std::string& word : command) {
@@ -166,9 +172,7 @@ std::string shell_text(const std::vector<std::string>& command) {
       text += word;
       continue;
     }
-    text += '\'';
-    for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    text += '\'';
+    text += shell_quoted(word);
   }
   return text;
 }

@@ -32,7 +32,8 @@ std::vector<std::string> container_command(const LaunchPlan& plan, const LaunchT
                                            const std::vector<std::string>& words,
                                            const std::vector<std::string>& variables);
 
-// As a shell would take it.
+// One word in single quotes; a command with quotes where a word needs them.
+std::string shell_quoted(std::string_view word);
 std::string shell_text(const std::vector<std::string>& command);
 
 // Runs a command and returns its exit code, 128 + N for signal N; SIGTERM and SIGINT that come meanwhile go to it.

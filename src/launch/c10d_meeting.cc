@@ -27,6 +27,7 @@
 
 #include "config/environment.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "launch/c10d_shared.h"
 #include "launch/network.h"
 #include "launch/patience.h"
@@ -73,9 +74,7 @@ class Meeting {
  public:
   Meeting(const Launch& launch, StorePointer root, Milliseconds timeout)
       : launch_(launch), root_(std::move(root)), deadline_(Clock::now() + timeout) {
-    std::string host(256, '\0');
-    if (::gethostname(host.data(), host.size() - 1) != 0) host.clear();
-    name_ = fmt::format("process {} on {}", ::getpid(), host.c_str());
+    name_ = fmt::format("process {} on {}", ::getpid(), host_name());
     network_ = network_identity();
   }
 

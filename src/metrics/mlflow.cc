@@ -10,6 +10,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/host.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/strings.h"
@@ -214,10 +215,13 @@ void MlflowSink::write_facts(const TrackedRun& run) {
   for (const TrackedOption& option : run.options) {
     write_value("params/" + mlflow_name(option.name), one_line(option.text));
   }
-  const std::pair<const char*, std::string> tags[] = {
-      {"mlflow.user", tracked_user()},          {"mlflow.source.name", "megalith"}, {"mlflow.source.type", "LOCAL"},
-      {"mlflow.source.git.commit", run.commit}, {"host", tracked_host()},           {"model", run.model},
-      {"command", join(run.command, " ")}};
+  const std::pair<const char*, std::string> tags[] = {{"mlflow.user", tracked_user()},
+                                                      {"mlflow.source.name", "megalith"},
+                                                      {"mlflow.source.type", "LOCAL"},
+                                                      {"mlflow.source.git.commit", run.commit},
+                                                      {"host", host_name()},
+                                                      {"model", run.model},
+                                                      {"command", join(run.command, " ")}};
   for (const auto& [name, value] : tags) {
     if (!value.empty()) write_value(fmt::format("tags/{}", name), value);
   }

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "metrics/tfrecord.h"
 
@@ -15,12 +16,6 @@ namespace {
 
 double wall_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::string host_name() {
-  char name[256] = "";
-  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
 }
 
 // TensorBoard reads the files of a folder in the order of their names, so the time comes first, in ten digits.

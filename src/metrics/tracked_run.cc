@@ -10,11 +10,6 @@
 
 namespace megalith {
 
-std::string tracked_host() {
-  char name[256] = "";
-  return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 std::string tracked_user() {
   char buffer[4096];
   passwd entry{}, *found = nullptr;

@@ -30,8 +30,7 @@ struct TrackedRun {
   std::string model;                 // "llama, 12.6 M parameters"
 };
 
-// The name of this machine, and of who runs the program; "localhost" and "unknown" where nothing says.
-std::string tracked_host();
+// The name of who runs the program, "unknown" where nothing says.
 std::string tracked_user();
 
 int64_t unix_time_ms();

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/host.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "metrics/tagged_scalars.h"
@@ -84,7 +85,7 @@ void WandbSink::begin(const TrackedRun& run) {
                         .entity = run.entity,
                         .project = run.group,
                         .display_name = run.name,
-                        .host = tracked_host(),
+                        .host = host_name(),
                         .config = {},
                         .start_time_ms = start_time_ms_,
                         .starting_step = run.resumed_after,
@@ -97,7 +98,7 @@ void WandbSink::begin(const TrackedRun& run) {
   WandbEnvironmentRecord environment{.os = operating_system(),
                                      .program = run.command.empty() ? "megalith" : run.command.front(),
                                      .root = fs::current_path(ignored).string(),
-                                     .host = tracked_host(),
+                                     .host = host_name(),
                                      .user = tracked_user(),
                                      .executable = fs::read_symlink("/proc/self/exe", ignored).string(),
                                      .commit = run.commit,
