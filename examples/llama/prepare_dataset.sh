@@ -3,8 +3,9 @@
 #
 #   DATASET=wiki TOKENIZER_MODEL=path/to/tokenizer bash examples/llama/prepare_dataset.sh [--overwrite]
 #
-# Outputs that are there already are kept, unless --overwrite says to make them anew. The last line is the DATA_PATH to use. A run that was stopped goes on where it was: fetched files stay, and
-# `megalith prepare` takes up its unfinished outputs.
+# Outputs that are there already are kept, unless --overwrite says to make them anew. The last line is the DATA_PATH to
+# use. A run that was stopped goes on where it was: fetched files stay, and `megalith prepare` takes up its unfinished
+# outputs.
 #
 #   DATASET          wiki (English Wikipedia), fineweb (the sample of 10 billion tokens) or bookcorpus
 #   TOKENIZER_MODEL  folder or file of the tokenizer; TOKENIZER_TYPE if it is no HuggingFaceTokenizer
@@ -52,6 +53,7 @@ command=("$program" prepare --output_prefix "$prefix" --json_keys text
   --tokenizer_type "${TOKENIZER_TYPE:-HuggingFaceTokenizer}" --tokenizer_model "$TOKENIZER_MODEL")
 [ "${APPEND_EOD:-0}" = 1 ] && command+=(--append_eod)
 [ -n "${WORKERS:-}" ] && command+=(--workers "$WORKERS")
+[ "$overwrites" = 1 ] && command+=(--overwrite)
 
 if [ "${DRY_RUN:-0}" = 1 ]; then
   if [ -n "${PARQUET_FILES:-}" ]; then

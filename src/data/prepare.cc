@@ -18,6 +18,7 @@
 #include "data/prepare_encoder.h"
 #include "data/prepare_input.h"
 #include "data/prepare_state.h"
+#include "data/prepared_outputs.h"
 
 namespace megalith {
 namespace {
@@ -30,7 +31,7 @@ EncoderOptions encoder_options(const PrepareOptions& options) {
 }
 
 // Checks the options before anything is made on disk.
-const PrepareOptions& checked_options(const PrepareOptions& options, const std::vector<PrepareInput>& inputs) {
+void check_options(const PrepareOptions& options, const std::vector<PrepareInput>& inputs) {
   if (options.output_prefix.empty()) throw UserError("no output_prefix is given", "name it with --output_prefix");
   if (options.json_keys.empty()) {
     throw UserError("json_keys is empty", "name the key that holds the text, such as --json_keys text");
@@ -45,23 +46,29 @@ const PrepareOptions& checked_options(const PrepareOptions& options, const std::
         fmt::format("json_keys has {} keys, but {} is plain text", options.json_keys.size(), plain_text->name()),
         "prepare plain text by itself");
   }
-  return options;
+}
+
+std::vector<std::string> output_prefixes(const PrepareOptions& options) {
+  const std::string level = options.split_sentences ? "sentence" : "document";
+  std::vector<std::string> prefixes;
+  for (const std::string& key : options.json_keys) {
+    prefixes.push_back(fmt::format("{}_{}_{}", options.output_prefix, key, level));
+  }
+  return prefixes;
 }
 
 class Preparation {
  public:
-  Preparation(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log)
-      : inputs_(find_inputs(options.input, options.plain_text)),
-        options_(checked_options(options, inputs_)),
+  Preparation(const PrepareOptions& options, std::vector<PrepareInput> inputs, std::string job,
+              const Tokenizer& tokenizer, Logger& log)
+      : inputs_(std::move(inputs)),
+        options_(options),
         log_(log),
         type_(token_type_for(tokenizer.vocab_size())),
         encoder_(encoder_options(options), tokenizer, type_),
-        job_(job_of(options, inputs_, tokenizer)),
+        job_(std::move(job)),
         folder_(options.output_prefix) {
-    const std::string level = options.split_sentences ? "sentence" : "document";
-    for (const std::string& key : options.json_keys) {
-      outputs_.push_back({fmt::format("{}_{}_{}", options.output_prefix, key, level), 0, 0});
-    }
+    for (std::string& prefix : output_prefixes(options)) outputs_.push_back({.prefix = std::move(prefix)});
     take_up();
   }
 
@@ -167,12 +174,16 @@ class Preparation {
           fmt::format("no document could be read from {} ({})", inputs_[0].name(), reason),
           "input is one JSON object a line with the text under --json_keys, or plain text with --plain_text");
     }
+    // With its state on disk a run that is killed between the files below is taken up, whatever they are by then.
+    store();
     for (size_t i = 0; i < writers_.size(); ++i) {
       outputs_[i].documents = writers_[i].num_documents();
       outputs_[i].sequences = writers_[i].num_sequences();
       outputs_[i].tokens = writers_[i].num_tokens();
       outputs_[i].bytes = writers_[i].num_tokens() * token_bytes_of(type_);
+      forget_prepared(outputs_[i].prefix);
       writers_[i].finish();
+      record_prepared(outputs_[i], job_);
     }
     folder_.remove();
     report.outputs = std::move(outputs_);
@@ -228,17 +239,37 @@ void PrepareOptions::visit(OptionVisitor& v) {
       .at_least(1)
       .at_most(4096);
   v.field("log_interval", log_interval, "Documents between progress lines when not on a terminal.").at_least(1);
+  v.field("overwrite", overwrite,
+          "Replace outputs that are there already. Without it those of the same inputs and options are kept, and "
+          "others are an error.");
   tokenizer.visit_standalone(v);
   hub.visit(v);
 }
 
 PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log) {
-  return Preparation(options, tokenizer, log).run();
+  std::vector<PrepareInput> inputs = find_inputs(options.input, options.plain_text);
+  check_options(options, inputs);
+  std::string job = job_of(options, inputs, tokenizer);
+  if (!options.overwrite && !holds_unfinished(options.output_prefix, job)) {
+    const bool is_repeatable =
+        std::none_of(inputs.begin(), inputs.end(), [](const PrepareInput& input) { return input.path == "-"; });
+    if (auto outputs = find_prepared(output_prefixes(options), job, is_repeatable)) {
+      PrepareReport report;
+      report.documents = outputs->front().documents;
+      report.outputs = std::move(*outputs);
+      report.was_finished = true;
+      return report;
+    }
+  }
+  return Preparation(options, std::move(inputs), std::move(job), tokenizer, log).run();
 }
 
 std::string describe(const PrepareReport& report) {
   std::string text = fmt::format("{} documents from {} of input in {}", report.documents,
                                  format_bytes(report.input_bytes), format_duration(report.elapsed_s));
+  if (report.was_finished) {
+    text = "finished before, from the same inputs and options: nothing was made anew (--overwrite does)";
+  }
   if (report.resumed_at > 0) text += fmt::format(", {} of them in an earlier run", report.resumed_at);
   text += "\n";
   for (const auto& output : report.outputs) {

@@ -24,6 +24,7 @@ struct PrepareOptions {
   bool keep_newlines = false;
   std::optional<int64_t> workers;
   int64_t log_interval = 1000;
+  bool overwrite = false;
   TokenizerOptions tokenizer;
   HubOptions hub;  // for names among the inputs, and of a tokenizer
 
@@ -54,13 +55,17 @@ struct PrepareReport {
   std::vector<InputProblem> empty_lines, empty_documents, broken_lines;
   double elapsed_s = 0;    // of all runs that made the outputs
   int64_t resumed_at = 0;  // documents that were done before this run
+  // The same job was finished before: its outputs are listed, and nothing was read.
+  bool was_finished = false;
 };
 
 // Reads every input in order and writes {output_prefix}_{key}_document.bin and .idx (_sentence with split_sentences)
 // for each key (plain text: key "text", one document a file). Documents keep their order whatever the number of
 // workers; memory does not grow with the input. The outputs appear only when all inputs were read; until then the
 // folder {output_prefix}.prepare holds what is done, and the same call goes on from there and gives the same bytes.
-// UserError for missing inputs, unknown formats, and when no document could be read.
+// Outputs that a finished run of the same job left are kept, and the report says so; others are replaced only with
+// overwrite. UserError for outputs that would be replaced, for missing inputs, unknown formats, and when no document
+// could be read.
 PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log);
 
 // The report as text for a person, ending in a line break.

@@ -20,6 +20,13 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kStateFile = "state.json";
+
+fs::path folder_of(const std::string& output_prefix) { return output_prefix + ".prepare"; }
+
+bool is_of_job(const Json& stored, const std::string& job, const std::string& where) {
+  return dump_json(get_member(stored, "job", where)) == dump_json(parse_json(job, "job"));
+}
+
 // Raised whenever a version of this program would write other bytes for the same job.
 constexpr int kJobVersion = 1;
 // No run has more bytes, lines or documents; a count that goes on from here stays far from the end of int64_t.
@@ -101,7 +108,7 @@ PrepareState state_from_json(const Json& d, const std::string& where) {
 
 }  // namespace
 
-PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(output_prefix + ".prepare") {
+PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(folder_of(output_prefix)) {
   make_directories(folder_);
   lock_ = retry_interrupted([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   // Where the file system knows no locks, nobody is kept out.
@@ -125,7 +132,7 @@ std::optional<PrepareState> PrepareFolder::load(const std::string& job, size_t n
   }
   try {
     const Json stored = load_json(path);
-    if (dump_json(get_member(stored, "job", path.string())) != dump_json(parse_json(job, "job"))) {
+    if (!is_of_job(stored, job, path.string())) {
       log.note("{} holds an unfinished run with other inputs or options: beginning anew", folder_.string());
       clear();
       return std::nullopt;
@@ -162,6 +169,16 @@ void PrepareFolder::remove() {
 }
 
 std::string PrepareFolder::part(size_t writer) const { return (folder_ / fmt::format("part{}", writer)).string(); }
+
+bool holds_unfinished(const std::string& output_prefix, const std::string& job) {
+  const fs::path path = folder_of(output_prefix) / kStateFile;
+  if (!fs::exists(path)) return false;
+  try {
+    return is_of_job(load_json(path), job, path.string());
+  } catch (const UserError&) {
+    return false;  // damaged: it would begin anew
+  }
+}
 
 std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput>& inputs, const Tokenizer& tokenizer) {
   OrderedJson d;

@@ -45,6 +45,9 @@ class PrepareFolder {
   bool has_state_ = false;
 };
 
+// Whether the folder holds a state of this very job, with which a run goes on.
+bool holds_unfinished(const std::string& output_prefix, const std::string& job);
+
 // Everything that the bytes of the outputs depend on, as JSON.
 std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput>& inputs, const Tokenizer& tokenizer);
 

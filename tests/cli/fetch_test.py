@@ -530,7 +530,7 @@ def test_a_data_set_is_prepared_by_its_name(hub, client, tmp_path):
 
     def prepared(name, **variables):
         words = ("--output_prefix", tmp_path / "out", "--tokenizer_type", "ByteTokenizer", "--append_eod")
-        client.run("prepare", "--input", name, *words, **variables)
+        client.run("prepare", "--overwrite", "--input", name, *words, **variables)
         return list(memoryview((tmp_path / "out_text_document.bin").read_bytes()).cast("H"))
 
     assert prepared("org/texts") == [*b"a", 256, *b"b", 256]

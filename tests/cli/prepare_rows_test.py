@@ -88,6 +88,24 @@ def test_several_columns_are_several_outputs(prepare, program, tmp_path):
     assert (tmp_path / "out_title_document.bin").read_bytes()[:2] == b"t\0"
 
 
+def test_finished_outputs_are_kept_and_not_replaced(program, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "{name}"}}\n')
+    words = ("prepare", "--tokenizer_type", "ByteTokenizer", "--output_prefix", tmp_path / "out", "--input")
+    output = tmp_path / "out_text_document.bin"
+    program.run(*words, tmp_path / "a.jsonl")
+    assert "nothing was made anew" in program.run(*words, tmp_path / "a.jsonl")[1]
+    errors = program.run(*words, tmp_path / "b.jsonl", expected=2)[2]
+    assert "is there already, made from other inputs" in errors and "a.jsonl" in errors and "--overwrite" in errors
+    assert output.read_bytes() == b"a\0"
+    program.run(*words, tmp_path / "b.jsonl", "--overwrite")
+    assert output.read_bytes() == b"b\0"
+    # The same words may stand for other texts where they come from standard input.
+    with open(tmp_path / "a.jsonl", "rb") as file:
+        program.run(*words, "-", "--overwrite", stdin=file)
+        assert "another standard input" in program.run(*words, "-", stdin=file, expected=2)[2]
+
+
 @pytest.mark.parametrize(
     "content, words, parts",
     [

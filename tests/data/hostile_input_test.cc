@@ -123,6 +123,7 @@ TEST_F(HostileInput, JsonLines) {
   const auto tokenizer = make_byte_tokenizer();
   PrepareOptions options;
   options.output_prefix = path("out");
+  options.overwrite = true;
   options.workers = 1;
   const std::string good = "{\"text\": \"one \\u00e9\\n\", \"n\": [1, {\"a\": -2.5e3}]}\n";
   const std::string deep = "{\"text\": " + std::string(100'000, '[') + "\n";

@@ -50,6 +50,7 @@ TEST_F(PrepareTest, DocumentsKeepOrderForAnyNumberOfWorkers) {
   }
   PrepareOptions one = options({write("a.jsonl", lines)});
   std::string reference_bin, reference_idx;
+  one.overwrite = true;
   for (const int64_t workers : {1, 2, 7}) {
     one.workers = workers;
     const PrepareReport report = prepare_data(one, *tokenizer_, log_);
@@ -196,6 +197,7 @@ TEST_F(PrepareTest, LinesThatAreTooLongAreBrokenOnes) {
   EXPECT_EQ(report.broken_lines[1].line, 4);
   const std::string text = write("c.txt", std::string(1'500'000, 'c'));
   small.input = {text};
+  small.overwrite = true;
   EXPECT_EQ(message_of([&] { prepare_data(small, *tokenizer_, log_); }),
             text + " is longer than 977 KiB, and a plain-text file is one document");
 }
@@ -240,6 +242,91 @@ class PrepareResume : public PrepareTest {
   }
 };
 
+TEST_F(PrepareTest, FinishedOutputsOfTheSameInputsAreKept) {
+  PrepareOptions job = options({write("a.jsonl", "{\"text\": \"one\", \"title\": \"t\"}\n")});
+  job.json_keys = {"text", "title"};
+  EXPECT_FALSE(prepare_data(job, *tokenizer_, log_).was_finished);
+  const auto written = std::filesystem::last_write_time(path("out_text_document.bin"));
+  job.workers = 1;  // not part of what the bytes depend on
+  const PrepareReport again = prepare_data(job, *tokenizer_, log_);
+  EXPECT_TRUE(again.was_finished);
+  EXPECT_EQ(std::filesystem::last_write_time(path("out_text_document.bin")), written);
+  ASSERT_EQ(again.outputs.size(), 2u);
+  EXPECT_EQ(again.outputs[0].tokens, 3);
+  EXPECT_EQ(again.outputs[1].prefix, path("out_title_document"));
+  EXPECT_NE(describe(again).find("finished before, from the same inputs and options"), std::string::npos);
+  EXPECT_NE(describe(again).find("out_text_document.bin: 3 tokens in 1 documents"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(path("out.prepare")));
+  // With one of the two gone the job is done again: nothing that stays is lost by it.
+  remove_tree(path("out_title_document.idx"));
+  EXPECT_FALSE(prepare_data(job, *tokenizer_, log_).was_finished);
+  EXPECT_EQ(documents(path("out_title_document"), *tokenizer_), Texts{"t"});
+  job.overwrite = true;
+  EXPECT_FALSE(prepare_data(job, *tokenizer_, log_).was_finished);
+}
+
+TEST_F(PrepareTest, FinishedOutputsOfOtherInputsAreReplacedOnlyWithOverwrite) {
+  const std::string output = path("out_text_document");
+  PrepareOptions first =
+      options({write("a.jsonl", "{\"text\": \"one\"}\n"), write("b.jsonl", "{\"text\": \"two\"}\n")});
+  prepare_data(first, *tokenizer_, log_);
+  PrepareOptions second = options({write("c.jsonl", "{\"text\": \"three\"}\n")});
+  const auto refused = [&](const PrepareOptions& job) {
+    const std::string message = message_of([&] { prepare_data(job, *tokenizer_, log_); });
+    EXPECT_EQ(documents(output, *tokenizer_), (Texts{"one", "two"}));
+    EXPECT_FALSE(std::filesystem::exists(path("out.prepare")));
+    return message;
+  };
+  EXPECT_EQ(refused(second), output +
+                                 ".idx is there already, made from other inputs, or from these before they changed (" +
+                                 path("a.jsonl") + " and 1 more)");
+  PrepareOptions with_eod = first;
+  with_eod.append_eod = true;
+  EXPECT_EQ(refused(with_eod), output + ".idx is there already, made from the same inputs with other options");
+  // Other files under the names, or a damaged record: nothing says what they are.
+  const std::string unknown = output + ".idx is there already, and nothing says from what it was made";
+  const std::string record = read_file(output + ".prepared");
+  for (const std::string& damaged :
+       {std::string("{"), std::string("{\"job\": 1}"), record.substr(0, record.size() / 2)}) {
+    write_file_atomic(output + ".prepared", damaged);
+    EXPECT_EQ(refused(first), unknown);
+  }
+  Json of_others = parse_json(record, "record");
+  of_others["bin_bytes"] = 1;
+  write_file_atomic(output + ".prepared", dump_json(of_others));
+  EXPECT_EQ(refused(first), unknown);
+  remove_tree(output + ".prepared");
+  EXPECT_EQ(refused(first), unknown);
+  // Both outputs of a job are named in one message.
+  PrepareOptions two = options({write("d.jsonl", "{\"text\": \"a\", \"title\": \"b\"}\n")});
+  two.json_keys = {"text", "title"};
+  write_file_atomic(path("out_title_document.idx"), std::string_view("of others"));
+  const std::string both = refused(two);
+  EXPECT_NE(both.find("out_text_document.idx is there already"), std::string::npos) << both;
+  EXPECT_NE(both.find("out_title_document.idx is there already"), std::string::npos) << both;
+
+  second.overwrite = true;
+  prepare_data(second, *tokenizer_, log_);
+  EXPECT_EQ(documents(output, *tokenizer_), Texts{"three"});
+  second.overwrite = false;
+  EXPECT_TRUE(prepare_data(second, *tokenizer_, log_).was_finished);
+  // What a killed run left is no output.
+  remove_tree(output + ".idx");
+  EXPECT_FALSE(prepare_data(first, *tokenizer_, log_).was_finished);
+  EXPECT_EQ(documents(output, *tokenizer_), (Texts{"one", "two"}));
+}
+
+TEST_F(PrepareResume, ARunThatReplacesGoesOnWithoutBeingAskedAgain) {
+  PrepareOptions job = big_job();
+  write_file_atomic(path("out_text_document.bin"), std::string_view("of others"));
+  write_file_atomic(path("out_text_document.idx"), std::string_view("of others"));
+  job.overwrite = true;
+  EXPECT_THROW(prepare_data(job, FailingTokenizer(*tokenizer_, document(1500)), log_), InternalError);
+  job.overwrite = false;
+  EXPECT_GT(prepare_data(job, *tokenizer_, log_).resumed_at, 0);
+  EXPECT_TRUE(prepare_data(job, *tokenizer_, log_).was_finished);
+}
+
 TEST_F(PrepareResume, AStoppedRunGoesOnAndGivesTheSameBytes) {
   PrepareOptions job = big_job();
   const PrepareReport whole = prepare_data(job, *tokenizer_, log_);
@@ -275,6 +362,7 @@ TEST_F(PrepareResume, AnotherJobOrDamagedPartsBeginAnew) {
   EXPECT_NE(logged_.find("other inputs or options: beginning anew"), std::string::npos) << logged_;
   const auto expected = result();
 
+  job.overwrite = true;
   EXPECT_THROW(prepare_data(job, failing, log_), InternalError);
   std::filesystem::resize_file(path("out.prepare/part0.bin"), 10);
   EXPECT_EQ(prepare_data(job, *tokenizer_, log_).resumed_at, 0);
@@ -287,7 +375,8 @@ TEST_F(PrepareResume, AnotherJobOrDamagedPartsBeginAnew) {
 }
 
 TEST_F(PrepareResume, NumbersThatCannotBeBeginAnew) {
-  const PrepareOptions job = big_job();
+  PrepareOptions job = big_job();
+  job.overwrite = true;
   const FailingTokenizer failing(*tokenizer_, document(1500));
   const std::string state_file = path("out.prepare/state.json");
   std::vector<std::pair<std::string, Json>> damages;

@@ -94,6 +94,7 @@ TEST_F(TextSourceTest, CompressedInputsArePreparedAlikeAndTakenUpAgain) {
   options.output_prefix = path("out");
   options.workers = 2;
   options.store_every_s = 0;
+  options.overwrite = true;
   write_file_atomic(path("a.jsonl"), lines);
   options.input = {path("a.jsonl")};
   prepare_data(options, *tokenizer, log_);

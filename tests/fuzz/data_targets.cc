@@ -226,6 +226,7 @@ Target prepare_state(const Scratch& scratch) {
   options.input = {input_file};
   options.output_prefix = scratch.path("out");
   options.workers = 1;
+  options.overwrite = true;
   const auto run = [options, tokenizer] { prepare_data(options, *tokenizer, silent_log()); };
   {
     const std::vector<int32_t> ids = {1, 2, 3};
