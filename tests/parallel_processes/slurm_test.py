@@ -81,13 +81,36 @@ def test_a_batch_script_starts_torchrun_on_each_node(alone, slurm, program, data
     assert_same_curve(curve(tmp_path), alone)
 
 
-def test_the_script_of_another_tool_starts_on_every_machine(slurm, program, tmp_path):
-    """It finds srun, the machines and the place to meet by itself."""
-    settings = f"TINY=1 GPUS_PER_NODE=1 TOTAL_ITERS=3 LOG_DIR={tmp_path}/logs MEGALITH={program.path}"
-    run_batch(slurm, tmp_path, 1, f"cd {tmp_path}\n{settings} bash {ROOT}/examples/deepseek_v3/train_deepseek_v3_slurm.sh")
+TINY = ("TINY=1", "GPUS_PER_NODE=1", "MOCK_DATA=1", "OMP_NUM_THREADS=1")
+
+
+def iterations_in(said):
+    return [int(number) for number in re.findall(r"^ iteration\s+(\d+)/", said, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_batch_script_of_another_tool_is_submitted_as_it_stands(nodes, slurm, program, tmp_path):
+    """The guide's `sbatch` line; only the number of nodes is another one. Slurm runs a copy of the script."""
+    script = ROOT / "examples/deepseek_v3/train_deepseek_v3_slurm.sh"
+    settings = (*TINY, "TOTAL_ITERS=25", f"LOG_DIR={tmp_path}/logs", f"MEGALITH={program.path}")
+    words = ("sbatch", "--wait", f"--nodes={nodes}", f"--output={tmp_path}/said", script)
+    process = slurm.run("env", "-C", tmp_path, *settings, *words)
     said = (tmp_path / "said").read_text()
-    assert re.findall(r"^ iteration\s+(\d+)/", said, re.MULTILINE) == ["1", "2", "3"], said
-    assert "Slurm: machine 1 of 2, which meet at " in said and "the interface that leads to MASTER_ADDR" in said, said
+    assert process.returncode == 0, f"{process.stderr}\n{said}"
+    assert iterations_in(said) == list(range(1, 26)), said
+    if nodes == 2:
+        assert "Slurm: machine 1 of 2, which meet at " in said and "the interface that leads to MASTER_ADDR" in said, said
+
+
+def test_primus_starts_a_task_on_each_machine(slurm, program, tmp_path):
+    """It finds srun, the machines and the place to meet by itself."""
+    experiment = ROOT / "examples/megatron/configs/llama3.1_8B-pretrain.yaml"
+    settings = (*TINY, "NNODES=2", f"EXP={experiment}", "CPUS_PER_TASK=1", f"MEGALITH={program.path}")
+    words = ("bash", ROOT / "examples/run_slurm_pretrain.sh", "--train_iters", 25)
+    process = slurm.run("env", "-C", tmp_path, *settings, *words)
+    assert process.returncode == 0, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    assert iterations_in(process.stdout) == list(range(1, 26))
+    assert "NODE-0(host0)" in process.stdout and "NODE-1(host1)" in process.stdout
 
 
 def test_a_wrong_interface_ends_the_step_with_the_reason(slurm, program, data, tmp_path):
