@@ -291,6 +291,11 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   if (d.data_parallel.use_torch_fsdp2 && config.train.fp16) {
     errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
   }
+  if (config.data_parallel.use_torch_fsdp2 && config.parallel.tensor_model_parallel_size > 1) {
+    resolved.notes.push_back(
+        fmt::format("use_torch_fsdp2 with tensor_model_parallel_size {} works, but guides to FSDP2 find 1 faster",
+                    config.parallel.tensor_model_parallel_size));
+  }
   if (config.runtime.device.deterministic_mode &&
       config.runtime.gemm_tuning.gemm_tuning == ops::gpu::GemmTuning::kTune) {
     errors.emplace_back("gemm_tuning tune chooses by time, which varies from run to run: not with deterministic_mode",

@@ -194,3 +194,15 @@ def test_a_script_for_slurm_is_submitted_by_a_test_of_its_own(source, expected, 
 def test_a_page_says_what_stands_for_another_programs_command(source, expected, command):
     page, _, words = expected.partition(": ")
     assert (words or command) in (ROOT / page).read_text(), f"{page} does not say {words or command!r}"
+
+
+def test_fsdp_typed_beside_tensor_parallelism_works_with_a_note(program):
+    words = ("--mock_data", "--vocab_size", 64, "--dry_run", "--dry_run_world_size", 4, "--use_torch_fsdp2")
+    model = ("--num_layers", 2, "--hidden_size", 32, "--num_attention_heads", 4, "--seq_length", 16, "--max_position_embeddings", 16)
+    note = "guides to FSDP2 find 1 faster"
+    _, _, errors = program.run("train", *model, *words, "--tensor_model_parallel_size", 2)
+    assert f"use_torch_fsdp2 with tensor_model_parallel_size 2 works, but {note}" in errors
+    assert note not in program.run("train", *model, *words)[2]
+    # The scripts' own switch takes tensor parallelism away, so there is nothing to note.
+    _, said = shell(f"DRY_RUN=1 FSDP=1 TP=2 BS=16 bash {ROOT}/examples/llama/train_llama3.sh", program, ROOT)
+    assert note not in said
