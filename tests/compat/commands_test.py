@@ -82,7 +82,7 @@ def figures(resolved):
             "/".join(str(part) for part in recompute) if recompute[0] else "-",
             precision,
             resolved["train_iters"],
-            resolved["parameters"],
+            "+".join(str(resolved[key]) for key in ("parameters", "prediction_parameters") if resolved[key]),
         )
     )
 
