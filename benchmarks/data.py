@@ -171,7 +171,7 @@ def bench_prepare(program, folder, megabytes, rounds):
         for (name, workers), found in runs.items():
             found.append(
                 timed(
-                    [program, "prepare", "--input", str(inputs[name]), "--output_prefix", str(folder / "out")]
+                    [program, "prepare", "--overwrite", "--input", str(inputs[name]), "--output_prefix", str(folder / "out")]
                     + ["--workers", str(workers), "--tokenizer_type", "ByteTokenizer"]
                 )
             )

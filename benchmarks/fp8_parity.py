@@ -32,7 +32,7 @@ def prepared_text(arguments, folder):
         run([ROOT / "examples/demo/make_text.sh", folder / "text"])
         text = folder / "text/train.jsonl"
     words = ("--input", text, "--output_prefix", folder / "tokens", "--tokenizer_type", "ByteTokenizer", "--append_eod")
-    run([arguments.program, "prepare", *words])
+    run([arguments.program, "prepare", *words, "--overwrite"])
     return next(folder.glob("tokens*.idx")).with_suffix("")
 
 

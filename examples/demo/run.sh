@@ -28,7 +28,7 @@ wc -l -c "$folder/text/train.jsonl" "$folder/text/valid.jsonl" | awk '{ printf "
 step "2/5  Text into tokens (megalith prepare): a token is a byte"
 for split in train valid; do
   "$program" prepare --input "$folder/text/$split.jsonl" --output_prefix "$folder/data/$split" \
-    --tokenizer_type ByteTokenizer --append_eod
+    --tokenizer_type ByteTokenizer --append_eod --overwrite
 done
 
 train() {
