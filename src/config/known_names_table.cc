@@ -99,9 +99,6 @@ constexpr KnownNamesRow kRows[] = {
      "patch_primus_pipeline patch_zero_bubble"},
     {Kind::kUnsupported, kSwitch, "that schedule by this word (pp_algorithm zbv-formatted has it)",
      "enable_1f1b_v=false"},
-    {Kind::kUnsupported, kSwitch,
-     "layers without work that fill stages (pipeline_model_parallel_layout says what each holds)",
-     "allow_padding_num_layers=false"},
     {Kind::kUnsupported, kValue, "sequences that are cut for the pipeline (context_parallel_size cuts them over ranks)",
      "num_seq_splits=1|0"},
     {Kind::kUnsupported, kSwitch,
@@ -208,7 +205,8 @@ constexpr KnownNamesRow kRows[] = {
 
     // ---- Batch, schedule, optimizer ----
     {Kind::kUnsupported, kValue,
-     "an update of each rank's slice by itself: Muon's is the whole matrix's, the same on every layout",
+     "an update of each rank's slice by itself (with optimizer muon on tensor-parallel ranks): Muon's is the whole "
+     "matrix's, the same on every layout",
      "muon_tp_mode=duplicated|distributed"},
     {Kind::kUnsupported, kValue, "another optimizer than AdamW beside Muon", "muon_scalar_optimizer=adam"},
     {Kind::kNoEffect, kSwitch, "LibTorch chooses the kernel of the products", "muon_use_syrk"},

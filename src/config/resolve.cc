@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "config/command_line.h"
+#include "config/dependent_names.h"
 #include "config/environment.h"
 #include "config/presets.h"
 #include "config/yaml_config.h"
@@ -37,11 +38,12 @@ WrittenValue negated(const Setting& setting) {
 // What is said once about names that are not spelled as ours.
 struct NameNotes {
   NoEffectNotes no_effect;
-  std::vector<std::string> read_as;           // "learning_rate is lr"
-  std::optional<Setting> no_positions = {};   // the setting that asks for a model without learned positions
-  std::optional<Setting> old_recompute = {};  // the setting that asks for recomputation by its first name
-  // Primus's switches that say whether options count at all: the last word of each, false where it takes them back.
-  std::map<std::string, std::pair<bool, Setting>> gates = {};
+  std::vector<std::string> read_as;          // "learning_rate is lr"
+  std::optional<Setting> no_positions = {};  // the setting that asks for a model without learned positions
+  // What is decided when all options are known, by config/dependent_names.h; the last word of each name counts.
+  std::map<std::string, std::pair<bool, Setting>, std::less<>> gates = {};  // false: takes its options back
+  std::map<std::string, Setting, std::less<>> implying = {};                // words that say more than their option
+  std::map<std::string, Setting, std::less<>> waiting = {};                 // refused unless an option makes them idle
 
   void add_word(const Setting& setting, const Option& option) {
     std::string line = fmt::format("{} is {}", setting.name, option.name());
@@ -55,18 +57,8 @@ struct NameNotes {
   }
 };
 
-// Primus's trainer presets keep these options behind a switch: where it is false they are as if nobody had set them.
-constexpr std::pair<const char*, const char*> kGatedOptions[] = {{"patch_zero_bubble", "enable_zero_bubble"},
-                                                                 {"patch_zero_bubble", "zero_bubble_v_schedule"},
-                                                                 {"patch_primus_pipeline", "pp_algorithm"}};
-
-bool is_gate(std::string_view name) {
-  return std::any_of(std::begin(kGatedOptions), std::end(kGatedOptions),
-                     [&](const auto& gated) { return gated.first == name; });
-}
-
 void close_gates(OptionSet& options, const NameNotes& notes, std::vector<std::string>& lines) {
-  for (const auto& [gate, name] : kGatedOptions) {
+  for (const auto& [gate, name] : gated_options()) {
     const auto found = notes.gates.find(gate);
     Option* option = options.find(name);
     if (found == notes.gates.end() || found->second.first || !option || option->is_default()) continue;
@@ -76,14 +68,40 @@ void close_gates(OptionSet& options, const NameNotes& notes, std::vector<std::st
   }
 }
 
-// The first name of recomputation had neither a granularity, which was full, nor a need to say the number of layers.
-void complete_old_recompute(OptionSet& options, const NameNotes& notes) {
-  if (!notes.old_recompute) return;
-  const std::pair<const char*, const char*> implied[] = {{"recompute_granularity", "full"},
-                                                         {"recompute_num_layers", "1"}};
-  for (const auto& [name, value] : implied) {
-    Option* option = options.find(name);
-    if (option && option->is_default()) option->assign(WrittenValue::of(value), notes.old_recompute->source);
+void apply_implied(OptionSet& options, const NameNotes& notes) {
+  for (const auto& [word, name, value] : implied_values()) {
+    const auto found = notes.implying.find(word);
+    Option* option = found == notes.implying.end() ? nullptr : options.find(name);
+    if (option && option->is_default()) option->assign(WrittenValue::of(std::string(value)), found->second.source);
+  }
+}
+
+// What this setting of a known name asks for is not done here.
+UserError not_supported(const std::string& name, const KnownName& known, const Setting& setting) {
+  const std::string neutral = known.neutral.empty() ? "null" : known.neutral.front();
+  return UserError(
+      fmt::format("{} {}: this build does not support {}", named_at(setting), setting.value.text(), known.text),
+      fmt::format("remove it, or set {} to {}", name, neutral));
+}
+
+// Why the name asks for nothing beside these options; nothing when it does ask.
+std::optional<std::string_view> why_idle(const OptionSet& options, std::string_view name) {
+  for (const IdleName& row : idle_names()) {
+    if (row.name != name) continue;
+    const Option* option = options.find(row.option);
+    const std::vector<std::string> values = split_entry(fmt::format("x={}", row.values)).second;
+    if (!option || std::find(values.begin(), values.end(), option->text()) != values.end()) return row.reason;
+  }
+  return std::nullopt;
+}
+
+void settle_waiting(const OptionSet& options, NameNotes& notes, std::vector<UserError>& errors) {
+  for (const auto& [name, setting] : notes.waiting) {
+    if (const auto reason = why_idle(options, name)) {
+      notes.no_effect.add(name, *reason);
+    } else {
+      errors.push_back(not_supported(name, *find_known_name(name), setting));
+    }
   }
 }
 
@@ -104,12 +122,13 @@ void apply_known(const Setting& setting, const NameMatch& match, const WrittenVa
     if (is_gate(match.name)) notes.gates[match.name] = {parse_bool(value.text()).value_or(true), setting};
     return notes.no_effect.add(match.name, known.text);
   }
+  notes.waiting.erase(match.name);
   if (is_neutral(known, value)) return;
-  const std::string asked = fmt::format("{} {}", named_at(setting), setting.value.text());
-  if (known.kind == KnownName::Kind::kRemoved) throw UserError(asked + " is not an option here", known.text);
-  const std::string neutral = known.neutral.empty() ? "null" : known.neutral.front();
-  throw UserError(fmt::format("{}: this build does not support {}", asked, known.text),
-                  fmt::format("remove it, or set {} to {}", match.name, neutral));
+  if (known.kind == KnownName::Kind::kRemoved) {
+    throw UserError(fmt::format("{} {} is not an option here", named_at(setting), setting.value.text()), known.text);
+  }
+  if (!may_be_idle(match.name)) throw not_supported(match.name, known, setting);
+  notes.waiting.emplace(match.name, setting);
 }
 
 void apply_setting(OptionSet& options, const Setting& setting, const OtherCommands& others, NameNotes& notes) {
@@ -133,7 +152,8 @@ void apply_setting(OptionSet& options, const Setting& setting, const OtherComman
   if (match.word) {
     if (is_neutral(match.word->neutral, value)) return;
     notes.add_word(setting, *match.option);
-    if (fold_name(setting.name) == "activations_checkpoint_method") notes.old_recompute = setting;
+    if (const std::string word = fold_name(setting.name); implies_values(word))
+      notes.implying.insert_or_assign(word, setting);
   }
   match.option->offer(value, setting.source);
 }
@@ -227,8 +247,9 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
       result.errors.push_back(stray_word(options, word, inputs.others));
     }
   }
-  complete_old_recompute(options, names);
+  apply_implied(options, names);
   close_gates(options, names, result.notes);
+  settle_waiting(options, names, result.errors);
   check_positions(options, names, result.errors);
   append(result.notes, names.lines());
   append(result.notes, environment.notes);

@@ -192,6 +192,35 @@ def test_trainer_presets_are_primuss(program, tmp_path):
     assert {name: values.get(name) for name in expected} == expected
 
 
+NEWER_PRESET = ROOT / "tests/config/data/primus_v26.5_trainer.yaml"
+GUIDES_MODELS = """llama2_7B llama2_70B llama3.1_8B llama3.1_70B llama3.3_70B qwen2.5_7B qwen2.5_72B deepseek_v2_lite deepseek_v2
+    deepseek_v3 mixtral_8x7B_v0.1 mixtral_8x22B_v0.1""".split()
+
+
+@pytest.mark.parametrize("model", GUIDES_MODELS)
+def test_the_newer_trainer_preset_resolves_as_it_stands(model, program, tmp_path):
+    experiment = f"modules: {{pre_trainer: {{config: {NEWER_PRESET}, model: {model}.yaml, overrides: {{mock_data: true}}}}}}"
+    (tmp_path / "exp.yaml").write_text(experiment)
+    _, output, errors = program.run("inspect", "config", "--config", tmp_path / "exp.yaml")
+    values = options_of(output)
+    assert values["allow_padding_num_layers"] == "true" and values["train_iters"] == "1000"
+    assert "enable_zero_bubble" not in values, "patch_zero_bubble is false"
+    assert "muon_tp_mode (read only by the optimizer muon)" in errors
+    # With what it asks for in earnest, the preset's way is refused.
+    words = ("optimizer=muon", "use_distributed_optimizer=true", "tensor_model_parallel_size=2")
+    errors = program.run("inspect", "config", "--config", tmp_path / "exp.yaml", *words, expected=2)[2]
+    assert "muon_tp_mode blockwise: this build does not support" in errors
+
+
+def test_layers_that_no_stages_share_evenly_are_padded_where_the_file_allows_it(program, tmp_path):
+    (tmp_path / "exp.yaml").write_text(SMALL.replace("workspace: ./output\n", ""))
+    (tmp_path / "tiny.yaml").write_text(TINY.replace("num_layers: 2", "num_layers: 3"))
+    words = ("train", "--config", "exp.yaml", "--pipeline_model_parallel_size", 2, "--dry_run", "--dry_run_world_size", 2)
+    errors = program.run(*words, cwd=tmp_path, expected=2)[2]
+    assert "num_layers 3 cannot be cut into pipeline_model_parallel_size 2 equal stages" in errors
+    program.run(*words, "--allow_padding_num_layers", cwd=tmp_path)
+
+
 PAGE = ROOT / "docs" / "migrate_primus.md"
 PAIRS = re.findall(r"^\| `(\w+: [^`]+)` \| `(--[^`]+)` \|$", PAGE.read_text(), re.MULTILINE)
 

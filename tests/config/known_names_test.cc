@@ -68,7 +68,7 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
                            "check_for_large_grads",
                            "check_for_spiky_loss",
                            "enable_turbo_attention_float8",
-                           "allow_padding_num_layers",
+                           "perform_rl_step",
                            "enable_1f1b_v",
                            "gradient_checkpointing",
                            "enable_full_sharding_in_hsdp",
@@ -88,7 +88,7 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
   EXPECT_TRUE(asks("num_seq_splits", "2"));
   // These are options, or words for options, now.
   for (const char* name : {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy",
-                           "data_parallel_replicate_degree", "encoder_seq_length"}) {
+                           "data_parallel_replicate_degree", "encoder_seq_length", "allow_padding_num_layers"}) {
     EXPECT_EQ(find_known_name(name), nullptr) << name;
   }
   // A checkpoint holds no generator, and its architecture is always read: both ways are the same.

@@ -324,6 +324,33 @@ TEST_F(Resolve, PrimussPatchSwitchesTakeTheOptionsBehindThemBack) {
   EXPECT_EQ(sample.pp_algorithm, "1f1b");
 }
 
+TEST_F(Resolve, AModeOfMuonCountsOnlyWhereMuonHasSlices) {
+  struct MuonSample {
+    std::string optimizer = "adam";
+    int64_t tensor_model_parallel_size = 1;
+    void visit(OptionVisitor& v) {
+      v.field("optimizer", optimizer, "Rule.").words({"adam", "sgd", "muon"});
+      v.field("tensor_model_parallel_size", tensor_model_parallel_size, "Ranks.").at_least(1);
+    }
+  } muon;
+  OptionSet options(muon);
+  folder.write("trainer.yaml", "muon_tp_mode: blockwise\n");
+  inputs.config_file = folder.path() / "trainer.yaml";
+  // The notes, or else the errors.
+  const auto said = [&](const char* optimizer, const char* ranks, const char* mode) {
+    inputs.arguments = {"--optimizer", optimizer, "--tensor_model_parallel_size", ranks};
+    if (*mode) inputs.arguments.insert(inputs.arguments.end(), {"--muon_tp_mode", mode});
+    const Resolution resolution = try_resolve(options, inputs);
+    return resolution.errors.empty() ? join(resolution.notes, "\n") : resolution.errors.front().message();
+  };
+  EXPECT_EQ(said("adam", "2", ""), "no effect here: muon_tp_mode (read only by the optimizer muon)");
+  EXPECT_EQ(said("muon", "1", ""),
+            "no effect here: muon_tp_mode (without tensor parallelism every rank has whole matrices)");
+  EXPECT_NE(said("muon", "2", "").find("trainer.yaml:1: muon_tp_mode blockwise: this build does not support"),
+            std::string::npos);
+  EXPECT_EQ(said("muon", "2", "duplicated"), "");  // the last word counts
+}
+
 TEST_F(Resolve, RecomputationByItsFirstNameIsWhole) {
   inputs.arguments = {"--activations-checkpoint-method", "uniform"};
   resolve(set, inputs);

@@ -64,13 +64,28 @@ TEST(PipelineOptions, LayersAreSharedOutEvenly) {
   EXPECT_EQ(layout_of({}, 2, 4, 1), "Ett|ttmL");
   EXPECT_EQ(refusals({}, 4, 10),
             "num_layers 10 cannot be cut into pipeline_model_parallel_size 4 equal stages / make num_layers a multiple "
-            "of 4, or cut unevenly: decoder_first_pipeline_num_layers, account_for_embedding_in_pipeline_split or "
-            "pipeline_model_parallel_layout");
+            "of 4, or cut unevenly: decoder_first_pipeline_num_layers, account_for_embedding_in_pipeline_split, "
+            "pipeline_model_parallel_layout or allow_padding_num_layers");
   EXPECT_EQ(refusals({.num_virtual_stages_per_pipeline_rank = 3}, 4, 20).substr(0, 99),
             "num_layers 20 cannot be cut into pipeline_model_parallel_size 4 × 3 virtual stages = 12 equal stag");
   EXPECT_EQ(
       refusals({.num_layers_per_virtual_pipeline_stage = 3}, 2, 8).substr(0, 105),
       "num_layers 8 cannot be cut into stages of num_layers_per_virtual_pipeline_stage 3 on 2 pipeline ranks / m");
+}
+
+TEST(PipelineOptions, LayersThatCannotBeSharedOutEvenlyMayFillTheFirstStages) {
+  const PipelineOptions padded{.allow_padding_num_layers = true};
+  EXPECT_EQ(layout_of(padded, 2, 4), "Ett|ttL");
+  EXPECT_EQ(layout_of(padded, 4, 10), "Ettt|ttt|tt|ttL");
+  EXPECT_EQ(layout_of(padded, 1, 3), "EtttL");
+  EXPECT_EQ(layout_of({.pp_algorithm = "zbv", .allow_padding_num_layers = true}, 2, 5, 1), "Ett|t|t|tmL");
+  EXPECT_EQ(layout_of({.num_virtual_stages_per_pipeline_rank = 2, .allow_padding_num_layers = true}, 2, 6),
+            "Ett|tt|t|tL");
+  EXPECT_EQ(layout_of({.num_layers_per_virtual_pipeline_stage = 3, .allow_padding_num_layers = true}, 2, 8),
+            "Ett|tt|tt|ttL");
+  EXPECT_EQ(layout_of({.account_for_loss_in_pipeline_split = true, .allow_padding_num_layers = true}, 4, 10),
+            "Ettt|ttt|ttt|tL");
+  EXPECT_EQ(refusals(padded, 4, 2).substr(0, 31), "stage 3 of 4 would hold nothing");
 }
 
 TEST(PipelineOptions, TheEmbeddingAndTheLossMayCountAsLayers) {

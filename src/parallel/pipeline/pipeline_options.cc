@@ -51,6 +51,10 @@ void PipelineOptions::visit(OptionVisitor& v) {
           "Count the embedding as a layer when layers are shared out: the first stage gets one less.");
   v.field("account_for_loss_in_pipeline_split", account_for_loss_in_pipeline_split,
           "Count the head and the loss as a layer when layers are shared out: the last stage gets one less.");
+  v.field(
+      "allow_padding_num_layers", allow_padding_num_layers,
+      "Where the layers cannot be shared out evenly, share them out as evenly as they can be: the first stages hold "
+      "one more.");
 }
 
 namespace {
@@ -316,13 +320,13 @@ class PlanMaker {
     int64_t chunks = plan.order == StageOrder::kVee ? 2 : 1;
     if (o_.num_virtual_stages_per_pipeline_rank) chunks = *o_.num_virtual_stages_per_pipeline_rank;
     if (const auto per_stage = o_.num_layers_per_virtual_pipeline_stage) {
-      if (counted % (p_ * *per_stage) != 0) {
+      if (counted % (p_ * *per_stage) != 0 && !o_.allow_padding_num_layers) {
         return refuse(fmt::format("{} cannot be cut into stages of num_layers_per_virtual_pipeline_stage {} on {} "
                                   "pipeline ranks",
                                   layers, *per_stage, p_),
                       even_remedy(p_ * *per_stage));
       }
-      chunks = counted / (p_ * *per_stage);
+      chunks = (counted + p_ * *per_stage - 1) / (p_ * *per_stage);
     }
     const auto refuse_shares = [&] {
       refuse(chunks == 1
@@ -332,8 +336,10 @@ class PlanMaker {
                                layers, p_, chunks, p_ * chunks),
              even_remedy(p_ * chunks));
     };
-    if (counted % (p_ * chunks) != 0) return refuse_shares();
+    if (counted % (p_ * chunks) != 0 && !o_.allow_padding_num_layers) return refuse_shares();
     std::vector<int64_t> shares(static_cast<size_t>(p_ * chunks), counted / (p_ * chunks));
+    // The stages at the end get less: the last one has the head, too.
+    for (int64_t i = 0; i < counted % (p_ * chunks); ++i) ++shares[static_cast<size_t>(i)];
     shares.front() -= embedding;
     shares.back() -= loss;
     const std::vector<int64_t> sizes = layers_of_shares(shares);
@@ -362,7 +368,7 @@ class PlanMaker {
   static std::string even_remedy(int64_t stages) {
     return fmt::format(
         "make num_layers a multiple of {}, or cut unevenly: decoder_first_pipeline_num_layers, "
-        "account_for_embedding_in_pipeline_split or pipeline_model_parallel_layout",
+        "account_for_embedding_in_pipeline_split, pipeline_model_parallel_layout or allow_padding_num_layers",
         stages);
   }
 

@@ -25,6 +25,7 @@ struct PipelineOptions {
   std::optional<int64_t> microbatch_group_size_per_virtual_pipeline_stage;
   std::optional<int64_t> decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false, account_for_loss_in_pipeline_split = false;
+  bool allow_padding_num_layers = false;
 
   void visit(OptionVisitor& v);
 };
