@@ -30,7 +30,7 @@ const Names kMemory = {"allow_oversubscription"};  // what is checked before wei
 // Read only while a model trains.
 const Names kTraining = {"loss_scale",        "initial_loss_scale", "min_loss_scale",
                          "loss_scale_window", "hysteresis",         "num_distributed_optimizer_instances",
-                         "fail_on_host_sync", "bos_token_id",       "extra_vocab_size"};
+                         "fail_on_host_sync", "extra_vocab_size"};
 // Where products are measured by themselves: nothing is remembered between them, and no layer is the first.
 const Names kEightBitsOfLayers = {"fp8_margin",
                                   "fp8_amax_history_len",
@@ -85,8 +85,9 @@ const ActingOptions* row_of(std::string_view command) {
       {{"inspect logits"}, kModelGroups, joined({kWeights, kWords}), kTraining},
       {{"plan"},
        {"Pipeline parallelism"},
-       {"num_layers", "mtp_num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size",
-        "context_parallel_size", "micro_batch_size", "global_batch_size", "dry_run_world_size"},
+       {"model_type", "num_layers", "decoder_num_layers", "mtp_num_layers", "tensor_model_parallel_size",
+        "pipeline_model_parallel_size", "context_parallel_size", "micro_batch_size", "global_batch_size",
+        "dry_run_world_size"},
        {}},
       {{"bench gemm"}, kModelGroups, joined({kWeights, kShapes}), joined({kTraining, kEightBitsOfLayers})},
       {{"bench ops", "bench attention", "bench moe"},

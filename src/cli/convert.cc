@@ -96,6 +96,10 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   input.tokens = (at::arange(length, at::kLong) * 7919 + 13).remainder(*config.vocab_size).unsqueeze(0);
   input.context.position_ids = at::arange(length, at::kLong).unsqueeze(0);
   input.context.is_training = false;
+  if (config.has_encoder()) {
+    input.context.encoder_s = length;
+    input.more.set("encoder_tokens", input.tokens.flip(1));
+  }
   return model->forward(input, {}, HeadOutput::kLogits).logits.to(at::kDouble);
 }
 

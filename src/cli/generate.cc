@@ -81,7 +81,8 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
       continue;
     }
     StreamingDecoder decoder(*tokenizer, /*skip_special=*/true);
-    if (options.prompt) say(*options.prompt);
+    // An encoder reads the prompt, and the decoder answers; a decoder goes on with it.
+    if (options.prompt && !built.config().has_encoder()) say(*options.prompt);
     const auto show = [&](int64_t id) {
       say(decoder.push(narrow<int32_t>(id)));
       return true;

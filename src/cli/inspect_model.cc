@@ -22,15 +22,45 @@ namespace megalith {
 namespace {
 
 struct OutputOptions {
-  std::vector<int64_t> prompt_ids;
+  std::vector<int64_t> prompt_ids, target_ids;
   std::string output_file;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
     v.field("output_file", output_file, "The safetensors file to write.").alias("output");
-    v.field("prompt_ids", prompt_ids, "Token ids of the prompt (logits).");
+    v.field("prompt_ids", prompt_ids,
+            "Token ids of the prompt (logits); with model_type t5 what the encoder reads, also for gradients.");
+    v.field("target_ids", target_ids,
+            "With model_type t5: token ids that the decoder is to write after prompt_ids. It reads those in front of "
+            "each.");
   }
 };
+
+// What a model with an encoder reads, on the device: the decoder gets its first token and the targets but the last.
+ModelInput pair_input(const OutputOptions& options, const ModelConfig& config, at::Device device) {
+  const auto row = [&](const std::vector<int64_t>& ids) {
+    return at::tensor(at::ArrayRef<int64_t>(ids), at::kLong).unsqueeze(0).to(device);
+  };
+  std::vector<int64_t> given = {config.bos_token_id.value_or(0)};
+  given.insert(given.end(), options.target_ids.begin(), options.target_ids.end() - 1);
+  ModelInput input;
+  input.tokens = row(given);
+  input.labels = row(options.target_ids);
+  input.loss_weights = at::ones(input.labels.sizes(), at::TensorOptions(device).dtype(at::kFloat));
+  input.context.b = 1;
+  input.context.s = std::ssize(given);
+  input.context.encoder_s = std::ssize(options.prompt_ids);
+  input.context.is_training = false;
+  input.more.set("encoder_tokens", row(options.prompt_ids));
+  return input;
+}
+
+void require_pair(const OutputOptions& options) {
+  if (!options.prompt_ids.empty() && !options.target_ids.empty()) return;
+  throw UserError(fmt::format("a model of model_type t5 needs prompt_ids and target_ids, and {} is not given",
+                              options.prompt_ids.empty() ? "prompt_ids" : "target_ids"),
+                  "give what the encoder reads and what the decoder is to write: --prompt_ids 1,2,3 --target_ids 4,5");
+}
 
 UserError no_output_file() { return UserError("no output_file given", "name the safetensors file to write"); }
 
@@ -62,6 +92,29 @@ void write_safetensors(const std::string& path, const std::map<std::string, at::
   writer.finish();
 }
 
+// The mean loss of the targets, and its gradients, without a data set.
+int inspect_gradients_of_pair(CommandContext& context, Session& session, const OutputOptions& options) {
+  require_pair(options);
+  const Resolved& run = *session.resolved;
+  const BuiltModel built = build_model(run, session.groups, session.device);
+  load_weights(run, built, session.groups, context.log);
+  GradBuffer gradients(built.parameters(), session.groups, {});
+  PipelinedModel model(built.view(), session.groups, session.device);
+  ModelInput input = pair_input(options, built.config(), session.device);
+  input.terms[0] = {"lm loss", at::scalar_tensor(1 / static_cast<double>(options.target_ids.size()), at::kDouble)};
+  double loss = 0;
+  gradients.begin_step();
+  model.train(
+      1, [&](int, std::span<const Unit>) { return input; }, [&](bool is_last) { gradients.begin_microbatch(is_last); },
+      [&](const ModelOutput& output) {
+        for (const LossTerm& term : output.terms) loss = (term.sum / term.weight).item<double>();
+      });
+  gradients.finish_step();
+  write_safetensors(options.output_file, canonical_gradients(built.parameters()));
+  fmt::print("{}\n", dump_json(Json{{"lm loss", loss}}));
+  return kExitSuccess;
+}
+
 }  // namespace
 
 int inspect_logits(CommandContext& context) {
@@ -80,12 +133,17 @@ int inspect_logits(CommandContext& context) {
   load_weights(*session.resolved, built, session.groups, context.log);
   at::NoGradGuard no_grad;
   ModelInput input;
-  input.tokens = at::tensor(at::ArrayRef<int64_t>(options.prompt_ids), at::kLong).unsqueeze(0).to(session.device);
-  input.context.b = 1;
-  input.context.s = input.tokens.size(1);
-  input.context.position_ids =
-      at::arange(input.context.s, at::TensorOptions(session.device).dtype(at::kLong)).unsqueeze(0);
-  input.context.is_training = false;
+  if (built.config().has_encoder()) {
+    require_pair(options);
+    input = pair_input(options, built.config(), session.device);
+  } else {
+    input.tokens = at::tensor(at::ArrayRef<int64_t>(options.prompt_ids), at::kLong).unsqueeze(0).to(session.device);
+    input.context.b = 1;
+    input.context.s = input.tokens.size(1);
+    input.context.position_ids =
+        at::arange(input.context.s, at::TensorOptions(session.device).dtype(at::kLong)).unsqueeze(0);
+    input.context.is_training = false;
+  }
   PipelinedModel model(built.view(), session.groups, session.device);
   const ModelOutput output = model.forward(input, HeadOutput::kLogits);
   write_safetensors(options.output_file, {{"logits", output.logits[0].to(at::kCPU, at::kFloat)}});
@@ -102,6 +160,7 @@ int inspect_gradients(CommandContext& context) {
   if (options.output_file.empty()) throw no_output_file();
   Session session = start_session(context, std::move(resolved));
   const Resolved& run = *session.resolved;
+  if (run.config.model.has_encoder()) return inspect_gradients_of_pair(context, session, options);
   const Derived& d = run.derived;
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {d.global_batch_size, 0, 0};

@@ -183,12 +183,10 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kValue, "layers that differ in kind",
      "spec=null heterogeneous_layers_config_path=null heterogeneous_layers_config_encoded_json=null "
      "hybrid_attention_ratio=0 hybrid_mlp_ratio=0 hybrid_override_pattern=null lfm_layer_types=null"},
-    {Kind::kUnsupported, kValue, "this kind of model", "model_type=gpt is_hybrid_model=false"},
+    {Kind::kUnsupported, kValue, "this kind of model", "is_hybrid_model=false"},
     {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
     {Kind::kNoEffect, kSwitch, "read only by hybrid models", "disable_mamba_mem_eff_path"},
-    {Kind::kUnsupported, kValue, "encoder-decoder models", "decoder_num_layers=null"},
-    {Kind::kNoEffect, kValue, "read only by position_embedding_type relative and mrope, which no model here has",
-     "relative_attention_num_buckets relative_attention_max_distance mrope_section"},
+    {Kind::kNoEffect, kValue, "read only by position_embedding_type mrope, which no model here has", "mrope_section"},
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
      "bert_binary_head decoder_seq_length short_seq_prob mask_type mask_factor "
      "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "

@@ -74,6 +74,11 @@ ModelConfig filled_in(const ModelConfig& config) {
   } else {
     reset<ExpertOptions>(full);
   }
+  if (config.has_encoder()) full.decoder_num_layers = config.num_decoder_layers();
+  if (full.position_embedding_type != PositionEmbedding::kRelative) {
+    full.relative_attention_num_buckets = defaults.relative_attention_num_buckets;
+    full.relative_attention_max_distance = defaults.relative_attention_max_distance;
+  }
   full.mtp_num_layers = config.num_prediction_modules();
   full.window_size.clear();
   if (const int64_t window = config.attention_window(); window > 0) {

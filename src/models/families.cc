@@ -14,13 +14,13 @@
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kGpt2, kGpt;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kGpt2, kGpt, kT5, kMegatronT5;
 
 namespace {
 
 const ModelFamily* const kFamilies[] = {&kLlama,   &kMistral, &kQwen2, &kQwen3, &kQwen3Moe,   &kGemma2,
                                         &kGemma3,  &kMixtral, &kOlmo2, &kOlmo3, &kDeepseekV2, &kDeepseekV3,
-                                        &kGlm4Moe, &kGptOss,  &kGpt2,  &kGpt};
+                                        &kGlm4Moe, &kGptOss,  &kGpt2,  &kGpt,   &kT5,         &kMegatronT5};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;
@@ -88,7 +88,8 @@ const ModelFamily& family_for(const ModelConfig& config) {
   asked.rotary_interleaved = defaults.rotary_interleaved;
   asked.rotary_percent = defaults.rotary_percent;
   const auto found = std::ranges::find_if(kFamilies, [&](const ModelFamily* family) {
-    return family->to_hf == nullptr || translate(*family, asked).differences.empty();
+    return family->model_type == asked.model_type &&
+           (family->to_hf == nullptr || translate(*family, asked).differences.empty());
   });
   MEGALITH_CHECK(found != std::ranges::end(kFamilies), "no family takes the rest");
   return **found;
@@ -119,8 +120,8 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
 }
 
 std::vector<Unit> model_units(const ModelConfig& config) {
-  const ModelFamily& family = check_model_config(config).empty() ? family_for(config) : kGpt;
-  return family.units(config);
+  if (check_model_config(config).empty()) return family_for(config).units(config);
+  return (config.has_encoder() ? kMegatronT5 : kGpt).units(config);
 }
 
 HfModel read_hf_config(const std::filesystem::path& folder) {

@@ -14,7 +14,8 @@
 namespace megalith {
 
 struct ModelFamily {
-  std::string_view name;           // "llama"
+  std::string_view name;  // "llama"
+  ModelType model_type = ModelType::kGpt;
   std::string_view hf_model_type;  // config.json's model_type; empty: no Hugging Face class has this architecture
   std::string_view hf_class;       // "LlamaForCausalLM"
   // The whole architecture from config.json of transformers 4 or 5; UserError names the key that cannot be honoured.
@@ -36,8 +37,8 @@ struct ModelFamily {
 
 std::span<const ModelFamily* const> model_families();
 
-// The first family whose from_hf(to_hf(config)) means the same (models/architecture.h); else the one without a Hugging
-// Face class, which takes any. UserErrors of check_model_config().
+// The first family of the model_type whose from_hf(to_hf(config)) means the same (models/architecture.h); else the one
+// without a Hugging Face class, which takes any. UserErrors of check_model_config().
 const ModelFamily& family_for(const ModelConfig& config);
 
 // The units of the model that a configuration describes. One that lacks widths, as in `megalith plan`, is taken for one

@@ -21,6 +21,7 @@ void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
                         *value > most ? kBoundsRemedy : "correct the value");
   };
   check("num_layers", config.num_layers, 0, kMostLayers);
+  check("decoder_num_layers", config.decoder_num_layers, 1, kMostLayers);
   check("hidden_size", config.hidden_size, 0, kMostWidth);
   check("ffn_hidden_size", config.ffn_hidden_size, 1, kMostFfnWidth);
   check("num_attention_heads", config.num_attention_heads, 0, kMostHeads);
@@ -32,6 +33,8 @@ void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
   check("rope_scaling_original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings, 1,
         kMostPositions);
   check("mtp_num_layers", config.mtp_num_layers, 0, kMostPredictionModules);
+  check("relative_attention_num_buckets", config.relative_attention_num_buckets, 4, kMostPositions);
+  check("relative_attention_max_distance", config.relative_attention_max_distance, 2, kMostPositions);
 
   check("num_experts", config.num_experts, 0, kMostExperts);
   check("moe_ffn_hidden_size", config.moe_ffn_hidden_size, 1, kMostFfnWidth);
@@ -61,7 +64,7 @@ int64_t num_layers_with_experts(const ModelConfig& config) {
 
 // The factors lie within their bounds.
 void check_products(const ModelConfig& config, std::vector<UserError>& errors) {
-  const int64_t layers = config.num_layers + config.num_prediction_modules();
+  const int64_t layers = config.num_all_layers() + config.num_prediction_modules();
   const auto check_parts = [&](std::string_view name, int64_t count) {
     if (layers * count <= kMostLayerParts) return;
     errors.emplace_back(fmt::format("num_layers {} times {} {} is {}, expected at most {}", layers, name, count,
@@ -111,6 +114,8 @@ double count_matrix_elements(const ModelConfig& config) {
   const double layers = in_double(config.num_layers), modules = in_double(config.num_prediction_modules());
   double elements =
       layers * attention + in_double(mixtures) * mixture + in_double(config.num_layers - mixtures) * dense;
+  // The decoder of an encoder and decoder attends twice in a layer.
+  if (config.has_encoder()) elements += in_double(config.num_decoder_layers()) * (2 * attention + dense);
   // A prediction module is a layer and the projection of two streams onto one.
   elements += modules * (attention + std::max(dense, mixture) + 2 * h * h);
   const double tables = config.untie_embeddings_and_output_weights ? 2 : 1;

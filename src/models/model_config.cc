@@ -12,10 +12,17 @@ namespace megalith {
 
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
-  v.field("num_layers", num_layers, "Number of transformer layers.")
+  v.choice("model_type", model_type, {"gpt", "t5"},
+           "What the model is: gpt a decoder, t5 an encoder and a decoder that attends to what the encoder gives.");
+  v.field("num_layers", num_layers, "Number of transformer layers. With model_type t5, those of the encoder.")
       .at_least(0)
       .at_most(kMostLayers)
       .alias("encoder_num_layers")
+      .in_toy(InToy::kMade);
+  v.field("decoder_num_layers", decoder_num_layers,
+          "Number of the decoder's layers; read only with model_type t5. Default: num_layers.")
+      .at_least(1)
+      .at_most(kMostLayers)
       .in_toy(InToy::kMade);
   visit_widths(v);
   visit_heads(v);
@@ -38,8 +45,19 @@ void ModelConfig::visit(OptionVisitor& v) {
       .changes_weights(false)
       .in_toy(InToy::kMade);
 
-  v.choice("position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none"},
-           "How the model encodes positions.");
+  v.choice(
+      "position_embedding_type", position_embedding_type, {"learned_absolute", "rope", "none", "relative"},
+      "How the model encodes positions. relative adds a learned number to each score of self-attention, by the head "
+      "and by how far the key lies from the query (T5).");
+  v.field("relative_attention_num_buckets", relative_attention_num_buckets,
+          "With position_embedding_type relative: numbers that a head learns, each for a range of distances.")
+      .at_least(4)
+      .at_most(kMostPositions);
+  v.field("relative_attention_max_distance", relative_attention_max_distance,
+          "With position_embedding_type relative: all keys from this far on share a number.")
+      .unit("tokens")
+      .at_least(2)
+      .at_most(kMostPositions);
   v.field("use_rotary_position_embeddings", use_rotary_position_embeddings,
           "Megatron's older option for position_embedding_type rope.");
   visit_rotary(v);
@@ -81,6 +99,8 @@ void ModelConfig::visit(OptionVisitor& v) {
       .at_least(0);
   v.field("scale_embeddings", scale_embeddings,
           "Multiply embeddings by the square root of hidden_size, rounded to the model's precision (Gemma).");
+  v.field("scale_decoder_outputs", scale_decoder_outputs,
+          "With model_type t5: divide what the output head reads by the square root of hidden_size (T5 v1.0).");
   v.field("untie_embeddings_and_output_weights", untie_embeddings_and_output_weights,
           "Give the output head its own weights instead of the embedding's.");
   visit_random(v);
@@ -103,7 +123,9 @@ void ModelConfig::visit(OptionVisitor& v) {
       .changes_weights(false);
 
   v.group("Model", kOfModel);
-  v.field("bos_token_id", bos_token_id, "Token that begins a text; it goes into an exported config.json.")
+  v.field(
+       "bos_token_id", bos_token_id,
+       "Token that begins a text; it goes into an exported config.json. With model_type t5 the decoder starts from it.")
       .at_least(0)
       .at_most(kMostVocabulary)
       .changes_weights(false)
@@ -256,6 +278,51 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
   }
 }
 
+// What an encoder and decoder lacks that a decoder may have.
+void check_encoder_decoder(const ModelConfig& config, std::vector<UserError>& errors) {
+  const auto refuse = [&](bool is_wrong, std::string_view what, std::string_view remedy) {
+    if (is_wrong) errors.emplace_back(fmt::format("model_type t5 with {}", what), std::string(remedy));
+  };
+  refuse(config.position_embedding() != PositionEmbedding::kRelative &&
+             config.position_embedding() != PositionEmbedding::kNone,
+         "a position_embedding_type other than relative and none", "set position_embedding_type to relative");
+  refuse(config.norm_placement != NormPlacement::kPre, "a norm_placement other than pre",
+         "set norm_placement to pre: its layers have no other form");
+  refuse(config.has_experts(), "num_experts: its layers have no experts", "leave num_experts away");
+  refuse(config.multi_latent_attention, "multi_latent_attention", "set multi_latent_attention to false");
+  refuse(config.qk_layernorm, "qk_layernorm", "set qk_layernorm to false");
+  refuse(config.softmax_type != SoftmaxType::kVanilla, "a softmax_type other than vanilla",
+         "set softmax_type to vanilla");
+  refuse(config.attention_window() > 0, "window_size: its layers see their whole sequence", "leave window_size away");
+  refuse(config.attn_logit_softcapping > 0, "attn_logit_softcapping", "set attn_logit_softcapping to 0");
+  refuse(config.num_prediction_modules() > 0, "mtp_num_layers: it has no prediction modules", "leave it away");
+  refuse(config.scale_embeddings, "scale_embeddings", "set scale_embeddings to false");
+  refuse(!config.is_causal, "is_causal false: its encoder sees everything anyway, and its decoder must not",
+         "leave is_causal away");
+}
+
+void check_model_type(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (config.position_embedding() == PositionEmbedding::kRelative &&
+      (config.relative_attention_num_buckets % 2 != 0 ||
+       config.relative_attention_max_distance <= config.relative_attention_num_buckets / 2)) {
+    errors.emplace_back(
+        fmt::format(
+            "relative_attention_num_buckets {} with relative_attention_max_distance {}: the first must be even, "
+            "and half of it less than the second",
+            config.relative_attention_num_buckets, config.relative_attention_max_distance),
+        "T5 has 32 and 128");
+  }
+  if (config.has_encoder()) return check_encoder_decoder(config, errors);
+  const auto is_of_t5 = [&](std::string_view what, const char* remedy) {
+    errors.emplace_back(fmt::format("{} is for model_type t5, which is gpt", what), remedy);
+  };
+  if (config.position_embedding() == PositionEmbedding::kRelative) {
+    is_of_t5("position_embedding_type relative", "set model_type to t5, or another position_embedding_type");
+  }
+  if (config.decoder_num_layers) is_of_t5("decoder_num_layers", "set model_type to t5, or leave it away");
+  if (config.scale_decoder_outputs) is_of_t5("scale_decoder_outputs", "set model_type to t5, or leave it away");
+}
+
 }  // namespace
 
 std::vector<UserError> check_model_config(const ModelConfig& config) {
@@ -315,6 +382,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_unrotated_layers(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
+  check_model_type(config, errors);
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
     errors.emplace_back("mtp_num_layers needs positions without a table",
                         "set position_embedding_type to rope or none, or mtp_num_layers to 0");

@@ -12,11 +12,16 @@
 
 namespace megalith {
 
-enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone };
+// What a model is: a decoder, or an encoder and a decoder.
+enum class ModelType { kGpt, kT5 };
+
+enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
 // The layers' options, and what concerns the model as a whole.
 struct ModelConfig : LayerOptions {
-  int64_t num_layers = 0;
+  ModelType model_type = ModelType::kGpt;
+  int64_t num_layers = 0;                     // with kT5 of the encoder
+  std::optional<int64_t> decoder_num_layers;  // of kT5; default: num_layers
   std::optional<int64_t> vocab_size;
   int64_t make_vocab_size_divisible_by = 128;
   int64_t max_position_embeddings = 0;
@@ -24,12 +29,14 @@ struct ModelConfig : LayerOptions {
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   bool use_rotary_position_embeddings = false;  // Megatron's old spelling of rope; read position_embedding()
   bool is_causal = true;                        // a token sees only itself and those before it
-  std::vector<int64_t> window_size;             // tokens before and behind that it sees; read attention_window()
-  std::string window_attn_skip_freq;            // which layers have it; read layers_with_window()
-  std::string no_rope_freq;                     // layers that do not rotate; read layers_without_rotation()
-  std::optional<double> rotary_base_local;      // of the layers with a window; default: they rotate as the others do
+  int64_t relative_attention_num_buckets = 32, relative_attention_max_distance = 128;  // of kRelative
+  std::vector<int64_t> window_size;         // tokens before and behind that it sees; read attention_window()
+  std::string window_attn_skip_freq;        // which layers have it; read layers_with_window()
+  std::string no_rope_freq;                 // layers that do not rotate; read layers_without_rotation()
+  std::optional<double> rotary_base_local;  // of the layers with a window; default: they rotate as the others do
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;  // 0: none
-  bool scale_embeddings = false;  // by the root of hidden_size, rounded to the model's dtype
+  bool scale_embeddings = false;       // by the root of hidden_size, rounded to the model's dtype
+  bool scale_decoder_outputs = false;  // what a tied head reads is divided by the root of hidden_size (T5)
   bool untie_embeddings_and_output_weights = false;
   std::optional<double> embedding_init_method_std;
 
@@ -44,6 +51,10 @@ struct ModelConfig : LayerOptions {
 
   // Derived.
   PositionEmbedding position_embedding() const;
+  bool has_encoder() const { return model_type == ModelType::kT5; }                       // beside its decoder
+  int64_t num_decoder_layers() const { return decoder_num_layers.value_or(num_layers); }  // with an encoder
+  // Those of the whole model, prediction modules not counted.
+  int64_t num_all_layers() const { return num_layers + (has_encoder() ? num_decoder_layers() : 0); }
   // A token sees those less than so many positions away; 0: no such limit. In the layers that layers_with_window() has
   // with 1, one entry a layer; without a window all are 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/groups.h"
+#include "models/token_ids.h"
 #include "nn/expert_router.h"
 #include "nn/matmul_recipe.h"
 
@@ -315,15 +316,7 @@ at::Tensor Transformer::embed(const at::Tensor& token_ids, const ForwardContext&
   const at::Tensor tokens = token_ids.reshape({-1});
   MEGALITH_CHECK(tokens.size(0) == context.b * context.s, "{} tokens, but b {} and s {}", tokens.size(0), context.b,
                  context.s);
-  // A look, where it costs nothing: a GPU would have to wait for the answer.
-  if (tokens.is_cpu() && tokens.numel() > 0) {
-    const auto [smallest, largest] = at::aminmax(tokens);
-    if (smallest.item<int64_t>() < 0 || largest.item<int64_t>() >= *config_.vocab_size) {
-      const int64_t bad = smallest.item<int64_t>() < 0 ? smallest.item<int64_t>() : largest.item<int64_t>();
-      throw UserError(fmt::format("token id {} in the data, but vocab_size is {}", bad, *config_.vocab_size),
-                      "prepare the data with the tokenizer of this model, or set vocab_size to its vocabulary");
-    }
-  }
+  check_token_ids(tokens, *config_.vocab_size);
   const at::Tensor x = embedded(*embedding_, tokens);
   return positions_ ? x + positions_->forward(context) : x;
 }

@@ -27,18 +27,21 @@ struct ActivationFunction : torch::autograd::Function<ActivationFunction> {
     return {differentiate(gradients[0].contiguous(), kept.take(), call), {}, {}};
   }
 
+  // Those that have no operator of their own.
+  static bool is_of_reference(const Call& call) {
+    return call.kind == ops::ActivationKind::kQuickGelu || call.kind == ops::ActivationKind::kRelu;
+  }
+
   static at::Tensor compute(const at::Tensor& x, const Call& call, Kernels kernels) {
     if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu(x, kernels);
-    if (call.kind == ops::ActivationKind::kQuickGelu) return ops::expert_activation(x, {}, call, kernels);
+    if (is_of_reference(call)) return ops::expert_activation(x, {}, call, kernels);
     if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu(x, {}, kernels);
     return call.is_gated ? ops::geglu(x, call.form(), kernels) : ops::bias_gelu(x, {}, call.form(), kernels);
   }
 
   static at::Tensor differentiate(const at::Tensor& dy, const at::Tensor& x, const Call& call) {
     if (call.kind == ops::ActivationKind::kSilu) return ops::swiglu_backward(dy, x);
-    if (call.kind == ops::ActivationKind::kQuickGelu) {
-      return std::get<0>(ops::expert_activation_backward(dy, x, {}, call));
-    }
+    if (is_of_reference(call)) return std::get<0>(ops::expert_activation_backward(dy, x, {}, call));
     if (call.kind == ops::ActivationKind::kSquaredRelu) return ops::bias_squared_relu_backward(dy, x, {});
     return call.is_gated ? ops::geglu_backward(dy, x, call.form()) : ops::bias_gelu_backward(dy, x, {}, call.form());
   }

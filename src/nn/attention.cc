@@ -55,9 +55,9 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   };
 
   // kept_out: what is to be kept of the result; stays empty where that is the result itself.
-  // sinks: an input only for the graph; of no elements where there are none to learn.
+  // sinks, bias: inputs only for the graph; of no elements where there are none to learn.
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& qkv, const at::Tensor& /*sinks*/,
-                            int64_t b, int64_t s, Call call, Kept* kept_out) {
+                            const at::Tensor& /*bias*/, int64_t b, int64_t s, Call call, Kept* kept_out) {
     const SelfAttention& layer = *call.layer;
     expect_contribution(layer.sinks_);
     const HeadViews heads = split_heads(qkv, b, s, layer.num_heads_, layer.num_kv_heads_);
@@ -103,7 +103,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     turn_back_into(parts.q, d.dq);
     turn_back_into(parts.k, d.dk);
     parts.v.copy_(d.dv);
-    return {dqkv, {}, {}, {}, {}, {}};
+    return {dqkv, {}, d.dbias, {}, {}, {}, {}};
   }
 
   // From q, k and v of this rank's tokens, in whose places then stand those that backward needs.
@@ -206,12 +206,17 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
   const at::Tensor qkv = norm_heads(qkv_.forward(x));
   const int64_t b = forward.b, s = forward.s;
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
-  const AttentionFunction::Call call{this, make_call(forward), angles};
-  const at::Tensor sinks = sinks_ != nullptr ? sinks_->value() : at::empty({0}, qkv.options());
-  if (is_recording({qkv, sinks})) {
+  AttentionFunction::Call call{this, make_call(forward), angles};
+  const at::Tensor none = at::empty({0}, qkv.options().requires_grad(false));
+  const at::Tensor sinks = sinks_ != nullptr ? sinks_->value() : none;
+  const at::Tensor bias = forward.mask.bias.defined() ? forward.mask.bias : none;
+  if (is_recording({qkv, sinks, bias})) {
     MEGALITH_CHECK(forward.cache == nullptr, "a KV cache keeps no graph");
     Kept kept;
-    const at::Tensor out = AttentionFunction::apply(qkv, sinks, b, s, call, &kept);
+    // The node keeps the call, which must not keep the graph.
+    call.core.with_dbias = bias.requires_grad();
+    if (forward.mask.bias.defined()) call.core.mask.bias = bias.detach();
+    const at::Tensor out = AttentionFunction::apply(qkv, sinks, bias, b, s, call, &kept);
     return output_.forward({out, kept});
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);

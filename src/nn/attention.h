@@ -42,6 +42,7 @@ class SelfAttention : public AttentionLayer {
   SelfAttention(const LayerContext& context, const std::string& name, const LayerOptions& options,
                 const AttentionSite& site);
 
+  // Gradient flows to forward.mask.bias too, where there is one.
   at::Tensor forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) override;
 
  protected:

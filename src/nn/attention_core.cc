@@ -88,7 +88,7 @@ ops::AttentionGradients AttentionCore::backward(const at::Tensor& dout, const Te
   }
   if (call.sinks.defined() && dsinks != nullptr) *dsinks = sink_gradient(dout, core.out, core.lse, call.sinks);
   return ops::attention_backward(dout, core.q, core.k, core.v, core.out, core.lse, scale_, call.mask, call.dropout,
-                                 /*with_dbias=*/false, kernels_);
+                                 call.with_dbias, kernels_);
 }
 
 at::Tensor AttentionCore::attend_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

@@ -38,7 +38,8 @@ class AttentionCore {
     bool is_shared;  // the sequence, by context-parallel ranks
     ops::AttentionMask mask;
     ops::AttentionDropout dropout;
-    at::Tensor sinks = {};  // (n) wide; undefined: none
+    at::Tensor sinks = {};    // (n) wide; undefined: none
+    bool with_dbias = false;  // backward gives the gradient of mask.bias too
   };
 
   // name      canonical, of the layer: "model.layers.0.self_attn"; draws of dropout depend on it

@@ -25,6 +25,9 @@ struct KvCache {
   std::vector<Slot> slots;  // by layer number in the whole model; grown by the attention layers
   int64_t length = 0;       // positions filled; advanced by the caller after each forward
   int64_t capacity = 0;
+  // A model with an encoder sets them in its first forward: what the encoder gave, and keys and values of it by layer.
+  at::Tensor memory;
+  std::map<int64_t, at::Tensor> memory_keys;
 };
 
 // What the layers with experts tell of one forward pass of a chunk, by layer. A layer that is computed again in
@@ -49,6 +52,7 @@ struct ForwardContext {
   // query_positions (s) are indices in it, key_documents are (b, S), and key_lengths count its tokens. row_ids of a
   // sequence are consecutive over all of it. 0: every rank has the whole sequence.
   int64_t row_length = 0;
+  int64_t encoder_s = 0;    // tokens of the sequences that an encoder reads, of a model that has one beside its decoder
   bool is_training = true;  // dropout is active
   KvCache* cache = nullptr;
   // Where layers with experts write; null: nobody asks.

@@ -68,6 +68,7 @@ ops::ActivationKind LayerOptions::activation() const {
   if (geglu) return ops::ActivationKind::kGeluTanh;
   if (quick_geglu) return ops::ActivationKind::kQuickGelu;
   if (squared_relu) return ops::ActivationKind::kSquaredRelu;
+  if (relu) return ops::ActivationKind::kRelu;
   const bool is_tanh = openai_gelu || (bias_gelu_fusion && has_linear_bias());
   return is_tanh ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu;
 }

@@ -41,7 +41,7 @@ struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, M
   bool has_qkv_bias() const { return add_qkv_bias || has_linear_bias(); }
   int64_t head_dim() const;
   int64_t ffn_size() const;
-  // With is_gated() that of the gates: SiLU or a form of GELU; otherwise one of GELU's forms or squared ReLU.
+  // With is_gated() that of the gates: SiLU or a form of GELU; otherwise one of GELU's forms, ReLU or its square.
   ops::ActivationKind activation() const;
   ops::ExpertActivation expert_activation() const;  // the same with the rest of its form; of MLPs too
   int64_t expert_ffn_size() const { return moe_ffn_hidden_size.value_or(ffn_size()); }

@@ -15,6 +15,7 @@ void MlpOptions::visit_mlp(OptionVisitor& v) {
           "plus this (gpt-oss: 7). Default: no limits.")
       .above(0);
   v.field("squared_relu", squared_relu, "Squared ReLU instead of GELU.");
+  v.field("relu", relu, "ReLU instead of GELU (T5). On every device the activation is the reference operator.");
   v.field("openai_gelu", openai_gelu, "Compute GELU by a tanh, whatever bias_gelu_fusion says.");
   v.field("bias_gelu_fusion", bias_gelu_fusion,
           "Chooses GELU's formula only, because operators are always fused. As in Megatron-LM, GELU is computed by a "
@@ -23,9 +24,9 @@ void MlpOptions::visit_mlp(OptionVisitor& v) {
 
 void check_mlp(const MlpOptions& options, std::vector<UserError>& errors) {
   const int chosen = (options.swiglu ? 1 : 0) + (options.geglu ? 1 : 0) + (options.quick_geglu ? 1 : 0) +
-                     (options.squared_relu ? 1 : 0) + (options.openai_gelu ? 1 : 0);
+                     (options.squared_relu ? 1 : 0) + (options.relu ? 1 : 0) + (options.openai_gelu ? 1 : 0);
   if (chosen > 1) {
-    errors.emplace_back("more than one of swiglu, geglu, quick_geglu, squared_relu and openai_gelu is on",
+    errors.emplace_back("more than one of swiglu, geglu, quick_geglu, squared_relu, relu and openai_gelu is on",
                         "keep one of them");
   }
   if (!options.quick_geglu && (options.glu_linear_offset != 0 || options.activation_func_clamp_value)) {

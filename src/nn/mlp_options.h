@@ -13,7 +13,7 @@ struct MlpOptions {
   bool swiglu = false, geglu = false, quick_geglu = false;  // gated
   double glu_linear_offset = 0;                             // of quick_geglu, as is the next
   std::optional<double> activation_func_clamp_value;
-  bool squared_relu = false, openai_gelu = false;
+  bool squared_relu = false, relu = false, openai_gelu = false;
   bool bias_gelu_fusion = true;  // Megatron's: it changes the form of GELU; read LayerOptions::activation()
 
   void visit_mlp(OptionVisitor& v);

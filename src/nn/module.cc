@@ -22,7 +22,7 @@ int64_t Module::num_parameters() const {
 
 double Module::forward_flops(const CostShape& shape) const {
   double total = own_forward_flops(shape);
-  for (const Module* child : children_) total += child->forward_flops(shape);
+  for (const Module* child : children_) total += child->forward_flops(shape_of(*child, shape));
   return total;
 }
 
@@ -31,5 +31,7 @@ Parameter& Module::register_parameter(std::string name, Placement placement, con
 }
 
 double Module::own_forward_flops(const CostShape&) const { return 0; }
+
+CostShape Module::shape_of(const Module& /*child*/, const CostShape& shape) const { return shape; }
 
 }  // namespace megalith

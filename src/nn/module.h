@@ -55,6 +55,7 @@ struct LayerContext {
 // A forward pass over b sequences of s tokens of this rank: under context parallelism s is its part of a sequence.
 struct CostShape {
   int64_t b = 1, s = 1;
+  int64_t encoder_s = 0;  // of the sequences that an encoder beside a decoder reads
 };
 
 class Module {
@@ -79,6 +80,8 @@ class Module {
   void register_module(Module& child) { children_.push_back(&child); }
   // This module's own part, without children.
   virtual double own_forward_flops(const CostShape& shape) const;
+  // The pass over a child in a pass of this shape: another one where the child reads the encoder's sequences.
+  virtual CostShape shape_of(const Module& child, const CostShape& shape) const;
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;

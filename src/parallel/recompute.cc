@@ -22,18 +22,22 @@ std::vector<Parameter*> parameters_of(const Block& block) {
   return all;
 }
 
-// Keeps the sum of two inputs of which the body sees no more, and gives it back as 0 + sum. The zero is negative, for
-// -0 + x is x to the bit for every x.
+// Keeps the sum of the first two inputs, of which the body sees no more, and gives it back as 0 + sum. The zero is
+// negative, for -0 + x is x to the bit for every x.
 std::vector<Kept> keep_inputs(std::vector<at::Tensor> inputs, bool adds_inputs, HostOffload* offload) {
-  const bool is_sum = adds_inputs && inputs.size() == 2;
-  if (is_sum) inputs = {inputs[0] + inputs[1]};
+  const bool is_sum = adds_inputs && inputs.size() >= 2;
+  if (is_sum) {
+    inputs[1] = inputs[0] + inputs[1];
+    inputs.erase(inputs.begin());
+  }
   std::vector<Kept> kept;
   if (offload != nullptr)
     kept = Kept::computed(inputs.size(), offload->store(inputs));
   else
     for (const at::Tensor& input : inputs) kept.emplace_back(input);
   if (!is_sum) return kept;
-  return {kept[0].then([](const at::Tensor& sum) { return at::full_like(sum, -0.0); }), kept[0]};
+  kept.insert(kept.begin(), kept[0].then([](const at::Tensor& sum) { return at::full_like(sum, -0.0); }));
+  return kept;
 }
 
 }  // namespace

@@ -63,6 +63,16 @@ ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length) {
   return input;
 }
 
+void add_encoder_shapes(ModelInput& input, int64_t encoder_s) {
+  const auto numbers = [](std::vector<int64_t> shape) {
+    return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  };
+  input.context.encoder_s = encoder_s;
+  input.more.set("encoder_tokens", numbers({input.context.b, encoder_s}));
+  input.more.set("encoder_key_lengths", numbers({input.context.b}));
+  input.more.set("encoder_row_ids", numbers({input.context.b, encoder_s}));
+}
+
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank) {
   return measure_activation_owners(resolved, mesh, rank).all;
 }
@@ -72,7 +82,8 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const Groups groups(mesh, rank, fake_group_factory(rank));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   const int64_t cp = groups.cp->size();
-  const ModelInput input = shape_of_microbatch(d.micro_batch_size, d.seq_length / cp, cp > 1 ? d.seq_length : 0);
+  ModelInput input = shape_of_microbatch(d.micro_batch_size, d.seq_length / cp, cp > 1 ? d.seq_length : 0);
+  if (resolved.config.model.has_encoder()) add_encoder_shapes(input, d.seq_length);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

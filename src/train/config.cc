@@ -91,7 +91,9 @@ void check_sequence(const Config& config, Derived& d, std::vector<UserError>& er
   const int64_t longest = config.model.max_position_embeddings;
   d.seq_length = config.train.seq_length.value_or(longest > 0 ? std::min(longest, kLongestDefaultSequence)
                                                               : kLongestDefaultSequence);
-  if (longest > 0 && d.seq_length > longest) {
+  // Relative positions have no last one.
+  const bool is_bounded = config.model.position_embedding() != PositionEmbedding::kRelative;
+  if (longest > 0 && is_bounded && d.seq_length > longest) {
     errors.emplace_back(fmt::format("seq_length {} is larger than max_position_embeddings {}", d.seq_length, longest),
                         "lower seq_length or raise max_position_embeddings");
   }
@@ -341,26 +343,32 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
         "use use_distributed_optimizer");
   }
   append(errors,
-         check_recompute_options(config.recompute, {.num_layers = config.model.num_layers,
+         check_recompute_options(config.recompute, {.num_layers = config.model.num_all_layers(),
                                                     .has_experts = config.model.has_experts(),
                                                     .has_shared_experts = config.model.shared_expert_size() > 0,
                                                     .has_latent_attention = config.model.multi_latent_attention}));
-  append(errors, check_fp8_options(config.fp8, config.model.num_layers));
+  append(errors, check_fp8_options(config.fp8, config.model.num_all_layers()));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
   append(errors, check_attention_backend(config.runtime, resolved.notes));
   append(errors, check_graph_options(config, resolved.notes));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
     resolved.notes.emplace_back("moe_token_dispatcher_type flex is alltoall here");
   }
-  for (std::string& note : recompute_notes(config.recompute, config.model.num_layers)) {
+  for (std::string& note : recompute_notes(config.recompute, config.model.num_all_layers())) {
     resolved.notes.push_back(std::move(note));
   }
   check_sequence(config, d, errors);
   append(errors, check_context_parallel_model(
-                     config.parallel, {.num_layers = config.model.num_layers,
+                     config.parallel, {.num_layers = config.model.num_all_layers(),
                                        .num_heads = config.model.num_attention_heads,
                                        .num_kv_heads = config.model.num_kv_heads(),
                                        .seq_length = reads_batches ? std::optional(d.seq_length) : std::nullopt}));
+  if (config.model.has_encoder() && config.parallel.context_parallel_size > 1) {
+    errors.emplace_back(
+        fmt::format("context_parallel_size is {}, and model_type t5 has two sequences, which would both have to be cut",
+                    config.parallel.context_parallel_size),
+        "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type t5");
+  }
   resolve_sequence_parallel(resolved, reads_batches, errors);
   resolve_pipeline(config, d, errors);
 }

@@ -23,6 +23,8 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
                       "use the tokenizer that belongs to this model");
     }
   }
+  // Relative positions have no last one.
+  if (config.position_embedding() == PositionEmbedding::kRelative) return;
   if (prompt_length + request.max_new_tokens > config.max_position_embeddings) {
     throw UserError(fmt::format("prompt ({}) and new tokens ({}) exceed max_position_embeddings {}", prompt_length,
                                 request.max_new_tokens, config.max_position_embeddings),
@@ -37,10 +39,15 @@ std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequ
   check_generation(model.config(), request, "max_new_tokens");
   const auto long_on_device = at::TensorOptions(device).dtype(at::kLong);
   KvCache cache;
-  cache.capacity = static_cast<int64_t>(request.prompt_ids.size()) + request.max_new_tokens;
+  const bool has_encoder = model.config().has_encoder();
+  const std::vector<int64_t> begin =
+      has_encoder ? std::vector<int64_t>{model.config().bos_token_id.value_or(0)} : request.prompt_ids;
+  cache.capacity = std::ssize(begin) + request.max_new_tokens;
   std::vector<int64_t> new_ids;
-  at::Tensor tokens = at::tensor(at::ArrayRef<int64_t>(request.prompt_ids), at::kLong).to(device);
-  tokens = tokens.unsqueeze(0).repeat({request.num_copies, 1});
+  const auto copies_of = [&](const std::vector<int64_t>& ids) {
+    return at::tensor(at::ArrayRef<int64_t>(ids), at::kLong).to(device).unsqueeze(0).repeat({request.num_copies, 1});
+  };
+  at::Tensor tokens = copies_of(begin);
   while (static_cast<int64_t>(new_ids.size()) < request.max_new_tokens) {
     ModelInput input;
     const int64_t s = tokens.size(1);
@@ -51,6 +58,10 @@ std::vector<int64_t> generate_tokens(PipelinedModel& model, const GenerationRequ
         at::arange(cache.length, cache.length + s, long_on_device).expand({request.num_copies, s});
     input.context.is_training = false;
     input.context.cache = &cache;
+    if (has_encoder) {
+      input.context.encoder_s = std::ssize(request.prompt_ids);
+      input.more.set("encoder_tokens", copies_of(request.prompt_ids));
+    }
     const ModelOutput output = model.forward(input, HeadOutput::kLastLogits);
     cache.length += s;
     const at::Tensor logits = output.logits.select(1, 0).narrow(0, 0, 1).to(at::kFloat);

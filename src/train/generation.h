@@ -13,7 +13,8 @@
 namespace megalith {
 
 struct GenerationRequest {
-  std::vector<int64_t> prompt_ids;  // at least one
+  // At least one. A model with an encoder reads them there, and its decoder starts from bos_token_id, or 0.
+  std::vector<int64_t> prompt_ids;
   int64_t max_new_tokens = 100;
   std::vector<int64_t> stop_ids;  // generation ends after one of these; empty: never
   SamplingOptions sampling;

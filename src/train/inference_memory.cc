@@ -52,7 +52,9 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
   for (const auto& chunk : built.chunks) {
     if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
     ModelInput input = shape_of_microbatch(shape.rows, shape.length / cp, cp > 1 ? shape.length : 0);
-    KvCache cache{.slots = {}, .length = 0, .capacity = shape.cached_positions};
+    if (resolved.config.model.has_encoder()) add_encoder_shapes(input, shape.length);
+    KvCache cache;
+    cache.capacity = shape.cached_positions;
     input.context.is_training = false;
     if (has_cache) input.context.cache = &cache;
     const Bundle boundary = boundary_of(*chunk, input.context);

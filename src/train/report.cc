@@ -65,10 +65,12 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   count_parts(*all, family.units(whole), numbers);
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
   // Forward of one sequence, three times over: backward is twice the forward.
-  const double step = 3 * all->forward_flops({1, d.seq_length}) * static_cast<double>(d.global_batch_size);
+  const double step =
+      3 * all->forward_flops({1, d.seq_length, d.seq_length}) * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
+  const int64_t num_causal_layers = config.has_encoder() ? config.num_decoder_layers() : config.num_layers;
   const double core = 6.0 *
-                      static_cast<double>((config.num_layers + num_modules) * config.num_attention_heads *
+                      static_cast<double>((num_causal_layers + num_modules) * config.num_attention_heads *
                                           (config.query_head_dim() + config.value_head_dim())) *
                       static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length) *
                       static_cast<double>(d.global_batch_size);

@@ -76,10 +76,10 @@ std::string experts_text(const ModelConfig& config, const ModelNumbers& numbers)
 
 std::string parameters_text(const ModelConfig& model, const ModelNumbers& numbers) {
   const int64_t head = numbers.parameters - numbers.embedding_parameters - numbers.layer_parameters;
-  std::string text =
-      fmt::format("{}, {} parameters: embedding {}, {} {}, head {}", family_for(model).name,
-                  with_separators(numbers.parameters), counted(numbers.embedding_parameters),
-                  number_of(model.num_layers, "layer", "layers"), counted(numbers.layer_parameters), counted(head));
+  std::string text = fmt::format("{}, {} parameters: embedding {}, {} {}, head {}", family_for(model).name,
+                                 with_separators(numbers.parameters), counted(numbers.embedding_parameters),
+                                 number_of(model.num_all_layers(), "layer", "layers"),
+                                 counted(numbers.layer_parameters), counted(head));
   if (!model.untie_embeddings_and_output_weights) text += " (tied)";
   if (numbers.prediction_parameters > 0) {
     text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));

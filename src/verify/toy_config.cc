@@ -214,6 +214,10 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
 }
 
 ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecision precision, int num_steps) {
+  if (user.config.model.has_encoder()) {
+    throw UserError("doctor --parallel has no batches for model_type t5, whose encoder reads sequences of its own",
+                    "its layouts are held to one rank by tests/layouts/t5_matrix_test.cc; check a run with --dry_run");
+  }
   const ToyLayers layers = make_toy_layers(user, world);
   ToyConfig toy;
   toy.layout = std::make_unique<Resolved>();

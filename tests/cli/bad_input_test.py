@@ -21,6 +21,7 @@ SHAPE = (
 )
 MODEL = (*SHAPE, "--seq_length", 32)
 MOCK = (*MODEL, "--mock_data")
+T5 = (*MOCK, "--model_type", "t5", "--position_embedding_type", "relative")
 
 # what is wrong, command, parts of the message in any order
 CONFIGURATION = [
@@ -58,6 +59,31 @@ CONFIGURATION = [
         ["activation_func_clamp_value is given", "quick_geglu"],
     ),
     ("a cap below zero", ("train", *MOCK, "--attn_logit_softcapping=-5"), ["attn_logit_softcapping", "-5"]),
+    (
+        "relative positions of a decoder",
+        ("train", *MOCK, "--position_embedding_type", "relative"),
+        ["position_embedding_type relative is for model_type t5", "set model_type to t5"],
+    ),
+    (
+        "layers of a second stack that is not there",
+        ("train", *MOCK, "--decoder_num_layers", 2),
+        ["decoder_num_layers is for model_type t5", "leave it away"],
+    ),
+    (
+        "an encoder that rotates",
+        ("train", *MOCK, "--model_type", "t5"),
+        ["model_type t5 with a position_embedding_type other than relative", "set position_embedding_type to relative"],
+    ),
+    (
+        "an encoder's sequences cut",
+        ("train", *T5, "--context_parallel_size", 2, "--dry_run_world_size", 2),
+        ["context_parallel_size is 2", "two sequences", "set context_parallel_size to 1"],
+    ),
+    (
+        "more buckets than distances",
+        ("train", *T5, "--relative_attention_max_distance", 8),
+        ["relative_attention_num_buckets 32", "relative_attention_max_distance 8"],
+    ),
     (
         "wavelengths stretched twice",
         ("train", *MOCK, "--use_rope_scaling", "--rotary_seq_len_interpolation_factor", 4),

@@ -164,7 +164,16 @@ bool is_gpt_oss(const ModelConfig& c) {
          !has_local_rotation(c) && c.norm_placement == NormPlacement::kPre && c.num_prediction_modules() == 0;
 }
 
+// An encoder and decoder, with an output that is scaled exactly where it is tied.
+bool is_t5(const ModelConfig& c) {
+  return c.normalization == Normalization::kRmsNorm && !c.apply_layernorm_1p &&
+         c.position_embedding() == PositionEmbedding::kRelative && (c.relu || c.geglu) && !c.has_linear_bias() &&
+         !c.add_qkv_bias && c.num_kv_heads() == c.num_attention_heads && c.query_pre_attn_scalar == 1.0 &&
+         c.final_logit_softcapping == 0 && c.scale_decoder_outputs != c.untie_embeddings_and_output_weights;
+}
+
 std::string expected_family(const ModelConfig& c) {
+  if (c.has_encoder()) return is_t5(c) ? "t5" : "megatron_t5";
   if (is_gpt_oss(c)) return "gpt_oss";
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
@@ -285,6 +294,20 @@ ModelConfig small_gpt_oss() {
   return config;
 }
 
+ModelConfig small_t5(bool is_v1_1) {
+  ModelConfig config = tiny_config();
+  config.model_type = ModelType::kT5;
+  config.decoder_num_layers = 1;
+  config.group_query_attention = false;
+  config.position_embedding_type = PositionEmbedding::kRelative;
+  config.query_pre_attn_scalar = 1;
+  config.swiglu = false;
+  (is_v1_1 ? config.geglu : config.relu) = true;
+  config.untie_embeddings_and_output_weights = is_v1_1;
+  config.scale_decoder_outputs = !is_v1_1;
+  return config;
+}
+
 // One option of the model takes another value, or a few that belong together do.
 using Change = std::function<void(ModelConfig&, std::mt19937&)>;
 
@@ -297,6 +320,18 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.swiglu = !c.swiglu; },
       [](ModelConfig& c, std::mt19937&) { c.squared_relu = !c.squared_relu; },
       [](ModelConfig& c, std::mt19937&) { c.geglu = !c.geglu, c.swiglu = false; },
+      [](ModelConfig& c, std::mt19937&) { c.relu = !c.relu, c.swiglu = c.geglu = false; },
+      [](ModelConfig& c, std::mt19937&) { c.scale_decoder_outputs = !c.scale_decoder_outputs; },
+      [](ModelConfig& c, std::mt19937&) { c.query_pre_attn_scalar.reset(); },
+      [](ModelConfig& c, std::mt19937& r) {
+        if (r() % 2 == 0)
+          c.decoder_num_layers.reset();
+        else
+          c.decoder_num_layers = 3;
+      },
+      [](ModelConfig& c, std::mt19937&) {
+        c.relative_attention_num_buckets = 16, c.relative_attention_max_distance = 20;
+      },
       [](ModelConfig& c, std::mt19937&) { c.quick_geglu = true, c.swiglu = c.geglu = false; },
       [](ModelConfig& c, std::mt19937& r) { c.glu_linear_offset = r() % 2 == 0 ? 0 : 1; },
       [](ModelConfig& c, std::mt19937& r) {
@@ -352,7 +387,7 @@ const std::vector<Change>& changes() {
         c.ffn_hidden_size = pick(r, {12, 20});
       },
       [](ModelConfig& c, std::mt19937& r) { c.normalization = static_cast<Normalization>(r() % 2); },
-      [](ModelConfig& c, std::mt19937& r) { c.position_embedding_type = static_cast<PositionEmbedding>(r() % 3); },
+      [](ModelConfig& c, std::mt19937& r) { c.position_embedding_type = static_cast<PositionEmbedding>(r() % 4); },
       [](ModelConfig& c, std::mt19937& r) {
         c.num_experts = pick(r, {0, 4, 8});
       },
@@ -426,7 +461,9 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_olmo(false),
                                            small_olmo(true),
                                            small_glm(),
-                                           small_gpt_oss()};
+                                           small_gpt_oss(),
+                                           small_t5(false),
+                                           small_t5(true)};
   std::mt19937 random(20);
   std::map<std::string, int> found;
   for (int round = 0; round < 125 * static_cast<int>(starts.size()); ++round) {
@@ -455,7 +492,7 @@ TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
 TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
   for (const ModelConfig& start :
        {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2(),
-        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss()}) {
+        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss(), small_t5(false), small_t5(true)}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

@@ -86,6 +86,16 @@ const Expected kExpected[] = {
     {"glm4.5_air", 106'852'251'264 + 2'375'059'584, 0},
     {"gpt_oss_20B", 20'914'757'184, 0},
     {"gpt_oss_120B", 116'829'156'672, 0},
+    {"t5_small", 60'506'624, 0},
+    {"t5_base", 222'903'552, 0},
+    {"t5_large", 737'668'096, 0},
+    {"t5_3b", 2'851'598'336, 0},
+    {"t5_11b", 11'307'321'344, 0},
+    {"t5_v1.1_small", 76'961'152, 0},
+    {"t5_v1.1_base", 247'577'856, 0},
+    {"t5_v1.1_large", 783'150'080, 0},
+    {"t5_v1.1_xl", 2'849'757'184, 0},
+    {"t5_v1.1_xxl", 11'135'332'352, 0},
     {"gpt2", 124'439'808, 0},
     {"gpt2_medium", 354'823'168, 0},
     {"gpt2_large", 774'030'080, 0},
@@ -122,6 +132,7 @@ const Expected kExpected[] = {
 
 std::string family_of(const std::string& preset) {
   if (preset.starts_with("gpt_oss")) return "gpt_oss";
+  if (preset.starts_with("t5_")) return "t5";
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
@@ -151,10 +162,10 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
   for (const Expected& expected : kExpected) {
     const ModelConfig config = read_preset(kFolder / (expected.preset + ".yaml"));
     EXPECT_TRUE(check_model_config(config).empty()) << expected.preset;
-    const bool is_gpt = family_of(expected.preset) == "gpt2";
+    const bool has_dropout = family_of(expected.preset) == "gpt2" || family_of(expected.preset) == "t5";
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
-    EXPECT_EQ(config.hidden_dropout, is_gpt ? 0.1 : 0);
-    EXPECT_EQ(config.attention_dropout, is_gpt ? 0.1 : 0);
+    EXPECT_EQ(config.hidden_dropout, has_dropout ? 0.1 : 0);
+    EXPECT_EQ(config.attention_dropout, has_dropout ? 0.1 : 0);
     // OpenAI's vocabulary of 50257, OLMo 3's, that of bytes and that of Gemma 3's images are padded, the others are
     // multiples already.
     const int64_t padded = expected.preset.starts_with("gpt2")    ? 50304

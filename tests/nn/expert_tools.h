@@ -33,6 +33,8 @@ inline at::Tensor naive_activation(const at::Tensor& v, ops::ActivationKind kind
       return at::relu(v) * at::relu(v);
     case ops::ActivationKind::kQuickGelu:
       return v / (1 + at::exp(-1.702 * v));
+    case ops::ActivationKind::kRelu:
+      return at::where(v > 0, v, at::zeros_like(v));
   }
   return {};
 }

@@ -29,6 +29,7 @@ LayerOptions mlp_options(ActivationKind activation, bool has_bias) {
   options.ffn_hidden_size = kMlpFfn;
   options.swiglu = activation == ActivationKind::kSilu;
   options.squared_relu = activation == ActivationKind::kSquaredRelu;
+  options.relu = activation == ActivationKind::kRelu;
   options.quick_geglu = activation == ActivationKind::kQuickGelu;
   // Two ways to say the same: the second needs biases.
   options.openai_gelu = activation == ActivationKind::kGeluTanh && !has_bias;
@@ -56,6 +57,7 @@ std::vector<MlpForm> every_mlp_form() {
   add("gelu", ActivationKind::kGelu, false);
   add("gelu by a tanh", ActivationKind::kGeluTanh, false);
   add("squared relu", ActivationKind::kSquaredRelu, false);
+  add("relu", ActivationKind::kRelu, false);
   add("quick geglu", ActivationKind::kQuickGelu, true);
   return forms;
 }
@@ -76,6 +78,8 @@ at::Tensor naive_mlp(const MlpForm& form, const TensorMap& weights, const at::Te
         return at::gelu(v, "tanh");
       case ActivationKind::kQuickGelu:
         return v / (1 + at::exp(-1.702 * v));
+      case ActivationKind::kRelu:
+        return at::relu(v);
       case ActivationKind::kSquaredRelu:
         break;
     }

@@ -23,9 +23,10 @@ void check_expert_activation(const char* op, const Tensor& x, const Tensor& weig
   }
 }
 
-// No kernel has limits and offsets: gpt-oss's activation is the reference on every device.
+// No kernel has limits and offsets, nor ReLU: gpt-oss's activation and T5's are the reference on every device.
 Kernels kernels_for(ExpertActivation activation, Kernels asked) {
-  return activation.kind == ActivationKind::kQuickGelu ? Kernels::kReference : asked;
+  const bool has_kernel = activation.kind != ActivationKind::kQuickGelu && activation.kind != ActivationKind::kRelu;
+  return has_kernel ? asked : Kernels::kReference;
 }
 
 Tensor empty_expert_activation(const Tensor& x, const Tensor& /*weights*/, ExpertActivation activation) {

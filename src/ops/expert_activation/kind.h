@@ -9,6 +9,7 @@ enum class ActivationKind {
   kGeluTanh,     // the same by a tanh: GPT-2's form
   kSquaredRelu,  // max(v, 0)^2
   kQuickGelu,    // v / (1 + exp(-1.702 v)), only gated: gpt-oss, on every device by the reference
+  kRelu,         // max(v, 0), on every device by the reference
 };
 
 struct ExpertActivation {

@@ -23,6 +23,8 @@ at::Tensor activate(const at::Tensor& v, ActivationKind kind) {
       return at::relu(v).square();
     case ActivationKind::kQuickGelu:
       return v * at::sigmoid(v * kQuickGeluSlope);
+    case ActivationKind::kRelu:
+      return at::relu(v);
   }
   throw UserError(fmt::format("expert_activation: there is no activation {}", static_cast<int>(kind)));
 }
@@ -42,6 +44,8 @@ at::Tensor activate_backward(const at::Tensor& grad, const at::Tensor& v, Activa
       const at::Tensor share = at::sigmoid(v * kQuickGeluSlope);
       return grad * (share + v * kQuickGeluSlope * share * (1 - share));
     }
+    case ActivationKind::kRelu:
+      return at::threshold_backward(grad, v, 0);
   }
   throw UserError(fmt::format("expert_activation: there is no activation {}", static_cast<int>(kind)));
 }

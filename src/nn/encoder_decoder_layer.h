@@ -1,0 +1,57 @@
+// One layer of a decoder that also attends to what an encoder gave:
+//
+//   stream += attention(norm(stream));   stream += cross_attention(norm(stream), memory);   stream += mlp(norm(stream))
+//
+// The encoder's layers are DecoderLayers whose attention sees everything.
+// Source: Vaswani et al. 2017, arXiv:1706.03762; norms in front as in Raffel et al. 2019, arXiv:1910.10683.
+#pragma once
+
+#include <string>
+
+#include "nn/attention.h"
+#include "nn/cross_attention.h"
+#include "nn/dropout.h"
+#include "nn/mlp.h"
+#include "nn/norm.h"
+
+namespace megalith {
+
+// The names of the canonical tensors below the layer's name.
+struct CrossDecoderNames {
+  std::string attention_norm, attention, cross_norm, cross_attention, mlp_norm, mlp;
+};
+
+// What only the builder of a model knows.
+struct CrossDecoderSite {
+  CrossDecoderNames names;
+  AttentionNames attention = {};  // of both
+  MlpNames linears = {};
+  double output_init_std = 0.02;
+  int64_t layer = 0;  // number in the whole model
+};
+
+class CrossDecoderLayer : public Module {
+ public:
+  // name  canonical: "decoder.block.0", with CrossDecoderSite::names below it
+  CrossDecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
+                    const CrossDecoderSite& site);
+
+  // stream (t, h) -> (t, h); what the last block adds is left to the next norm. Gradient flows to the stream, to
+  // memory.hidden and to forward.mask.bias, which only self-attention reads.
+  ResidualStream forward(ResidualStream stream, const EncoderMemory& memory, const ForwardContext& forward);
+
+ private:
+  // The norm of the stream; with SelectiveRecompute::norms kept as a way to compute it again.
+  Activation normed(Norm& norm, ResidualStream& stream) const;
+
+  SelectiveRecompute policy_;
+  Norm attention_norm_;
+  SelfAttention attention_;
+  Norm cross_norm_;
+  CrossAttention cross_;
+  Norm mlp_norm_;
+  Mlp mlp_;
+  HiddenDropout attention_dropout_, cross_dropout_, mlp_dropout_;
+};
+
+}  // namespace megalith
