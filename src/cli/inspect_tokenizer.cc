@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "hub/hub.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {
@@ -21,7 +22,9 @@ struct TokenizerInspection {
   TokenizerOptions tokenizer;
   HubOptions hub;
   std::optional<std::string> text, encode_file, decode, decode_file;
+  std::optional<std::string> chat_file;
   bool add_special_tokens = false, skip_special_tokens = false, json_strings = false;
+  bool add_generation_prompt = false;
   int64_t measure_rounds = 0;
 
   void visit(OptionVisitor& v) {
@@ -34,6 +37,12 @@ struct TokenizerInspection {
     v.field("decode", decode, "Ids to decode, as a JSON array or separated by commas or blanks.");
     v.field("decode_file", decode_file,
             "File with one JSON array of ids on each line; each is printed as a line of text.");
+    v.field("chat_file", chat_file,
+            "File with a conversation on each line, a JSON list of messages or an object with messages and tools: the "
+            "model's chat template makes a text of each, whose ids are printed as a JSON array; with json_strings the "
+            "text is printed.");
+    v.field("add_generation_prompt", add_generation_prompt,
+            "End the texts of chat_file with what makes the model answer.");
     v.field(
          "measure_rounds", measure_rounds,
          "Encode the lines of encode_file this often and print, instead of the ids, a JSON object with their bytes and "
@@ -93,6 +102,28 @@ void measure(const Tokenizer& tokenizer, const std::vector<std::string>& texts, 
   fmt::print("{}\n", dump_json(report));
 }
 
+// The conversations of a file as the model's chat template writes them: texts, or their ids.
+void print_conversations(const Tokenizer& tokenizer, const TokenizerInspection& options) {
+  if (!options.tokenizer.tokenizer_model) {
+    throw UserError("chat_file is given without tokenizer_model",
+                    "the chat template lies beside the tokenizer: name its folder with --tokenizer_model");
+  }
+  const ChatTemplate chat = load_chat_template(*options.tokenizer.tokenizer_model);
+  for_each_file_line(*options.chat_file, [&](std::string_view line, const std::string& where) {
+    if (trim(line).empty()) return;
+    const OrderedJson row = parse_ordered_json(line, where);
+    const bool has_tools = row.is_object() && row.contains("tools");
+    if (!row.is_array() && !(row.is_object() && row.contains("messages"))) {
+      throw UserError(fmt::format("{} is no conversation", where),
+                      "a line is a JSON list of messages, or an object with \"messages\" and perhaps \"tools\"");
+    }
+    const std::string text =
+        chat.render(row.is_array() ? row : row["messages"], has_tools ? row["tools"] : OrderedJson(nullptr),
+                    options.add_generation_prompt);
+    fmt::print("{}\n", dump_json(options.json_strings ? Json(text) : Json(tokenizer.encode(text))));
+  });
+}
+
 void describe(const Tokenizer& tokenizer) {
   fmt::print("{}\n  vocabulary {}\n", tokenizer.name(), tokenizer.vocab_size());
   const SpecialIds& ids = tokenizer.special_ids();
@@ -131,6 +162,7 @@ int inspect_tokenizer(CommandContext& context) {
   if (options.decode) print_text(*options.decode, "decode");
   if (options.decode_file) for_each_file_line(*options.decode_file, print_text);
   if (options.text) print_ids(*options.text);
+  if (options.chat_file) print_conversations(*tokenizer, options);
   if (options.encode_file && options.measure_rounds > 0) {
     std::vector<std::string> texts;
     for_each_file_line(*options.encode_file, [&](std::string_view line, const std::string& where) {
@@ -146,7 +178,9 @@ int inspect_tokenizer(CommandContext& context) {
       }
     });
   }
-  if (!options.decode && !options.decode_file && !options.text && !options.encode_file) describe(*tokenizer);
+  const bool has_work =
+      options.decode || options.decode_file || options.text || options.encode_file || options.chat_file;
+  if (!has_work) describe(*tokenizer);
   return kExitSuccess;
 }
 

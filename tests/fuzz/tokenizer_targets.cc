@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
@@ -9,6 +10,8 @@
 #include "data/sentences.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/jinja_template.h"
 #include "tokenizer/small_files.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
@@ -277,11 +280,73 @@ Target text(const Scratch& scratch) {
   return target;
 }
 
+// Chat templates: good ones, and damaged ones, with a conversation that has everything.
+Target chat_template(const Scratch& /*scratch*/) {
+  Target target{"chat_template", {}, {}, {}, {}};
+  const std::filesystem::path folder =
+      std::filesystem::path(MEGALITH_SOURCE_DIR) / "tests/tokenizer/data/chat_templates";
+  for (const char* name : {"chatml", "headers", "instructions", "marked", "selected", "turns"}) {
+    target.seeds.push_back(read_file(folder / (std::string(name) + ".jinja")));
+  }
+  target.seeds.emplace_back(
+      "{{ 1 + 2 * 3 // 4 % 5 ** 2 - -1 }}{{ 'aXb'.replace('X', 'é').upper()[::-1] ~ [1, {'a': none}] * 2 }}"
+      "{% set a, b = messages[0].items()|first %}{% set t %}x{{ a|indent(2) }}{% endset %}{{ "
+      "range(3)|map('string')|join }}");
+  target.words = {"{{",
+                  "}}",
+                  "{%",
+                  "%}",
+                  "{#",
+                  "#}",
+                  "-%}",
+                  " for x in messages ",
+                  " if ",
+                  " else ",
+                  "endfor",
+                  "endif",
+                  "macro",
+                  "namespace(",
+                  "messages",
+                  "message.content",
+                  "|tojson(indent=",
+                  "|selectattr('role', 'eq', '",
+                  "loop.index0",
+                  " is string",
+                  " not in ",
+                  "[-9:]",
+                  "[::-1]",
+                  ".split('",
+                  " ~ ",
+                  " ** ",
+                  "999999999999",
+                  "\u00e9",
+                  "'",
+                  "\"",
+                  "(",
+                  "]",
+                  "range(",
+                  "|length",
+                  "add_generation_prompt",
+                  "raise_exception("};
+  const JinjaValue variables = JinjaValue::from_json(parse_ordered_json(
+      R"({"bos_token":"<s>","eos_token":"</s>","add_generation_prompt":true,"tools":[{"type":"function","function":
+      {"name":"f","parameters":{"a":[1,2.5,null,true]}}}],"messages":[{"role":"system","content":"Be kind. ÄÖ🦙"},
+      {"role":"user","content":" Hi\n"},{"role":"assistant","content":null,"tool_calls":[{"id":"abcdefghi","function":
+      {"name":"f","arguments":{"x":"</think>"}}}]},{"role":"tool","content":"7","tool_call_id":"abcdefghi"},
+      {"role":"assistant","content":"Bye."}]})",
+      "variables"));
+  target.run = [variables](std::string_view input) {
+    const JinjaTemplate chat(input, "template");
+    require(is_valid_utf8(chat.render(*variables.members(), 20'000)), "what a template writes is valid UTF-8");
+  };
+  return target;
+}
+
 }  // namespace
 
 std::vector<Target> tokenizer_targets(const Scratch& scratch) {
   return {tokenizer_json(scratch),   sentencepiece(scratch),    tiktoken(scratch), tekken(scratch),
-          vocab_and_merges(scratch), word_piece_vocab(scratch), text(scratch)};
+          vocab_and_merges(scratch), word_piece_vocab(scratch), text(scratch),     chat_template(scratch)};
 }
 
 }  // namespace megalith::fuzz

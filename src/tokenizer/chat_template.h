@@ -1,0 +1,45 @@
+// A model's chat template: from a conversation to the text that the model was trained on. It comes with the tokenizer:
+// chat_template.jinja, or "chat_template" in tokenizer_config.json.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/json.h"
+#include "tokenizer/jinja_template.h"
+
+namespace megalith {
+
+class ChatTemplate {
+ public:
+  // special_tokens  bos_token, eos_token, … by these names, which templates print
+  ChatTemplate(std::string source, std::string name, JinjaMembers special_tokens);
+
+  // messages               a list of {"role": …, "content": …}
+  // tools                  a list of functions that the model may call; null: none
+  // add_generation_prompt  ends with what makes the model answer
+  // UserError, with the template's line, for what the template refuses.
+  std::string render(const OrderedJson& messages, const OrderedJson& tools, bool add_generation_prompt) const;
+
+  const std::string& name() const { return name_; }
+  // The template and its special tokens: equal ones render equal texts.
+  const std::string& identity() const { return identity_; }
+
+ private:
+  std::string name_, identity_;
+  JinjaMembers special_tokens_;
+  JinjaTemplate template_;
+};
+
+// Whether a folder, or the folder of a file, holds a chat template.
+bool has_chat_template(const std::filesystem::path& tokenizer_model);
+
+// tokenizer_model is a folder, or a file in it. UserError when there is no template, or it cannot be read.
+ChatTemplate load_chat_template(const std::filesystem::path& tokenizer_model);
+
+// JSON with the members of objects in the order of the text, in which templates print them. UserError as parse_json().
+OrderedJson parse_ordered_json(std::string_view text, std::string_view where);
+
+}  // namespace megalith
