@@ -38,6 +38,8 @@ target_compile_definitions(dep_utf8proc INTERFACE UTF8PROC_STATIC)
 megalith_find(zlib HEADER zlib.h LIBRARY z PACKAGE zlib1g-dev)
 megalith_find(zstd HEADER zstd.h LIBRARY zstd PACKAGE libzstd-dev)
 megalith_find(lzma HEADER lzma.h LIBRARY lzma PACKAGE liblzma-dev)
+megalith_find(toml HEADER toml++/toml.h PACKAGE libtomlplusplus-dev)
+target_compile_definitions(dep_toml INTERFACE TOML_HEADER_ONLY=1)
 # Only headers: the library is loaded when something is fetched from the hub, so the program starts without it.
 megalith_find(curl HEADER curl/curl.h PACKAGE libcurl4-openssl-dev)
 target_link_libraries(dep_curl INTERFACE ${CMAKE_DL_LIBS})

@@ -6,6 +6,7 @@
 
 #include "cli/acting_options.h"
 #include "cli/help.h"
+#include "compat/torchtitan_job.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -96,6 +97,7 @@ ConfigInputs CommandContext::config_inputs() const {
                       here = command](std::string_view name) { return commands_with_option(all, here, name); },
       .acts = [here = command](const Option& option) { return acts_in(here, option); },
   };
+  inputs.readers = {{".toml", read_torchtitan_job}};
   return inputs;
 }
 

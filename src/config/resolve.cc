@@ -230,7 +230,9 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
     }
   }
   if (result.config_file) {
-    ConfigFile file = read_config_file(*result.config_file, inputs.config_root, inputs.environment);
+    const auto reader = inputs.readers.find(result.config_file->extension().string());
+    const ConfigFileReader read = reader == inputs.readers.end() ? read_config_file : reader->second;
+    ConfigFile file = read(*result.config_file, inputs.config_root, inputs.environment);
     append(result.errors, file.errors);
     append(result.notes, file.notes);
     result.exports = std::move(file.exports);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,6 +28,12 @@
 
 namespace megalith {
 
+struct ConfigFile;
+
+// Reads a configuration file as read_config_file() does (config/yaml_config.h), in another program's form.
+using ConfigFileReader = std::function<ConfigFile(const std::filesystem::path& file,
+                                                  const std::filesystem::path& config_root, const EnvironmentMap&)>;
+
 struct ConfigInputs {
   std::vector<std::string> arguments;                // without program and subcommand
   std::optional<std::filesystem::path> config_file;  // used when the arguments have no --config
@@ -34,6 +41,7 @@ struct ConfigInputs {
   EnvironmentMap environment;
   bool allow_positional = false;  // false: a word that belongs to no option is an error
   OtherCommands others;           // the error for one of their options names the command that has it
+  std::map<std::string, ConfigFileReader> readers = {};  // by a file's ending, ".toml"; all other files are YAML
 };
 
 struct Resolution {
