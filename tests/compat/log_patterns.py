@@ -50,6 +50,10 @@ ROCM_MEMORY = r"mem usages: ([0-9\.]+)"
 
 MAD_MEGATRON = {"tok_per_s_per_gpu": r"tokens/GPU/s:\s*([0-9.]+)", "TFLOPS_per_gpu": r"throughput per GPU:\s*([0-9.]+)"}
 MAD_PRIMUS = {"tok_per_s_per_gpu": r"tokens/s/GPU\):\s*(\d+\.?\d*)/", "TFLOPS_per_gpu": r"TFLOP/s/GPU\):\s*(\d+\.?\d*)/"}
+# torchtitan's lines, as MAD's pretraining script and CVS's suite for it read them. MAD takes the matches 30 to 39.
+MAD_TORCHTITAN = {"tok_per_s_per_gpu": r"tps:\s*([0-9,.]+)", "TFLOPS_per_gpu": r"tflops:\s*([0-9,.]+)"}
+MAD_MEASURED = slice(30, 40)
+CVS_TORCHTITAN = {"tps": r"tps:\s+([0-9,\.]+)", "loss": r"loss:\s+([0-9\.]+)", "memory": r"memory:\s+([0-9\.]+)\s*GiB"}
 
 
 def last_lines(log):
@@ -126,3 +130,20 @@ def mad_primus(log):
     """The mean over the iterations' lines."""
     found = {name: [float(value) for value in re.findall(pattern, log)] for name, pattern in MAD_PRIMUS.items()}
     return {name: sum(values) / len(values) for name, values in found.items() if values}
+
+
+def number(text):
+    return float(text.replace(",", ""))
+
+
+def mad_torchtitan(log):
+    found = {name: [number(value) for value in re.findall(pattern, log)][MAD_MEASURED] for name, pattern in MAD_TORCHTITAN.items()}
+    return {name: sum(values) / len(values) for name, values in found.items() if len(values) == 10}
+
+
+def cvs_torchtitan(log):
+    return {name: [number(value) for value in re.findall(pattern, log)] for name, pattern in CVS_TORCHTITAN.items()}
+
+
+def cvs_torchtitan_is_complete(log, iterations):
+    return re.search(rf"step:\s+{iterations}\b", log) is not None

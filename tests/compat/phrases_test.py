@@ -53,6 +53,13 @@ def test_pages_scripts_and_sources_have_none():
     assert set(found) == set(EXCEPTIONS), found
 
 
+def test_verify_judges_by_the_same_phrases():
+    """Its list, and the one here, were each taken from CVS."""
+    text = (ROOT / "src/compat/cvs_patterns.h").read_text()
+    block = re.search(r"kFailures = \{(.*?)\};", text, re.DOTALL)[1]
+    assert sorted(re.findall(r'"([^"]+)"', block)) == sorted(log_patterns.CVS_FAILURES)
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -201,6 +201,20 @@ def test_a_prepared_data_set_is_trained_on(program, tmp_path):
     assert losses[-1] < losses[0], "bytes of a text are learned at once"
 
 
+def test_a_log_in_torchtitans_words_is_read(program, tmp_path):
+    """50 steps, as the benchmark has them; each line stands beside one of Megatron-LM's."""
+    words = TINY.replace(f"={ITERATIONS}", "=50")
+    printed, said = shell(f"{words} bash {EXAMPLES}/llama/train_llama3.sh --log_style torchtitan", program, tmp_path)
+    read = log_patterns.cvs_torchtitan(printed)
+    assert len(read["tps"]) == len(read["memory"]) == 50 and len(read["loss"]) == 2 * 50
+    assert log_patterns.cvs_torchtitan_is_complete(printed, 50) and not log_patterns.cvs_torchtitan_is_complete(printed, 51)
+    # MAD's figure is that of the same iterations' own lines: each is tokens over milliseconds, rounded to whole tokens.
+    times = [float(ms) for ms in re.findall(log_patterns.ROCM_ELAPSED, printed)][log_patterns.MAD_MEASURED]
+    expected = sum(tokens_of_iteration(said) * 1000 / ms for ms in times) / len(times)
+    assert log_patterns.mad_torchtitan(printed)["tok_per_s_per_gpu"] == pytest.approx(expected, rel=0.01, abs=0.6)
+    assert "TFLOPS_per_gpu" in log_patterns.mad_torchtitan(printed)
+
+
 LOG = "\n".join(
     f" iteration {i}/ 5 | elapsed time per iteration (ms): {i}.0/1.0 | mem usages: 0.5 | throughput per GPU (TFLOP/s/GPU): 2.0/2.0 |"
     f" tokens per GPU (tokens/s/GPU): 9.0/9.0 | lm loss: 1.0E+00 |"
@@ -219,4 +233,6 @@ def test_the_readers_notice_what_is_missing():
     assert log_patterns.rocm_summary(LOG, 14, 2)["tokens_per_gpu"] == 2000
     assert log_patterns.mad_primus(LOG.replace("/9.0", "")) == {"TFLOPS_per_gpu": 2.0}
     assert log_patterns.mad_megatron(LOG) == {}
+    assert log_patterns.mad_torchtitan("tps: 1,000  tflops: 2.00\n" * 40) == {"tok_per_s_per_gpu": 1000, "TFLOPS_per_gpu": 2}
+    assert log_patterns.mad_torchtitan("tps: 1,000  tflops: 2.00\n" * 39) == {}
     assert log_patterns.failures("rank 3: NCCL error: unhandled") == ["NCCL error:"]
