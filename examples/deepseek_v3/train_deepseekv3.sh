@@ -12,7 +12,8 @@ TRAIN_LOG="${TRAIN_LOG:-}"
 
 set +a
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-program=${MEGALITH:-${here%/examples*}/build/megalith}
+tree=${here%/examples*}
+program=${MEGALITH:-${tree%/scripts/pytorch-train}/build/megalith}
 # A script that Slurm has copied is not in the tree; then the tree is the current folder, or the program is installed.
 [ -n "${MEGALITH:-}" ] || [ -x "$program" ] || program=$(command -v build/megalith megalith | head -n 1 || true)
 exec "${program:-megalith}" launch deepseek_v3 "$@"

@@ -5,8 +5,12 @@
 #include <filesystem>
 #include <thread>
 
+#include "cli/build_commit.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "compat/benchmark_flux.h"
+#include "compat/benchmark_results.h"
+#include "compat/benchmark_setup.h"
 #include "compat/launch_network.h"
 #include "compat/launch_plan.h"
 #include "compat/launch_process.h"
@@ -17,6 +21,7 @@
 #include "core/strings.h"
 #include "core/time.h"
 #include "device/device.h"
+#include "device/machine.h"
 #include "train/dry_run.h"
 
 namespace megalith {
@@ -57,6 +62,7 @@ LaunchInputs launch_inputs(const CommandContext& context, FrontEnd front_end, st
   inputs.environment = context.environment;
   inputs.words = std::move(words);
   inputs.now = folder_timestamp();
+  inputs.tree = context.config_root.parent_path().string() + "/";
   inputs.num_processors = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
   inputs.count_gpus = accelerator_count;
   inputs.exists = [](const std::string& path) {
@@ -111,6 +117,33 @@ std::vector<std::string> tiny_arguments(const CommandContext& context, const Lau
   context.log.info("{}", tiny.note);
   arguments.insert(arguments.end(), tiny.options.begin(), tiny.options.end());
   return arguments;
+}
+
+// "MI300X", as the driver names the first GPU; "cpu" where there is none.
+std::string device_name() {
+  if (accelerator_count() == 0) return "cpu";
+  const GpuFacts gpus = read_gpus("/");
+  std::string name = gpus.devices.empty() ? "GPU" : gpus.devices.front().name;
+  std::erase(name, ',');
+  return name;
+}
+
+// Its results can be written, and its figures will be those of this run's lines.
+void prepare_benchmark(const LaunchPlan& plan) {
+  check_results_folder(*plan.benchmark);
+  std::error_code ignored;
+  if (!is_standard_output(*plan.train_log)) std::filesystem::remove(*plan.train_log, ignored);
+}
+
+// The figures of a benchmark that has ended, printed and written.
+void report_benchmark(const CommandContext& context, const LaunchPlan& plan, const Resolved& resolved) {
+  const BenchmarkRun& run = *plan.benchmark;
+  const BenchmarkFigures figures = read_benchmark_figures(run.backend, read_file(*plan.train_log));
+  if (!figures.note.empty()) context.log.note("{}", figures.note);
+  write_file_atomic(run.results, benchmark_csv(run, figures, resolved, {device_name(), kBuildCommit}));
+  fmt::print("performance: {:.6g} tok_per_s_per_gpu\nperformance: {:.6g} TFLOPS_per_gpu\n", figures.tokens_per_s,
+             figures.tflops);
+  context.log.info("results: {}", run.results);
 }
 
 void say_plan(const CommandContext& context, const LaunchPlan& plan) {
@@ -170,13 +203,22 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   return code;
 }
 
+// A benchmark of a model that is not built here.
+int launch_flux(const LaunchPlan& plan) {
+  throw_if_any(plan.errors);
+  if (plan.dry_run == DryRunKind::kNone) throw UserError(plan.benchmark->refusal, "");
+  fmt::print("{}", flux_dry_run(plan));
+  return kExitSuccess;
+}
+
 int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::string>& words) {
   LaunchPlan plan = plan_launch(launch_inputs(context, front_end, words));
   say_plan(context, plan);
+  if (plan.benchmark && plan.benchmark->backend == BenchmarkBackend::kFlux) return launch_flux(plan);
   std::vector<UserError> errors = plan.errors;
   std::vector<std::string> arguments = plan.arguments();
   std::unique_ptr<Resolved> resolved;
-  const bool has_config = !plan.config.empty() && (!has(kPrimusScripts, front_end) || errors.empty());
+  const bool has_config = !plan.config.empty() && (!has(kPrimusScripts, plan.front_end) || errors.empty());
   if (has_config && !plan.uses_slurm && !plan.uses_container) {
     if (plan.is_tiny) arguments = tiny_arguments(context, plan, std::move(arguments), errors);
     if (!plan.is_tiny || errors.empty()) resolved = resolve_plan(context, plan, arguments, errors);
@@ -198,12 +240,16 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
     }
     return kExitSuccess;
   }
+  if (plan.benchmark && !plan.benchmark->refusal.empty()) throw UserError(plan.benchmark->refusal, "");
   if (!plan.starts) {
     context.log.info("NO_TRAINING=1: nothing is started");
     return kExitSuccess;
   }
   if (plan.uses_slurm || plan.uses_container) return start_elsewhere(context, plan, words);
-  return start_training(context, plan, std::move(arguments));
+  if (plan.benchmark) prepare_benchmark(plan);
+  const int code = start_training(context, plan, std::move(arguments));
+  if (code == kExitSuccess && plan.benchmark && plan.node_rank == 0) report_benchmark(context, plan, *resolved);
+  return code;
 }
 
 const FrontEndRow& named_front_end(const std::string& name) {
@@ -237,6 +283,11 @@ int run_launch(CommandContext& context) {
   const FrontEndRow& row = named_front_end(context.arguments[0]);
   if (context.wants_help()) {
     fmt::print("{}", front_end_help(row.id));
+    return kExitSuccess;
+  }
+  if (row.id == FrontEnd::kBenchmarkSetup) {
+    const std::vector<std::string> words(context.arguments.begin() + 1, context.arguments.end());
+    set_up_benchmarks(launch_inputs(context, row.id, words), context.log);
     return kExitSuccess;
   }
   return launch(context, row.id, {context.arguments.begin() + 1, context.arguments.end()});

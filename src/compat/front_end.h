@@ -1,7 +1,9 @@
-// The front ends of `megalith launch`: whose scripts and variables are understood. Each is a script of examples/ that
-// people of other tools know by name; what it sets by itself stands here, what people set in compat/variable.h.
+// The front ends of `megalith launch`: whose scripts and variables are understood. Each is a script of examples/ or
+// scripts/ that people of other tools know by name; what it sets by itself stands here, what people set in
+// compat/variable.h.
 //
-// Source: ROCm/Megatron-LM examples/**/train_*.sh (v25.5), AMD-AGI/Primus examples/run_pretrain.sh (v0.1.0-rc1).
+// Source: ROCm/Megatron-LM examples/**/train_*.sh (v25.5), AMD-AGI/Primus examples/run_pretrain.sh (v0.1.0-rc1),
+// ROCm/MAD scripts/pytorch_train/*.sh (v25.3).
 #pragma once
 
 #include <span>
@@ -12,7 +14,7 @@
 
 namespace megalith {
 
-enum class FrontEnd { kLlama2, kLlama3, kDeepseekV2, kDeepseekV3, kMixtral, kPrimus };
+enum class FrontEnd { kLlama2, kLlama3, kDeepseekV2, kDeepseekV3, kMixtral, kPrimus, kBenchmark, kBenchmarkSetup };
 
 // Several of them, a bit each.
 using FrontEnds = unsigned;
@@ -24,7 +26,11 @@ inline constexpr FrontEnds kDeepseeks = only(FrontEnd::kDeepseekV2) | only(Front
 inline constexpr FrontEnds kExpertScripts = kDeepseeks | only(FrontEnd::kMixtral);
 inline constexpr FrontEnds kRocmScripts = kLlamas | kExpertScripts;
 inline constexpr FrontEnds kPrimusScripts = only(FrontEnd::kPrimus);
-inline constexpr FrontEnds kAllFrontEnds = kRocmScripts | kPrimusScripts;
+inline constexpr FrontEnds kMegatronScripts = kRocmScripts | kPrimusScripts;
+inline constexpr FrontEnds kBenchmarkScripts = only(FrontEnd::kBenchmark);
+inline constexpr FrontEnds kSetupScripts = only(FrontEnd::kBenchmarkSetup);
+inline constexpr FrontEnds kTrainingScripts = kMegatronScripts | kBenchmarkScripts;
+inline constexpr FrontEnds kAllFrontEnds = kTrainingScripts | kSetupScripts;
 
 // A value of MODEL_SIZE, without the letter behind it: "8" is 8B, 8b and 8.
 struct ModelSize {
@@ -36,8 +42,8 @@ struct ModelSize {
 struct FrontEndRow {
   FrontEnd id;
   std::string_view name, title;
-  std::vector<std::string_view> scripts;  // of examples/
-  std::vector<ModelSize> sizes;           // the first is what MODEL_SIZE is without a word of the user
+  std::vector<std::string_view> scripts;
+  std::vector<ModelSize> sizes;  // the first is what MODEL_SIZE is without a word of the user
   // What the script always says to the trainer: pairs of option and value.
   std::vector<std::pair<std::string_view, std::string_view>> fixed;
 };

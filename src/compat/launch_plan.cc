@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "compat/benchmark_rules.h"
 #include "compat/launch_rules.h"
 #include "compat/script_values.h"
 #include "core/strings.h"
@@ -106,6 +107,10 @@ void replace_words(std::string& text, const std::string& from, const std::string
 
 }  // namespace
 
+std::string LaunchPlan::command_name() const {
+  return std::string(row_of(benchmark ? FrontEnd::kBenchmark : front_end).name);
+}
+
 const PlannedOption* LaunchPlan::find(std::string_view name) const {
   const auto found =
       std::find_if(options.begin(), options.end(), [&](const PlannedOption& one) { return one.name == name; });
@@ -138,6 +143,9 @@ std::vector<std::string> LaunchPlan::arguments() const {
 }
 
 LaunchPlan plan_launch(const LaunchInputs& inputs) {
+  if (inputs.front_end == FrontEnd::kBenchmark) {
+    if (const BenchmarkTag* tag = tag_of_other_script(inputs.words)) return plan_tagged_benchmark(*tag, inputs);
+  }
   LaunchPlan plan;
   plan.front_end = inputs.front_end;
   const ScriptValues values(inputs, plan.errors);
@@ -150,6 +158,8 @@ LaunchPlan plan_launch(const LaunchInputs& inputs) {
   plan_ranks(values, inputs, plan);
   if (has(kPrimusScripts, plan.front_end)) {
     plan_primus_options(values, inputs, plan);
+  } else if (has(kBenchmarkScripts, plan.front_end)) {
+    plan_benchmark_options(values, inputs, plan);
   } else {
     plan_rocm_options(values, inputs, plan);
   }
@@ -165,7 +175,7 @@ UserError in_users_words(const UserError& error, const LaunchPlan& plan) {
   for (std::string* text : {&message, &remedy}) {
     for (const PlannedOption& option : plan.options) {
       if (option.variable.empty() || is_typed(plan, option.name)) continue;
-      const std::string said = fmt::format("{}={}", option.variable, option.given);
+      const std::string said = said_as(option.variable, option.given);
       replace_words(*text, fmt::format("{} {}", option.name, option.value), said);
       replace_words(*text, "--" + option.name, option.variable);
       replace_words(*text, option.name, option.variable);

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "compat/benchmark.h"
 #include "compat/variable.h"
 #include "config/yaml_document.h"
 #include "core/error.h"
@@ -22,6 +23,7 @@ struct LaunchInputs {
   EnvironmentMap environment = {};
   std::optional<std::string> env_file = {};            // the text of `.env`; nothing when there is none
   std::vector<std::string> words = {};                 // behind the front end's name
+  std::string tree = {};                               // the folder that has examples/, with '/' at its end
   std::string now = {};                                // "2025-06-01_12-00-00", part of a log's path
   int num_processors = 1;                              // of this machine, which bound its ranks where it has no GPU
   std::function<int()> count_gpus = [] { return 0; };  // of this machine; not called in a dry run
@@ -67,9 +69,13 @@ struct LaunchPlan {
   bool is_tiny = false;
   bool starts = true;  // NO_TRAINING=0
 
+  std::optional<BenchmarkRun> benchmark;  // what is measured, when the run is a benchmark of AMD's
+
   std::vector<std::string> notes;  // what each set variable became, and what was switched off
   std::vector<UserError> errors;   // all that is wrong; the rest of the plan leaves it out
 
+  // What `megalith launch` calls it; a benchmark may run another script's plan.
+  std::string command_name() const;
   int world_size() const { return num_nodes * ranks_per_node; }
   const PlannedOption* find(std::string_view name) const;
   void set(PlannedOption option);  // replaces one of the same name

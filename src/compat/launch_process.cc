@@ -122,7 +122,7 @@ std::vector<std::string> slurm_command(const LaunchPlan& plan, const LaunchTools
                                       "--export=ALL"};
   if (!is_in_allocation) command.emplace_back("--exclusive");
   if (plan.processors_per_task) command.push_back(fmt::format("--cpus-per-task={}", *plan.processors_per_task));
-  command.insert(command.end(), {tools.program, "launch", std::string(row_of(plan.front_end).name), "SLURM=1"});
+  command.insert(command.end(), {tools.program, "launch", plan.command_name(), "SLURM=1"});
   command.insert(command.end(), words.begin(), words.end());
   return command;
 }
@@ -152,7 +152,7 @@ std::vector<std::string> container_command(const LaunchPlan& plan, const LaunchT
   }
   // By name: a value, such as a token, would stand in the list of processes.
   for (const std::string& name : variables) command.insert(command.end(), {"--env", name});
-  command.insert(command.end(), {plan.image, "megalith", "launch", std::string(row_of(plan.front_end).name)});
+  command.insert(command.end(), {plan.image, "megalith", "launch", plan.command_name()});
   command.insert(command.end(), words.begin(), words.end());
   return command;
 }

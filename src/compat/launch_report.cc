@@ -156,11 +156,14 @@ std::string primus_banner(const LaunchPlan& plan, const std::string& host) {
 
 std::string front_end_help(FrontEnd front_end) {
   const FrontEndRow& row = row_of(front_end);
-  std::string text = fmt::format("usage: megalith launch {} [KEY=VALUE ...] [--option value ...]\n\n", row.name);
+  std::string text = fmt::format("usage: megalith launch {} [KEY=VALUE ...]{}\n\n", row.name,
+                                 has(kTrainingScripts, front_end) ? " [--option value ...]" : "");
+  const std::string options = "; options are those of 'megalith train', and win over variables";
   const std::string about = fmt::format(
-      "Starts {}, as {} do. Variables come from .env, the environment and KEY=VALUE words, the later ones win; options "
-      "are those of 'megalith train', and win over variables. DRY_RUN=1 shows what would run.",
-      row.title, fmt::join(row.scripts, ", "));
+      "Starts {}, as {} {}. Variables come from .env, the environment and KEY=VALUE words, the later ones win{}. "
+      "DRY_RUN=1 shows what would run.",
+      row.title, fmt::join(row.scripts, ", "), row.scripts.size() == 1 ? "does" : "do",
+      has(kTrainingScripts, front_end) ? options : "");
   for (const std::string& line : wrap(about, kHelpColumns)) text += line + "\n";
   text += "\n";
   for (const ScriptVariable* one : variables_of(front_end)) {
@@ -179,6 +182,7 @@ std::string front_end_help(FrontEnd front_end) {
     if (one->kind == VariableKind::kExported && fallback)
       exports.push_back(fmt::format("{}={}", one->name(), *fallback));
   }
+  if (exports.size() == 1) return text;
   text += "\n";
   for (const std::string& line : wrap(join(exports, " "), kHelpColumns)) text += line + "\n";
   return text;
@@ -204,7 +208,9 @@ std::string scripts_page() {
   for (const FrontEndRow& row : front_ends()) {
     page += fmt::format("| `{}` | `{}` | {} |\n", row.name, fmt::join(row.scripts, "`, `"), row.title);
   }
-  page += "\nA variable of one of ROCm's scripts works in all of them.\n";
+  page +=
+      "\nA variable of one of ROCm's scripts works in all of them. The flags of the benchmark scripts take the next "
+      "word;\n[their page](benchmark_scripts.md) says more.\n";
   for (const bool is_exported : {false, true}) {
     page += is_exported
                 ? "\n## Variables of the processes\n\nThey are exported with these values unless they are set.\n\n"

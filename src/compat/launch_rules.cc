@@ -90,7 +90,14 @@ void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPl
   plan.image = values.text("DOCKER_IMAGE");
   if (values.find("CPUS_PER_TASK") != nullptr) plan.processors_per_task = values.count("CPUS_PER_TASK");
   const ScriptValue* ranks = values.given("GPUS_PER_NODE");
-  plan.ranks_per_node = ranks != nullptr ? values.count("GPUS_PER_NODE") : std::max(plan.num_gpus, 1);
+  if (const ScriptValue* flag = values.given("-n")) {
+    if (ranks != nullptr && ranks->value != flag->value) {
+      plan.errors.emplace_back(fmt::format("{} and {} disagree about the number of GPUs", flag->text(), ranks->text()),
+                               "keep one of them");
+    }
+    ranks = flag;
+  }
+  plan.ranks_per_node = ranks != nullptr ? std::atoi(ranks->value.c_str()) : std::max(plan.num_gpus, 1);
   const bool is_task = !is_dry && is_slurm_task(inputs);
   const bool is_batch = !variable_of(inputs, "SLURM_JOB_ID").empty() && slurm_nodes(inputs).value_or(1) > 1;
   if (is_task && (values.is_on("SLURM") || slurm_nodes(inputs).value_or(1) > 1)) take_slurm_place(inputs, plan);
@@ -116,12 +123,16 @@ void plan_log(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan
   plan.tees = values.find("TEE_OUTPUT") == nullptr || values.is_on("TEE_OUTPUT");
   if (const ScriptValue* log = values.given("TRAIN_LOG")) {
     plan.train_log = log->value;
+  } else if (plan.benchmark) {
+    plan.train_log = plan.benchmark->log;
+    return;
   } else if (has(kPrimusScripts, plan.front_end)) {
     const std::string folder = values.given("LOG_DIR") ? values.text("LOG_DIR") : "output";
     const std::string stem = std::filesystem::path(plan.config).stem().string();
     plan.train_log = fmt::format("{}/log_torchrun_pretrain_{}.txt", folder, stem);
     return;
   }
+  if (has(kBenchmarkScripts, plan.front_end)) return;
   std::string folder = values.text("LOG_DIR");
   if (folder.empty()) {
     const auto value = [&](std::string_view option) {

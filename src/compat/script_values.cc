@@ -44,7 +44,7 @@ std::optional<double> as_number(const std::string& text) {
 // Throws UserError.
 std::string canonical_value(const ScriptVariable& row, const std::string& spelling, const std::string& text) {
   const auto refuse = [&](const std::string& expected) {
-    throw UserError(fmt::format("{}={} is not {}", spelling, text, expected), std::string(row.help));
+    throw UserError(fmt::format("{} is not {}", said_as(spelling, text), expected), std::string(row.help));
   };
   switch (row.type) {
     case VariableType::kSwitch:
@@ -53,11 +53,12 @@ std::string canonical_value(const ScriptVariable& row, const std::string& spelli
       break;
     case VariableType::kCount: {
       const auto value = as_number(text);
-      constexpr double kMost = 1e9;
-      if (value && *value == std::floor(*value) && *value >= row.least && *value <= kMost) {
+      if (value && *value == std::floor(*value) && *value >= row.least && *value <= row.most) {
         return fmt::format("{:.0f}", *value);
       }
-      refuse(fmt::format("a whole number of at least {}", row.least));
+      const bool is_bounded = row.most < ScriptVariable{}.most;
+      refuse(fmt::format("a whole number of at least {}{}", row.least,
+                         is_bounded ? fmt::format(" and at most {}", row.most) : ""));
       break;
     }
     case VariableType::kNumber:
@@ -67,7 +68,7 @@ std::string canonical_value(const ScriptVariable& row, const std::string& spelli
     case VariableType::kWord: {
       const std::string lower = lower_case(text);
       for (const std::string_view word : row.words) {
-        if (lower == word) return lower;
+        if (lower == lower_case(word)) return std::string(word);
       }
       refuse(fmt::format("one of {}", fmt::join(row.words, ", ")));
       break;
@@ -153,7 +154,17 @@ std::map<std::string, std::string> read_env_file(std::string_view text, std::vec
 
 ScriptValues::ScriptValues(const LaunchInputs& inputs, std::vector<UserError>& errors) {
   Layer words;
-  for (const std::string& word : inputs.words) {
+  for (size_t i = 0; i < inputs.words.size(); ++i) {
+    const std::string& word = inputs.words[i];
+    const ScriptVariable* flag = word.starts_with("-") ? find_script_variable(word) : nullptr;
+    if (flag != nullptr && flag->acts_in(inputs.front_end)) {
+      if (i + 1 < inputs.words.size()) {
+        words[word] = inputs.words[++i];
+      } else {
+        errors.emplace_back(fmt::format("{} needs a value", word), std::string(flag->help));
+      }
+      continue;
+    }
     const size_t equals = word.find('=');
     const std::string name = word.substr(0, std::min(equals, word.size()));
     const ScriptVariable* row = find_script_variable(name);

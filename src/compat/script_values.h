@@ -17,7 +17,7 @@ struct ScriptValue {
   std::string value;        // in its own form: switches are 0 or 1, counts have no ".0"
   bool is_default = false;  // nobody said it
 
-  std::string text() const { return spelling + "=" + value; }
+  std::string text() const { return said_as(spelling, value); }
 };
 
 class ScriptValues {

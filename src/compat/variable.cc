@@ -1,6 +1,8 @@
 // See variable.h.
 #include "compat/variable.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -13,7 +15,7 @@ namespace {
 const std::vector<ScriptVariable>& all_variables() {
   static const std::vector<ScriptVariable> rows = [] {
     std::vector<ScriptVariable> all;
-    for (auto part : {model_variables, data_variables, launch_variables, exported_variables}) {
+    for (auto part : {benchmark_variables, model_variables, data_variables, launch_variables, exported_variables}) {
       std::vector<ScriptVariable> some = part();
       std::move(some.begin(), some.end(), std::back_inserter(all));
     }
@@ -54,6 +56,10 @@ std::optional<std::string_view> ScriptVariable::default_of(FrontEnd front_end) c
 bool ScriptVariable::acts_in(FrontEnd front_end) const {
   if (has(front_ends, front_end)) return true;
   return has(kRocmScripts, front_end) && (front_ends & kRocmScripts) != 0;
+}
+
+std::string said_as(std::string_view spelling, std::string_view value) {
+  return fmt::format("{}{}{}", spelling, spelling.starts_with('-') ? " " : "=", value);
 }
 
 std::span<const ScriptVariable> script_variables() { return all_variables(); }

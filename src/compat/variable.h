@@ -2,7 +2,7 @@
 // a word of the user, and what it becomes here. Reading, messages in the user's spelling, `megalith launch NAME
 // --help`, docs/scripts.md and the tests' lists are derived from it.
 //
-// A variable of one of ROCm's scripts works in all of them. Primus's scripts have their own.
+// A variable of one of ROCm's scripts works in all of them. The others have their own.
 #pragma once
 
 #include <optional>
@@ -36,7 +36,7 @@ enum class VariableType {
 };
 
 struct ScriptVariable {
-  std::vector<std::string_view> spellings;  // the first one is shown
+  std::vector<std::string_view> spellings;  // the first one is shown; -m and --model_repo take the next word
   VariableKind kind;
   VariableType type;
   FrontEnds front_ends;  // whose pages or scripts have it
@@ -50,7 +50,7 @@ struct ScriptVariable {
   std::vector<std::string_view> words = {};  // kWord
   std::string_view reason = {};              // kNoEffect, kRefused
   std::string_view neutral = {};             // kRefused: the value that asks for nothing
-  int least = 1;                             // kCount
+  int least = 1, most = 1'000'000'000;       // kCount
   bool is_secret = false;                    // its value is never printed
 
   std::string_view name() const { return spellings.front(); }
@@ -70,5 +70,9 @@ std::vector<ScriptVariable> model_variables();
 std::vector<ScriptVariable> data_variables();
 std::vector<ScriptVariable> launch_variables();
 std::vector<ScriptVariable> exported_variables();
+std::vector<ScriptVariable> benchmark_variables();
+
+// "TP=2", and of a flag "-m Llama-3.1-8B".
+std::string said_as(std::string_view spelling, std::string_view value);
 
 }  // namespace megalith

@@ -1,0 +1,1 @@
+scripts/pytorch-train/pytorch_benchmark_setup.sh

@@ -1,0 +1,62 @@
+// AMD's benchmarks: the models of its PyTorch training scripts (-m), and the tags of its models.json (--model_repo).
+//
+// A tag of another backend's benchmark is a run of that backend's scripts: the table has the variables that they would
+// be called with, so such a benchmark and its script have one meaning.
+//
+// Source: ROCm/MAD scripts/pytorch_train, scripts/megatron-lm, scripts/primus (v25.3 to v25.8); its models.json.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compat/front_end.h"
+
+namespace megalith {
+
+enum class BenchmarkBackend {
+  kTorchtitan,  // figures from the lines of log_style torchtitan
+  kMegatron,    // from the summary at the end of the log
+  kPrimus,      // from the iteration lines
+  kFlux,        // pictures, which are not trained here yet
+};
+
+// A model of the PyTorch scripts.
+struct BenchmarkModel {
+  std::string_view name;    // of -m, and in the names of files
+  std::string_view preset;  // of configs/models; empty: FLUX
+  int pretrain_batch = 0;   // samples of a GPU; 0: no such benchmark
+  int finetune_batch = 0;
+  int seq_length = 8192;  // FLUX: 512 tokens of text and 256 of a picture of 256 by 256, torchtitan's own
+};
+
+struct BenchmarkTag {
+  std::string_view tag;
+  std::string_view model;  // as in the names of files
+  BenchmarkBackend backend;
+  FrontEnd front_end;  // whose script runs it
+  // Assignments of the script, and behind them the trainer's options.
+  std::vector<std::string_view> variables = {}, options = {};
+};
+
+// What a plan is measured for.
+struct BenchmarkRun {
+  BenchmarkBackend backend = BenchmarkBackend::kTorchtitan;
+  std::string model, mode, precision;  // "Llama-3.1-8B", "pretrain", "BF16"
+  std::string log, results;            // files
+  std::string refusal;                 // what this program cannot run yet; empty: it can
+};
+
+std::span<const BenchmarkModel> benchmark_models();
+std::span<const BenchmarkTag> benchmark_tags();
+// Without regard to case; null when there is none.
+const BenchmarkModel* find_benchmark_model(std::string_view name);
+const BenchmarkTag* find_benchmark_tag(std::string_view tag);
+
+// "Llama-3.1-8B, Llama-3.1-70B, …", and a sentence with the nearest model or tag.
+std::string benchmark_model_names();
+std::string nearest_benchmark(const std::string& name);
+
+}  // namespace megalith

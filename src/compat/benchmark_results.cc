@@ -1,0 +1,133 @@
+// See benchmark_results.h.
+#include "compat/benchmark_results.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <regex>
+
+#include "core/error.h"
+
+namespace megalith {
+namespace {
+
+// AMD's scripts leave out the warm-up and what comes after.
+constexpr size_t kFirstMatch = 30, kPastLastMatch = 40;
+constexpr size_t kFewMatches = 10;
+constexpr size_t kLongestResultLine = 4096;  // std::regex recurses once for each character
+
+struct Patterns {
+  const char *tokens, *tflops;
+};
+
+Patterns patterns_of(BenchmarkBackend backend) {
+  switch (backend) {
+    case BenchmarkBackend::kMegatron:
+      return {R"(tokens/GPU/s:\s+([0-9.]+))", R"(throughput per GPU(?:\s*\([^)]*\))?\s*:\s+([0-9.]+))"};
+    case BenchmarkBackend::kPrimus:
+      return {R"(tokens/s/GPU\):\s*(\d+\.?\d*)/)", R"(TFLOP/s/GPU\):\s*(\d+\.?\d*)/)"};
+    case BenchmarkBackend::kTorchtitan:
+    case BenchmarkBackend::kFlux:
+      break;
+  }
+  return {R"(tps:\s*([\d,]+))", R"(tflops:\s*([\d,.]+))"};
+}
+
+// The first match of each line; commas between thousands are left out.
+std::vector<double> matches_in(const std::string& log, const char* pattern) {
+  const std::regex regex(pattern);
+  std::vector<double> values;
+  for (size_t begin = 0; begin < log.size();) {
+    const size_t end = std::min(log.find('\n', begin), log.size());
+    const std::string line = log.substr(begin, std::min(end - begin, kLongestResultLine));
+    begin = end + 1;
+    std::smatch found;
+    if (!std::regex_search(line, found, regex)) continue;
+    std::string digits = found[1];
+    std::erase(digits, ',');
+    values.push_back(std::strtod(digits.c_str(), nullptr));
+  }
+  return values;
+}
+
+double mean_of(const std::vector<double>& values, size_t begin, size_t end) {
+  return std::accumulate(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                         values.begin() + static_cast<std::ptrdiff_t>(end), 0.0) /
+         static_cast<double>(end - begin);
+}
+
+// Counts with a digit behind the point, small figures of toys with more.
+std::string figure_text(double value) {
+  return value >= 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.4g}", value);
+}
+
+}  // namespace
+
+BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log) {
+  const Patterns patterns = patterns_of(backend);
+  const std::vector<double> tokens = matches_in(log, patterns.tokens), tflops = matches_in(log, patterns.tflops);
+  if (tokens.empty() || tflops.empty()) {
+    throw UserError("the log has no line with the benchmark's figures", "the run has not come to its first step");
+  }
+  BenchmarkFigures figures;
+  if (backend == BenchmarkBackend::kMegatron) {
+    figures.tokens_per_s = tokens.back();
+    figures.tflops = tflops.back();
+    return figures;
+  }
+  const size_t count = std::min(tokens.size(), tflops.size());
+  size_t begin = kFirstMatch, end = kPastLastMatch;
+  if (count < kPastLastMatch) {
+    end = count;
+    begin = count - std::min(kFewMatches, (count + 1) / 2);
+    figures.note = fmt::format(
+        "the log has {} lines of steps, and the figures are taken from lines 30 to 39: here they "
+        "are the mean of the last {}",
+        count, end - begin);
+  }
+  figures.tokens_per_s = mean_of(tokens, begin, end);
+  figures.tflops = mean_of(tflops, begin, end);
+  return figures;
+}
+
+std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figures, const Resolved& resolved,
+                          const ResultsContext& context) {
+  const Derived& derived = resolved.derived;
+  std::vector<std::string> names = {"model", "performance", "metric"};
+  if (run.backend != BenchmarkBackend::kMegatron) names.emplace_back("mode");
+  const bool is_primus = run.backend == BenchmarkBackend::kPrimus;
+  if (is_primus) {
+    names.insert(names.end(), {"precision", "batch_size", "global_batch_size", "seq_len", "device", "num_gpus"});
+  }
+  names.emplace_back("build_commit");
+  std::string text = fmt::format("{}\n", fmt::join(names, ","));
+  for (const auto& [metric, value] :
+       {std::pair("tok_per_s_per_gpu", figures.tokens_per_s), std::pair("TFLOPS_per_gpu", figures.tflops)}) {
+    std::vector<std::string> cells = {run.model, figure_text(value), metric};
+    if (run.backend != BenchmarkBackend::kMegatron) cells.push_back(run.mode);
+    if (is_primus) {
+      cells.insert(cells.end(), {resolved.config.fp8.is_on() ? "FP8" : "BF16", std::to_string(derived.micro_batch_size),
+                                 std::to_string(derived.global_batch_size), std::to_string(derived.seq_length),
+                                 context.device, std::to_string(derived.world_size)});
+    }
+    cells.push_back(context.build_commit);
+    text += fmt::format("{}\n", fmt::join(cells, ","));
+  }
+  return text;
+}
+
+void check_results_folder(const BenchmarkRun& run) {
+  std::filesystem::path folder = std::filesystem::path(run.results).parent_path();
+  if (folder.empty()) folder = ".";
+  if (::access(folder.c_str(), W_OK) == 0) return;
+  throw UserError(
+      fmt::format("the results go to {}, and the folder {} cannot be written", run.results, folder.string()),
+      "start the script in a folder below one of yours");
+}
+
+}  // namespace megalith

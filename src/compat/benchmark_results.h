@@ -1,0 +1,38 @@
+// What a benchmark measured: figures from its log, as AMD's scripts take them, and the file perf_MODEL.csv.
+//
+// Source: ROCm/MAD scripts/pytorch_train/pytorch_benchmark_report.sh, scripts/megatron-lm, scripts/primus.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compat/benchmark.h"
+#include "train/config.h"
+
+namespace megalith {
+
+struct BenchmarkFigures {
+  double tokens_per_s = 0, tflops = 0;  // of a GPU
+  std::string note;                     // how they were taken, where AMD's own way was not open
+};
+
+// UserError when the log has no line of the backend's.
+//   torchtitan  the mean of the lines 30 to 39, counted from 0, of `tps:` and `tflops:`
+//   megatron    the last `tokens/GPU/s:` and `throughput per GPU:`, which the summary has
+//   primus      the mean of the same ten iteration lines
+// A log of fewer than 40 lines gives the mean of its last ten, or of its later half where it has fewer than 20.
+BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log);
+
+struct ResultsContext {
+  std::string device, build_commit;
+};
+
+// The file's text: AMD's columns, and behind them the commit that the program was built of.
+std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figures, const Resolved& resolved,
+                          const ResultsContext& context);
+
+// UserError when the folder of the results is not there, or cannot be written.
+void check_results_folder(const BenchmarkRun& run);
+
+}  // namespace megalith

@@ -1,0 +1,19 @@
+// What the flags of AMD's benchmark scripts mean together.
+#pragma once
+
+#include <optional>
+
+#include "compat/launch_plan.h"
+#include "compat/script_values.h"
+
+namespace megalith {
+
+// The tag among the words whose benchmark another front end's script runs; null when there is none.
+const BenchmarkTag* tag_of_other_script(const std::vector<std::string>& words);
+// The plan of that script, with the flags in its own variables.
+LaunchPlan plan_tagged_benchmark(const BenchmarkTag& tag, const LaunchInputs& inputs);
+
+// The options of the PyTorch scripts' own benchmarks.
+void plan_benchmark_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
+
+}  // namespace megalith

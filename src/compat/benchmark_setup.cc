@@ -1,0 +1,169 @@
+// See benchmark_setup.h. Source: ROCm/MAD scripts/pytorch_train/pytorch_benchmark_setup.sh; sizes as the hub lists
+// them.
+#include "compat/benchmark_setup.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "compat/script_values.h"
+#include "config/resolve.h"
+#include "core/json.h"
+#include "core/strings.h"
+#include "hub/hub.h"
+
+namespace megalith {
+namespace {
+
+struct SetupItem {
+  HubRepoType type;
+  std::string_view repo, why;
+  std::string_view size;  // the hub says it to the byte
+  bool is_gated;
+  std::vector<std::string_view> models;  // of -m
+  std::vector<std::string> include = {}, exclude = {};
+};
+
+const std::vector<SetupItem>& setup_items() {
+  using enum HubRepoType;
+  static const std::vector<std::string> tokenizer = {"tokenizer*", "special_tokens_map.json", "config.json"};
+  static const std::vector<SetupItem> items = {
+      {kModel, "meta-llama/Llama-3.1-8B-Instruct", "tokenizer", "about 9 MB", true, {"Llama-3.1-8B"}, tokenizer},
+      {kModel,
+       "meta-llama/Llama-3.1-70B-Instruct",
+       "tokenizer and weights",
+       "about 141 GB",
+       true,
+       {"Llama-3.1-70B"},
+       {},
+       {"original/*.pth"}},
+      {kModel, "meta-llama/Llama-3.3-70B-Instruct", "tokenizer", "about 9 MB", true, {"Llama-3.3-70B"}, tokenizer},
+      {kDataset,
+       "Salesforce/wikitext",
+       "texts for fine-tuning",
+       "about 310 MB",
+       false,
+       {"Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.3-70B"},
+       {"wikitext-103-raw-v1/*"}},
+      {kModel, "black-forest-labs/FLUX.1-dev", "weights and encoders", "about 58 GB", true, {"Flux"}},
+      {kDataset, "bghira/pseudo-camera-10k", "pictures and captions", "a few GB", false, {"Flux"}},
+  };
+  return items;
+}
+
+std::string setup_models() {
+  std::vector<std::string> names;
+  for (const SetupItem& item : setup_items()) {
+    for (const std::string_view model : item.models) {
+      if (std::find(names.begin(), names.end(), model) == names.end()) names.emplace_back(model);
+    }
+  }
+  return join(names, ", ");
+}
+
+// Those of a model, by its name or a tag; all without one.
+std::vector<const SetupItem*> chosen_items(const ScriptValue* given, std::vector<UserError>& errors) {
+  std::vector<const SetupItem*> chosen;
+  const BenchmarkTag* tag = given == nullptr ? nullptr : find_benchmark_tag(given->value);
+  for (const SetupItem& item : setup_items()) {
+    const bool is_meant =
+        given == nullptr || std::any_of(item.models.begin(), item.models.end(), [&](auto model) {
+          return lower_case(model) == lower_case(tag != nullptr ? tag->model : std::string_view(given->value));
+        });
+    if (is_meant) chosen.push_back(&item);
+  }
+  if (chosen.empty() && tag == nullptr) {
+    errors.emplace_back(fmt::format("{} is no model that is set up{}", given->text(), nearest_benchmark(given->value)),
+                        fmt::format("write one of {}, or nothing for all", setup_models()));
+  }
+  return chosen;
+}
+
+// Gated repositories that are not in the cache, where there is no token to ask with.
+void check_token(const HubSettings& settings, const std::vector<const SetupItem*>& items,
+                 std::vector<UserError>& errors) {
+  if (!settings.token.empty() || settings.is_offline) return;
+  for (const SetupItem* item : items) {
+    const HubName name{item->type, std::string(item->repo)};
+    if (!item->is_gated || cached_snapshot(settings, name)) continue;
+    errors.emplace_back(
+        fmt::format("{} is gated, and there is no token", item->repo),
+        fmt::format("accept its licence at {}/{}, then set HF_TOKEN", settings.shown_endpoint(), name.page()));
+  }
+}
+
+void print_items(const HubSettings& settings, const std::vector<const SetupItem*>& items, bool as_json) {
+  OrderedJson list = OrderedJson::array();
+  for (const SetupItem* item : items) {
+    const HubName name{item->type, std::string(item->repo)};
+    const std::string from = fmt::format("{}/{}", settings.shown_endpoint(), name.page());
+    const bool is_cached = cached_snapshot(settings, name).has_value();
+    if (as_json) {
+      list.push_back({{"repo", item->repo},
+                      {"type", name.type_word()},
+                      {"from", from},
+                      {"size", item->size},
+                      {"for", item->models},
+                      {"include", item->include},
+                      {"exclude", item->exclude},
+                      {"gated", item->is_gated},
+                      {"cached", is_cached}});
+      continue;
+    }
+    fmt::print("{}: {}, {}, for {}{}{}\n", from, item->why, item->size, fmt::join(item->models, ", "),
+               item->is_gated ? "; gated: needs its licence and HF_TOKEN" : "",
+               is_cached ? "; in the cache, what is missing is fetched" : "");
+  }
+  if (as_json) fmt::print("{}", dump_json_pretty(list));
+}
+
+std::filesystem::path fetch_item(const HubSettings& settings, const SetupItem& item, Logger& log) {
+  const HubName name{item.type, std::string(item.repo)};
+  if (settings.is_offline) {
+    if (const auto folder = cached_snapshot(settings, name)) return *folder;
+    throw UserError(
+        fmt::format("{}: HF_HUB_OFFLINE is set, and the cache {} lacks it", name.text(), settings.cache.string()),
+        offline_remedy(settings, name));
+  }
+  HubFetch fetch(settings, name, fmt::format("setup {}", name.text()), log);
+  fetch.list();
+  std::vector<std::string> wanted;
+  for (const HubFile& file : fetch.listing().files) {
+    if (is_included(file.name, item.include, item.exclude)) wanted.push_back(file.name);
+  }
+  fetch.get(wanted);
+  return fetch.folder();
+}
+
+}  // namespace
+
+void set_up_benchmarks(const LaunchInputs& inputs, Logger& log) {
+  std::vector<UserError> errors;
+  const ScriptValues values(inputs, errors);
+  for (const std::string& word : values.options()) {
+    errors.emplace_back(fmt::format("unexpected argument '{}'", word), "the setup takes -m MODEL, and variables");
+  }
+  const std::vector<const SetupItem*> items = chosen_items(values.given("-m"), errors);
+  EnvironmentMap environment = inputs.environment;
+  for (const char* name : {"HF_HOME", "HF_TOKEN"}) {
+    if (const ScriptValue* said = values.given(name)) environment[name] = said->value;
+  }
+  const HubSettings settings = read_hub_settings(environment);
+  const std::string dry_run = values.text("DRY_RUN");
+  const bool is_dry = dry_run != "0" && dry_run != "false";
+  if (!is_dry) check_token(settings, items, errors);
+  throw_if_any(errors);
+  log.info("libraries: there is nothing to install, this program has what the benchmarks use");
+  if (items.empty()) log.info("this benchmark trains on made-up tokens: there is nothing to fetch");
+  if (is_dry) return print_items(settings, items, dry_run == "json");
+  for (const SetupItem* item : items) {
+    log.info("{}: {}, {}", item->repo, item->why, item->size);
+    fmt::print("{}\n", fetch_item(settings, *item, log).string());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace megalith

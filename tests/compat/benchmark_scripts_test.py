@@ -1,0 +1,231 @@
+"""AMD's PyTorch benchmark scripts: setup and report as its pages print them, every entry of models.json, job files of torchtitan."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hub_server import TOKEN, Hub
+
+ROOT = Path(__file__).resolve().parents[2]
+REPORT = ROOT / "scripts/pytorch-train/pytorch_benchmark_report.sh"
+SETUP = ROOT / "scripts/pytorch-train/pytorch_benchmark_setup.sh"
+ENTRIES = json.loads((ROOT / "models.json").read_text())
+# By which AMD's scripts read a log of torchtitan, one of Primus, and a result on the console.
+TPS, TFLOPS = r"tps:\s*([\d,]+)", r"tflops:\s*([\d,.]+)"
+PERFORMANCE = r"^performance: ([0-9.e+-]+) (\w+)$"
+
+
+@pytest.fixture
+def bash(program, tmp_path):
+    """A printed command in a folder below `tmp_path`, in an environment that has nothing but what it needs."""
+    folder = tmp_path / "pytorch-train"
+    folder.mkdir()
+
+    def run(command, expected=0, **variables):
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "MEGALITH": str(program.path), "OMP_NUM_THREADS": "2"}
+        environment.update({"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", **variables})
+        done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == expected, f"{command}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done.stdout, done.stderr
+
+    run.folder = folder
+    return run
+
+
+# The commands of the page, with the figures that they must have: layers, samples of a GPU, tokens, precision.
+PAGE = [
+    ("-t pretrain -p BF16 -m Llama-3.1-70B -s 8192", (80, 4, 8192, "bf16")),
+    ("-t pretrain -p FP8 -m Llama-3.1-70B -s 8192", (80, 4, 8192, "fp8 hybrid")),
+    ("-t pretrain -p BF16 -m Flux", (57, 32, 768, "bf16")),
+    ("-t finetune_fw -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
+    ("-t finetune_lora -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
+    ("-t pretrain -p FP8 -m Llama-3.1-8B", (32, 18, 8192, "fp8 hybrid")),
+]
+
+
+@pytest.mark.parametrize("flags, expected", PAGE, ids=[flags for flags, _ in PAGE])
+def test_the_pages_commands_resolve(flags, expected, bash):
+    printed, said = bash(f"{REPORT} {flags}", DRY_RUN="json")
+    resolved = json.loads(printed)
+    assert tuple(resolved[key] for key in ("num_layers", "micro_batch_size", "seq_length", "precision")) == expected
+    assert (resolved["world_size"], resolved["sharding"], resolved["recompute"]["granularity"]) == (8, "fsdp2", "full")
+    memory = resolved["memory_bytes"]
+    assert memory["total"] == sum(value for key, value in memory.items() if key != "total" and value is not None) > 0
+    assert f"model_repo: {flags.split('-m ')[1].split()[0]}" in said
+    assert ("Only Llama 3.1 8B supports FP8 precision." in said) == ("FP8" in flags and "70B" in flags)
+    assert list(bash.folder.iterdir()) == []
+
+
+def test_links_at_the_top_are_the_same_scripts():
+    for script in (REPORT, SETUP):
+        link = ROOT / script.name
+        assert link.is_symlink() and link.resolve() == script
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
+def test_every_entry_of_models_json_runs_its_tag(entry, bash):
+    assert set(entry) >= {"name", "url", "dockerfile", "scripts", "data", "n_gpus", "owner", "training_precision", "tags", "args"}
+    assert entry["args"] == f"--model_repo {entry['name']}" and (ROOT / entry["dockerfile"]).exists()
+    # TINY=1: the figures of the whole model are those of the scripts' own tests, and this is a start of the program each.
+    printed, said = bash(f"{ROOT / entry['scripts']} {entry['args']}", DRY_RUN="json", TINY="1")
+    resolved = json.loads(printed)
+    assert resolved["world_size"] == 8 and resolved["precision"] == entry["training_precision"]
+    assert resolved["train_iters"] == 50 or entry["name"] == "pyt_train_flux"
+    assert f"results: {entry['multiple_results']}\n" in said
+
+
+def test_models_json_has_the_tags_of_the_guide():
+    guide = "llama-3.3-70b llama-3.1-8b llama-3.1-70b llama-2-7b llama-2-70b deepseek-v3-proxy deepseek-v2-lite-16b mixtral-8x7b"
+    names = {entry["name"] for entry in ENTRIES}
+    for model in (*guide.split(), "mixtral-8x22b-proxy", "qwen2.5-7b", "qwen2.5-72b"):
+        assert {f"primus_pyt_megatron_lm_train_{model}", f"pyt_megatron_lm_train_{model}"} <= names
+    assert {"pyt_train_llama-3.1-8b", "pyt_train_llama-3.1-70b", "pyt_train_flux"} <= names
+
+
+TINY = {"TINY": "1", "GPUS_PER_NODE": "1", "MOCK_DATA": "1"}
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_toy_run_has_amds_log_and_results(bash):
+    (bash.folder / "Llama-3.1-8B-pretrain.csv").write_text("tps: 1  tflops: 1.00\n" * 50)  # of an earlier run
+    printed, said = bash(f"{REPORT} -t pretrain -p BF16 -m Llama-3.1-8B", **TINY)
+    log = (bash.folder / "Llama-3.1-8B-pretrain.csv").read_text()
+    speeds = [float(text.replace(",", "")) for text in re.findall(TPS, log)]
+    assert len(speeds) == len(re.findall(TFLOPS, log)) == 50
+    rows = rows_of(bash.folder.parent / "perf_Llama-3.1-8B.csv")
+    assert list(rows[0])[:4] == ["model", "performance", "metric", "mode"]
+    assert [(row["model"], row["metric"], row["mode"]) for row in rows] == [
+        ("Llama-3.1-8B", "tok_per_s_per_gpu", "pretrain"),
+        ("Llama-3.1-8B", "TFLOPS_per_gpu", "pretrain"),
+    ]
+    # One decimal is kept.
+    assert float(rows[0]["performance"]) == pytest.approx(sum(speeds[30:40]) / 10, abs=0.051)
+    assert len(rows[0]["build_commit"]) >= 7
+    assert [name for _, name in re.findall(PERFORMANCE, printed, re.MULTILINE)] == ["tok_per_s_per_gpu", "TFLOPS_per_gpu"]
+    assert "TINY=1" in said and "training log: Llama-3.1-8B-pretrain.csv" in said
+
+
+@pytest.mark.parametrize("tag", ["primus_pyt_megatron_lm_train_llama-3.1-8b", "pyt_megatron_lm_train_llama-3.1-8b"])
+def test_tags_of_other_backends_train_a_toy(tag, bash):
+    bash(f"{REPORT} --model_repo {tag} --train_iters 12", **TINY)
+    rows = rows_of(bash.folder / "perf_Llama-3.1-8B.csv")
+    assert [row["metric"] for row in rows] == ["tok_per_s_per_gpu", "TFLOPS_per_gpu"]
+    log = (bash.folder / "Llama-3.1-8B-pretrain.csv").read_text()
+    pattern = r"tokens/s/GPU\):\s*(\d+\.?\d*)/" if tag.startswith("primus") else r"tokens/GPU/s:\s+([0-9.]+)"
+    assert re.findall(pattern, log) and float(rows[0]["performance"]) > 0
+    if tag.startswith("primus"):
+        assert (rows[0]["precision"], rows[0]["num_gpus"]) == ("BF16", "1")
+
+
+BAD_INPUT = [
+    ("precision", f"{REPORT} -m Llama-3.1-8B -p FP16", ["-p FP16", "BF16, FP8"]),
+    ("sequence", f"{REPORT} -m Llama-3.1-8B -s 1000", ["-s 1000", "at least 2048"]),
+    ("no model", f"{REPORT} -t pretrain", ["-m is not set", "Llama-3.1-8B"]),
+    ("unknown model", f"{REPORT} -m Llama-3.1-9B", ["-m Llama-3.1-9B", "Did you mean Llama-3.1-8B"]),
+    ("unknown flag", f"{REPORT} -m Llama-3.1-8B -x 1", ["-x"]),
+    ("FLUX", f"{REPORT} -t pretrain -m Flux", ["this build cannot train FLUX yet"]),
+    ("fine-tuning", f"TINY=1 {REPORT} -t finetune_lora -m Llama-3.1-8B", ["-t finetune_lora", "cannot fine-tune in a benchmark yet"]),
+    ("several at once", f"{REPORT} -m Llama-3.1-8B -p FP16 -n 3", ["-p FP16", "-n 3"]),
+    ("setup of no model", f"{SETUP} -m Llama-4", ["-m Llama-4", "is no model that is set up"]),
+    ("setup with a word", f"{SETUP} Flux", ["unexpected argument 'Flux'"]),
+]
+
+
+@pytest.mark.parametrize("command, parts", [row[1:] for row in BAD_INPUT], ids=[row[0] for row in BAD_INPUT])
+def test_bad_input_is_refused_as_it_was_written(command, parts, bash):
+    printed, said = bash(command, expected=2, GPUS_PER_NODE="1")
+    for part in parts:
+        assert part in said, f"{said}\nlacks {part!r}"
+    assert printed == "" and "error" in said and list(bash.folder.iterdir()) == []
+
+
+@pytest.fixture
+def hub():
+    server = Hub()
+    server.add("meta-llama/Llama-3.1-70B-Instruct", {"model.safetensors": b"weights", "tokenizer.json": b"{}", "original/a.pth": b"no"})
+    server.add("Salesforce/wikitext", {"wikitext-103-raw-v1/train.parquet": b"texts", "wikitext-2-v1/a.parquet": b"no"}, repo_type="dataset")
+    server.gated.add("meta-llama/Llama-3.1-70B-Instruct")
+    yield server
+    server.close()
+
+
+def test_setup_fetches_what_the_benchmarks_need(hub, bash):
+    words = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(bash.folder / "hf"), "no_proxy": "*"}
+    _, said = bash(f"{SETUP} -m Llama-3.1-70B", expected=2, **words)
+    assert f"{hub.endpoint}/meta-llama/Llama-3.1-70B-Instruct" in said and "HF_TOKEN" in said
+    assert hub.requests() == []
+    printed, said = bash(f"{SETUP} -m Llama-3.1-70B", HF_TOKEN=TOKEN, **words)
+    folders = [Path(line) for line in printed.splitlines()]
+    found = [sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) for folder in folders]
+    assert found == [["model.safetensors", "tokenizer.json"], ["wikitext-103-raw-v1/train.parquet"]]
+    assert TOKEN not in printed + said
+    # What is in the cache serves without the hub.
+    assert bash(f"{SETUP} -m pyt_train_llama-3.1-70b", **{**words, "HF_HUB_OFFLINE": "1"})[0] == printed
+
+
+def test_a_dry_setup_says_what_from_where_and_how_large(bash):
+    printed, _ = bash(SETUP, DRY_RUN="1")
+    lines = printed.splitlines()
+    assert len(lines) == 6
+    assert lines[1].startswith("https://huggingface.co/meta-llama/Llama-3.1-70B-Instruct: ") and "141 GB" in lines[1] and "gated" in lines[1]
+    listed = json.loads(bash(f"{SETUP} -m Flux", DRY_RUN="json")[0])
+    assert [item["repo"] for item in listed] == ["black-forest-labs/FLUX.1-dev", "bghira/pseudo-camera-10k"]
+    assert list(bash.folder.iterdir()) == []
+
+
+JOB = """
+[model]
+name = "llama3"
+flavor = "debugmodel"
+[training]
+steps = 3
+local_batch_size = 2
+seq_len = 32
+[lr_scheduler]
+warmup_steps = 1
+[metrics]
+log_freq = 1
+[parallelism]
+data_parallel_shard_degree = 1
+[compile]
+enable = true
+"""
+
+
+def test_a_job_file_of_torchtitan_trains(program, tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    words = ("train", "--config", "job.toml", "--mock_data", "--device", "cpu", "--log_style", "torchtitan")
+    _, printed, said = program.run(*words, cwd=tmp_path)
+    assert re.findall(r"step:\s+(\d+) ", printed) == ["1", "2", "3"] and "compile.enable" in said
+    (tmp_path / "job.toml").write_text(JOB.replace("steps = 3", "step = 3"))
+    _, _, said = program.run(*words, cwd=tmp_path, expected=2)
+    assert "job.toml:6" in said and "Did you mean 'training.steps'?" in said
+
+
+def bare(script):
+    """The lines of a script without its name, its comment and its settings."""
+    text = re.sub(r"^# ---- your settings.*?^# ---- end of your settings ----\n", "", script.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [re.sub(r"launch \w+ ", "launch NAME ", line) for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("script, name", [(REPORT, "benchmark"), (SETUP, "benchmark_setup")])
+def test_the_scripts_are_the_one_shell_of_all_scripts(script, name, program):
+    assert bare(script) == bare(ROOT / "examples/llama/train_llama3.sh")
+    text = script.read_text()
+    assert len(text.splitlines()) <= 30 and f" launch {name} " in text and os.access(script, os.X_OK)
+    helped = program.run("launch", name, "--help")[1]
+    assert helped.startswith(f"usage: megalith launch {name} ") and "-m, --model_repo" in helped and "DRY_RUN" in helped
+    linter = shutil.which("shellcheck")
+    if linter:
+        done = subprocess.run([linter, str(script)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout

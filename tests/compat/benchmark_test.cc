@@ -1,0 +1,244 @@
+// AMD's benchmarks: what flags and tags become, figures from logs, and the files of results.
+#include "compat/benchmark.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "compat/benchmark_flux.h"
+#include "compat/benchmark_results.h"
+#include "support/source_dir.h"
+
+namespace megalith {
+namespace {
+
+LaunchPlan benchmark_plan(std::vector<std::string> words, EnvironmentMap environment = {}) {
+  LaunchInputs inputs;
+  inputs.front_end = FrontEnd::kBenchmark;
+  inputs.words = std::move(words);
+  inputs.environment = std::move(environment);
+  inputs.tree = "/tree/";
+  inputs.now = "now";
+  inputs.count_gpus = [] { return 8; };
+  inputs.exists = [](const std::string& path) { return path.starts_with("/tree/"); };
+  return plan_launch(inputs);
+}
+
+std::string errors_in(const LaunchPlan& plan) {
+  std::string text;
+  for (const UserError& error : plan.errors) text += fmt::format("{}\n", error.what());
+  return text;
+}
+
+std::string option_in(const LaunchPlan& plan, std::string_view name) {
+  const PlannedOption* found = plan.find(name);
+  return found == nullptr ? "(none)" : found->value;
+}
+
+std::string said_in(const LaunchPlan& plan) { return fmt::format("{}\n", fmt::join(plan.notes, "\n")); }
+
+std::string exported_in(const LaunchPlan& plan, std::string_view name) {
+  for (const PlannedExport& one : plan.exports) {
+    if (one.name == name) return one.value;
+  }
+  return "(none)";
+}
+
+TEST(Benchmark, PretrainingIsTheJobOfThePage) {
+  struct Row {
+    const char *model, *preset, *batch, *seq_length;
+  };
+  for (const Row& row :
+       {Row{"Llama-3.1-8B", "llama3.1_8B", "18", "8192"}, Row{"Llama-3.1-70B", "llama3.1_70B", "4", "8192"},
+        Row{"Llama-3.3-70B", "llama3.3_70B", "4", "8192"}, Row{"Llama-2-70B", "llama2_70B", "4", "4096"}}) {
+    const LaunchPlan plan = benchmark_plan({"-t", "pretrain", "-m", row.model, "-p", "BF16"});
+    EXPECT_EQ(errors_in(plan), "");
+    EXPECT_EQ(plan.config, row.preset);
+    EXPECT_EQ(option_in(plan, "micro_batch_size"), row.batch);
+    EXPECT_EQ(option_in(plan, "seq_length"), row.seq_length);
+    EXPECT_EQ(option_in(plan, "train_iters"), "50");
+    EXPECT_EQ(option_in(plan, "lr_warmup_iters"), "10");
+    EXPECT_EQ(option_in(plan, "use_torch_fsdp2"), "true");
+    EXPECT_EQ(option_in(plan, "recompute_granularity"), "full");
+    EXPECT_EQ(option_in(plan, "log_style"), "torchtitan");
+    EXPECT_EQ(option_in(plan, "fp8_format"), "(none)");
+    EXPECT_EQ(plan.world_size(), 8);
+    EXPECT_EQ(plan.train_log, fmt::format("{}-pretrain.csv", row.model));
+    EXPECT_EQ(plan.benchmark->results, fmt::format("../perf_{}.csv", row.model));
+  }
+}
+
+TEST(Benchmark, FlagsBecomeOptionsAndTheBlockEchoesThem) {
+  const LaunchPlan plan = benchmark_plan(
+      {"-t", "HF_pretrain", "-m", "Llama-3.1-70B", "-p", "FP8", "-s", "4096", "-n", "1", "-f", "0", "-b", "2"});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_EQ(option_in(plan, "fp8_format"), "hybrid");
+  EXPECT_EQ(option_in(plan, "seq_length"), "4096");
+  EXPECT_EQ(option_in(plan, "micro_batch_size"), "2");
+  EXPECT_EQ(option_in(plan, "use_torch_fsdp2"), "(none)");
+  EXPECT_EQ(option_in(plan, "use_distributed_optimizer"), "true");
+  EXPECT_EQ(plan.world_size(), 1);
+  const std::string said = said_in(plan);
+  for (const char* line : {"training_mode: HF_pretrain\n", "model_repo: Llama-3.1-70B\n", "datatype: FP8\n",
+                           "sequence_length: 4096\n", "num_gpus: 1\n", "fsdp: 0\n", "batch_size: 2\n",
+                           "training log: Llama-3.1-70B-HF_pretrain.csv\n", "results: ../perf_Llama-3.1-70B.csv\n",
+                           "Only Llama 3.1 8B supports FP8 precision.", "-s 4096: --seq_length 4096\n"}) {
+    EXPECT_NE(said.find(line), std::string::npos) << line << "not in\n" << said;
+  }
+  EXPECT_EQ(said_in(benchmark_plan({"-m", "Llama-3.1-8B", "-p", "FP8"})).find("Only Llama"), std::string::npos);
+}
+
+TEST(Benchmark, ExportsAreThoseOfItsScript) {
+  const LaunchPlan plan = benchmark_plan({"-m", "Llama-3.1-8B"});
+  EXPECT_EQ(exported_in(plan, "ROCBLAS_USE_HIPBLASLT"), "1");
+  EXPECT_EQ(exported_in(plan, "DISABLE_ADDMM_CUDA_LT"), "0");
+  EXPECT_EQ(exported_in(plan, "HIP_FORCE_DEV_KERNARG"), "1");
+  EXPECT_EQ(exported_in(plan, "TORCH_NCCL_HIGH_PRIORITY"), "0");
+  EXPECT_EQ(exported_in(plan, "GPU_MAX_HW_QUEUES"), "8");
+  EXPECT_EQ(exported_in(plan, "NCCL_CHECKS_DISABLE"), "(none)");
+}
+
+TEST(Benchmark, ATagIsTheScriptOfItsBackend) {
+  LaunchPlan plan = benchmark_plan({"--model_repo", "pyt_megatron_lm_train_llama-3.1-8b", "-p", "FP8"});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_EQ(plan.front_end, FrontEnd::kLlama3);
+  EXPECT_EQ(plan.config, "llama3.1_8B");
+  EXPECT_EQ(option_in(plan, "global_batch_size"), "128");
+  EXPECT_EQ(option_in(plan, "fp8_format"), "hybrid");
+  EXPECT_EQ(plan.train_log, "Llama-3.1-8B-pretrain.csv");
+  EXPECT_EQ(plan.benchmark->results, "perf_Llama-3.1-8B.csv");
+
+  plan = benchmark_plan({"--model_repo", "primus_pyt_megatron_lm_train_llama-3.3-70b", "-n", "1"});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_EQ(plan.front_end, FrontEnd::kPrimus);
+  EXPECT_EQ(plan.config, "/tree/examples/megatron/configs/llama3.3_70B-pretrain.yaml");
+  EXPECT_EQ(fmt::format("{}", fmt::join(plan.user_options, " ")),
+            "--micro_batch_size 2 --global_batch_size 16 --train_iters 50");
+  EXPECT_EQ(plan.world_size(), 1);
+
+  plan = benchmark_plan({"--model_repo", "pyt_train_llama-3.1-8b"});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_EQ(plan.front_end, FrontEnd::kBenchmark);
+  EXPECT_EQ(plan.benchmark->results, "perf_Llama-3.1-8B.csv");
+}
+
+TEST(Benchmark, TheUsersVariablesWinOverATagsOwn) {
+  const std::string tag = "pyt_megatron_lm_train_llama-3.1-8b";
+  EXPECT_EQ(option_in(benchmark_plan({"--model_repo", tag}, {{"MBS", "1"}}), "micro_batch_size"), "1");
+  EXPECT_EQ(option_in(benchmark_plan({"--model_repo", tag, "MBS=4"}), "micro_batch_size"), "4");
+}
+
+TEST(Benchmark, BadFlagsAreNamedAsTheyWereWritten) {
+  const std::pair<std::vector<std::string>, std::vector<std::string>> rows[] = {
+      {{"-t", "pretrain"}, {"-m is not set", "Llama-3.1-8B, Llama-3.1-70B"}},
+      {{"-m", "Llama-3.1-9B"}, {"-m Llama-3.1-9B", "Did you mean Llama-3.1-8B"}},
+      {{"--model_repo", "pyt_train_lama-3.1-8b"}, {"--model_repo pyt_train_lama-3.1-8b", "pyt_train_llama-3.1-8b"}},
+      {{"-m", "Llama-3.1-8B", "-p", "FP16"}, {"-p FP16", "BF16, FP8"}},
+      {{"-m", "Llama-3.1-8B", "-s", "1000"}, {"-s 1000", "at least 2048 and at most 8192"}},
+      {{"-m", "Llama-3.1-8B", "-s", "16384"}, {"-s 16384", "8192"}},
+      {{"-m", "Llama-3.1-8B", "-n", "4"}, {"-n 4", "1, 8"}},
+      {{"-m", "Llama-3.1-8B", "-t", "train"}, {"-t train", "pretrain, HF_pretrain, finetune_fw"}},
+      {{"-m", "Llama-3.1-8B", "-n", "8", "GPUS_PER_NODE=1"}, {"-n 8", "GPUS_PER_NODE=1", "disagree"}},
+      {{"-m", "Llama-3.1-8B", "-p"}, {"-p needs a value"}},
+      {{"-m", "Llama-3.1-8B", "MBS=2"}, {"MBS", "benchmark has no use for it"}},
+      {{"-m", "Flux", "-t", "finetune_fw"}, {"-t finetune_fw -m Flux"}},
+      {{"-m", "Flux", "-p", "FP8"}, {"-p FP8", "BF16"}},
+      {{"-m", "Flux", "-s", "4096"}, {"-s 4096", "FLUX has no such choice"}},
+      {{"-m", "Llama-3.1-405B"}, {"-t pretrain -m Llama-3.1-405B", "finetune_fw"}},
+      {{"-m", "Llama-3.1-70B", "-t", "finetune_lora", "-p", "FP8"}, {"-p FP8", "finetune_lora"}},
+      {{"-m", "Llama-3.1-8B", "MOCK_DATA=0"}, {"MOCK_DATA=0", "DATA_PATH"}},
+      {{"-m", "Llama-3.1-8B", "MOCK_DATA=0", "DATA_PATH=a"}, {"DATA_PATH=a", "a.idx"}},
+      {{"--model_repo", "pyt_megatron_lm_train_llama-2-7b", "-t", "finetune_fw"}, {"-t finetune_fw"}},
+  };
+  for (const auto& [words, parts] : rows) {
+    const std::string said = errors_in(benchmark_plan(words));
+    for (const std::string& part : parts) EXPECT_NE(said.find(part), std::string::npos) << part << "\nnot in\n" << said;
+  }
+}
+
+TEST(Benchmark, WhatCannotRunYetSaysSo) {
+  EXPECT_NE(benchmark_plan({"-m", "Flux"}).benchmark->refusal.find("cannot train FLUX yet"), std::string::npos);
+  const LaunchPlan plan = benchmark_plan({"-m", "Llama-3.1-70B", "-t", "finetune_lora"});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_NE(plan.benchmark->refusal.find("-t finetune_lora"), std::string::npos);
+  EXPECT_EQ(option_in(plan, "micro_batch_size"), "4");
+  EXPECT_EQ(option_in(plan, "train_iters"), "20");
+  EXPECT_EQ(benchmark_plan({"-m", "Llama-3.1-8B"}).benchmark->refusal, "");
+}
+
+TEST(Benchmark, FluxHasThePublishedNumberOfWeights) { EXPECT_EQ(flux_parameters(), 11891178560); }
+
+std::string torchtitan_log(int steps) {
+  std::string log;
+  for (int i = 0; i < steps; ++i) {
+    log += fmt::format(
+        "[titan] 2026-01-31 12:00:00,250 - root - INFO - step: {:2}  loss:  1.00000  grad_norm:  1.0000  "
+        "memory:  1.00GiB(1.00%)  tps: 1,0{:02}  tflops: 2,3{:02}.50  mfu: N/A\n",
+        i + 1, i, i);
+  }
+  return log;
+}
+
+TEST(Benchmark, FiguresAreTheMeanOfLines30To39) {
+  const BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kTorchtitan, torchtitan_log(50));
+  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 1034.5);  // of 1030 to 1039
+  EXPECT_DOUBLE_EQ(figures.tflops, 2335.0);        // of 2330.5 to 2339.5
+  EXPECT_EQ(figures.note, "");
+}
+
+TEST(Benchmark, AShortLogGivesTheMeanOfItsEndAndSaysSo) {
+  BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kTorchtitan, torchtitan_log(25));
+  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 1019.5);  // of 1015 to 1024
+  EXPECT_NE(figures.note.find("25 lines"), std::string::npos);
+  figures = read_benchmark_figures(BenchmarkBackend::kTorchtitan, torchtitan_log(1));
+  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 1000);
+  EXPECT_THROW(read_benchmark_figures(BenchmarkBackend::kTorchtitan, "no step\n"), UserError);
+}
+
+TEST(Benchmark, OtherBackendsHaveTheirOwnPatterns) {
+  const std::string line =
+      " iteration 1/ 2 | throughput per GPU (TFLOP/s/GPU): 10.0/9.0 | tokens per GPU (tokens/s/GPU): 100.0/90.0 |\n"
+      " iteration 2/ 2 | throughput per GPU (TFLOP/s/GPU): 20.0/9.0 | tokens per GPU (tokens/s/GPU): 200.0/90.0 |\n";
+  const std::string summary = "throughput per GPU: 15.0\ntokens/GPU/s: 150\n";
+  BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kPrimus, line);
+  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 200);
+  EXPECT_DOUBLE_EQ(figures.tflops, 20);
+  figures = read_benchmark_figures(BenchmarkBackend::kMegatron, line + summary);
+  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 150);
+  EXPECT_DOUBLE_EQ(figures.tflops, 15);
+}
+
+TEST(Benchmark, FilesOfResultsHaveTheColumnsOfTheirBackend) {
+  ConfigInputs inputs;
+  inputs.arguments = {"--config", "demo", "--mock_data", "--vocab_size=257", "--seq_length=32", "--micro_batch_size=2"};
+  inputs.config_root = test::source_dir() / "configs";
+  const auto resolved = resolve_config(inputs, 8);
+  BenchmarkRun run;
+  run.model = "Llama-3.1-8B";
+  run.mode = "pretrain";
+  const BenchmarkFigures figures{.tokens_per_s = 6310.25, .tflops = 388.2, .note = ""};
+  EXPECT_EQ(benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}),
+            "model,performance,metric,mode,build_commit\n"
+            "Llama-3.1-8B,6310.2,tok_per_s_per_gpu,pretrain,abc\n"
+            "Llama-3.1-8B,388.2,TFLOPS_per_gpu,pretrain,abc\n");
+  run.backend = BenchmarkBackend::kMegatron;
+  EXPECT_EQ(benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}).substr(0, 44),
+            "model,performance,metric,build_commit\nLlama-");
+  run.backend = BenchmarkBackend::kPrimus;
+  EXPECT_EQ(
+      benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}),
+      "model,performance,metric,mode,precision,batch_size,global_batch_size,seq_len,device,num_gpus,build_commit\n"
+      "Llama-3.1-8B,6310.2,tok_per_s_per_gpu,pretrain,BF16,2,16,32,MI300X,8,abc\n"
+      "Llama-3.1-8B,388.2,TFLOPS_per_gpu,pretrain,BF16,2,16,32,MI300X,8,abc\n");
+}
+
+TEST(Benchmark, EveryTagPlansWithoutAnError) {
+  for (const BenchmarkTag& tag : benchmark_tags()) {
+    const LaunchPlan plan = benchmark_plan({"--model_repo", std::string(tag.tag)});
+    EXPECT_EQ(errors_in(plan), "") << tag.tag;
+    EXPECT_EQ(plan.benchmark->results, fmt::format("perf_{}.csv", tag.model)) << tag.tag;
+  }
+}
+
+}  // namespace
+}  // namespace megalith
