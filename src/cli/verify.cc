@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
-#include "compat/cvs_command.h"
 #include "compat/cvs_judge.h"
 #include "compat/cvs_launch.h"
 #include "compat/cvs_report.h"
+#include "compat/process.h"
 #include "config/option_value.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -23,6 +23,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "device/machine.h"
+#include "launch/network.h"
 #include "metrics/run_stamp.h"
 #include "train/outputs.h"
 
@@ -142,8 +143,8 @@ std::optional<RunStart> last_start(const fs::path& record) {
 std::optional<std::string> kernel_log_of(const RunStart& start) {
   const bool was_here = std::find(start.hosts.begin(), start.hosts.end(), host_name()) != start.hosts.end();
   if (!was_here || start.begin.empty() || start.end.empty()) return std::nullopt;
-  const CvsCommandResult result =
-      run_cvs_command({.words = {"dmesg", "--time-format", "iso"}, .environment = {{"TZ", "UTC"}, {"LC_ALL", "C"}}});
+  const ProcessResult result =
+      run_process({.words = {"dmesg", "--time-format", "iso"}, .environment = {{"TZ", "UTC"}, {"LC_ALL", "C"}}});
   if (result.exit_code != 0) return std::nullopt;
   const std::string begin = start.begin.substr(0, kSecondsLength), end = start.end.substr(0, kSecondsLength);
   std::string kept;
@@ -273,9 +274,12 @@ std::vector<CvsVerdict> launch_and_judge(const VerifyOptions& options, const Cvs
   if (const GpuFacts gpus = read_gpus("/"); !gpus.devices.empty()) request.facts.device = gpus.devices.front().name;
   const CvsCase of = resolve_cvs_case(config, request);
   const int64_t rank = own_node_rank(options, of, context.environment);
-  const CvsLaunch launch{
-      .engine = *options.launch, .node_rank = rank, .source_root = fs::absolute(context.config_root).parent_path()};
-  CvsLaunched launched = launch_cvs_run(config, of, launch, run_cvs_command);
+  const CvsLaunch launch{.engine = *options.launch,
+                         .node_rank = rank,
+                         .source_root = fs::absolute(context.config_root).parent_path(),
+                         .machine = "/",
+                         .resolve = this_host().resolve};
+  CvsLaunched launched = launch_cvs_run(config, of, launch, run_process);
   CvsRun run{.name = cvs_log_path(config, rank).string(), .logs = {}, .record = {}, .kernel_log = {}, .launch = {}};
   std::error_code code;
   const bool judges = !of.is_distributed || rank == of.nnodes - 1;

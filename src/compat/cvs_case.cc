@@ -39,6 +39,7 @@ class CaseReader {
       case_.gpu = entry->gpu;
       case_.training_iterations = whole(config_.config, "training_iterations", 1);
       case_.mock_data = truth(config_.config, "mock_data", true);
+      case_.verify_network_errors = truth(config_.config, "verify_network_errors", false);
       read_params(*entry);
       read_bounds(*entry);
     }
@@ -242,6 +243,14 @@ class CaseReader {
   }
 
   void add_notes(const CvsEntry& entry) {
+    if (case_.verify_network_errors && !request_.is_launch) {
+      case_.notes.emplace_back(
+          "verify_network_errors has no effect here: only --launch sees the network's counters before and after the "
+          "run");
+    }
+    if (const std::string* folder = config_.config.find("scripts_dir"); folder && !folder->empty()) {
+      case_.notes.emplace_back("scripts_dir has no effect: CVS writes scripts of its own there, verify writes none");
+    }
     if (entry.mode == "multi_node" && case_.nnodes != kNodesOfBatch) {
       case_.notes.push_back(fmt::format(
           "CVS made the batch size and the thresholds of this file for {} nodes, and nnodes is {}{}", kNodesOfBatch,

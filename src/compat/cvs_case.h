@@ -39,6 +39,7 @@ struct CvsCase {
   int64_t batch_size = 0, micro_batch_size = 0, sequence_length = 0;
   int64_t tensor_parallelism = 1, pipeline_parallelism = 1;
   bool recompute = false, fsdp = false, is_fp8 = false, mock_data = true;
+  bool verify_network_errors = false;  // counters of errors are compared, before and after a run that is started here
   std::vector<CvsBound> bounds;
   std::vector<std::string> notes;  // choices made for this case that a person should know
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <regex>
 
+#include "compat/cvs_network.h"
 #include "compat/launch_process.h"
 #include "config/option_value.h"
 #include "core/error.h"
@@ -61,7 +62,7 @@ std::string script_of(const CvsConfig& config, const CvsCase& of) {
 
 class CvsLauncher {
  public:
-  CvsLauncher(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch, const CvsCommandRunner& run)
+  CvsLauncher(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch, const ProcessRunner& run)
       : config_(config), of_(of), launch_(launch), run_(run), name_(value_of(config, "container_name")) {}
 
   CvsLaunched launch() {
@@ -84,16 +85,16 @@ class CvsLauncher {
     add(check, is_good ? FindingLevel::kOk : FindingLevel::kError, found, expected, is_good ? "" : remedy);
   }
 
-  CvsCommandResult engine(std::vector<std::string> words, const std::map<std::string, std::string>& environment = {}) {
+  ProcessResult engine(std::vector<std::string> words, const std::map<std::string, std::string>& environment = {}) {
     words.insert(words.begin(), launch_.engine);
     return run_({.words = std::move(words), .environment = environment});
   }
-  CvsCommandResult inside(std::vector<std::string> words) {
+  ProcessResult inside(std::vector<std::string> words) {
     words.insert(words.begin(), {"exec", name_});
     return engine(std::move(words));
   }
   // What a program said last, in one line.
-  static std::string words_of(const CvsCommandResult& result) {
+  static std::string words_of(const ProcessResult& result) {
     std::string text(trim(result.errors.empty() ? result.output : result.errors));
     if (text.size() > kLastWords) text.erase(0, text.size() - kLastWords);
     std::replace(text.begin(), text.end(), '\n', ' ');
@@ -130,6 +131,22 @@ class CvsLauncher {
       add("host " + path, is_there, is_there ? "is there" : "is not there", "",
           "mend device_list or volume_dict, or load the driver");
     }
+    if (of_.is_distributed) is_good = check_host_network() && is_good;
+    return is_good;
+  }
+
+  bool check_host_network() {
+    bool is_good = true;
+    for (CvsFinding& finding : check_network_names(config_, launch_.machine)) {
+      is_good = is_good && finding.level != FindingLevel::kError;
+      result_.findings.push_back(std::move(finding));
+    }
+    const std::string address = value_of(config_, "master_address");
+    if (launch_.resolve && launch_.resolve(address).empty()) {
+      add("master_address", false, "nobody knows " + address, "a name or address of the first node",
+          "mend master_address, or the names in /etc/hosts");
+      is_good = false;
+    }
     return is_good;
   }
 
@@ -139,7 +156,7 @@ class CvsLauncher {
       add("image", FindingLevel::kOk, image);
       return true;
     }
-    const CvsCommandResult pulled = engine({"pull", image});
+    const ProcessResult pulled = engine({"pull", image});
     add("image", pulled.exit_code == 0, pulled.exit_code == 0 ? image + " was pulled" : words_of(pulled), image,
         fmt::format("see that {} pull {} works", launch_.engine, image));
     return pulled.exit_code == 0;
@@ -155,7 +172,7 @@ class CvsLauncher {
 
   bool remove_stale() {
     if (!is_there(/*with_ended=*/true)) return true;
-    const CvsCommandResult removed = engine({"rm", "-f", name_});
+    const ProcessResult removed = engine({"rm", "-f", name_});
     add("stale container", removed.exit_code == 0, removed.exit_code == 0 ? name_ + " was removed" : words_of(removed),
         "", fmt::format("remove {} by hand", name_));
     return removed.exit_code == 0;
@@ -183,7 +200,7 @@ class CvsLauncher {
         words.insert(words.end(), {"-v", host + ":" + container});
     }
     words.insert(words.end(), {value_of(config_, "container_image"), "sleep", "infinity"});
-    const CvsCommandResult result = engine(words);
+    const ProcessResult result = engine(words);
     is_started_ = result.exit_code == 0;
     add("start", is_started_, is_started_ ? name_ : words_of(result), "", "the engine's words say what it lacks");
     if (!is_started_) return false;
@@ -213,7 +230,7 @@ class CvsLauncher {
 
   void check_shared_memory() {
     const std::string wanted = value_of(config_, "shm_size");
-    const CvsCommandResult result = inside({"df", "-B1", "--output=size", "/dev/shm"});
+    const ProcessResult result = inside({"df", "-B1", "--output=size", "/dev/shm"});
     const std::vector<std::string> words = split_words(result.output);
     const int64_t found = words.empty() ? -1 : parse_integer(words.back()).value_or(-1);
     const int64_t bytes = bytes_of(wanted).value_or(INT64_MAX);
@@ -232,7 +249,7 @@ class CvsLauncher {
         constexpr std::string_view kHostEnding = ".host";
         if (host.find(kBroadcomLibrary) == std::string::npos || !container.ends_with(kHostEnding)) continue;
         const std::string target = container.substr(0, container.size() - kHostEnding.size());
-        const CvsCommandResult copied = inside({"cp", container, target});
+        const ProcessResult copied = inside({"cp", container, target});
         add("NIC library", copied.exit_code == 0, copied.exit_code == 0 ? target : words_of(copied), "",
             "the host needs Broadcom's library");
       }
@@ -240,7 +257,7 @@ class CvsLauncher {
       add("NIC settings", FindingLevel::kOk, "NCCL_IB_GID_INDEX=1 NCCL_IB_TC=104 NCCL_IB_FIFO_TC=192");
       return true;
     }
-    const CvsCommandResult devices = inside({"ibv_devinfo"});
+    const ProcessResult devices = inside({"ibv_devinfo"});
     bool is_good = false;
     try {
       is_good = std::regex_search(devices.output.substr(0, 4096), std::regex("hca_id:\\s+(" + pattern + ")"));
@@ -261,7 +278,7 @@ class CvsLauncher {
 
   // Another tool's image runs and is judged too; only its run.json is missing.
   void check_program() {
-    const CvsCommandResult result =
+    const ProcessResult result =
         inside({"sh", "-c", fmt::format("command -v megalith || ls {}/build/megalith", shell_quoted(root()))});
     if (result.exit_code == 0) return add("program", FindingLevel::kOk, "the image has megalith");
     add("program", FindingLevel::kWarning,
@@ -282,7 +299,12 @@ class CvsLauncher {
     if (launch_.node_rank == 0 || !of_.is_distributed) remove_tree(folder);
     std::map<std::string, std::string> environment;
     if (!token_.empty()) environment["HF_TOKEN"] = token_;
-    const std::string body = fmt::format("cd {} && exec bash {}", shell_quoted(root()), shell_quoted(script));
+    const std::string rocm = value_of(config_, "rocm_dir");
+    const std::string libraries = rocm.empty() ? ""
+                                               : fmt::format(" && export LD_LIBRARY_PATH={}:\"${{LD_LIBRARY_PATH:-}}\"",
+                                                             shell_quoted(rocm + "/lib"));
+    const std::string body =
+        fmt::format("cd {}{} && exec bash {}", shell_quoted(root()), libraries, shell_quoted(script));
     std::vector<std::string> words = {"bash", "-c", body};
     if (launch_.engine == "none") {
       environment.insert(exports.begin(), exports.end());
@@ -294,14 +316,21 @@ class CvsLauncher {
       head.push_back(name_);
       words.insert(words.begin(), head.begin(), head.end());
     }
-    const CvsCommandResult result = run_({.words = words, .environment = environment, .output_file = log.string()});
+    CvsCounters before;
+    if (of_.verify_network_errors) before = read_error_counters(launch_.machine);
+    const ProcessResult result = run_({.words = words, .environment = environment, .output_file = log.string()});
     result_.log = log;
+    if (of_.verify_network_errors) {
+      for (CvsFinding& finding : compare_error_counters(before, read_error_counters(launch_.machine))) {
+        result_.findings.push_back(std::move(finding));
+      }
+    }
     add("script", result.exit_code == 0, fmt::format("{} ended with exit code {}", script, result.exit_code),
         "exit code 0", fmt::format("{} says why", log.string()));
   }
 
   void remove_own() {
-    const CvsCommandResult removed = engine({"rm", "-f", name_});
+    const ProcessResult removed = engine({"rm", "-f", name_});
     if (removed.exit_code != 0)
       add("stop", FindingLevel::kWarning, words_of(removed), "", fmt::format("remove {} by hand", name_));
   }
@@ -309,7 +338,7 @@ class CvsLauncher {
   const CvsConfig& config_;
   const CvsCase& of_;
   const CvsLaunch& launch_;
-  const CvsCommandRunner& run_;
+  const ProcessRunner& run_;
   const std::string name_;
   std::string token_;
   bool is_started_ = false;
@@ -364,7 +393,7 @@ std::map<std::string, std::string> cvs_exports(const CvsConfig& config, const Cv
 }
 
 CvsLaunched launch_cvs_run(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch,
-                           const CvsCommandRunner& run) {
+                           const ProcessRunner& run) {
   return CvsLauncher(config, of, launch, run).launch();
 }
 

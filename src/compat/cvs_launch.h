@@ -4,11 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "compat/cvs_command.h"
 #include "compat/cvs_judge.h"
+#include "compat/process.h"
 
 namespace megalith {
 
@@ -16,7 +17,9 @@ struct CvsLaunch {
   std::string engine;                   // "docker", "podman", "none"
   int64_t node_rank = 0;                // this machine's place among the nodes
   std::filesystem::path source_root;    // has examples/; where the scripts are without a container
-  std::filesystem::path machine = "/";  // below which device nodes are looked for; another one in tests
+  std::filesystem::path machine = "/";  // below which devices are looked for; another one in tests
+  // Addresses of a host's name, none when nobody knows it. Null: it is not looked up.
+  std::function<std::vector<std::string>(const std::string& host)> resolve = nullptr;
 };
 
 struct CvsLaunched {
@@ -36,6 +39,6 @@ std::map<std::string, std::string> cvs_exports(const CvsConfig& config, const Cv
 // Pulls the image when it is absent, removes a stale container of the name, starts it and looks into it, runs the
 // script, and removes the container again, whatever happened. Waits until the script ends.
 CvsLaunched launch_cvs_run(const CvsConfig& config, const CvsCase& of, const CvsLaunch& launch,
-                           const CvsCommandRunner& run);
+                           const ProcessRunner& run);
 
 }  // namespace megalith

@@ -1,6 +1,6 @@
-// Every pattern by which a training log and the kernel's log are read, so that logs of Megatron-LM, of Primus and ours
-// are judged alike. Source: ROCm/cvs, cvs/lib/megatron_training_lib.py and its newer suites; Megatron-LM and Primus for
-// what their lines have beside it.
+// Every pattern by which a training log, the kernel's log and network counters are read, so that logs of Megatron-LM,
+// of Primus and ours are judged alike. Source: ROCm/cvs, cvs/lib/megatron_training_lib.py and its newer suites;
+// Megatron-LM and Primus for what their lines have beside it.
 #pragma once
 
 #include <array>
@@ -51,6 +51,10 @@ inline constexpr std::array<std::string_view, 9> kFailures = {
 // Not CVS's: why a run may have ended early. torch says it of an NVIDIA GPU, of an AMD GPU and of the processor.
 inline constexpr std::array<std::string_view, 5> kOutOfMemory = {
     "CUDA out of memory", "HIP out of memory", "torch.OutOfMemoryError", "can't allocate memory", "out of memory"};
+
+// Parts of the names of network counters that must not grow during a run.
+inline constexpr std::array<std::string_view, 10> kErrorCounters = {
+    "err", "retransmit", "drop", "discard", "naks", "invalid", "oflow", "out_of_buffer", "reset", "fail"};
 
 // Phrases of the kernel's log, by kind; lines with an exempt word (an audit of file access) are passed over.
 struct KernelPhrase {

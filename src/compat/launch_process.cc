@@ -1,27 +1,20 @@
 // See launch_process.h.
 #include "compat/launch_process.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <link.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
-#include <cstdlib>
 #include <filesystem>
 
-#include "core/file.h"
-#include "core/system_call.h"
+#include "compat/process.h"
+#include "core/error.h"
 
 namespace megalith {
 namespace {
-
-constexpr int kNotStarted = 127;  // as shells have it
 
 std::optional<std::string> find_in_path(const EnvironmentMap& environment, const std::string& name) {
   const auto path = environment.find("PATH");
@@ -58,23 +51,6 @@ std::optional<std::string> torchrun_of_libtorch() {
 bool is_plain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
          std::string_view("_-+=./:,@%^").find(c) != std::string_view::npos;
-}
-
-[[noreturn]] void become(const std::vector<std::string>& command, const std::optional<std::string>& output_file,
-                         const sigset_t& mask) {
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
-  if (output_file) {
-    const int fd = ::open(output_file->c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-    if (fd < 0 || ::dup2(fd, STDOUT_FILENO) < 0 || ::dup2(fd, STDERR_FILENO) < 0) ::_exit(kNotStarted);
-    ::close(fd);
-  }
-  std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  ::execvp(words[0], words.data());
-  const std::string message = fmt::format("error: {} cannot be started: {}\n", command[0], system_error_text(errno));
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, message.data(), message.size());
-  ::_exit(kNotStarted);
 }
 
 }  // namespace
@@ -178,24 +154,10 @@ std::string shell_text(const std::vector<std::string>& command) {
 }
 
 int run_and_wait(const std::vector<std::string>& command, const std::optional<std::string>& output_file) {
-  sigset_t waited, before;
-  ::sigemptyset(&waited);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT}) ::sigaddset(&waited, signal);
-  ::sigprocmask(SIG_BLOCK, &waited, &before);
-  const pid_t child = ::fork();
-  if (child < 0) {
-    throw UserError(fmt::format("a process cannot be started: {}", system_error_text(errno)),
-                    "the machine has too many processes, or too little memory");
-  }
-  if (child == 0) become(command, output_file, before);
-  int status = 0;
-  while (::waitpid(child, &status, WNOHANG) == 0) {
-    int signal = 0;
-    if (::sigwait(&waited, &signal) == 0 && signal != SIGCHLD) ::kill(child, signal);
-  }
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
-  return WEXITSTATUS(status);
+  const ProcessResult result =
+      run_process({.words = command, .output_file = output_file.value_or(""), .captures = false, .has_input = true});
+  if (!result.errors.empty()) fmt::print(stderr, "error: {}\n", result.errors);
+  return result.exit_code;
 }
 
 bool is_standard_output(const std::string& path) {

@@ -24,8 +24,10 @@ class PretendMachine {
  public:
   explicit PretendMachine(const std::string& file = "mi3xx_megatron_llama_single.json") {
     const std::filesystem::path home = folder_.path() / "home";
-    for (const char* node : {"machine/dev/dri", "machine/dev/kfd", "machine/dev/infiniband/rdma_cm", "home/.hf_token"})
+    for (const char* node : {"machine/dev/dri", "machine/dev/kfd", "machine/dev/infiniband/rdma_cm",
+                             "machine/sys/class/infiniband/bnxt_re0/node_desc", "home/.hf_token"})
       folder_.write(node, kSecret);
+    write("machine/sys/class/net/ens1/operstate", "up\n");
     config = parse_cvs_config(read_file(test::source_dir() / "configs" / "cvs" / file), file, "ada");
     const std::vector<std::string> words = {"nnodes=1",
                                             "training_iterations=30",
@@ -48,25 +50,34 @@ class PretendMachine {
     const CvsCase of = resolve_cvs_case(config, {.name = name, .is_launch = true});
     return launch_cvs_run(
         config, of,
-        {.engine = engine, .node_rank = rank, .source_root = "/src tree", .machine = folder_.path() / "machine"},
-        [this](const CvsCommand& command) { return run(command); });
+        {.engine = engine,
+         .node_rank = rank,
+         .source_root = "/src tree",
+         .machine = folder_.path() / "machine",
+         .resolve = [this](const std::string& host) { return std::vector<std::string>(knows_master ? 1 : 0, host); }},
+        [this](const Process& command) { return run(command); });
   }
 
   // Answers commands that hold these words one behind the other.
-  void answer(const std::string& words, CvsCommandResult result) { answers_.emplace_back(words, std::move(result)); }
+  void answer(const std::string& words, ProcessResult result) { answers_.emplace_back(words, std::move(result)); }
 
   bool has_run(const std::string& words) const { return count(words) > 0; }
   int64_t count(const std::string& words) const {
     return std::count_if(commands.begin(), commands.end(),
-                         [&](const CvsCommand& one) { return join(one.words, " ").find(words) != std::string::npos; });
+                         [&](const Process& one) { return join(one.words, " ").find(words) != std::string::npos; });
   }
 
+  void write(const std::string& file, const std::string& text) { folder_.write(file, text); }
+
   CvsConfig config;
-  std::vector<CvsCommand> commands;
+  std::vector<Process> commands;
+  std::function<void()> during_script = [] {};
+  bool knows_master = true;
 
  private:
-  CvsCommandResult run(const CvsCommand& command) {
+  ProcessResult run(const Process& command) {
     commands.push_back(command);
+    if (!command.output_file.empty()) during_script();
     const std::string words = join(command.words, " ");
     for (const auto& [part, result] : answers_) {
       if (words.find(part) != std::string::npos) return result;
@@ -80,7 +91,7 @@ class PretendMachine {
   }
 
   test::TemporaryFolder folder_;
-  std::vector<std::pair<std::string, CvsCommandResult>> answers_;
+  std::vector<std::pair<std::string, ProcessResult>> answers_;
   bool is_up_ = false;
 };
 
@@ -102,8 +113,8 @@ TEST(CvsLaunch, AGoodLaunchRunsTheScriptAndRemovesItsContainer) {
   EXPECT_TRUE(machine.has_run("docker run -d --name megatron_llama3.1_310"));
   EXPECT_TRUE(machine.has_run("--shm-size 128G --device /dev/dri --device /dev/kfd"));
   EXPECT_FALSE(machine.has_run("pull"));
-  const CvsCommand& script = *std::find_if(machine.commands.begin(), machine.commands.end(),
-                                           [](const CvsCommand& one) { return !one.output_file.empty(); });
+  const Process& script = *std::find_if(machine.commands.begin(), machine.commands.end(),
+                                        [](const Process& one) { return !one.output_file.empty(); });
   const std::string words = join(script.words, " ");
   for (const char* part : {"-e MBS=2", "-e BS=128", "-e TE_FP8=1", "-e TOTAL_ITERS=30",
                            "megatron-logs/out-node0/run -e MEGALITH_SAVE=null", "-e MODEL_SIZE=8", "-e HF_TOKEN ",
@@ -118,7 +129,7 @@ TEST(CvsLaunch, TheTokenIsNoWordOfACommandAndInNoFinding) {
   PretendMachine machine;
   const CvsLaunched launched = machine.launch();
   bool is_handed_over = false;
-  for (const CvsCommand& command : machine.commands) {
+  for (const Process& command : machine.commands) {
     EXPECT_EQ(join(command.words, " ").find(kSecret), std::string::npos);
     const auto found = command.environment.find("HF_TOKEN");
     is_handed_over = is_handed_over || (found != command.environment.end() && found->second == kSecret);
@@ -129,7 +140,7 @@ TEST(CvsLaunch, TheTokenIsNoWordOfACommandAndInNoFinding) {
 
 struct BrokenStep {
   const char* words;  // of the command that fails
-  CvsCommandResult result;
+  ProcessResult result;
   const char* step;
 };
 
@@ -204,7 +215,7 @@ TEST(CvsLaunch, WithoutAContainerTheScriptOfTheTreeRuns) {
   PretendMachine machine;
   EXPECT_EQ(failed_steps(machine.launch("none")), Steps{});
   ASSERT_EQ(machine.commands.size(), 1u);
-  const CvsCommand& script = machine.commands[0];
+  const Process& script = machine.commands[0];
   EXPECT_EQ(script.words[2], "cd '/src tree' && exec bash 'examples/llama/train_llama3.sh'");
   EXPECT_EQ(script.environment.at("TP"), "1");
   EXPECT_EQ(script.environment.at("HF_TOKEN"), kSecret);
@@ -238,18 +249,78 @@ TEST(CvsLaunch, NetworkCardsAreSetUpAndLookedFor) {
   EXPECT_TRUE(ainic.has_run("-e NCCL_IB_GID_INDEX=1") && ainic.has_run("-e NCCL_IB_TC=104"));
 }
 
-TEST(CvsCommands, OutputsAndExitCodesComeBack) {
-  const CvsCommandResult result =
-      run_cvs_command({.words = {"sh", "-c", "echo $WORD; echo two >&2; exit 3"}, .environment = {{"WORD", "one"}}});
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_EQ(result.output, "one\n");
-  EXPECT_EQ(result.errors, "two\n");
-  EXPECT_EQ(run_cvs_command({.words = {"sh", "-c", "kill -9 $$"}, .environment = {}}).exit_code, 128 + 9);
-  EXPECT_EQ(run_cvs_command({.words = {"megalith-has-no-such-program"}, .environment = {}}).exit_code, 127);
-  const test::TemporaryFolder folder;
-  const std::string file = (folder.path() / "out").string();
-  run_cvs_command({.words = {"sh", "-c", "echo one; echo two >&2"}, .environment = {}, .output_file = file});
-  EXPECT_EQ(read_file(file), "one\ntwo\n");
+// What verify_network_errors and the names of cards look at, below the machine's root.
+constexpr const char* kErrors = "machine/sys/class/infiniband/bnxt_re0/ports/1/hw_counters/rx_roce_discards";
+
+TEST(CvsLaunch, CardsAndInterfacesThatTheMachineLacksAreToldWithThoseThatItHas) {
+  const std::string name = "multi_node/llama3_1_70b/mi325", file = "mi3xx_megatron_llama_distributed.json";
+  PretendMachine machine(file);
+  const std::vector<std::string> words = {"nnodes=4", "nic_type=ainic", "nccl_ib_hca_list==bnxt_re0:1,bnxt_re7",
+                                          "nccl_socket_ifname=ens9", "gloo_socket_ifname=ens2"};
+  set_cvs_values(machine.config, words, "ada");
+  machine.write("machine/sys/class/net/ens2/operstate", "down\n");
+  const CvsLaunched launched = machine.launch("docker", name);
+  EXPECT_EQ(failed_steps(launched),
+            (Steps{"nccl_ib_hca_list bnxt_re7", "nccl_socket_ifname ens9", "gloo_socket_ifname ens2"}));
+  EXPECT_TRUE(machine.commands.empty());
+  for (const CvsFinding& one : launched.findings) {
+    if (one.check == "nccl_ib_hca_list bnxt_re7") {
+      EXPECT_EQ(one.remedy, "this machine has bnxt_re0");
+    } else if (one.check == "gloo_socket_ifname ens2") {
+      EXPECT_EQ(one.found, "is down");
+    }
+  }
+}
+
+TEST(CvsLaunch, AMasterThatNobodyKnowsIsToldBeforeAnythingStarts) {
+  PretendMachine machine("mi3xx_megatron_llama_distributed.json");
+  const std::vector<std::string> words = {"nnodes=4", "nic_type=ainic"};
+  set_cvs_values(machine.config, words, "ada");
+  machine.knows_master = false;
+  EXPECT_EQ(failed_steps(machine.launch("docker", "multi_node/llama3_1_70b/mi325")), Steps{"master_address"});
+  EXPECT_TRUE(machine.commands.empty());
+}
+
+TEST(CvsLaunch, NetworkErrorsDuringTheRunAreErrorsWhenTheFileAsks) {
+  struct Case {
+    const char* asked;
+    const char* after;
+    Steps failed;
+  };
+  const Case cases[] = {
+      {"True", "5", {}}, {"True", "8", {"network errors, bnxt_re0 port 1 rx_roce_discards"}}, {"False", "8", {}}};
+  for (const Case& one : cases) {
+    PretendMachine machine;
+    const std::vector<std::string> words = {std::string("verify_network_errors=") + one.asked};
+    set_cvs_values(machine.config, words, "ada");
+    machine.write(kErrors, "5\n");
+    machine.write("machine/sys/class/infiniband/bnxt_re0/ports/1/counters/port_rcv_data", "5\n");
+    machine.during_script = [&] {
+      machine.write(kErrors, one.after);
+      machine.write("machine/sys/class/infiniband/bnxt_re0/ports/1/counters/port_rcv_data", "500000\n");
+    };
+    EXPECT_EQ(failed_steps(machine.launch()), one.failed) << one.asked << " " << one.after;
+  }
+}
+
+TEST(CvsLaunch, LibrariesOfRocmDirComeFirst) {
+  PretendMachine machine;
+  const std::vector<std::string> words = {"rocm_dir=/opt/rocm 7"};
+  set_cvs_values(machine.config, words, "ada");
+  machine.launch("none");
+  EXPECT_EQ(machine.commands.at(0).words[2],
+            "cd '/src tree' && export LD_LIBRARY_PATH='/opt/rocm 7/lib':\"${LD_LIBRARY_PATH:-}\" && exec bash "
+            "'examples/llama/train_llama3.sh'");
+}
+
+TEST(CvsLaunch, WhatHasNoEffectIsSaid) {
+  PretendMachine machine;
+  const std::vector<std::string> words = {"scripts_dir=/home/ada/SCRIPTS", "verify_network_errors=True"};
+  set_cvs_values(machine.config, words, "ada");
+  const CvsCase judged = resolve_cvs_case(machine.config, {.name = "single_node/llama3_1_8b/mi300x"});
+  const std::string notes = join(judged.notes, "\n");
+  EXPECT_NE(notes.find("scripts_dir has no effect"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("verify_network_errors has no effect here: only --launch"), std::string::npos) << notes;
 }
 
 }  // namespace

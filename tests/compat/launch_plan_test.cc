@@ -7,6 +7,7 @@
 
 #include <set>
 
+#include "compat/launch_process.h"
 #include "config/known_names.h"
 #include "train/config.h"
 
@@ -310,6 +311,17 @@ TEST(LaunchPlan, BadWordsAreRefusedInTheUsersSpelling) {
   for (const auto& [words, message] : table) {
     const std::string said = errors_of(FrontEnd::kLlama3, words);
     EXPECT_TRUE(contains(said, message)) << said << "instead of " << message;
+  }
+}
+
+TEST(LaunchPlan, WithoutTorchrunSeveralRanksAreRefused) {
+  const LaunchPlan plan = planned(FrontEnd::kLlama3, {});
+  try {
+    training_command(plan, {.program = "megalith", .torchrun = std::nullopt, .container_tool = {}, .folder = "/"}, {});
+    FAIL() << "eight ranks without torchrun";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.message(), "8 ranks are started by torchrun, which is neither in PATH nor beside LibTorch");
+    EXPECT_TRUE(contains(error.remedy(), "GPUS_PER_NODE=1"));
   }
 }
 

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -346,6 +348,81 @@ def test_a_launch_without_a_container_runs_the_script_here(program, docker):
     assert "TP=1\n" in (docker / "environment").read_text()
 
 
+# What the launch runs in a container, and what its script runs.
+IN_IMAGE = ("bash", "sh", "sleep", "test", "df", "ls", "env", "sort", "cat")
+# Two hierarchies of control groups at once are more than some engines take; the older one is enough.
+ONE_HIERARCHY = "umount /sys/fs/cgroup/unified 2>/dev/null; exec \"$@\""
+
+
+def make_image(folder, state):
+    """A root folder with this machine's shell, and a trainer that logs a good run."""
+    for place in ("tmp", "etc", "usr/bin", "usr/lib", "usr/lib64", "workspace/Megatron-LM/examples/llama"):
+        (folder / place).mkdir(parents=True)
+    for place in ("bin", "lib", "lib64"):
+        (folder / place).symlink_to(f"usr/{place}")
+    (folder / "etc/group").write_text("root:x:0:\nvideo:x:44:\n")
+    (folder / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\n")
+    for name in IN_IMAGE:
+        path = Path(shutil.which(name)).resolve()
+        shutil.copy(path, folder / "usr/bin" / name)
+        libraries = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+        for library in re.findall(r"(/\S+)", libraries):
+            (folder / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, folder / library[1:])
+    script = folder / "workspace/Megatron-LM/examples/llama/train_llama3.sh"
+    script.write_text(SCRIPT.replace("{state}", str(state)))
+
+
+@pytest.fixture
+def podman(docker):
+    """(words in front of the program, its environment), or the reason why no container runs here."""
+    if not shutil.which("podman") or os.geteuid() != 0:
+        pytest.skip("needs podman, and to be root")
+    folder = docker.parent
+    (folder / "containers.conf").write_text(
+        '[containers]\ncgroups = "disabled"\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
+        '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nstop_timeout = 1\n'
+    )
+    (folder / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n')
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    environment |= {"CONTAINERS_CONF": f"{folder}/containers.conf", "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf"}
+    make_image(folder / "image", docker)
+    front = ["unshare", "--mount", "sh", "-c", ONE_HIERARCHY, "sh"]
+    for words in (
+        ["sh", "-c", f"tar -C {folder}/image -c . | podman import - localhost/trainer:test"],
+        ["podman", "run", "--rm", "--privileged", "--network", "host", "localhost/trainer:test", "test", "-e", "/bin/sh"],
+    ):
+        tried = subprocess.run([*front, *words], env=environment, capture_output=True, text=True, timeout=60)
+        if tried.returncode != 0:
+            pytest.skip(f"podman cannot run a container here: {tried.stderr.strip()[-200:]}")
+    return front, environment
+
+
+def test_a_container_really_runs_and_is_removed(program, docker, podman):
+    front, environment = podman
+    folder, run = docker.parent, good_8b()
+    run.write(docker / "log")
+    own = json.loads((ROOT / "configs/cvs" / SINGLE).read_text())
+    own["config"]["container_config"] = {"device_list": ["/dev/null"], "volume_dict": {str(folder): str(folder)}}
+    own["config"].update(log_dir=f"{folder}/logs", hf_token_file=f"{folder}/token", shm_size="64M", container_image="localhost/trainer:test")
+    (folder / "own.json").write_text(json.dumps(own))
+    words = ["verify", "--config", folder / "own.json", "--case", "single_node/llama3_1_8b/mi300x", *run.settings(), "--launch", "podman", "--json"]
+    done = subprocess.run(
+        [*front, program.path, *map(str, words)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    levels = {f"{one['topic']} {one['check']}": one["level"] for one in json.loads(done.stdout)["runs"][0]["findings"]}
+    for step in ("host /dev/null", "image", "start", "up", "inside", "/dev/shm", "script"):
+        assert levels[f"containers {step}"] == "ok", levels
+    assert levels["containers program"] == "warning", "the image has no megalith"
+    written = (docker / "environment").read_text()
+    for variable in ("MBS=2", "TE_FP8=1", "HF_TOKEN=hf_secret"):
+        assert f"{variable}\n" in written
+    assert "hf_secret" not in done.stdout + done.stderr
+    left = subprocess.run([*front, "podman", "ps", "-a", "--format", "{{.Names}}"], env=environment, capture_output=True, text=True)
+    assert left.stdout == ""
+
+
 RESOLVED = ("--set", "nnodes=1", "training_iterations=20")
 # what is wrong, words, parts of the message
 REFUSED = [
@@ -367,6 +444,11 @@ REFUSED = [
     ("a log of other iterations", (*CASE, "--set", "nnodes=1", "training_iterations=50", "--log", "good.log"), ["of another run", "20 iterations", "training_iterations is 50"]),
     ("a log of another batch", (*CASE, *RESOLVED, "batch_size=64", "--log", "good.log"), ["of another run", "global batch size is 128"]),
     ("a log without its beginning", (*CASE, *RESOLVED, "--log", "cut.log"), ["cut.log is cut", "1 to 4"]),
+    ("a list that is no text", ("--config", "list.json", "--log", "good.log"), ["config.nnodes is [1]", "expected a text"]),
+    ("no objects", ("--config", "flat.json", "--log", "good.log"), ["single_node.llama3_1_8b is no object"]),
+    ("not a switch", (*CASE, *RESOLVED, "verify_network_errors=perhaps", "--log", "good.log"), ["verify_network_errors is", "True or False"]),
+    ("a setting without a value", (*CASE, "--set", "nnodes", "--log", "good.log"), ["nnodes"]),
+    ("several files", (*CASE, "--config", NEWER, "--log", "good.log"), ["takes one file of CVS, and 2 are given"]),
     ("log and run", (*CASE, *RESOLVED, "--log", "good.log", "--run", "."), ["two of --log, --run and --launch are given"]),
     ("no folder of a run", (*CASE, *RESOLVED, "--run", "."), ["not the folder of a run"]),
     ("a node that is none", (*CASE, *RESOLVED, "--launch", "none", "--node_rank", 1), ["this is node 1, and nnodes is 1"]),
@@ -383,6 +465,8 @@ def test_bad_input_is_refused(what, words, parts, program, tmp_path):
     (tmp_path / "empty.log").write_text("\n")
     (tmp_path / "words.log").write_text("hello\n")
     (tmp_path / "broken.json").write_text('{"config": \n}')
+    (tmp_path / "list.json").write_text('{"config": {"nnodes": [1]}, "model_params": {}}')
+    (tmp_path / "flat.json").write_text('{"config": {}, "model_params": {"single_node": {"llama3_1_8b": "x"}}}')
     (tmp_path / "empty.json").write_text('{"config": {}}')
     _, output, message = program.run("verify", *words, cwd=tmp_path, expected=2)
     assert not output and "error: " in message
