@@ -1,4 +1,5 @@
 // megalith launch: what other tools' scripts start. The scripts of examples/ are shells around it.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +24,7 @@
 #include "device/device.h"
 #include "device/machine.h"
 #include "train/dry_run.h"
+#include "train/run_record.h"
 
 namespace megalith {
 namespace {
@@ -168,6 +170,28 @@ int start_elsewhere(CommandContext& context, const LaunchPlan& plan, const std::
   return run_and_wait(command, std::nullopt);
 }
 
+// run.json beside the log, for `megalith verify`; nothing when something else has that name, or the log is no file.
+std::optional<std::string> record_beside(const CommandContext& context, const std::filesystem::path& log) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(log, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) return std::nullopt;
+  const std::string file = (log.parent_path() / "run.json").string();
+  try {
+    if (std::filesystem::exists(file, error)) read_run_record(file);
+  } catch (const UserError&) {
+    context.log.note("{} is not the record of a run, and is left as it is: this run gets none", file);
+    return std::nullopt;
+  }
+  return file;
+}
+
+bool says(const std::vector<std::string>& arguments, std::string_view option) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& word) {
+    const std::string name = fold_name(word.substr(0, word.find('=')));
+    return name == option || name == fmt::format("__{}", option);
+  });
+}
+
 int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::string> arguments) {
   const LaunchTools tools = find_launch_tools(context.environment);
   std::vector<PlannedExport> chosen;
@@ -183,6 +207,10 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
     if (plan.tees) arguments.insert(arguments.end(), {"--log_file", *plan.train_log});
     context.log.info("{}: {}", plan.tees ? "the log is also written to" : "TEE_OUTPUT=0: the log is written only to",
                      *plan.train_log);
+  }
+  if (plan.train_log && !says(arguments, "record_file")) {
+    const auto record = record_beside(context, *plan.train_log);
+    if (record) arguments.insert(arguments.end(), {"--record_file", *record});
   }
   const std::vector<std::string> command = training_command(plan, tools, arguments);
   for (const PlannedExport& one : plan.exports) ::setenv(one.name.c_str(), one.value.c_str(), /*overwrite=*/1);

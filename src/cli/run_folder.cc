@@ -19,12 +19,9 @@
 namespace megalith {
 namespace {
 
-// Writes configuration and record into the folder of the run, on rank 0.
-std::unique_ptr<RunRecord> record_start(CommandContext& context, const Session& session, const Trainer& trainer,
-                                        RunStart start) {
+// What this start is, beside what the ranks have said of themselves.
+void describe(RunStart& start, const CommandContext& context, const Session& session, const Trainer& trainer) {
   const Resolved& resolved = *session.resolved;
-  const RunFolder folder{*resolved.config.log.output_dir};
-  const bool begins_anew = resolved.config.checkpoint.overwrite && trainer.iteration() == 0;
   start.version = kProgramVersion;
   start.commit = kBuildCommit;
   start.torch_version = TORCH_VERSION;
@@ -45,6 +42,10 @@ std::unique_ptr<RunRecord> record_start(CommandContext& context, const Session& 
   start.model = trainer.model_text();
   start.options = run_options(resolved);
   start.first_iteration = start.last_iteration = trainer.iteration();
+}
+
+// Removes what an earlier run left, and writes the configuration.
+void prepare_run_folder(const RunFolder& folder, const Resolved& resolved, const RunStart& start, bool begins_anew) {
   if (begins_anew && resolved.options->find("tensorboard_dir")->source().where == "output_dir") {
     remove_tree(folder.tensorboard());
   }
@@ -57,21 +58,44 @@ std::unique_ptr<RunRecord> record_start(CommandContext& context, const Session& 
   write_file_atomic(folder.configuration(),
                     fmt::format("# megalith train --config {}\n# Relative paths count from {}\n\n{}",
                                 folder.configuration().string(), start.directory, run_configuration(resolved)));
-  return std::make_unique<RunRecord>(folder.record(), std::move(start), begins_anew, context.log);
+}
+
+// Where the record goes: into the folder of the run, and where record_file says.
+std::vector<std::filesystem::path> record_files(const LogOptions& log) {
+  std::vector<std::filesystem::path> files;
+  if (log.output_dir) files.push_back(RunFolder{*log.output_dir}.record());
+  if (!log.record_file) return files;
+  const auto whole = [](const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+  };
+  if (files.empty() || whole(files.front()) != whole(*log.record_file)) files.emplace_back(*log.record_file);
+  return files;
 }
 
 }  // namespace
 
+void RunFolderState::end(const std::string& status, int64_t last_iteration, int64_t exit_code) {
+  for (const std::unique_ptr<RunRecord>& record : records) record->end(status, last_iteration, exit_code);
+}
+
 RunFolderState begin_run_folder(CommandContext& context, const Session& session, const Trainer& trainer) {
   const Resolved& resolved = *session.resolved;
-  if (!resolved.config.log.output_dir) return {};
+  const LogOptions& log = resolved.config.log;
+  if (!log.output_dir && !log.record_file) return {};
   Group& world = *session.groups.world;
   RunStart start;
   start.run_id = broadcast_text(world, world.is_first() ? make_run_id() : "", 0, "run id");
   start.hosts = gather_texts(world, host_name(), "hosts");
-  RunFolderState state{.run_id = start.run_id, .record = nullptr};
+  RunFolderState state{.run_id = start.run_id, .records = {}};
   run_on_all(world, "run folder", [&] {
-    if (world.is_first()) state.record = record_start(context, session, trainer, std::move(start));
+    if (!world.is_first()) return;
+    const bool begins_anew = resolved.config.checkpoint.overwrite && trainer.iteration() == 0;
+    describe(start, context, session, trainer);
+    if (log.output_dir) prepare_run_folder(RunFolder{*log.output_dir}, resolved, start, begins_anew);
+    for (const std::filesystem::path& file : record_files(log)) {
+      state.records.push_back(std::make_unique<RunRecord>(file, start, begins_anew, context.log));
+    }
   });
   return state;
 }

@@ -94,14 +94,12 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
     reason = trainer.run(std::move(sinks));
   } catch (const std::exception& error) {
     const bool is_user_error = dynamic_cast<const UserError*>(&error) != nullptr;
-    if (folder.record) {
-      folder.record->end(fmt::format("failed: {}", error.what()), trainer.iteration(),
-                         is_user_error ? kExitUserError : kExitFailure);
-    }
+    folder.end(fmt::format("failed: {}", error.what()), trainer.iteration(),
+               is_user_error ? kExitUserError : kExitFailure);
     throw;
   }
   const int exit_code = reason == StopReason::kSignal ? kExitSignal : kExitSuccess;
-  if (folder.record) folder.record->end(status_text(reason), trainer.iteration(), exit_code);
+  folder.end(status_text(reason), trainer.iteration(), exit_code);
   session.finish();
   if (reason == StopReason::kSignal) {
     context.log.info("stopped by a signal after iteration {}{}", trainer.iteration(),

@@ -131,10 +131,16 @@ void check_own_file(const char* option, const std::optional<std::string>& file) 
   }
 }
 
-std::optional<RunStart> last_start(const fs::path& record) {
+// The last start in the record that wrote this log; runs with other logs may share the folder. Starts that name no log
+// wrote the one that is there.
+std::optional<RunStart> last_start(const fs::path& record, const fs::path& log = {}) {
   std::error_code code;
   if (!fs::exists(record, code)) return std::nullopt;
   std::vector<RunStart> starts = read_run_record(record);
+  std::erase_if(starts, [&](const RunStart& start) {
+    const auto named = start.options.find("log_file");
+    return !log.empty() && named != start.options.end() && fs::path(named->second).filename() != log.filename();
+  });
   if (starts.empty()) return std::nullopt;
   return std::move(starts.back());
 }
@@ -164,7 +170,7 @@ CvsRun read_logs(const std::vector<std::string>& files) {
     run.logs.push_back(read_cvs_log(file));
     // --launch leaves it in a folder there.
     for (const char* place : {"run.json", "run/run.json"}) {
-      if (!run.record) run.record = last_start(fs::path(file).parent_path() / place);
+      if (!run.record) run.record = last_start(fs::path(file).parent_path() / place, file);
     }
   }
   return run;

@@ -40,6 +40,9 @@ void LogOptions::visit(OptionVisitor& v) {
       "of the loss and checkpoints, each where its own option says nothing else. Started again, the run goes on "
       "from its newest checkpoint.");
   v.field("log_file", log_file, "A file to which everything is appended that the run says on the terminal.");
+  v.field("record_file", record_file,
+          "A file for the run's record, as output_dir has in run.json: who started it when, where, with which options, "
+          "on which ranks, and how it ended. A run that is started again adds to it.");
   v.field("metrics_file", metrics_file,
           "A file to which each optimizer step and each evaluation appends one JSON object.");
   v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.");

@@ -23,7 +23,7 @@ struct LogOptions {
   int64_t log_avg_skip_iterations = 2;
   int64_t log_avg_reset_interval = 10;
   bool log_params_norm = false;
-  std::optional<std::string> output_dir;
+  std::optional<std::string> output_dir, record_file;
   std::optional<std::string> log_file;
   std::optional<std::string> metrics_file;
   std::optional<std::string> loss_plot_file;

@@ -38,6 +38,7 @@ std::vector<Output> outputs_of(const Config& config) {
   if (!config.train.skip_train) add("save", config.checkpoint.save, true);
   add("save_hf", config.checkpoint.save_hf, true);
   add("log_file", config.log.log_file, false);
+  add("record_file", config.log.record_file, false);
   add("metrics_file", config.log.metrics_file, false);
   add("loss_plot_file", config.log.loss_plot_file, false);
   add("page_file", config.log.page_file, false);

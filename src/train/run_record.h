@@ -1,5 +1,5 @@
-// run.json in the folder of a run (--output_dir): who started it when, where, with which program and options, and how
-// each start ended. A run that is started again adds a start.
+// run.json in the folder of a run (--output_dir), or record_file: who started it when, where, with which program and
+// options, and how each start ended. A run that is started again adds a start.
 #pragma once
 
 #include <cstdint>

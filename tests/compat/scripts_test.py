@@ -68,6 +68,11 @@ BAD_INPUT = [
     ("no experiment", "bash examples/run_pretrain.sh", ["EXP is not set", "EXP="]),
     ("an experiment that is not there", "EXP=configs/models/demos.yaml bash examples/run_pretrain.sh", ["demos.yaml", "demo.yaml"]),
     ("tuning in stages", "PRIMUS_HIPBLASLT_TUNING_STAGE=1 EXP=x bash examples/run_pretrain.sh", ["--gemm_tuning"]),
+    (
+        *("an interface that is not there", "TINY=1 NNODES=2 MASTER_ADDR=192.0.2.1 GLOO_SOCKET_IFNAME=ens77 bash examples/llama/train_llama3.sh"),
+        ["GLOO_SOCKET_IFNAME", "'ens77' is not an interface of this machine", "lo"],
+    ),
+    ("no engine for containers", 'PATH=/nowhere "$MEGALITH" launch llama3 CONTAINER=1 DOCKER_IMAGE=a', ["neither docker nor podman"]),
     ("a container of no image", "CONTAINER=1 bash examples/llama/train_llama3.sh", ["CONTAINER=1", "DOCKER_IMAGE"]),
     ("no front end", '"$MEGALITH" launch lama3', ["lama3", "Did you mean 'llama3'"]),
     ("no name", '"$MEGALITH" launch', ["llama2, llama3"]),
@@ -86,6 +91,16 @@ def test_a_line_of_the_env_file_must_be_an_assignment(program, tmp_path):
     (tmp_path / ".env").write_text("MBS=2\nhf_pasted_token\n")
     _, said = shell(f"DRY_RUN=1 bash {ROOT}/examples/llama/train_llama3.sh", program, folder=tmp_path, expected=2)
     assert ".env:2" in said and "hf_pasted_token" not in said
+
+
+def test_a_hub_name_without_a_token_and_off_line_says_both(program, tmp_path):
+    """Real data needs the tokenizer, which nobody has downloaded."""
+    (tmp_path / "data.idx").write_text("")
+    words = "TINY=1 GPUS_PER_NODE=1 MOCK_DATA=0 DATA_PATH=data TOKENIZER_MODEL=meta-llama/Llama-3.3-70B-Instruct"
+    _, said = shell(
+        f"{words} bash {ROOT}/examples/llama/train_llama3.sh", program, folder=tmp_path, expected=2, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path)
+    )
+    assert "meta-llama/Llama-3.3-70B-Instruct" in said and "megalith fetch" in said, said
 
 
 def bare(text):

@@ -1,5 +1,6 @@
 """Other tools' scripts really train, on a processor, and other tools' readers find in the logs what they look for."""
 
+import json
 import os
 import re
 import subprocess
@@ -236,3 +237,31 @@ def test_the_readers_notice_what_is_missing():
     assert log_patterns.mad_torchtitan("tps: 1,000  tflops: 2.00\n" * 40) == {"tok_per_s_per_gpu": 1000, "TFLOPS_per_gpu": 2}
     assert log_patterns.mad_torchtitan("tps: 1,000  tflops: 2.00\n" * 39) == {}
     assert log_patterns.failures("rank 3: NCCL error: unhandled") == ["NCCL error:"]
+
+
+def test_the_record_of_a_run_lies_beside_its_log_and_verify_reads_it(program, tmp_path):
+    """And nothing else that nobody asked for; another run in the folder is another start, found by its log."""
+    expected = {"perf": 8, "other": 9}
+    for name, iterations in expected.items():
+        words = f"TINY=1 GPUS_PER_NODE=1 LOG_DIR=logs TOTAL_ITERS={iterations} EXP_NAME={name}"
+        shell(f"{words} MODEL_SIZE=8 bash {EXAMPLES}/llama/train_llama3.sh", program, folder=tmp_path)
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {"output_perf.log", "output_other.log", "run.json"}
+    starts = json.loads((tmp_path / "logs/run.json").read_text())["starts"]
+    assert [(start["exit_code"], start["last_iteration"], start["world_size"]) for start in starts] == [(0, 8, 1), (0, 9, 1)]
+    words = "--config mi3xx_megatron_llama_single.json --case single_node/llama3_1_8b/mi300x --devices_per_node 1 --json"
+    for name, iterations in expected.items():
+        log = (tmp_path / f"logs/output_{name}.log").read_text()
+        numbers = f"nnodes=1 training_iterations={iterations} batch_size={re.search(r'global batch size: +([0-9]+)', log)[1]}"
+        command = f'"$MEGALITH" verify {words} --log logs/output_{name}.log --set {numbers} || [ $? = 1 ]'
+        (run,) = json.loads(shell(command, program, folder=tmp_path)[0])["runs"]
+        found = {f"{one['topic']} {one['check']}": (one["level"], one["found"]) for one in run["findings"]}
+        assert found["communication ranks"] == ("ok", "1 (run.json)")
+        assert found["communication axis dp"] == ("ok", "1 rank") and found["results exit code"] == ("ok", "0 (finished)")
+
+
+def test_a_file_that_is_no_record_is_left_as_it_is(program, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/run.json").write_text("mine")
+    _, said = shell(f"TINY=1 GPUS_PER_NODE=1 LOG_DIR=logs TOTAL_ITERS=5 MODEL_SIZE=8 bash {EXAMPLES}/llama/train_llama3.sh", program, folder=tmp_path)
+    assert "logs/run.json is not the record of a run" in said
+    assert (tmp_path / "logs/run.json").read_text() == "mine"
