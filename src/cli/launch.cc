@@ -16,6 +16,7 @@
 #include "compat/launch_plan.h"
 #include "compat/launch_process.h"
 #include "compat/launch_report.h"
+#include "compat/migration.h"
 #include "compat/tiny.h"
 #include "core/file.h"
 #include "core/host.h"
@@ -34,11 +35,12 @@ constexpr const char* kLaunchUsage =
     "Starts a run as the scripts of other tools do, by their variables. 'megalith launch NAME --help' lists them.";
 
 struct LaunchOptions {
-  bool markdown = false;
+  bool markdown = false, migration = false;
 
   void visit(OptionVisitor& v) {
     v.group("Launch");
     v.field("markdown", markdown, "Print the page docs/scripts.md.");
+    v.field("migration", migration, "Print the page docs/migration.md.");
   }
 };
 
@@ -301,11 +303,12 @@ int run_launch(CommandContext& context) {
     if (resolution.wants_help) {
       return print_help(context, fmt::format("{}\n\nnames: {}", kLaunchUsage, names_of(kAllFrontEnds)), set);
     }
-    if (!options.markdown) {
+    if (!options.markdown && !options.migration) {
       throw UserError("launch takes the name of a front end, and got none",
                       fmt::format("the names are {}", names_of(kAllFrontEnds)));
     }
-    fmt::print("{}", scripts_page());
+    if (options.markdown) fmt::print("{}", scripts_page());
+    if (options.migration) fmt::print("{}", migration_page());
     return kExitSuccess;
   }
   const FrontEndRow& row = named_front_end(context.arguments[0]);

@@ -136,6 +136,11 @@ def test_the_page_is_what_the_program_prints(program):
     assert (ROOT / "docs/scripts.md").read_text() == printed, "build/megalith launch --markdown > docs/scripts.md"
 
 
+def test_the_migration_guide_is_what_the_program_prints(program):
+    printed = program.run("launch", "--migration")[1]
+    assert (ROOT / "docs/migration.md").read_text() == printed, "build/megalith launch --migration > docs/migration.md"
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_help_lists_the_variables(name, program):
     text = program.run("launch", name, "--help")[1]
