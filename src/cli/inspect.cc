@@ -10,6 +10,7 @@
 #include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
 #include "cli/inspect_run.h"
+#include "cli/inspect_sft.h"
 #include "cli/inspect_tokenizer.h"
 #include "cli/session.h"
 #include "config/accepted_names.h"
@@ -129,6 +130,7 @@ constexpr Command kTopics[] = {
     {"config", "a resolved configuration, with the layer that set each value", inspect_config},
     {"data", "counts, lengths and beginnings of .bin/.idx files; samples in training order", inspect_data},
     {"tokenizer", "vocabulary; encode or decode", inspect_tokenizer},
+    {"sft", "which tokens of instruction data count in the loss", inspect_sft},
     {"checkpoint", "what a checkpoint folder holds, and whether it is intact", inspect_checkpoint},
     {"run", "the story of a run from the folder of --output_dir: starts, losses, speed, files", inspect_run},
     {"runs", "several runs compared: losses, speed, options, and a web page with their curves", inspect_runs},
@@ -144,6 +146,7 @@ std::vector<CommandOptions> inspect_options() {
   return {options_of<ConfigInspection, Config>("inspect config"),
           inspect_data_options(),
           inspect_tokenizer_options(),
+          inspect_sft_options(),
           options_of<CheckpointInspection>("inspect checkpoint"),
           inspect_runs_options(),
           inspect_logits_options(),

@@ -84,14 +84,16 @@ std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson&
 }
 
 bool has_chat_template(const fs::path& tokenizer_model) {
-  return find_template(template_folder(tokenizer_model)).has_value();
+  return !tokenizer_model.empty() && find_template(template_folder(tokenizer_model)).has_value();
 }
 
 ChatTemplate load_chat_template(const fs::path& tokenizer_model) {
   const fs::path folder = template_folder(tokenizer_model);
-  std::optional<FoundTemplate> found = find_template(folder);
+  std::optional<FoundTemplate> found;
+  if (!tokenizer_model.empty()) found = find_template(folder);
   if (!found) {
-    throw UserError(fmt::format("{} has no chat template", folder.empty() ? "." : folder.string()),
+    const std::string what = tokenizer_model.empty() ? "the tokenizer" : folder.empty() ? "." : folder.string();
+    throw UserError(fmt::format("{} has no chat template", what),
                     "only models that were trained to chat bring one: take the model's Instruct variant, put a "
                     "chat_template.jinja beside the tokenizer, or train in another form");
   }

@@ -36,7 +36,8 @@ class ChatTemplate {
 // Whether a folder, or the folder of a file, holds a chat template.
 bool has_chat_template(const std::filesystem::path& tokenizer_model);
 
-// tokenizer_model is a folder, or a file in it. UserError when there is no template, or it cannot be read.
+// tokenizer_model is a folder, or a file in it; empty for a tokenizer without files. UserError when there is no
+// template, or it cannot be read.
 ChatTemplate load_chat_template(const std::filesystem::path& tokenizer_model);
 
 // JSON with the members of objects in the order of the text, in which templates print them. UserError as parse_json().

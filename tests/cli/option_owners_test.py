@@ -19,6 +19,7 @@ COMMANDS = [
     ("inspect", "config"),
     ("inspect", "data"),
     ("inspect", "tokenizer"),
+    ("inspect", "sft"),
     ("inspect", "checkpoint"),
     ("inspect", "runs"),
     ("inspect", "logits"),

@@ -47,3 +47,22 @@ def conversation(random, calls=True):
     if random.random() < 0.2:
         messages.pop()
     return messages
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def model_with(folder, template):
+    save_tokenizer(folder)
+    (folder / "chat_template.jinja").write_bytes((TEMPLATES / f"{template}.jinja").read_bytes())
+    return folder
+
+
+def inspected(program, folder, rows, *words):
+    """(samples, totals and what follows them)."""
+    path = write_rows(folder / "rows.jsonl", rows)
+    _, output, _ = program.run("inspect", "sft", "--load_hf", folder, "--sft_data_path", path, "--json", "--samples", len(rows), *words)
+    lines = [json.loads(line) for line in output.split("\n")[:-1]]
+    return lines[: len(rows)], lines[len(rows) :]

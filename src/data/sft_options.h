@@ -1,0 +1,39 @@
+// Instruction tuning's options: which rows are read, how they become tokens, what counts in the loss, and how samples
+// become sequences. Names that Primus has are Primus's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/option.h"
+
+namespace megalith {
+
+enum class TrainingStage { kAuto, kPretrain, kSft };
+enum class ConversationFormat { kAuto, kAlpaca, kChatTemplate };
+enum class SftPacking { kGreedy, kFirstFitDecreasing };
+
+struct SftOptions {
+  TrainingStage stage = TrainingStage::kAuto;
+  std::vector<std::string> sft_data_path, sft_valid_data_path;
+  std::optional<std::string> sft_dataset_split;
+  std::optional<std::string> sft_column;
+  ConversationFormat sft_conversation_format = ConversationFormat::kAuto;
+  bool train_on_input = false;
+  bool truncate = false;
+  bool enable_packed_sequences = false;
+  bool use_packed_attention = true;
+  SftPacking sft_packing = SftPacking::kGreedy;
+  std::optional<int64_t> max_samples_per_sequence;
+
+  void visit(OptionVisitor& v);
+  // Those that say how rows become tokens and their weights, and how samples become sequences: `inspect sft` has only
+  // these.
+  void visit_rows(OptionVisitor& v);
+  void visit_sequences(OptionVisitor& v);
+  bool has_paths() const { return !sft_data_path.empty() || !sft_valid_data_path.empty(); }
+};
+
+}  // namespace megalith

@@ -1,0 +1,259 @@
+// See sft_rows.h.
+#include "data/sft_rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/strings.h"
+#include "data/arrow_source.h"
+#include "data/text_source.h"
+#include "tokenizer/chat_template.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr size_t kLongestRow = size_t{1} << 28;
+
+std::vector<PrepareInput> inputs_of(const std::vector<std::string>& paths, const std::optional<std::string>& split) {
+  std::vector<PrepareInput> all;
+  for (const std::string& path : paths) {
+    std::vector<PrepareInput> found = find_inputs({path}, /*all_plain=*/false);
+    if (split && fs::is_directory(path)) {
+      std::erase_if(found, [&](const PrepareInput& input) {
+        const fs::path inner = fs::path(input.path).lexically_relative(path);
+        return std::none_of(inner.begin(), inner.end(),
+                            [&](const fs::path& part) { return part.string().starts_with(*split); });
+      });
+      if (found.empty()) {
+        throw UserError(fmt::format("{} holds no file of the split {}", path, *split),
+                        "sft_dataset_split is the word that the names of its files or folders begin with");
+      }
+    }
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
+// The columns of a table that make a form. Each set is tried, because a table says what it has not.
+std::unique_ptr<TextSource> open_table(const std::string& path, const std::optional<std::string>& column) {
+  if (column) return open_rows(path, {*column});
+  const std::vector<std::vector<std::string>> sets = {
+      {"instruction", "input", "output"}, {"instruction", "output"}, {"prompt", "completion"}, {"text"}};
+  std::optional<UserError> last;
+  for (const std::vector<std::string>& columns : sets) {
+    try {
+      return open_rows(path, columns);
+    } catch (const UserError& error) {
+      last = error;
+    }
+  }
+  throw UserError(
+      fmt::format("{}: {}", path, last->message()),
+      "a table has the columns instruction, input and output, or prompt and completion, or text, or the one "
+      "that --sft_column names; conversations are read of JSON lines");
+}
+
+std::string keys_text(const OrderedJson& row) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : row.items()) keys.push_back(key);
+  if (keys.size() > 12) keys.resize(12);
+  return keys.empty() ? "none" : join(keys, ", ");
+}
+
+std::string role_of(const OrderedJson& message, const std::string& where) {
+  if (!message.is_object()) throw UserError(fmt::format("{}: a message is no object", where));
+  const bool is_share_gpt = message.contains("from");
+  const char* key = is_share_gpt ? "from" : "role";
+  if (!message.contains(key)) {
+    throw UserError(fmt::format("{}: a message has no role (its keys: {})", where, keys_text(message)),
+                    "a message is {\"role\": …, \"content\": …}, or ShareGPT's {\"from\": …, \"value\": …}");
+  }
+  return json_as<std::string>(Json(message[key]), fmt::format("{}: {}", where, key));
+}
+
+// ShareGPT's speakers, and the roles of chat templates.
+std::string known_role(const std::string& name, const std::string& where) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kRoles = {
+      {{"system", "system"},
+       {"developer", "system"},
+       {"user", "user"},
+       {"human", "user"},
+       {"assistant", "assistant"},
+       {"gpt", "assistant"},
+       {"bot", "assistant"},
+       {"model", "assistant"},
+       {"chatgpt", "assistant"},
+       {"function_call", "assistant"},
+       {"tool", "tool"},
+       {"observation", "tool"},
+       {"ipython", "ipython"},
+       {"function", "tool"}}};
+  for (const auto& [word, role] : kRoles) {
+    if (word == name) return std::string(role);
+  }
+  throw UserError(fmt::format("{}: the role '{}' is not known", where, name),
+                  "roles are system, user, assistant and tool; ShareGPT's system, human, gpt and tool");
+}
+
+void check_order(const OrderedJson& messages, const std::string& where) {
+  std::string before;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const auto role = json_as<std::string>(Json(messages[i]["role"]), where);
+    const bool begins = before.empty() || before == "system";
+    const bool is_tool = role == "tool" || role == "ipython";
+    const bool fits = role == "system"      ? begins
+                      : role == "user"      ? before != "user"
+                      : role == "assistant" ? !begins && before != "assistant"
+                                            : is_tool && !begins && before != "user";
+    if (!fits) {
+      throw UserError(fmt::format("{}: message {} is the {}'s behind {}", where, i + 1, role,
+                                  before.empty() ? "nothing" : fmt::format("the {}'s", before)),
+                      "a conversation is the system's message, or none, and then the user's and the assistant's by "
+                      "turns; tools answer the assistant");
+    }
+    before = role;
+  }
+}
+
+}  // namespace
+
+std::string_view sft_form_name(SftForm form) {
+  switch (form) {
+    case SftForm::kText:
+      return "texts";
+    case SftForm::kAlpaca:
+      return "instructions (instruction, input, output)";
+    case SftForm::kPrompt:
+      return "prompts and completions";
+    case SftForm::kChat:
+      return "conversations";
+  }
+  throw InternalError("a form without a name");
+}
+
+std::string SftLine::where() const { return fmt::format("{}:{}", file, number); }
+
+SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where) {
+  if (!row.is_object()) throw UserError(fmt::format("{}: the row is no JSON object", where));
+  const auto has = [&](const char* key) { return row.contains(key) && !row[key].is_null(); };
+  if (column) {
+    if (has(column->c_str())) return SftForm::kText;
+    throw UserError(fmt::format("{}: the row has no {} (its keys: {})", where, *column, keys_text(row)),
+                    "sft_column names the key of the text");
+  }
+  if (has("messages") || has("conversations")) return SftForm::kChat;
+  if (has("instruction") && has("output")) return SftForm::kAlpaca;
+  if (has("prompt") && has("completion")) return SftForm::kPrompt;
+  if (has("text")) return SftForm::kText;
+  throw UserError(fmt::format("{}: the row has the keys of no form (its keys: {})", where, keys_text(row)),
+                  "rows have messages; conversations; instruction and output; prompt and completion; text; or the key "
+                  "that --sft_column names");
+}
+
+OrderedJson sft_messages_of(const OrderedJson& row, const std::string& where) {
+  const char* key = row.contains("messages") && !row["messages"].is_null() ? "messages" : "conversations";
+  const OrderedJson& list = row[key];
+  if (!list.is_array() || list.empty()) throw UserError(fmt::format("{}: {} is no list of messages", where, key));
+  OrderedJson messages = OrderedJson::array();
+  for (const OrderedJson& message : list) {
+    const std::string role = known_role(role_of(message, where), where);
+    OrderedJson made = message;
+    if (message.contains("from")) {
+      made = {{"role", role}, {"content", message.contains("value") ? message["value"] : OrderedJson(nullptr)}};
+    } else {
+      made["role"] = role;
+    }
+    const bool has_words = made.contains("content") && !made["content"].is_null();
+    if (!has_words && !made.contains("tool_calls")) {
+      throw UserError(fmt::format("{}: the {}'s message has no content", where, role));
+    }
+    messages.push_back(std::move(made));
+  }
+  check_order(messages, where);
+  return messages;
+}
+
+// One file, row by row.
+class SftReader::File {
+ public:
+  File(const PrepareInput& input, const std::optional<std::string>& column)
+      : name_(input.name()), source_(input.is_rows ? open_table(input.path, column) : open_text(input.path)) {}
+
+  std::optional<SftLine> next() {
+    if (!is_begun_) begin();
+    if (list_) return next_item();
+    while (!is_done_ || !pending_.empty()) {
+      const size_t end = pending_.find('\n', searched_);
+      if (end == std::string::npos && !is_done_) {
+        searched_ = pending_.size();
+        fill();
+        continue;
+      }
+      std::string line = pending_.substr(0, end);
+      pending_.erase(0, end == std::string::npos ? pending_.size() : end + 1);
+      searched_ = 0;
+      ++number_;
+      if (!trim(line).empty()) return SftLine{name_, number_, std::move(line)};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  // Whether the file is a list: its first character that is no blank is a bracket.
+  void begin() {
+    is_begun_ = true;
+    while (!is_done_ && trim(pending_).empty()) fill();
+    if (!trim(pending_).starts_with('[')) return;
+    while (!is_done_) fill();
+    list_ = std::make_unique<OrderedJson>(parse_ordered_json(pending_, name_));
+  }
+
+  void fill() {
+    std::array<char, 1 << 16> block{};
+    const size_t count = source_->read(block);
+    is_done_ = count == 0;
+    pending_.append(block.data(), count);
+    if (pending_.size() > kLongestRow * (list_ ? 16 : 1) && pending_.find('\n', searched_) == std::string::npos) {
+      throw UserError(fmt::format("{}:{}: the line is longer than {} bytes", name_, number_ + 1, kLongestRow),
+                      "a row is one JSON object on one line");
+    }
+  }
+
+  std::optional<SftLine> next_item() {
+    if (static_cast<size_t>(number_) >= list_->size()) return std::nullopt;
+    const OrderedJson& item = (*list_)[static_cast<size_t>(number_++)];
+    return SftLine{name_, number_, dump_json(item)};
+  }
+
+  std::string name_, pending_;
+  std::unique_ptr<TextSource> source_;
+  std::unique_ptr<OrderedJson> list_;
+  size_t searched_ = 0;
+  int64_t number_ = 0;
+  bool is_begun_ = false, is_done_ = false;
+};
+
+SftReader::SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
+                     std::optional<std::string> column)
+    : inputs_(inputs_of(paths, split)), column_(std::move(column)) {}
+
+SftReader::~SftReader() = default;
+
+std::optional<SftLine> SftReader::next() {
+  for (;;) {
+    if (!file_) {
+      if (next_input_ == inputs_.size()) return std::nullopt;
+      file_ = std::make_unique<File>(inputs_[next_input_++], column_);
+    }
+    if (std::optional<SftLine> line = file_->next()) return line;
+    file_.reset();
+  }
+}
+
+}  // namespace megalith

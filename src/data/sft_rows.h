@@ -1,0 +1,63 @@
+// The rows of instruction data: JSON lines, JSON lists, and columns of Parquet, Arrow and CSV files.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/json.h"
+#include "data/prepare_input.h"
+#include "data/sft_options.h"
+
+namespace megalith {
+
+// What a row holds, found by its keys.
+enum class SftForm {
+  kText,    // text, or the column that was asked for: all of it is learned
+  kAlpaca,  // instruction, input and output
+  kPrompt,  // prompt and completion
+  kChat,    // messages, or ShareGPT's conversations
+};
+std::string_view sft_form_name(SftForm form);
+
+// One row as JSON, and its place.
+struct SftLine {
+  std::string file;
+  int64_t number = 1;  // of the line, or of the item of a list; from 1
+  std::string json;
+
+  std::string where() const;
+};
+
+// The form of a row, read of the keys. UserError, which names the keys there are, when it has those of no form.
+SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where);
+
+// The messages of a chat row as chat templates take them; ShareGPT's names become role and content. UserError for what
+// is no list of messages, an unknown speaker, and roles that are out of order: system first, then user and assistant by
+// turns, with tools' answers behind the assistant.
+OrderedJson sft_messages_of(const OrderedJson& row, const std::string& where);
+
+class SftReader {
+ public:
+  // split  of folders: only what lies under a name that begins with this word
+  // UserError for paths that do not exist and for folders without such files.
+  SftReader(const std::vector<std::string>& paths, const std::optional<std::string>& split,
+            std::optional<std::string> column);
+  ~SftReader();
+
+  // The next row that is not empty; nothing at the end. UserError for files that cannot be read.
+  std::optional<SftLine> next();
+  const std::vector<PrepareInput>& inputs() const { return inputs_; }
+
+ private:
+  class File;
+  std::vector<PrepareInput> inputs_;
+  std::optional<std::string> column_;
+  size_t next_input_ = 0;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,70 @@
+// Instruction data as tokens, prepared once: {prefix}.bin and .idx in Megatron's format, {prefix}_mask.bin and .idx of
+// the same shape with a byte for each token (1: it counts in the loss), and {prefix}.json with what was found. The
+// .json comes last: where it is, all is.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "data/indexed_dataset.h"
+#include "data/sft_encoder.h"
+
+namespace megalith {
+
+struct SftReport {
+  SftForm form = SftForm::kText;
+  int64_t samples = 0, tokens = 0, counted = 0;  // of those that are learned from
+  int64_t num_without_loss = 0;                  // samples in which nothing counts: they are left out
+  int64_t longest = 0;                           // in tokens
+  std::string longest_place;                     // its row
+};
+
+// Takes samples one by one and says what is wrong with the set as a whole.
+class SftTally {
+ public:
+  explicit SftTally(bool trains_on_input) : trains_on_input_(trains_on_input) {}
+
+  // Whether there is something to learn in it. UserError for a row of another form than the rows before.
+  bool add(const SftSample& sample, const SftLine& line);
+  const SftReport& report() const { return report_; }
+  // UserError when there are no rows, when nothing counts, or when everything does although the rows have questions.
+  void check() const;
+
+ private:
+  bool trains_on_input_;
+  int64_t num_outside_ = 0;  // tokens that do not count
+  SftReport report_;
+};
+
+// Rows, encoded by several threads, in their order. on_sample is called by the caller's thread. UserErrors with the
+// first of what is wrong in all files.
+void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
+                     const std::function<void(const SftSample&, const SftLine&)>& on_sample);
+
+// Writes the files. UserError for rows and sets that cannot be learned from; no file is left then.
+SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
+                      const std::string& prefix);
+
+// The prepared files, opened.
+class SftSet {
+ public:
+  // UserError when files are missing or do not belong together.
+  explicit SftSet(const std::string& prefix);
+
+  int64_t num_samples() const { return tokens_.num_sequences(); }
+  int64_t length(int64_t sample) const { return tokens_.sequence_length(sample); }
+  // Tokens [offset, offset + count) of a sample, and their weights.
+  void read(int64_t sample, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
+  const SftReport& report() const { return report_; }
+  const std::string& prefix() const { return prefix_; }
+
+ private:
+  std::string prefix_;
+  IndexedDataset tokens_, mask_;
+  SftReport report_;
+};
+
+// The report as text for a person, ending in a line break.
+std::string describe(const SftReport& report);
+
+}  // namespace megalith
