@@ -209,8 +209,13 @@ std::string scripts_page() {
     page += fmt::format("| `{}` | `{}` | {} |\n", row.name, fmt::join(row.scripts, "`, `"), row.title);
   }
   page +=
-      "\nA variable of one of ROCm's scripts works in all of them. The flags of the benchmark scripts take the next "
-      "word;\n[their page](benchmark_scripts.md) says more.\n";
+      "\nA variable of one of ROCm's scripts works in all of them.\n\n## Flags of the benchmark scripts\n\n"
+      "They stand behind the script, and take the next word. [Their page](benchmark_scripts.md) says more.\n\n"
+      "| flag | default | meaning | from |\n| --- | --- | --- | --- |\n";
+  for (const ScriptVariable& row : script_flags()) {
+    page += fmt::format("| `{}` | {} | {} | {} |\n", fmt::join(row.spellings, "`, `"), defaults_text(row),
+                        cell(row.help), names_of(row.front_ends));
+  }
   for (const bool is_exported : {false, true}) {
     page += is_exported
                 ? "\n## Variables of the processes\n\nThey are exported with these values unless they are set.\n\n"

@@ -112,7 +112,7 @@ class JobFileReader {
 
   void flatten(const toml::table& table, const std::string& prefix) {
     for (const auto& [key, node] : table) {
-      const std::string name = prefix + std::string(key.str());
+      const std::string name = prefix + std::string(std::string_view(key));
       JobValue value;
       value.where = fmt::format("{}:{}", file_.string(), node.source().begin.line);
       if (const toml::table* below = node.as_table()) {

@@ -62,7 +62,13 @@ std::string said_as(std::string_view spelling, std::string_view value) {
   return fmt::format("{}{}{}", spelling, spelling.starts_with('-') ? " " : "=", value);
 }
 
-std::span<const ScriptVariable> script_variables() { return all_variables(); }
+std::span<const ScriptVariable> script_variables() { return std::span(all_variables()).subspan(script_flags().size()); }
+
+std::span<const ScriptVariable> script_flags() {
+  // They are the table's first part.
+  static const size_t count = benchmark_variables().size();
+  return std::span(all_variables()).first(count);
+}
 
 const ScriptVariable* find_script_variable(std::string_view spelling) {
   static const std::map<std::string_view, const ScriptVariable*> by_spelling = [] {

@@ -60,6 +60,8 @@ struct ScriptVariable {
 };
 
 std::span<const ScriptVariable> script_variables();
+// The rows that are no variables of an environment: -m and the like, which stand behind a script.
+std::span<const ScriptVariable> script_flags();
 // By any spelling; null when there is none.
 const ScriptVariable* find_script_variable(std::string_view spelling);
 // The rows that act in a front end, in their order.

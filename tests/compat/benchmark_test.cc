@@ -88,6 +88,18 @@ TEST(Benchmark, FlagsBecomeOptionsAndTheBlockEchoesThem) {
   EXPECT_EQ(said_in(benchmark_plan({"-m", "Llama-3.1-8B", "-p", "FP8"})).find("Only Llama"), std::string::npos);
 }
 
+TEST(Benchmark, FlagsAreRowsOfTheOneTable) {
+  std::string names;
+  for (const ScriptVariable& row : script_flags()) {
+    EXPECT_TRUE(row.name().starts_with('-') && !row.help.empty() && !row.source.empty()) << row.name();
+    EXPECT_EQ(row.type == VariableType::kWord, !row.words.empty()) << row.name();
+    EXPECT_EQ(find_script_variable(row.name()), &row);
+    names += row.name();
+  }
+  EXPECT_EQ(names, "-t-m-p-s-n-f-b");
+  for (const ScriptVariable& row : script_variables()) EXPECT_FALSE(row.name().starts_with('-')) << row.name();
+}
+
 TEST(Benchmark, ExportsAreThoseOfItsScript) {
   const LaunchPlan plan = benchmark_plan({"-m", "Llama-3.1-8B"});
   EXPECT_EQ(exported_in(plan, "ROCBLAS_USE_HIPBLASLT"), "1");
