@@ -75,7 +75,7 @@ const ActingOptions* row_of(std::string_view command) {
        joined({kWeights, kWords, kMemory, {"seed"}}),
        kTraining},
       {{"evaluate"},
-       joined({kModelGroups, kLayoutGroups, {"Task", "Data"}}),
+       joined({kModelGroups, kLayoutGroups, {"Task", "Data", "Instruction tuning"}}),
        joined({kWeights,
                kWords,
                kMemory,

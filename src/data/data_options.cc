@@ -58,6 +58,7 @@ void DataOptions::visit(OptionVisitor& v) {
   v.field("reset_attention_mask", reset_attention_mask, "Attend only within a document.").in_toy(InToy::kKept);
   v.field("eod_mask_loss", eod_mask_loss,
           "Leave the prediction that follows an end-of-document token out of the loss.");
+  sft.visit(v);
 }
 
 DataOptions with_listed_paths(DataOptions options) {
@@ -101,6 +102,43 @@ UserError no_data_error() {
       "read made-up documents, which show speed and memory, but no loss that means anything");
 }
 
+namespace {
+
+// Instructions beside other data, and options that have none to act on.
+void append_sft_errors(const DataOptions& options, std::vector<UserError>& errors) {
+  const SftOptions& sft = options.sft;
+  const bool has_texts = !options.data_path.empty() || options.data_args_path || options.has_split_paths();
+  if (sft.has_paths() && has_texts) {
+    errors.emplace_back("sft_data_path and another data path are given together",
+                        "a run learns from instructions or from texts: drop one of them");
+  }
+  if (sft.sft_data_path.empty() && !sft.sft_valid_data_path.empty()) {
+    errors.emplace_back("sft_valid_data_path is given without sft_data_path", "name what to train on: --sft_data_path");
+  }
+  if (sft.stage == TrainingStage::kSft && !sft.has_paths()) {
+    errors.emplace_back("stage sft without instructions to learn from", "name them with --sft_data_path FILE");
+  }
+  if (sft.stage == TrainingStage::kPretrain && sft.has_paths()) {
+    errors.emplace_back("stage pretrain with sft_data_path", "drop one of them");
+  }
+  if (sft.enable_packed_sequences && !sft.has_paths()) {
+    errors.emplace_back("enable_packed_sequences without sft_data_path",
+                        "texts of data_path always fill their sequences: drop it");
+  }
+  if (sft.max_samples_per_sequence && sft.has_paths() && !sft.enable_packed_sequences) {
+    errors.emplace_back("max_samples_per_sequence without enable_packed_sequences", "add --enable_packed_sequences");
+  }
+  if (sft.has_paths() && (options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss)) {
+    errors.emplace_back("reset_position_ids, reset_attention_mask or eod_mask_loss with sft_data_path",
+                        "they are for texts of data_path; use_packed_attention keeps samples apart");
+  }
+  if (sft.has_paths() && options.split && !sft.sft_valid_data_path.empty()) {
+    errors.emplace_back("split is given together with sft_valid_data_path", "split divides sft_data_path; drop it");
+  }
+}
+
+}  // namespace
+
 std::vector<UserError> check_data_options(const DataOptions& options) {
   std::vector<UserError> errors;
   if (options.data_args_path && !options.data_path.empty()) {
@@ -116,6 +154,7 @@ std::vector<UserError> check_data_options(const DataOptions& options) {
     errors.emplace_back("data_path and train_data_path, valid_data_path or test_data_path are given together",
                         "give data_path with split, or one path for each split");
   }
+  append_sft_errors(options, errors);
   if (options.mock_data && options.has_paths()) {
     errors.emplace_back("mock_data and a data path are given together", "drop one of them");
   }

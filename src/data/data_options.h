@@ -8,6 +8,7 @@
 #include "config/option.h"
 #include "core/error.h"
 #include "data/sampler.h"
+#include "data/sft_options.h"
 
 namespace megalith {
 
@@ -24,12 +25,13 @@ struct DataOptions {
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
+  SftOptions sft;
 
   void visit(OptionVisitor& v);
   bool has_split_paths() const {
     return !train_data_path.empty() || !valid_data_path.empty() || !test_data_path.empty() || per_split_data_args_path;
   }
-  bool has_paths() const { return !data_path.empty() || data_args_path || has_split_paths(); }
+  bool has_paths() const { return !data_path.empty() || data_args_path || has_split_paths() || sft.has_paths(); }
 };
 
 // The options with the paths that data_args_path or per_split_data_args_path list in the places of those that are given

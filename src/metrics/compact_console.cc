@@ -126,6 +126,12 @@ void CompactConsole::on_step(const StepRecord& record) {
                      .value = fmt::format("{:>6}", format_count(interval_.tokens_per_s_per_device())),
                      .weight = 8,
                      .has_label_behind = true});
+    if (record.loss_tokens) {
+      parts.push_back({.label = "in loss",
+                       .value = fmt::format("{:>6}", format_count(interval_.loss_tokens_per_s_per_device())),
+                       .weight = 6,
+                       .has_label_behind = true});
+    }
     if (record.peak_flops_per_device > 0) {
       const double share = interval_.flops_per_s_per_device() / record.peak_flops_per_device;
       parts.push_back({"MFU", fmt::format("{:4.1f} %", 100 * share), Tone::kPlain, 7});

@@ -56,6 +56,9 @@ std::string ConsoleSink::line(const StepRecord& record) {
     add(" mem usages: {:.4f}", record.memory_used_fraction());
     add(" throughput per GPU (TFLOP/s/GPU): {:.1f}/{:.1f}", now.tflops_per_device, mean.tflops_per_device);
     add(" tokens per GPU (tokens/s/GPU): {:.1f}/{:.1f}", now.tokens_per_s_per_device, mean.tokens_per_s_per_device);
+    if (record.loss_tokens) {
+      add(" tokens in the loss per GPU (tokens/s/GPU): {:.1f}", interval_.loss_tokens_per_s_per_device());
+    }
   }
   add(" learning rate: {:.6E}", record.next_learning_rate.value_or(record.learning_rate));
   add(" global batch size: {:5d}", record.global_batch_size);

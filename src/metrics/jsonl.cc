@@ -82,6 +82,10 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
   line["consumed_samples"] = record.consumed_samples;
   line["global_batch_size"] = record.global_batch_size;
   line["tokens"] = record.tokens;
+  if (record.loss_tokens) {
+    line["loss_tokens"] = *record.loss_tokens;
+    line["loss_tokens_per_s_per_device"] = record.loss_tokens_per_s_per_device();
+  }
   line["loss_scale"] = record.loss_scale;
   line["is_skipped"] = record.is_skipped;
   line["is_nan"] = record.is_nan;

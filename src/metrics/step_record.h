@@ -31,8 +31,9 @@ struct StepRecord {
   bool is_skipped = false;  // the optimizer did not move
   bool is_nan = false;      // a loss was not finite
 
-  double elapsed_ms = 0;  // wall time, without evaluation and checkpoints
-  int64_t tokens = 0;     // in the global batch
+  double elapsed_ms = 0;               // wall time, without evaluation and checkpoints
+  int64_t tokens = 0;                  // in the global batch
+  std::optional<int64_t> loss_tokens;  // those of them that count in the loss, where not all do
   int num_devices = 1;
   double flops = 0;         // of the global batch by Primus's count: attention as if every key were seen
   double causal_flops = 0;  // the same with attention halved for causality
@@ -45,6 +46,7 @@ struct StepRecord {
   int64_t memory_peak_bytes = 0;       // what tensors took at most
 
   double tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(tokens)); }
+  double loss_tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(loss_tokens.value_or(0))); }
   double tflops_per_device() const { return per_s_per_device(flops) / 1e12; }
   double causal_tflops_per_device() const { return per_s_per_device(causal_flops) / 1e12; }
   double memory_used_fraction() const {

@@ -23,7 +23,8 @@ namespace megalith {
 struct TaskSetup {
   uint64_t seed = 1234;  // of everything that the task draws
   int64_t vocab_size = 0;
-  SpecialIds special_ids;  // of the tokenizer, and what the model's configuration says of it
+  SpecialIds special_ids;         // of the tokenizer, and what the model's configuration says of it
+  bool has_instructions = false;  // the data are rows of instructions
 };
 
 // The sum of weight * loss, and of the weights, of one loss.

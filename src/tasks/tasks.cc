@@ -1,10 +1,16 @@
 // Every task there is; a new one is a class and a row here (docs/add_task.md).
 #include "tasks/causal_lm.h"
 #include "tasks/masked_lm.h"
+#include "tasks/sft.h"
 
 namespace megalith {
 
 std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& setup) {
+  if (setup.has_instructions && options.task != TaskKind::kCausalLm) {
+    throw UserError("sft_data_path is given with a task other than causal_lm",
+                    "answers are learned token by token: leave task out");
+  }
+  if (setup.has_instructions) return std::make_unique<Sft>();
   switch (options.task) {
     case TaskKind::kCausalLm:
       return std::make_unique<CausalLm>();

@@ -16,6 +16,7 @@
 #include "train/attention_choice.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
+#include "train/instruction_data.h"
 #include "train/outputs.h"
 #include "train/stored_architecture.h"
 #include "train/unopened_tokenizer.h"
@@ -248,6 +249,7 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   TaskSetup setup;
   setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
   setup.vocab_size = resolved.derived.vocab_size;
+  setup.has_instructions = resolved.config.data.sft.has_paths();
   if (resolved.tokenizer != nullptr) setup.special_ids = resolved.tokenizer->special_ids();
   if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);
   return setup;
@@ -455,6 +457,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
   resolved->derived.tokenizer = config.tokenizer;
+  name_tokenizer_of_instructions(*resolved);
   if (is_readable && has_architecture) {
     check_model(*resolved, needs.reads_batches, errors);
     try {

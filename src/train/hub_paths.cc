@@ -10,6 +10,8 @@
 #include "hub/cache.h"
 #include "hub/client.h"
 #include "hub/hub.h"
+#include "hub/texts.h"
+#include "train/instruction_data.h"
 #include "train/text_data.h"
 #include "train/unopened_tokenizer.h"
 
@@ -107,8 +109,22 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
     }
     if (has_names) derived.data = std::move(data);
   });
+  SftOptions& sft = derived.data.sft;
+  for (auto& [option, values] :
+       {std::pair{"sft_data_path", &sft.sft_data_path}, std::pair{"sft_valid_data_path", &sft.sft_valid_data_path}}) {
+    std::vector<std::string> files;
+    for (const std::string& value : *values) {
+      keep_error([&, option = option] {
+        for (std::string& file : resolve_hub_texts(option, value, environment_, config.hub, log_)) {
+          files.push_back(std::move(file));
+        }
+      });
+    }
+    *values = std::move(files);
+  }
   throw_if_any(errors);
   prepare_texts(resolved, log_);
+  prepare_instructions(resolved, log_);
 }
 
 std::optional<HubName> HubPaths::missing_data(const std::string& value) const {

@@ -148,6 +148,12 @@ std::vector<UserError> check_data(Resolved& resolved) {
     return {};
   }
   std::vector<UserError> errors;
+  for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
+    for (const std::string& path : *paths) {
+      if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;
+      collect(errors, [&] { (void)find_inputs({path}, /*all_plain=*/false); });
+    }
+  }
   if (config.data.split) collect(errors, [&] { parse_split(*config.data.split); });
   collect(errors, [&] {
     const DataOptions data = with_listed_paths(config.data);

@@ -90,7 +90,7 @@ StepResult TrainStep::result_of(StepStatistics& statistics) {
   statistics.read();
   StepResult result;
   for (const LossSum& loss : statistics.losses()) {
-    result.losses.push_back({loss.name, loss.mean()});
+    result.losses.push_back({loss.name, loss.mean(), loss.weight});
     if (!std::isfinite(loss.mean())) result.is_loss_finite = false;
   }
   result.observations = statistics.observed_values();

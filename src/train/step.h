@@ -33,6 +33,7 @@ namespace megalith {
 struct NamedLoss {
   std::string name;
   double value;
+  double weight;  // what it was divided by: of a text, the tokens that count
 };
 
 struct StepResult {

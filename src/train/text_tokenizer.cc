@@ -16,7 +16,8 @@ constexpr const char* kTextTokenizer = "text_tokenizer";  // the record's name, 
 
 std::optional<std::string> text_tokenizer(const Resolved& resolved) {
   const Derived& d = resolved.derived;
-  if (d.tokenizer.is_named()) return std::nullopt;
+  const bool is_models_own = d.tokenizer.is_named() && d.tokenizer.tokenizer_model == d.checkpoint.load_hf;
+  if (d.tokenizer.is_named() && !is_models_own) return std::nullopt;
   std::error_code error;
   if (d.checkpoint.load_hf &&
       std::filesystem::exists(std::filesystem::path(*d.checkpoint.load_hf) / "tokenizer.json")) {

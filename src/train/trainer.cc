@@ -452,6 +452,9 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   }
   record.elapsed_ms = elapsed_ms;
   record.tokens = step.num_samples * d.seq_length;
+  if (resolved_.config.data.sft.has_paths()) {
+    record.loss_tokens = static_cast<int64_t>(std::llround(result.losses.front().weight));
+  }
   record.num_devices = static_cast<int>(d.world_size);
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step * part;

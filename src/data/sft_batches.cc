@@ -1,0 +1,172 @@
+// See sft_batches.h.
+#include "data/sft_batches.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kDefaultSftSplit = "969, 30, 1";
+
+// Samples as they are learned: cut, or refused for their length.
+std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, const DataSetup& setup) {
+  const int64_t s = setup.sequence_length;
+  const bool splits = set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
+  if (splits) return [&set](int64_t sample) { return set.length(sample); };
+  if (!options.sft.truncate && set.report().longest > s) {
+    int64_t num_longer = 0;
+    for (int64_t i = 0; i < set.num_samples(); ++i) num_longer += set.length(i) > s ? 1 : 0;
+    throw UserError(fmt::format("{} of {} samples are longer than seq_length {}: the longest has {} tokens ({})",
+                                num_longer, set.num_samples(), s, set.report().longest, set.report().longest_place),
+                    "raise --seq_length, cut them with --truncate, or leave them out");
+  }
+  return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
+}
+
+DataSize size_of(const SftPacks& packs) {
+  DataSize size{0, 0};
+  for (int64_t i = 0; i < packs.num_packs(); ++i) {
+    for (const SftPiece& piece : packs.pack(i)) {
+      size.documents += piece.offset == 0 ? 1 : 0;
+      size.tokens += piece.length;
+    }
+  }
+  return size;
+}
+
+}  // namespace
+
+void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
+                  int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents) {
+  int64_t at = 0;
+  int32_t document = 0;
+  std::vector<int64_t> ids;
+  std::vector<uint8_t> counts;
+  for (const SftPiece& piece : pack) {
+    const int64_t known = std::min(piece.length + 1, set.length(piece.sample) - piece.offset);
+    ids.resize(static_cast<size_t>(known));
+    counts.resize(ids.size());
+    set.read(piece.sample, piece.offset, known, ids.data(), counts.data());
+    for (int64_t i = 0; i < piece.length; ++i, ++at) {
+      const bool has_next = i + 1 < known;
+      tokens[at] = ids[static_cast<size_t>(i)];
+      labels[at] = has_next ? ids[static_cast<size_t>(i + 1)] : 0;
+      weights[at] = has_next && counts[static_cast<size_t>(i + 1)] != 0 ? 1.0f : 0.0f;
+      positions[at] = restarts_positions ? i : at;
+      if (documents != nullptr) documents[at] = document;
+    }
+    ++document;
+  }
+  MEGALITH_CHECK(at <= s, "{} tokens in a sequence of {}", at, s);
+  for (int64_t i = 0; at < s; ++i, ++at) {
+    tokens[at] = labels[at] = 0;
+    weights[at] = 0;
+    positions[at] = restarts_positions ? i : at;
+    if (documents != nullptr) documents[at] = document;
+  }
+}
+
+SftBatchSource::SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options,
+                               const DataSetup& setup, bool shuffles)
+    : set_(std::move(set)),
+      packs_(std::move(packs)),
+      keeps_apart_(options.enable_packed_sequences && options.use_packed_attention),
+      shuffles_(shuffles),
+      sequence_length_(setup.sequence_length),
+      vocab_size_(setup.vocab_size),
+      seed_(setup.seed),
+      size_(size_of(packs_)) {}
+
+int64_t SftBatchSource::pack_at(int64_t place) {
+  const int64_t n = packs_.num_packs(), pass = place / n;
+  if (!shuffles_) return place % n;
+  if (order_pass_ != pass) {
+    order_.resize(static_cast<size_t>(n));
+    std::iota(order_.begin(), order_.end(), int64_t{0});
+    const uint64_t key = make_philox_key(seed_, "sft order");
+    for (int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
+      const PhiloxBlock words = philox(key, {static_cast<uint64_t>(i), static_cast<uint64_t>(pass)});
+      const uint64_t word = (static_cast<uint64_t>(words[0]) << 32) | words[1];
+      std::swap(order_[static_cast<size_t>(i)], order_[word % static_cast<uint64_t>(i + 1)]);
+    }
+    order_pass_ = pass;
+  }
+  return order_[static_cast<size_t>(place % n)];
+}
+
+Batch SftBatchSource::read(const DataPosition& position) {
+  const int64_t s = sequence_length_, b = position.micro_batch_size;
+  Batch batch = make_batch(b, {.sequence_length = s, .reset_attention_mask = keeps_apart_});
+  const auto row_of = [&]<typename T>(std::string_view name, int64_t row, T* /*type*/) {
+    return batch.at(name).mutable_data_ptr<T>() + row * s;
+  };
+  int64_t* order = batch.at(field::kSampleIndex).mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < b; ++row) {
+    order[row] = position.consumed_samples + position.dp_rank * b + row;
+    std::unique_lock lock(order_mutex_);
+    const int64_t pack = pack_at(order[row]);
+    lock.unlock();
+    int64_t* tokens = row_of(field::kTokens, row, static_cast<int64_t*>(nullptr));
+    fill_sft_row(*set_, packs_.pack(pack), s, keeps_apart_, tokens,
+                 row_of(field::kLabels, row, static_cast<int64_t*>(nullptr)),
+                 row_of(field::kLossWeights, row, static_cast<float*>(nullptr)),
+                 row_of(field::kPositionIds, row, static_cast<int64_t*>(nullptr)),
+                 keeps_apart_ ? row_of(field::kDocumentIds, row, static_cast<int32_t*>(nullptr)) : nullptr);
+    for (int64_t i = 0; i < s; ++i) {
+      if (tokens[i] >= 0 && tokens[i] < vocab_size_) continue;
+      throw UserError(
+          fmt::format("{} holds the token id {}, but the vocabulary has {} ids", name(), tokens[i], vocab_size_),
+          "the tokenizer is not the model's");
+    }
+  }
+  return batch;
+}
+
+DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
+  const SftOptions& sft = options.sft;
+  const auto open = [](const std::vector<std::string>& prefixes) {
+    MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
+    return std::make_shared<const SftSet>(prefixes[0]);
+  };
+  const auto train = open(sft.sft_data_path);
+  std::shared_ptr<const SftSet> valid;
+  if (!sft.sft_valid_data_path.empty()) valid = open(sft.sft_valid_data_path);
+  const std::string split = options.split.value_or(kDefaultSftSplit);
+  if (!valid && !options.split) {
+    log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
+  }
+  const auto ranges = split_ranges(parse_split(split), train->num_samples());
+  DataSets sets;
+  for (const Split part : kSplits) {
+    const auto i = static_cast<size_t>(part);
+    if (setup.num_samples[i] == 0) continue;
+    const auto& set = valid && part == Split::kValid ? valid : train;
+    if (valid && part == Split::kTest) continue;
+    const ElementRange range = valid ? ElementRange{0, set->num_samples()} : ranges[i].value_or(ElementRange{});
+    if (range.size() == 0 && part == Split::kTrain) {
+      throw UserError(fmt::format("the train split of {} is empty", set->prefix()),
+                      "give it a larger weight in --split");
+    }
+    if (range.size() == 0) {
+      log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
+      continue;
+    }
+    const bool splits = set->report().form == SftForm::kText && sft.enable_packed_sequences;
+    SftPacks packs(range.begin, range.end, lengths_in(*set, options, setup), setup.sequence_length, splits, sft);
+    auto source = std::make_unique<SftBatchSource>(set, std::move(packs), sft, setup, part == Split::kTrain);
+    if (part == Split::kTrain) {
+      log.info("{} sequences a pass of {} samples ({} tokens)", source->num_samples(), source->data_size()->documents,
+               source->data_size()->tokens);
+    }
+    (part == Split::kTrain ? sets.train : part == Split::kValid ? sets.valid : sets.test) = std::move(source);
+  }
+  return sets;
+}
+
+}  // namespace megalith

@@ -1,0 +1,49 @@
+// Batches of instruction data: packed or padded sequences, pass after pass, each pass in a new order.
+#pragma once
+
+#include <memory>
+
+#include "core/log.h"
+#include "data/data_sets.h"
+#include "data/sft_packs.h"
+#include "data/sft_set.h"
+
+namespace megalith {
+
+// A sequence as the model takes it, s tokens each. A piece's last token predicts what follows it in its sample, with
+// that token's weight, and nothing where the sample ends.
+//   documents  number of the piece within the row; padding has one of its own. Null: they are not wanted
+void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
+                  int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents);
+
+// Sequence g of the run is sequence g % n of pass g / n, whose order is drawn from the seed and the number of the pass
+// only: it knows of no layout, and resuming replays nothing. Validation keeps the order of the rows.
+class SftBatchSource final : public BatchSource {
+ public:
+  SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options, const DataSetup& setup,
+                 bool shuffles);
+
+  Batch read(const DataPosition& position) override;
+  int64_t num_samples() const override { return packs_.num_packs(); }
+  std::string name() const override { return set_->prefix(); }
+  std::optional<DataSize> data_size() const override { return size_; }
+
+ private:
+  int64_t pack_at(int64_t place);
+
+  std::shared_ptr<const SftSet> set_;
+  SftPacks packs_;
+  bool keeps_apart_, shuffles_;
+  int64_t sequence_length_, vocab_size_;
+  uint64_t seed_;
+  DataSize size_;
+  std::mutex order_mutex_;
+  std::vector<int64_t> order_;  // of pass order_pass_
+  int64_t order_pass_ = -1;
+};
+
+// The sets of prepared instruction data (train/instruction_data.h) that the options name by their prefixes. UserError
+// for samples longer than the sequence, and for a training set without samples.
+DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log);
+
+}  // namespace megalith

@@ -1,0 +1,102 @@
+"""Fine-tuning on instruction data: the loss is transformers', it falls, and a resumed run has the same numbers."""
+
+import json
+from random import Random
+
+import pytest
+from chats import inspected, model_with, write_rows
+from program import read_metrics
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A tiny Llama with a chat template, and conversations whose answers follow from the questions."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = model_with(tmp_path_factory.mktemp("tuned") / "model", "chatml")
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=272, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=512, bos_token_id=256, eos_token_id=257, tie_word_embeddings=False,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).float()
+    model.save_pretrained(folder)
+    random = Random(11)
+    rows = []
+    for _ in range(24):
+        word = "".join(random.choice("abc") for _ in range(random.randrange(1, 9)))
+        messages = [{"role": "user", "content": word}, {"role": "assistant", "content": word.upper()}]
+        rows.append({"messages": messages * random.randrange(1, 3)})
+    return folder, model, write_rows(folder.parent / "chats.jsonl", rows)
+
+
+def train(program, tuned, folder, *words, **options):
+    folder.mkdir(exist_ok=True)
+    if "--data_cache_path" not in words:
+        words += ("--data_cache_path", tuned[0].parent / "cache")
+    path = folder / "metrics.jsonl"
+    path.unlink(missing_ok=True)
+    _, output, errors = program.run(
+        *("train", "--load_hf", tuned[0], "--sft_data_path", tuned[2], "--split", "1,0,0", "--eval_iters", 0, "--device", "cpu", "--fp32"),
+        *("--metrics_file", path, "--lr", 3e-3, "--lr_decay_style", "constant"),
+        *words,
+        **options,
+    )
+    return read_metrics(path), output + errors
+
+
+def test_the_loss_is_that_of_transformers_over_the_answers_packed_or_not(program, tuned, tmp_path):
+    import torch
+
+    model_folder, model, rows = tuned
+    samples, (totals, packs) = inspected(
+        program, model_folder, [json.loads(line) for line in rows.read_text().splitlines()], "--seq_length", 256, "--enable_packed_sequences"
+    )
+    loss, count = 0.0, 0
+    for sample in samples:
+        ids, weights = torch.tensor([sample["tokens"]]), torch.tensor(sample["weights"][1:])
+        with torch.no_grad():
+            logits = model(ids).logits[0, :-1].double()
+        loss += (torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none") * weights).sum().item()
+        count += int(weights.sum())
+    words = ("--train_iters", 1, "--micro_batch_size", 1)
+    alone, _ = train(program, tuned, tmp_path / "a", "--seq_length", 256, "--global_batch_size", len(samples), *words)
+    apart = ("--seq_length", 256, "--enable_packed_sequences", "--global_batch_size", len(packs["sequences"]))
+    together, _ = train(program, tuned, tmp_path / "b", *apart, *words)
+    assert alone[0]["loss_tokens"] == together[0]["loss_tokens"] == count == totals["tokens_in_loss"]
+    # float32 sums in other orders: some units in the last place of numbers near 6.
+    assert abs(alone[0]["lm_loss"] - loss / count) < 2e-5
+    assert abs(together[0]["lm_loss"] - alone[0]["lm_loss"]) < 2e-5
+    assert abs(together[0]["grad_norm"] - alone[0]["grad_norm"]) < 1e-4 * alone[0]["grad_norm"]
+    # Without packed attention samples see those before them, and the loss is another one.
+    leaking, _ = train(program, tuned, tmp_path / "c", *apart, *words, "--use_packed_attention", "false")
+    assert abs(leaking[0]["lm_loss"] - alone[0]["lm_loss"]) > 1e-4
+
+
+def test_fine_tuning_learns_prepares_once_and_resumes_to_the_same_numbers(program, tuned, tmp_path):
+    words = ("--seq_length", 128, "--enable_packed_sequences", "--micro_batch_size", 2, "--global_batch_size", 4)
+    checkpoint = ("--save", tmp_path / "checkpoint", "--load", tmp_path / "checkpoint", "--data_cache_path", tmp_path / "cache")
+    straight, output = train(program, tuned, tmp_path / "straight", *words, "--data_cache_path", tmp_path / "cache", "--train_iters", 30)
+    assert "making tokens of the rows" in output and "24 samples of conversations" in output
+    assert straight[-1]["lm_loss"] < 0.6 * straight[0]["lm_loss"]
+    first, output = train(program, tuned, tmp_path / "first", *words, *checkpoint, "--train_iters", 30, "--exit_interval", 12)
+    assert "making tokens of the rows" not in output
+    second, _ = train(program, tuned, tmp_path / "second", *words, *checkpoint, "--train_iters", 30)
+    assert [line["lm_loss"] for line in first + second] == [line["lm_loss"] for line in straight]
+    assert [line["loss_tokens"] for line in first + second] == [line["loss_tokens"] for line in straight]
+
+
+def test_options_that_do_not_go_together_are_refused(program, tuned, tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}])
+    start = ("train", "--load_hf", tuned[0], "--fp32", "--train_iters", 1, "--eval_iters", 0)
+    for more, part in [
+        (("--stage", "sft"), "stage sft without instructions"),
+        (("--stage", "pretrain", "--sft_data_path", rows), "stage pretrain with sft_data_path"),
+        (("--sft_data_path", rows, "--data_path", "x"), "sft_data_path and another data path"),
+        (("--sft_data_path", rows, "--max_samples_per_sequence", 2), "max_samples_per_sequence without enable_packed_sequences"),
+        (("--sft_data_path", tmp_path / "nowhere.jsonl"), "nowhere.jsonl"),
+        (("--sft_data_path", rows, "--seq_length", 8, "--split", "1,0,0", "--data_cache_path", tmp_path / "cache"), "1 of 1 samples are longer than seq_length 8"),
+    ]:
+        _, _, errors = program.run(*start, *more, expected=2)
+        assert part in errors, errors
