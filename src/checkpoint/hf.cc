@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "models/hf_config.h"
+#include "models/hf_text_part.h"
 
 namespace megalith {
 
@@ -24,8 +25,7 @@ bool HfWeights::may_be_unused(std::string_view name) const {
   constexpr std::array<std::string_view, 3> kEndings = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
   return std::any_of(kEndings.begin(), kEndings.end(),
                      [&](std::string_view ending) { return name.ends_with(ending); }) ||
-         std::any_of(prediction_layers.begin(), prediction_layers.end(),
-                     [&](const std::string& prefix) { return name.starts_with(prefix); });
+         std::any_of(unused.begin(), unused.end(), [&](const std::string& prefix) { return name.starts_with(prefix); });
 }
 
 namespace {
@@ -47,8 +47,13 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
   HfWeights weights{TensorStore::open_folder(folder), {}};
   const std::filesystem::path path = folder / kHfConfigFile;
   if (!std::filesystem::exists(path)) return weights;
-  const Json json = load_json(path);
+  Json json = load_json(path);
   const std::string where = path.string();
+  if (const HfTextPart* part = find_hf_text_part(json)) {
+    json = text_config_of(*part, json, where);
+    weights.store.drop_prefix(part->prefix);
+    weights.unused.assign(part->others.begin(), part->others.end());
+  }
   check_hf_bounds(json, where);
   if (const Json* quantization = find_member(json, "quantization_config", where)) {
     set_quantization(*quantization, where, weights.store);
@@ -56,7 +61,7 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
   if (const auto num_layers = json_find<int64_t>(json, "num_hidden_layers", where)) {
     const auto num_predictions = json_get_or<int64_t>(json, "num_nextn_predict_layers", 0, where);
     for (int64_t i = 0; i < num_predictions; ++i) {
-      weights.prediction_layers.push_back(fmt::format("model.layers.{}.", *num_layers + i));
+      weights.unused.push_back(fmt::format("model.layers.{}.", *num_layers + i));
     }
   }
   return weights;

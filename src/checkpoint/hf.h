@@ -25,11 +25,14 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
 
 // The tensors of a folder, read as its config.json says if there is one.
 struct HfWeights {
-  TensorStore store;                           // decodes what quantization_config says
-  std::vector<std::string> prediction_layers;  // "model.layers.61.": behind the decoder's (num_nextn_predict_layers)
+  TensorStore store;  // decodes what quantization_config says; names as the language model's own folder would have them
+  // How names of tensors begin that nobody wants: "model.layers.61.", behind the decoder's layers
+  // (num_nextn_predict_layers), or "vision_model.".
+  std::vector<std::string> unused;
 
   // Whether a tensor that no parameter wants may be there: a buffer that versions of transformers saved although it
-  // follows from the configuration, or a part of a multi-token prediction layer, which transformers ignores too.
+  // follows from the configuration, a part of a multi-token prediction layer, which transformers ignores too, or a part
+  // of a model that also sees images.
   bool may_be_unused(std::string_view name) const;
 };
 

@@ -133,6 +133,17 @@ TensorStore TensorStore::open_folder(const fs::path& folder) {
   return store;
 }
 
+void TensorStore::drop_prefix(std::string_view prefix) {
+  std::map<std::string, Entry, std::less<>> renamed;
+  for (auto& [name, entry] : entries_) {
+    const std::string rest = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+    if (renamed.emplace(rest, std::move(entry)).second) continue;
+    throw UserError(fmt::format("the files have both {0} and {1}{0}", rest, prefix),
+                    "keep the one that belongs to the model of this config.json");
+  }
+  entries_ = std::move(renamed);
+}
+
 void TensorStore::add(const std::string& name, const std::vector<int64_t>& shape, Part part) {
   Entry& entry = entries_[name];
   if (entry.parts.empty()) {

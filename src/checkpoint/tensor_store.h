@@ -45,6 +45,9 @@ class TensorStore {
   // UserError when another part of the tensor had a different shape or dtype, or covers the same elements.
   void add(const std::string& name, const std::vector<int64_t>& shape, Part part);
 
+  // Names that begin so lose it. UserError, with both names, where that one is taken.
+  void drop_prefix(std::string_view prefix);
+
   // Says what F8_E4M3 matrices mean: element times the scale of its block, which lies in `NAME_scale_inv`, a tensor
   // (ceil(rows / block[0]), ceil(columns / block[1])) of floats. Reading gives the products from now on. UserError,
   // with file and tensor, where an F8_E4M3 tensor is no matrix or its scales are missing or do not fit. Source:

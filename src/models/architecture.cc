@@ -148,6 +148,7 @@ ModelConfig simplified(ModelConfig config) {
   simplify_rope_scaling(config);
   if (config.multi_latent_attention) simplify_latent_attention(config);
   simplify_router(config);
+  if (config.attn_temperature_scale == 0) config.attn_temperature_floor = ModelConfig().attn_temperature_floor;
   if (config.rotary_base_local == config.rotary_base && !config.is_stretched()) config.rotary_base_local.reset();
   return config;
 }

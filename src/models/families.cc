@@ -10,17 +10,19 @@
 #include "core/json.h"
 #include "models/architecture.h"
 #include "models/hf_config.h"
+#include "models/hf_text_part.h"
 
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kGpt2, kGpt, kT5, kMegatronT5;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,   &kMistral, &kQwen2, &kQwen3, &kQwen3Moe,   &kGemma2,
-                                        &kGemma3,  &kMixtral, &kOlmo2, &kOlmo3, &kDeepseekV2, &kDeepseekV3,
-                                        &kGlm4Moe, &kGptOss,  &kGpt2,  &kGpt,   &kT5,         &kMegatronT5};
+const ModelFamily* const kFamilies[] = {&kLlama,   &kMistral, &kQwen2,  &kQwen3, &kQwen3Moe,   &kGemma2,
+                                        &kGemma3,  &kMixtral, &kOlmo2,  &kOlmo3, &kDeepseekV2, &kDeepseekV3,
+                                        &kGlm4Moe, &kGptOss,  &kLlama4, &kGpt2,  &kGpt,        &kT5,
+                                        &kMegatronT5};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;
@@ -87,9 +89,12 @@ const ModelFamily& family_for(const ModelConfig& config) {
   const ModelConfig defaults;
   asked.rotary_interleaved = defaults.rotary_interleaved;
   asked.rotary_percent = defaults.rotary_percent;
+  // A class may rotate neighbours itself, and then that is what is asked for.
+  const ModelConfig exact = with_vocabulary(config);
   const auto found = std::ranges::find_if(kFamilies, [&](const ModelFamily* family) {
     return family->model_type == asked.model_type &&
-           (family->to_hf == nullptr || translate(*family, asked).differences.empty());
+           (family->to_hf == nullptr || translate(*family, asked).differences.empty() ||
+            (config.rotary_interleaved && translate(*family, exact).differences.empty()));
   });
   MEGALITH_CHECK(found != std::ranges::end(kFamilies), "no family takes the rest");
   return **found;
@@ -130,7 +135,13 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
     throw UserError(fmt::format("{} has no {}", folder.string(), kHfConfigFile),
                     "give a folder that holds a Hugging Face model: config.json, *.safetensors, tokenizer.json");
   }
-  const Json json = load_json(file);
+  Json json = load_json(file);
+  std::vector<std::string> notes;
+  if (const HfTextPart* part = find_hf_text_part(json)) {
+    json = text_config_of(*part, json, file.string());
+    notes.push_back(fmt::format("{}: only the language model of {} is loaded; tensors of images ({}*) are passed over",
+                                file.string(), part->hf_class, fmt::join(part->others, "*, ")));
+  }
   const auto type = json_get<std::string>(json, "model_type", file.string());
   const auto found = std::ranges::find_if(
       kFamilies, [&](const ModelFamily* family) { return !type.empty() && family->hf_model_type == type; });
@@ -150,7 +161,6 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   check_hf_bounds(json, file.string());
   ModelConfig config = family.from_hf(json);
   // transformers loads such a file. GPT-2's has 50256 whatever the vocabulary is.
-  std::vector<std::string> notes;
   std::erase_if(config.eos_token_ids, [&](int64_t token) {
     if (!config.vocab_size || token < *config.vocab_size) return false;
     notes.push_back(fmt::format("{}: eos_token_id {} is not below vocab_size {}: it cannot occur, and ends no text",

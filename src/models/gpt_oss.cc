@@ -85,7 +85,8 @@ Json to_hf(const ModelConfig& config, at::ScalarType dtype) {
 
 std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
   TransformerNames names;
-  names.experts = {.stacked_gate_up = "gate_up_proj", .stacked_down = "down_proj", .router = "router"};
+  names.experts = {
+      .stacked_gate_up = "gate_up_proj", .stacked_down = "down_proj", .are_interleaved = true, .router = "router"};
   return std::make_unique<Transformer>(config, names, context, part);
 }
 

@@ -214,6 +214,12 @@ void check_hf_bounds(const Json& json, std::string_view where) {
       {"n_group", kMostExperts},
       {"topk_group", kMostExperts},
       {"weight_block_size", kMostFfnWidth},
+      {"intermediate_size_mlp", kMostFfnWidth},
+      {"interleave_moe_layer_step", kMostLayers},
+      {"moe_layers", kMostLayers},
+      {"no_rope_layer_interval", kMostLayers},
+      {"attention_chunk_size", kMostPositions},
+      {"floor_scale", kMostPositions},
   };
   if (!json.is_object()) return;
   for (const auto& [key, most] : kMost) {
@@ -276,7 +282,10 @@ ModelConfig read_hf_decoder(const Json& json, const HfDefaults& defaults) {
     refuse_unless(json, "hidden_act", "silu", "this family's MLP has SiLU gates");
   if (const Json* types = find_member(json, "layer_types", kHfConfigFile)) {
     for (const Json& type : *types) {
-      if (type == "full_attention" || (defaults.allows_window && type == "sliding_attention")) continue;
+      if (type == "full_attention" || (defaults.allows_window && type == "sliding_attention") ||
+          (defaults.allows_chunks && type == "chunked_attention")) {
+        continue;
+      }
       throw UserError(fmt::format("{}: layer_types has {}, and only \"full_attention\" can be honoured", kHfConfigFile,
                                   dump_json(type)),
                       "this model has a kind of attention that its family does not have here");

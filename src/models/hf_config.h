@@ -19,6 +19,7 @@ struct HfDefaults {
   bool allows_yarn = false;        // rotary scaling by YaRN's rule, which latent attention has
   bool allows_heads_yarn = false;  // rotary scaling by YaRN's rule, of ordinary heads
   bool allows_window = false;      // layers of the type "sliding_attention", of which read_hf_window() tells more
+  bool allows_chunks = false;      // layers of the type "chunked_attention"
   bool allows_linear = false;      // rotary scaling of all wavelengths by one factor
   bool has_gelu_gates = false;     // GELU by a tanh in the MLP's gates, in the place of SiLU
   bool is_tied = false;

@@ -85,6 +85,22 @@ void ModelConfig::visit(OptionVisitor& v) {
           "rotate as the others do.")
       .above(0)
       .alias("rope_local_base_freq");
+  v.field("attention_chunk_size", attention_chunk_size,
+          "In layers that rotate, a token sees only those of its own chunk: a document is cut into chunks of so many "
+          "(Llama 4). 0: no chunks.")
+      .unit("tokens")
+      .at_least(0)
+      .at_most(kMostPositions)
+      .in_toy(InToy::kMade);
+  v.field("attn_temperature_scale", attn_temperature_scale,
+          "In layers that do not rotate, queries at position p are multiplied by 1 + c log(1 + floor((p + 1) / "
+          "attn_temperature_floor)), this being c (Llama 4: 0.1). 0: they are not.")
+      .at_least(0);
+  v.field("attn_temperature_floor", attn_temperature_floor, "See attn_temperature_scale.")
+      .unit("tokens")
+      .at_least(1)
+      .at_most(kMostPositions)
+      .in_toy(InToy::kMade);
   v.field("no_rope_freq", no_rope_freq,
           "Layers that do not rotate queries and keys, where position_embedding_type is rope. N: every N-th, beginning "
           "with the N-th. A list has one entry for each layer, 1 for no rotation and 0 for one. Default: all rotate.")
@@ -247,6 +263,23 @@ void check_unrotated_layers(const ModelConfig& config, std::vector<UserError>& e
   }
 }
 
+// Chunks, temperature and norms that go with rotation.
+void check_chunks(const ModelConfig& config, std::vector<UserError>& errors) {
+  const bool rotates = config.position_embedding() == PositionEmbedding::kRope;
+  if (config.attention_chunk_size > 0 && (!rotates || !config.is_causal)) {
+    errors.emplace_back("attention_chunk_size is for layers that rotate and are causal",
+                        "set attention_chunk_size to 0, or position_embedding_type to rope and is_causal to true");
+  }
+  if (config.attn_temperature_scale > 0 && config.no_rope_freq.empty()) {
+    errors.emplace_back("attn_temperature_scale is for layers that do not rotate, and no_rope_freq leaves none",
+                        "set no_rope_freq, or attn_temperature_scale to 0");
+  }
+  if (config.qk_l2_norm && (config.qk_layernorm || config.multi_latent_attention || !rotates)) {
+    errors.emplace_back("qk_l2_norm is for ordinary heads that are rotated and have no qk_layernorm",
+                        "set qk_l2_norm to false");
+  }
+}
+
 void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
   if (!config.has_experts()) return;
   if (config.num_layers > 0) {
@@ -264,6 +297,10 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
                         "set moe_router_pre_softmax to true");
   }
   check_capacity(config, errors);
+  if (config.moe_apply_probs_on_input && config.moe_router_topk != 1) {
+    errors.emplace_back(fmt::format("moe_apply_probs_on_input with moe_router_topk {}", config.moe_router_topk),
+                        "set moe_router_topk to 1, or moe_apply_probs_on_input to false");
+  }
   if (config.moe_shared_expert_intermediate_size && config.num_shared_experts &&
       *config.moe_shared_expert_intermediate_size != *config.num_shared_experts * config.expert_ffn_size()) {
     errors.emplace_back(
@@ -380,6 +417,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_window(config, errors);
   check_windowed_layers(config, errors);
   check_unrotated_layers(config, errors);
+  check_chunks(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
   check_model_type(config, errors);

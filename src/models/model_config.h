@@ -35,6 +35,9 @@ struct ModelConfig : LayerOptions {
   std::string no_rope_freq;                 // layers that do not rotate; read layers_without_rotation()
   std::optional<double> rotary_base_local;  // of the layers with a window; default: they rotate as the others do
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;  // 0: none
+  int64_t attention_chunk_size = 0;   // layers that rotate see only their own chunk of so many tokens; 0: no chunks
+  double attn_temperature_scale = 0;  // of queries in layers that do not rotate; 0: none
+  int64_t attn_temperature_floor = 8192;
   bool scale_embeddings = false;       // by the root of hidden_size, rounded to the model's dtype
   bool scale_decoder_outputs = false;  // what a tied head reads is divided by the root of hidden_size (T5)
   bool untie_embeddings_and_output_weights = false;

@@ -55,7 +55,7 @@ Json to_hf(const ModelConfig& config, at::ScalarType dtype) {
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (!config.has_experts_at(layer)) dense.push_back(layer);
   }
-  const int64_t window = config.attention_window();
+  const int64_t window = config.has_windows() ? config.attention_window() : 0;  // there may be one that no layer has
   json.update({
       {"architectures", {"Qwen3MoeForCausalLM"}},
       {"model_type", "qwen3_moe"},

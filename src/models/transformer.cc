@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/groups.h"
+#include "models/attention_chunks.h"
 #include "models/token_ids.h"
 #include "nn/expert_router.h"
 #include "nn/matmul_recipe.h"
@@ -174,7 +175,8 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
                                 context.b * context.s, context.b, context.s, token_split_),
                     fmt::format("make micro_batch_size times seq_length a multiple of {}", token_split_));
   }
-  const LayerViews views = layer_views(context);
+  const LayerViews views =
+      layer_views(context, inverse_frequencies_.defined() ? inverse_frequencies_.device() : at::kCPU);
   auto block = blocks_.begin();
   ResidualStream stream;
   if (embedding_) {
@@ -329,23 +331,34 @@ at::Tensor Transformer::embedded(VocabParallelEmbedding& table, const at::Tensor
   return x * at::scalar_tensor(root, dtype_).item<double>();
 }
 
+at::Tensor Transformer::positions(const ForwardContext& forward) const {
+  if (forward.position_ids.defined()) return forward.position_ids;
+  const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
+  return at::arange(first, first + forward.s, inverse_frequencies_.options().dtype(at::kLong)).unsqueeze(0);
+}
+
+// Source: Nakanishi 2025, arXiv:2501.19399, as Llama 4 has it.
+at::Tensor Transformer::query_scale(const ForwardContext& forward) const {
+  if (config_.attn_temperature_scale == 0) return {};
+  const auto wide = dtype_ == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor floors = (positions(forward) + 1).div(config_.attn_temperature_floor, "floor").to(wide);
+  return floors.log1p_().mul_(config_.attn_temperature_scale).add_(1);
+}
+
 RotaryAngles Transformer::rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies,
                                         double multiplier) const {
   if (!inverse_frequencies.defined()) return {};
-  at::Tensor positions = forward.position_ids;
-  if (!positions.defined()) {
-    const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
-    positions = at::arange(first, first + forward.s, inverse_frequencies.options().dtype(at::kLong)).unsqueeze(0);
-  }
-  return compute_rotary_angles(positions, inverse_frequencies, dtype_, multiplier);
+  return compute_rotary_angles(positions(forward), inverse_frequencies, dtype_, multiplier);
 }
 
-Transformer::LayerViews Transformer::layer_views(const ForwardContext& context) const {
+Transformer::LayerViews Transformer::layer_views(const ForwardContext& context, at::Device device) const {
   LayerViews views;
   views.whole = {context, rotary_angles(context, inverse_frequencies_, rotary_multiplier_)};
   views.windowed = views.whole;
   views.windowed.context.mask.window = config_.attention_window();
   if (local_frequencies_.defined()) views.windowed.angles = rotary_angles(context, local_frequencies_, 1);
+  if (config_.attention_chunk_size > 0) views.chunked = cut_into_chunks(context, config_.attention_chunk_size, device);
+  views.query_scale = query_scale(context);
   return views;
 }
 
@@ -353,7 +366,13 @@ Transformer::LayerView Transformer::view_of(const LayerViews& views, int64_t lay
   // Those of prediction modules are as the last.
   const auto place = static_cast<size_t>(std::min(layer, config_.num_layers - 1));
   LayerView view = windowed_layers_[place] == 1 ? views.windowed : views.whole;
-  if (unrotated_layers_[place] == 1) view.angles = {};
+  if (unrotated_layers_[place] == 1) {
+    view.angles = {.cos = {}, .sin = {}, .query_scale = views.query_scale};
+  } else if (views.chunked) {
+    const int64_t window = view.context.mask.window;
+    view.context.mask = *views.chunked;
+    view.context.mask.window = window;
+  }
   return view;
 }
 

@@ -65,9 +65,13 @@ class Transformer : public Model {
   };
   struct LayerViews {
     LayerView whole, windowed;
+    std::optional<ops::AttentionMask> chunked;  // of layers that rotate, where they have chunks
+    at::Tensor query_scale;                     // of layers that do not rotate; undefined: 1
   };
-  LayerViews layer_views(const ForwardContext& context) const;
+  LayerViews layer_views(const ForwardContext& context, at::Device device) const;
+  at::Tensor query_scale(const ForwardContext& forward) const;
   LayerView view_of(const LayerViews& views, int64_t layer) const;
+  at::Tensor positions(const ForwardContext& forward) const;  // (b or 1, s) int64
   RotaryAngles rotary_angles(const ForwardContext& forward, const at::Tensor& inverse_frequencies,
                              double multiplier) const;
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,

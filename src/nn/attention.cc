@@ -14,6 +14,7 @@
 #include "nn/function.h"
 #include "nn/option_rules.h"
 #include "ops/arguments.h"
+#include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 
 namespace megalith {
@@ -41,6 +42,41 @@ struct HeadViews {
 HeadViews split_heads(const at::Tensor& qkv, int64_t b, int64_t s, int64_t n, int64_t g) {
   const at::Tensor heads = qkv.view({b, s, n + 2 * g, -1});
   return {heads.narrow(2, 0, n), heads.narrow(2, n, g), heads.narrow(2, n + g, g)};
+}
+
+// x (t, heads, d), each head divided by its root mean square.
+struct L2NormFunction : torch::autograd::Function<L2NormFunction> {
+  static at::Tensor ones(const at::Tensor& rows) {
+    return at::ones({rows.size(1)}, rows.options().requires_grad(false));
+  }
+
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& rows, double eps,
+                            Kernels kernels) {
+    const auto [y, inv_rms] = ops::rms_norm_forward(rows, ones(rows), eps, kernels);
+    node->save_for_backward({rows, inv_rms});
+    hold(node, kernels);
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor dx = std::get<0>(
+        ops::rms_norm_backward(gradients[0].contiguous(), saved[0], ones(saved[0]), saved[1], held<Kernels>(node)));
+    return {dx, {}, {}};
+  }
+};
+
+at::Tensor l2_normed(const at::Tensor& x, double eps, Kernels kernels) {
+  const at::Tensor rows = x.reshape({-1, x.size(2)}).contiguous();
+  if (is_recording({rows})) return L2NormFunction::apply(rows, eps, kernels).view(x.sizes());
+  return std::get<0>(ops::rms_norm_forward(rows, at::ones({x.size(2)}, x.options()), eps, kernels)).view(x.sizes());
+}
+
+// The first `count` channels of the projection (t, …) times scale (t, 1).
+at::Tensor with_scaled_queries(const at::Tensor& qkv, int64_t count, const at::Tensor& scale) {
+  const at::Tensor q = (qkv.narrow(1, 0, count) * scale).to(qkv.scalar_type());
+  return at::cat({q, qkv.narrow(1, count, qkv.size(1) - count)}, 1);
 }
 
 }  // namespace
@@ -137,6 +173,7 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
                .is_transposed = site.is_transposed,
                .init_std = site.output_init_std}),
       softmax_type_(options.softmax_type) {
+  if (options.qk_l2_norm) l2_epsilon_ = options.norm_epsilon;
   register_module(qkv_);
   if (options.qk_layernorm && options.qk_layernorm_scope == HeadNormScope::kProjection) {
     const auto make_norm = [&](const std::string& below, int64_t heads) {
@@ -185,7 +222,14 @@ AttentionCore::Call SelfAttention::make_call(const ForwardContext& forward) cons
 }
 
 // The fused projection (t, (n + 2g) d) with its query and key heads normed.
-at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv) {
+at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv, const RotaryAngles& angles) {
+  // Rotation changes no lengths, so these norms may come before it.
+  if (l2_epsilon_ && angles.cos.defined()) {
+    const int64_t normed = num_heads_ + num_kv_heads_;
+    const at::Tensor heads = qkv.view({qkv.size(0), -1, head_dim_});
+    const at::Tensor y = l2_normed(heads.narrow(1, 0, normed), *l2_epsilon_, kernels_);
+    return at::cat({y, heads.narrow(1, normed, num_kv_heads_)}, 1).view(qkv.sizes());
+  }
   const int64_t d = head_dim_;
   if (all_q_norm_) {
     const int64_t q = num_heads_ * d, kv = num_kv_heads_ * d;
@@ -203,8 +247,11 @@ at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv) {
 }
 
 at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) {
-  const at::Tensor qkv = norm_heads(qkv_.forward(x));
   const int64_t b = forward.b, s = forward.s;
+  at::Tensor qkv = norm_heads(qkv_.forward(x), angles);
+  if (angles.query_scale.defined()) {
+    qkv = with_scaled_queries(qkv, num_heads_ * head_dim_, angles.query_scale.expand({b, s}).reshape({-1, 1}));
+  }
   MEGALITH_CHECK(qkv.size(0) == b * s, "{} tokens, but b {} and s {}", qkv.size(0), b, s);
   AttentionFunction::Call call{this, make_call(forward), angles};
   const at::Tensor none = at::empty({0}, qkv.options().requires_grad(false));

@@ -51,7 +51,7 @@ class SelfAttention : public AttentionLayer {
  private:
   friend struct AttentionFunction;
 
-  at::Tensor norm_heads(const at::Tensor& qkv);
+  at::Tensor norm_heads(const at::Tensor& qkv, const RotaryAngles& angles);
   void add_sinks(const LayerContext& context, const std::string& name, const LayerOptions& options);
   AttentionCore::Call make_call(const ForwardContext& forward) const;
 
@@ -64,7 +64,8 @@ class SelfAttention : public AttentionLayer {
   Linear qkv_, output_;
   std::unique_ptr<Norm> q_norm_, k_norm_;  // null without norms of heads
   SoftmaxType softmax_type_;
-  Parameter* sinks_ = nullptr;  // (n) of this rank, where they are learned
+  std::optional<double> l2_epsilon_;  // where heads are divided by their root mean square
+  Parameter* sinks_ = nullptr;        // (n) of this rank, where they are learned
   std::unique_ptr<ProjectionNorm> all_q_norm_, all_k_norm_;
 };
 

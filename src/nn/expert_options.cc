@@ -113,6 +113,9 @@ void ExpertOptions::visit_experts(OptionVisitor& v) {
       .at_least(0)
       .at_most(kMostExperts)
       .in_toy(InToy::kMade);
+  v.field(
+      "moe_apply_probs_on_input", moe_apply_probs_on_input,
+      "Multiply an expert's input by the router's weight, instead of its result (Llama 4). Needs moe_router_topk 1.");
   v.field("moe_shared_expert_overlap", moe_shared_expert_overlap,
           "Compute the shared experts while tokens are on their way to the others; needs moe_token_dispatcher_type "
           "alltoall.")

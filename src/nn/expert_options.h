@@ -63,6 +63,7 @@ struct ExpertOptions : RouterOptions {
   std::optional<int64_t> moe_shared_expert_intermediate_size;  // of all shared experts together
   std::optional<int64_t> num_shared_experts;                   // or their number, each as wide as an expert
   bool moe_shared_expert_overlap = false;
+  bool moe_apply_probs_on_input = false;  // rows count by the router's weight before the experts
 
   void visit_experts(OptionVisitor& v);
 

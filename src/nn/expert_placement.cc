@@ -65,13 +65,24 @@ ExpertPlacements placements_of_stacks(const ExpertCut& cut, const ExpertNames& n
   const auto box = [&](std::vector<int64_t> offset, std::vector<int64_t> extent) {
     return box_of_experts(cut.first_expert, e, std::move(offset), std::move(extent));
   };
-  // Gates and ups in turn, so a part of an expert's width is one run of both.
-  return {.up = place(names.stacked_gate_up, {h, 2 * cut.ffn}, box({0, 2 * cut.first_column}, {h, 2 * columns}), true),
-          .down = place(names.stacked_down, {cut.ffn, h}, box({cut.first_column, 0}, {columns, h}), true),
-          .up_bias =
-              place(names.stacked_gate_up + "_bias", {2 * cut.ffn}, box({2 * cut.first_column}, {2 * columns}), false),
-          .down_bias =
-              place(names.stacked_down + "_bias", {h}, box({cut.first_bias_column}, {cut.num_bias_columns}), false)};
+  // Gates and ups in turn, so a part of an expert's width is one run of both; otherwise it is two.
+  ExpertPlacements all{
+      .up = place(names.stacked_gate_up, {h, 2 * cut.ffn}, box({0, 2 * cut.first_column}, {h, 2 * columns}), true),
+      .down = place(names.stacked_down, {cut.ffn, h}, box({cut.first_column, 0}, {columns, h}), true),
+      .up_bias =
+          place(names.stacked_gate_up + "_bias", {2 * cut.ffn}, box({2 * cut.first_column}, {2 * columns}), false),
+      .down_bias =
+          place(names.stacked_down + "_bias", {h}, box({cut.first_bias_column}, {cut.num_bias_columns}), false)};
+  if (names.are_interleaved) return all;
+  all.up.pieces.clear();
+  for (const int64_t part : {0, 1}) {
+    all.up.pieces.push_back({.name = cut.name + "." + names.stacked_gate_up,
+                             .shape = {cut.num_experts, h, 2 * cut.ffn},
+                             .canonical = box({0, part * cut.ffn + cut.first_column}, {h, columns}),
+                             .local = {{0, part * columns, 0}, {e, columns, h}},
+                             .is_transposed = true});
+  }
+  return all;
 }
 
 }  // namespace

@@ -12,9 +12,11 @@ namespace megalith {
 // What stands in canonical names below the layer's ("model.layers.0.mlp").
 struct ExpertNames {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";  // of experts.E.
-  // Where files keep all experts of a layer in one: (e, h, 2f) of gates and ups in turn, and (e, f, h), both below
-  // experts.; their biases are (e, 2f) and (e, h), with `_bias` behind the name. Empty: each by itself, as above.
+  // Where files keep all experts of a layer in one: (e, h, 2f) of gates and ups in turn, or of gates in front, and
+  // (e, f, h), both below experts.; their biases are (e, 2f) and (e, h), with `_bias` behind the name. Empty: each by
+  // itself, as above.
   std::string stacked_gate_up = {}, stacked_down = {};
+  bool are_interleaved = false;
   std::string router = "gate", bias = "gate.e_score_correction_bias", shared = "shared_experts";
 
   bool are_stacked() const { return !stacked_gate_up.empty(); }

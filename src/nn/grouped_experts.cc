@@ -132,6 +132,7 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
       etp_(context.groups->etp.get()),
       deferred_(context.deferred_gradients),
       policy_(context.recompute),
+      weighs_inputs_(options.moe_apply_probs_on_input),
       num_local_(experts_of_rank(options.expert_count(), context.groups->ep->size())),
       ffn_(expert_width_of_rank(options.expert_ffn_size(), context.groups->etp->size())),
       rows_per_token_(expert_rows_per_token(*context.groups, options)) {
@@ -151,7 +152,7 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
                                                    .num_bias_columns = h * (part + 1) / etp - first_bias_column_,
                                                    .is_gated = activation_.is_gated},
                                                   site.names);
-  activation_.is_interleaved = site.names.are_stacked();
+  activation_.is_interleaved = site.names.are_interleaved;
   // Where the experts are cut as the dense layers are, their gradients travel with the dense ones'.
   const bool is_dense_view = groups.ep->size() == 1 && groups.etp->size() == groups.tp->size();
   const AxisSet axes = is_dense_view ? AxisSet{Axis::kDp, Axis::kCp} : AxisSet{Axis::kEdp};
@@ -209,12 +210,14 @@ at::Tensor GroupedExperts::multiply(const Activation& x, Parameter* weight, cons
 }
 
 at::Tensor GroupedExperts::forward(const ExpertRows& rows) {
-  at::Tensor up = multiply(rows.x, gate_up_, rows.offsets);
+  at::Tensor x = rows.x, weights = rows.weights;
+  if (weighs_inputs_) x = (x * std::exchange(weights, {}).unsqueeze(-1)).to(x.scalar_type());
+  at::Tensor up = multiply(x, gate_up_, rows.offsets);
   if (gate_up_bias_ != nullptr) up = with_expert_bias(up, *gate_up_bias_, 0, {}, rows.offsets, kernels_);
   const at::Tensor y =
-      multiply(activated_rows(up, rows.weights, activation_, kernels_, policy_.expert_activation), down_, rows.offsets);
+      multiply(activated_rows(up, weights, activation_, kernels_, policy_.expert_activation), down_, rows.offsets);
   if (down_bias_ == nullptr) return y;
-  return with_expert_bias(y, *down_bias_, first_bias_column_, rows.weights, rows.offsets, kernels_);
+  return with_expert_bias(y, *down_bias_, first_bias_column_, weights, rows.offsets, kernels_);
 }
 
 double GroupedExperts::own_forward_flops(const CostShape& shape) const {

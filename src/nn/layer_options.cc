@@ -33,6 +33,8 @@ void LayerOptions::visit_head_norm(OptionVisitor& v) {
       "qk_layernorm_scope", qk_layernorm_scope, {"head", "projection"},
       "What qk_layernorm normalises: head each head by itself, projection all queries of a token together, and all "
       "its keys (OLMo 2). Not read with multi_latent_attention.");
+  v.field("qk_l2_norm", qk_l2_norm,
+          "Divide each query and key head by its root mean square, in layers that rotate them (Llama 4).");
 }
 
 void LayerOptions::visit_random(OptionVisitor& v) {

@@ -28,6 +28,7 @@ struct LayerOptions : AttentionOptions, LatentAttentionOptions, RotaryOptions, M
   bool add_qkv_bias = false;
   bool qk_layernorm = false;  // of heads; of latent vectors with multi_latent_attention
   HeadNormScope qk_layernorm_scope = HeadNormScope::kHead;
+  bool qk_l2_norm = false;  // of heads that are rotated, without weights
   double attention_dropout = 0.1;
   double hidden_dropout = 0.1;
   double init_method_std = 0.02;

@@ -60,6 +60,7 @@ class GroupedExperts : public Module {
   Group* etp_;
   DeferredGradients* deferred_;
   SelectiveRecompute policy_;
+  bool weighs_inputs_;       // rows count by the router's weight before the experts, not behind them
   int64_t num_local_, ffn_;  // experts of this rank, and an expert's width on it
   double rows_per_token_;    // of this rank, when experts are balanced; for costs
   Parameter* gate_up_;

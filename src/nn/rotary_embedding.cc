@@ -61,6 +61,7 @@ at::Tensor rotary_inverse_frequencies(int64_t dim, const RotaryOptions& options)
   const at::Tensor is_long = wavelength > original / low;
   const at::Tensor is_short = wavelength < original / high;
   const at::Tensor stretched = at::where(is_long, inv_freq / factor, inv_freq);
+  if (low == high) return stretched;  // there is nothing between the two (Llama 4 Scout)
   const at::Tensor blend = (original / wavelength - low) / (high - low);
   const at::Tensor blended = (1 - blend) * stretched / factor + blend * stretched;
   return at::where(is_long.logical_or(is_short), stretched, blended);

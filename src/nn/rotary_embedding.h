@@ -19,6 +19,8 @@ namespace megalith {
 // What the layers of one forward pass share. Undefined without rotary embedding.
 struct RotaryAngles {
   at::Tensor cos, sin;  // (b or 1, s, r/2) fp32, or fp64 for fp64 models; with the multiplier
+  // (b or 1, s), likewise: what queries are multiplied with in layers that do not rotate; undefined: 1.
+  at::Tensor query_scale = {};
 };
 
 // (r/2) fp32 on the CPU, r being the channels that are rotated, an even number; with Llama 3.1's rule or with YaRN's.

@@ -60,8 +60,8 @@ void check_rotary(const RotaryOptions& options, std::vector<UserError>& errors) 
     errors.emplace_back(fmt::format("rope_scaling_beta_fast {} is not above rope_scaling_beta_slow {}",
                                     options.rope_scaling_beta_fast, options.rope_scaling_beta_slow),
                         "YaRN uses 32 and 1");
-  } else if (options.rope_scaling_high_freq_factor <= options.rope_scaling_low_freq_factor) {
-    errors.emplace_back(fmt::format("rope_scaling_high_freq_factor {} is not above rope_scaling_low_freq_factor {}",
+  } else if (options.rope_scaling_high_freq_factor < options.rope_scaling_low_freq_factor) {
+    errors.emplace_back(fmt::format("rope_scaling_high_freq_factor {} is below rope_scaling_low_freq_factor {}",
                                     options.rope_scaling_high_freq_factor, options.rope_scaling_low_freq_factor),
                         "Llama 3.1 uses 4 and 1");
   }

@@ -73,7 +73,6 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
                            "gradient_checkpointing",
                            "enable_full_sharding_in_hsdp",
                            "disable_bf16_reduced_precision_matmul",
-                           "moe_apply_probs_on_input",
                            "sft",
                            "load_model_opt_format"}) {
     EXPECT_TRUE(asks(name, "true")) << name;
@@ -88,7 +87,8 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
   EXPECT_TRUE(asks("num_seq_splits", "2"));
   // These are options, or words for options, now.
   for (const char* name : {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy",
-                           "data_parallel_replicate_degree", "encoder_seq_length", "allow_padding_num_layers"}) {
+                           "data_parallel_replicate_degree", "encoder_seq_length", "allow_padding_num_layers",
+                           "qk_l2_norm", "moe_apply_probs_on_input"}) {
     EXPECT_EQ(find_known_name(name), nullptr) << name;
   }
   // A checkpoint holds no generator, and its architecture is always read: both ways are the same.

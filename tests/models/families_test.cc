@@ -61,15 +61,24 @@ bool chooses_among_groups(const ModelConfig& c) {
   return c.moe_router_num_groups.value_or(1) > 1 && c.moe_router_group_topk != c.moe_router_num_groups;
 }
 
+bool leaves_layers_unrotated(const ModelConfig& c) {
+  const std::vector<int64_t> layers = c.layers_without_rotation();
+  return std::find(layers.begin(), layers.end(), 1) != layers.end();
+}
+
+// What only Llama 4's class has, beside its experts.
+bool has_llama4s_extras(const ModelConfig& c) {
+  return leaves_layers_unrotated(c) || c.attention_chunk_size > 0 || c.qk_l2_norm ||
+         (c.has_experts() && c.moe_apply_probs_on_input);
+}
+
 // What only Gemma's classes have of what a decoder can have, or none.
 bool has_gemmas_extras(const ModelConfig& c) {
   const bool has_own_scale = !c.multi_latent_attention && c.query_pre_attn_scalar.value_or(0) > 0 &&
                              *c.query_pre_attn_scalar != static_cast<double>(c.head_dim());
   const bool is_stretched =
       c.position_embedding() == PositionEmbedding::kRope && c.rotary_seq_len_interpolation_factor != 1;
-  const std::vector<int64_t> unrotated = c.layers_without_rotation();
-  return std::find(unrotated.begin(), unrotated.end(), 1) != unrotated.end() ||
-         c.softmax_type != SoftmaxType::kVanilla || c.geglu || c.apply_layernorm_1p || c.scale_embeddings ||
+  return c.softmax_type != SoftmaxType::kVanilla || c.geglu || c.apply_layernorm_1p || c.scale_embeddings ||
          c.attn_logit_softcapping > 0 || c.final_logit_softcapping > 0 || has_own_scale || is_stretched;
 }
 
@@ -77,7 +86,7 @@ bool has_gemmas_parts(const ModelConfig& c) {
   return c.geglu && c.apply_layernorm_1p && c.scale_embeddings && c.norm_placement == NormPlacement::kSandwich &&
          c.normalization == Normalization::kRmsNorm && c.position_embedding() == PositionEmbedding::kRope &&
          !c.has_linear_bias() && !c.add_qkv_bias && !c.multi_latent_attention && !c.has_experts() &&
-         c.num_prediction_modules() == 0 && c.softmax_type == SoftmaxType::kVanilla && c.no_rope_freq.empty();
+         c.num_prediction_modules() == 0 && c.softmax_type == SoftmaxType::kVanilla && !has_llama4s_extras(c);
 }
 
 bool is_gemma2(const ModelConfig& c) {
@@ -150,7 +159,6 @@ bool is_gpt2(const ModelConfig& c) {
 
 // Biases everywhere, and a softmax that learns what stands beside the keys.
 bool is_gpt_oss(const ModelConfig& c) {
-  const std::vector<int64_t> unrotated = c.layers_without_rotation();
   const bool has_own_scale = c.query_pre_attn_scalar && *c.query_pre_attn_scalar != static_cast<double>(c.head_dim());
   return c.normalization == Normalization::kRmsNorm && !c.apply_layernorm_1p &&
          c.position_embedding() == PositionEmbedding::kRope && c.quick_geglu && c.glu_linear_offset == 1 &&
@@ -160,8 +168,19 @@ bool is_gpt_oss(const ModelConfig& c) {
          !chooses_among_groups(c) && c.moe_router_topk_scaling_factor.value_or(1) == 1 &&
          c.softmax_type == SoftmaxType::kLearnable && !has_own_scale && c.attn_logit_softcapping == 0 &&
          c.final_logit_softcapping == 0 && !c.scale_embeddings && c.rotary_seq_len_interpolation_factor == 1 &&
-         std::find(unrotated.begin(), unrotated.end(), 1) == unrotated.end() && !c.qk_layernorm &&
-         !has_local_rotation(c) && c.norm_placement == NormPlacement::kPre && c.num_prediction_modules() == 0;
+         !has_llama4s_extras(c) && !c.qk_layernorm && !has_local_rotation(c) &&
+         c.norm_placement == NormPlacement::kPre && c.num_prediction_modules() == 0;
+}
+
+// Neighbours are rotated, and all of a head; chunks are of layers that rotate.
+bool is_llama4(const ModelConfig& c) {
+  const std::vector<int64_t> unrotated = c.layers_without_rotation();
+  const bool any_rotates = std::find(unrotated.begin(), unrotated.end(), 0) != unrotated.end();
+  return has_llamas_parts(c) && !c.qk_layernorm && !c.add_qkv_bias && !has_window(c) && !has_gemmas_extras(c) &&
+         c.has_experts() && c.moe_apply_probs_on_input && c.shared_expert_size() == c.expert_ffn_size() &&
+         c.moe_router_score_function == RouterScore::kSigmoid && !c.moe_router_enable_expert_bias &&
+         c.moe_router_topk_scaling_factor.value_or(1) == 1 && !chooses_among_groups(c) && c.rotary_interleaved &&
+         c.rotary_percent == 1 && (any_rotates || c.attention_chunk_size == 0);
 }
 
 // An encoder and decoder, with an output that is scaled exactly where it is tied.
@@ -177,7 +196,8 @@ std::string expected_family(const ModelConfig& c) {
   if (is_gpt_oss(c)) return "gpt_oss";
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
-  if (has_gemmas_extras(c)) return "gpt";
+  if (is_llama4(c)) return "llama4";
+  if (has_gemmas_extras(c) || has_llama4s_extras(c)) return "gpt";
   if (has_olmos_parts(c)) {
     if (!has_window(c)) return c.use_rope_scaling ? "olmo3" : "olmo2";
     // Layers with a window rotate by the same base, and nothing is stretched there.
@@ -227,6 +247,19 @@ ModelConfig small_mixtral() {
   ModelConfig config = tiny_config();
   config.num_layers = 3;
   config.num_experts = 8;
+  return config;
+}
+
+ModelConfig small_llama4() {
+  ModelConfig config = small_mixtral();
+  config.rotary_interleaved = config.qk_l2_norm = config.moe_apply_probs_on_input = true;
+  config.no_rope_freq = "3";
+  config.attention_chunk_size = 4;
+  config.attn_temperature_scale = 0.2;
+  config.moe_layer_freq = "[0,1,1]";
+  config.moe_ffn_hidden_size = config.moe_shared_expert_intermediate_size = 12;
+  config.moe_router_topk = 1;
+  config.moe_router_score_function = RouterScore::kSigmoid;
   return config;
 }
 
@@ -342,6 +375,13 @@ const std::vector<Change>& changes() {
       },
       [](ModelConfig& c, std::mt19937&) { c.scale_embeddings = !c.scale_embeddings; },
       [](ModelConfig& c, std::mt19937& r) { c.no_rope_freq = r() % 2 == 0 ? "2" : ""; },
+      [](ModelConfig& c, std::mt19937& r) { c.attention_chunk_size = r() % 2 == 0 ? 5 : 0; },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.attn_temperature_scale = r() % 2 == 0 ? 0.3 : 0;
+        c.attn_temperature_floor = 100;
+      },
+      [](ModelConfig& c, std::mt19937&) { c.qk_l2_norm = !c.qk_l2_norm; },
+      [](ModelConfig& c, std::mt19937&) { c.moe_apply_probs_on_input = !c.moe_apply_probs_on_input; },
       [](ModelConfig& c, std::mt19937& r) { c.softmax_type = static_cast<SoftmaxType>(r() % 3); },
       [](ModelConfig& c, std::mt19937& r) {
         c.attn_logit_softcapping = r() % 2 == 0 ? 50 : 0;
@@ -462,6 +502,7 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_olmo(true),
                                            small_glm(),
                                            small_gpt_oss(),
+                                           small_llama4(),
                                            small_t5(false),
                                            small_t5(true)};
   std::mt19937 random(20);
@@ -492,7 +533,8 @@ TEST(Families, HowExpertsAreBalancedMakesNoOtherFamily) {
 TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
   for (const ModelConfig& start :
        {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2(),
-        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss(), small_t5(false), small_t5(true)}) {
+        small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss(), small_llama4(), small_t5(false),
+        small_t5(true)}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

@@ -57,6 +57,21 @@ std::vector<Golden> goldens() {
   gemma3.qk_layernorm = true;
   gemma3.rotary_base_local = 100;
   gemma3.rotary_seq_len_interpolation_factor = 8;
+  // A chunk of three tokens in layers 0 and 1; the last layer has no positions, and no experts.
+  ModelConfig llama4 = golden_config();
+  llama4.num_layers = 3;
+  llama4.rotary_base = 1e4;
+  llama4.norm_epsilon = 1e-5;
+  llama4.rotary_interleaved = llama4.qk_l2_norm = llama4.moe_apply_probs_on_input = true;
+  llama4.no_rope_freq = "3";
+  llama4.attention_chunk_size = 3;
+  llama4.attn_temperature_scale = 0.5;
+  llama4.attn_temperature_floor = 2;
+  llama4.num_experts = 4;
+  llama4.moe_layer_freq = "[1,1,0]";
+  llama4.moe_ffn_hidden_size = llama4.moe_shared_expert_intermediate_size = 32;
+  llama4.moe_router_topk = 1;
+  llama4.moe_router_score_function = RouterScore::kSigmoid;
   ModelConfig mixtral = golden_config();
   mixtral.rotary_base = 1e6;
   mixtral.num_experts = 4;
@@ -123,6 +138,7 @@ std::vector<Golden> goldens() {
           {"qwen2.5", qwen, {.861627, .348984, 1.20258, .00171185}, {.995838, -.884674}, 5.878569},
           {"gemma2", gemma2, {-1.936943, -.5234118, -.7683924, -1.248684}, {1.426006, -2.168073}, 6.484682},
           {"gemma3", gemma3, {.6317589, -.2654032, -.5253906, -.06984632}, {-.488636, -1.598124}, 6.015675},
+          {"llama4", llama4, {-.5404291, -.2075194, -.03759966, -.5208715}, {.4281225, -.9142717}, 5.183625},
           {"mixtral", mixtral, {1.55967, -1.02071, 1.60378, .718721}, {.487333, -.682121}, 4.821817},
           {"gpt_oss", gpt_oss, {.8184587, -1.211368, .479112, .1399222}, {.6454172, .2598633}, 5.147956},
           {"deepseek_v2", v2, {.631262, -.373829, -.848509, .380898}, {.220736, .0525126}, 5.345318},

@@ -99,6 +99,22 @@ std::vector<Case> cases() {
     c.num_layers = 3;
     c.no_rope_freq = "2";
   });
+  add("chunks_and_tempered_queries", true, [](ModelConfig& c) {
+    c.num_layers = 3;
+    c.no_rope_freq = "2";
+    c.attention_chunk_size = 3;
+    c.attn_temperature_scale = 0.5;
+    c.attn_temperature_floor = 2;
+    c.qk_l2_norm = true;
+  });
+  list.back().bf16_tolerance = 0.15;  // as with the norms of heads above
+  add("experts_with_weighted_inputs", false, [](ModelConfig& c) {
+    c.num_experts = 4;
+    c.moe_ffn_hidden_size = 12;
+    c.moe_router_topk = 1;
+    c.moe_router_score_function = RouterScore::kSigmoid;
+    c.moe_apply_probs_on_input = true;
+  });
   add("learned_sinks_documents", true, [](ModelConfig& c) {
     c.softmax_type = SoftmaxType::kLearnable;
     c.window_size = {2, 0};

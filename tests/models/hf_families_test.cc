@@ -1,5 +1,5 @@
-// config.json of Qwen3-MoE, OLMo 2 and 3, GLM-4.5 and gpt-oss as published: what is read, what is written, what is
-// refused.
+// config.json of Qwen3-MoE, OLMo 2 and 3, GLM-4.5, gpt-oss and Llama 4 as published: what is read, what is written,
+// what is refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -86,6 +86,28 @@ json gpt_oss_file() {
   return config;
 }
 
+// As the text_config of meta-llama/Llama-4-Scout-17B-16E has it, with every key in its place that the class derives.
+json llama4_file() {
+  json config = json::parse(R"({
+    "architectures": ["Llama4ForCausalLM"], "model_type": "llama4_text", "attention_bias": false,
+    "attention_chunk_size": 8192, "attention_dropout": 0.0, "attn_scale": 0.1, "attn_temperature_tuning": true,
+    "bos_token_id": 200000, "eos_token_id": [200001, 200007, 200008], "floor_scale": 8192, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02, "interleave_moe_layer_step": 1,
+    "intermediate_size": 8192, "intermediate_size_mlp": 16384, "max_position_embeddings": 10485760,
+    "num_attention_heads": 40, "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8,
+    "num_local_experts": 16, "output_router_logits": false, "pad_token_id": 200018, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 16.0, "high_freq_factor": 1.0, "low_freq_factor": 1.0,
+                     "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "use_cache": true, "use_qk_norm": true, "vocab_size": 202048})");
+  for (int layer = 0; layer < 48; ++layer) {
+    config["moe_layers"].push_back(layer);
+    config["no_rope_layers"].push_back(layer % 4 == 3 ? 0 : 1);
+    config["layer_types"].push_back(layer % 4 == 3 ? "full_attention" : "chunked_attention");
+  }
+  return config;
+}
+
 const ModelFamily& family_of_file(const json& file) {
   const auto families = model_families();
   return **std::ranges::find_if(families,
@@ -112,7 +134,8 @@ std::string refusal_of_file(const json& file) {
 }
 
 TEST(HfFamilies, WhatIsWrittenReadsBackTheSame) {
-  for (const json& original : {qwen3_moe_file(), olmo2_file(), olmo3_file(), glm_file(), gpt_oss_file()}) {
+  for (const json& original :
+       {qwen3_moe_file(), olmo2_file(), olmo3_file(), glm_file(), gpt_oss_file(), llama4_file()}) {
     const ModelFamily& family = family_of_file(original);
     ModelConfig config = config_of_file(original);
     EXPECT_EQ(refusal_of_file(original), "");
@@ -288,6 +311,58 @@ TEST(HfFamilies, WhatCannotBeHonouredIsNamed) {
     const std::string message = refusal_of_file(file);
     EXPECT_NE(message.find(tested.message), std::string::npos) << tested.key << ": " << message;
   }
+}
+
+TEST(HfFamilies, Llama4SaysWhichLayersRotateAndWhichHaveExperts) {
+  json file = llama4_file();
+  const ModelConfig scout = config_of_file(file);
+  EXPECT_EQ(scout.layers_without_rotation(), parse_no_rope_freq("4", 48));
+  EXPECT_EQ(scout.attention_chunk_size, 8192);
+  EXPECT_TRUE(scout.rotary_interleaved && scout.qk_l2_norm && scout.moe_apply_probs_on_input);
+  EXPECT_EQ(scout.moe_layer_freq, "1");
+  EXPECT_EQ(scout.expert_ffn_size(), 8192);
+  EXPECT_EQ(scout.shared_expert_size(), 8192);
+  EXPECT_EQ(scout.ffn_size(), 16384);
+  EXPECT_EQ(scout.moe_aux_loss_coeff, 0);  // the class adds the loss only with output_router_logits
+  // Keys that the class takes as published where they are missing.
+  for (const char* key : {"rope_theta", "head_dim", "num_key_value_heads", "attention_chunk_size", "attn_scale",
+                          "attn_temperature_tuning", "floor_scale", "interleave_moe_layer_step", "moe_layers",
+                          "no_rope_layers", "layer_types", "num_local_experts", "num_experts_per_tok", "rms_norm_eps",
+                          "use_qk_norm", "intermediate_size_mlp", "tie_word_embeddings"}) {
+    file.erase(key);
+  }
+  EXPECT_EQ(text_of_file(file), text_of_file(llama4_file()));
+  // As older files say it.
+  file["no_rope_layers"] = json::array();
+  file["attn_temperature_tuning"] = 4;
+  EXPECT_EQ(text_of_file(file), text_of_file(llama4_file()));
+  // Maverick: experts in every other layer, no norms of heads, no stretched wavelengths.
+  file.update({{"interleave_moe_layer_step", 2}, {"use_qk_norm", false}, {"rope_scaling", nullptr}});
+  const ModelConfig maverick = config_of_file(file);
+  EXPECT_EQ(normalised_moe_layer_freq(maverick.moe_layer_freq, 48), normalised_moe_layer_freq("([0,1]*24)", 48));
+  EXPECT_FALSE(maverick.qk_l2_norm || maverick.use_rope_scaling);
+  EXPECT_EQ(family_for(maverick).name, "llama4");
+}
+
+TEST(HfFamilies, Llama4IsRefusedWhereItWouldBeAnotherModel) {
+  const auto refused = [](const char* key, const json& value) {
+    json file = llama4_file();
+    file[key] = value;
+    return refusal_of_file(file);
+  };
+  EXPECT_EQ(refused("num_experts_per_tok", 2), "config.json: num_experts_per_tok is 2, and only 1 can be honoured");
+  EXPECT_EQ(refused("attention_bias", true), "config.json: attention_bias is true, and only false can be honoured");
+  EXPECT_EQ(refused("router_jitter_noise", 0.5),
+            "config.json: router_jitter_noise is 0.5, and only 0.0 can be honoured");
+  EXPECT_EQ(refused("moe_layers", {0, 48}), "config.json: moe_layers has 48, and there are 48 layers");
+  json stepless = llama4_file();
+  stepless.erase("moe_layers");
+  stepless["interleave_moe_layer_step"] = 0;
+  EXPECT_EQ(refusal_of_file(stepless), "config.json: a size is 0, expected at least 1");
+  json types = llama4_file()["layer_types"];
+  std::swap(types[2], types[3]);
+  EXPECT_EQ(refused("layer_types", types),
+            "config.json: layer_types has chunks in other layers than those that rotate");
 }
 
 }  // namespace

@@ -114,9 +114,21 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
       {[](ModelConfig& c) { c.num_query_groups = 4; }, "num_query_groups 4 does not divide num_attention_heads 6"},
       {[](ModelConfig& c) {
          c.use_rope_scaling = true;
-         c.rope_scaling_high_freq_factor = 1;
+         c.rope_scaling_high_freq_factor = 0.5;
        },
-       "rope_scaling_high_freq_factor 1"},
+       "rope_scaling_high_freq_factor 0.5"},
+      {[](ModelConfig& c) {
+         c.attention_chunk_size = 4;
+         c.is_causal = false;
+       },
+       "attention_chunk_size is for layers that rotate and are causal"},
+      {[](ModelConfig& c) { c.attn_temperature_scale = 0.1; }, "no_rope_freq leaves none"},
+      {[](ModelConfig& c) { c.qk_l2_norm = c.qk_layernorm = true; }, "qk_l2_norm is for ordinary heads"},
+      {[](ModelConfig& c) {
+         c.num_experts = 4;
+         c.moe_apply_probs_on_input = true;
+       },
+       "moe_apply_probs_on_input with moe_router_topk 2"},
       {[](ModelConfig& c) {
          c.eos_token_ids = {2, 37};
        },

@@ -97,6 +97,7 @@ class NaiveDecoder {
   struct View {
     at::Tensor allowed;  // (b, s, s)
     RotaryAngles angles;
+    bool is_rotated = true;
   };
   RotaryAngles angles_of(const RotaryOptions& options) const {
     const at::Tensor frequencies = rotary_inverse_frequencies(config_.head_dim(), options);
@@ -107,8 +108,12 @@ class NaiveDecoder {
   View view_of(int64_t layer) const {
     const auto place = static_cast<size_t>(std::min(layer, config_.num_layers - 1));
     View view = config_.layers_with_window()[place] == 1 ? windowed_ : whole_;
-    if (config_.layers_without_rotation()[place] == 1) {
+    view.is_rotated = config_.layers_without_rotation()[place] == 0;
+    if (!view.is_rotated) {
       view.angles = {at::ones_like(view.angles.cos), at::zeros_like(view.angles.sin)};
+    } else if (config_.attention_chunk_size > 0) {
+      const at::Tensor chunks = input_.position_ids.floor_divide(config_.attention_chunk_size);
+      view.allowed = view.allowed.logical_and(chunks.unsqueeze(2) == chunks.unsqueeze(1));
     }
     return view;
   }
@@ -167,15 +172,18 @@ class NaiveDecoder {
     const bool is_stacked = weights_.contains(name + ".experts.gate_up_proj");
     const at::Tensor logits = linear(x, name + (is_stacked ? ".router" : ".gate"));
     const auto [values, chosen] = logits.topk(config_.moe_router_topk, -1);
-    const at::Tensor p = values.softmax(-1);
+    const bool is_sigmoid = config_.moe_router_score_function == RouterScore::kSigmoid;
+    const at::Tensor p = is_sigmoid ? values.sigmoid() : values.softmax(-1);
     const bool mixtral = is_mixtral();
     at::Tensor sum = at::zeros_like(x);
     for (int64_t e = 0; e < *config_.num_experts; ++e) {
       const at::Tensor weight = (p * (chosen == e).to(p.scalar_type())).sum(-1, true);
       const std::string experts = name + ".experts", expert = experts + "." + std::to_string(e);
-      sum = sum + weight * (is_stacked ? stacked_expert(x, experts, e)
-                            : mixtral  ? mlp(x, expert, "w1", "w3", "w2")
-                                       : mlp(x, expert, "gate_proj", "up_proj", "down_proj"));
+      const at::Tensor seen = config_.moe_apply_probs_on_input ? weight * x : x;
+      const at::Tensor y = is_stacked ? stacked_expert(seen, experts, e)
+                           : mixtral  ? mlp(seen, expert, "w1", "w3", "w2")
+                                      : mlp(seen, expert, "gate_proj", "up_proj", "down_proj");
+      sum = sum + (config_.moe_apply_probs_on_input ? y : weight * y);
     }
     return sum;
   }
@@ -196,9 +204,18 @@ class NaiveDecoder {
       const bool is_whole = config_.qk_layernorm_scope == HeadNormScope::kProjection;
       if (!is_whole) x = x.view({b, s, count, d});
       if (config_.qk_layernorm) x = norm_of(x, name + "." + which + "_norm");
-      return rotate(x.view({b, s, count, d}), view.angles.cos, view.angles.sin);
+      x = x.view({b, s, count, d});
+      // Before the rotation, whose cos² + sin² are 1 only to float32's rounding.
+      if (config_.qk_l2_norm && view.is_rotated) x = norm(x, at::ones({d}, x.options()), config_.norm_epsilon);
+      return rotate(x, view.angles.cos, view.angles.sin);
     };
-    const at::Tensor q = rotated_heads("q", n), k = rotated_heads("k", g);
+    at::Tensor q = rotated_heads("q", n);
+    const at::Tensor k = rotated_heads("k", g);
+    if (!view.is_rotated && config_.attn_temperature_scale > 0) {
+      const at::Tensor floors =
+          (input_.position_ids + 1).floor_divide(config_.attn_temperature_floor).to(q.scalar_type());
+      q = q * (1 + config_.attn_temperature_scale * floors.log1p()).view({b, s, 1, 1});
+    }
     const at::Tensor v = linear(y, name + ".v_proj").view({b, s, g, d});
     at::Tensor kept;
     if (config_.attention_dropout > 0 && input_.is_training) {

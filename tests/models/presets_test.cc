@@ -86,6 +86,8 @@ const Expected kExpected[] = {
     {"glm4.5_air", 106'852'251'264 + 2'375'059'584, 0},
     {"gpt_oss_20B", 20'914'757'184, 0},
     {"gpt_oss_120B", 116'829'156'672, 0},
+    {"llama4_scout_17B_16E", 107'769'861'120, 0},
+    {"llama4_maverick_17B_128E", 400'711'848'960, 0},
     {"t5_small", 60'506'624, 0},
     {"t5_base", 222'903'552, 0},
     {"t5_large", 737'668'096, 0},
@@ -139,7 +141,7 @@ std::string family_of(const std::string& preset) {
   if (preset.starts_with("mistral")) return preset == "mistral_7B_v0.1" ? "mistral" : "llama";  // the others see all
   if (preset.starts_with("glm4.5")) return "glm4_moe";
   if (preset.ends_with("_A3B") || preset.ends_with("_A22B")) return "qwen3_moe";
-  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3", "olmo2", "olmo3", "gemma2", "gemma3"}) {
+  for (const char* family : {"mixtral", "deepseek_v2", "deepseek_v3", "olmo2", "olmo3", "gemma2", "gemma3", "llama4"}) {
     if (preset.starts_with(family)) return family;
   }
   if (preset.starts_with("qwen")) return preset.starts_with("qwen3") ? "qwen3" : "qwen2";
@@ -166,13 +168,14 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
     EXPECT_EQ(config.hidden_dropout, has_dropout ? 0.1 : 0);
     EXPECT_EQ(config.attention_dropout, has_dropout ? 0.1 : 0);
-    // OpenAI's vocabulary of 50257, OLMo 3's, that of bytes and that of Gemma 3's images are padded, the others are
-    // multiples already.
-    const int64_t padded = expected.preset.starts_with("gpt2")    ? 50304
-                           : expected.preset.starts_with("demo_") ? 384
-                           : expected.preset.starts_with("olmo3") ? 100352
-                           : *config.vocab_size == 262208         ? 262272
-                                                                  : *config.vocab_size;
+    // OpenAI's vocabulary of 50257, OLMo 3's, Llama 4's, that of bytes and that of Gemma 3's images are padded, the
+    // others are multiples already.
+    const int64_t padded = expected.preset.starts_with("gpt2")     ? 50304
+                           : expected.preset.starts_with("demo_")  ? 384
+                           : expected.preset.starts_with("olmo3")  ? 100352
+                           : expected.preset.starts_with("llama4") ? 202112
+                           : *config.vocab_size == 262208          ? 262272
+                                                                   : *config.vocab_size;
     EXPECT_EQ(config.padded_vocab_size(1), padded) << expected.preset;
     LayerContext context = tiny_context(groups, at::kBFloat16);
     context.device = at::kMeta;

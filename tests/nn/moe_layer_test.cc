@@ -23,7 +23,9 @@ constexpr int64_t kMoeHidden = 6;
 // Quick GELU stands for gpt-oss's form, which has all experts in one tensor.
 MoeSite moe_site(const LayerOptions& options) {
   MoeSite site;
-  if (options.quick_geglu) site.names = {.stacked_gate_up = "gate_up_proj", .stacked_down = "down_proj"};
+  if (options.quick_geglu) {
+    site.names = {.stacked_gate_up = "gate_up_proj", .stacked_down = "down_proj", .are_interleaved = true};
+  }
   return site;
 }
 

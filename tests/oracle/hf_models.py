@@ -18,6 +18,9 @@ from transformers import (
     Glm4MoeConfig,
     GPT2Config,
     GptOssConfig,
+    Llama4Config,
+    Llama4ForConditionalGeneration,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -64,6 +67,22 @@ YARN = {
     "mscale": 0.707,
     "mscale_all_dim": 0.707,
 }
+
+# As Scout, wavelengths are kept or stretched, and none is blended.
+LLAMA4 = dict(
+    **COMMON,
+    head_dim=24,
+    intermediate_size_mlp=80,
+    num_local_experts=4,
+    moe_layers=[1],
+    no_rope_layers=[1, 0, 1],
+    attention_chunk_size=10,
+    attn_scale=0.5,
+    floor_scale=4,
+    rope_theta=10000.0,
+    rope_scaling={**ROPE_SCALING, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+    tie_word_embeddings=False,
+)
 
 # Eight experts in four groups, of which two are open to a token: some experts are beyond its reach.
 DEEPSEEK = dict(
@@ -198,6 +217,12 @@ CONFIGS = {
         },
         pad_token_id=None,
     ),
+    # Chunks shorter than the samples; experts in the middle layer, which does not rotate and scales its queries.
+    "llama4": lambda: Llama4TextConfig(**LLAMA4),
+    # As Maverick: heads without norms; experts in two of three layers, and rotation in the last two.
+    "llama4_plain_heads": lambda: Llama4TextConfig(
+        **{**LLAMA4, "rope_scaling": None, "use_qk_norm": False, "no_rope_layers": [0, 1, 1], "moe_layers": [0, 1]},
+    ),
     "deepseek_v2": lambda: DeepseekV2Config(
         **DEEPSEEK,
         rope_scaling=YARN,
@@ -277,6 +302,19 @@ def make(name, folder):
             parameter.copy_(1 + noise if is_norm else noise)
     model.save_pretrained(folder, safe_serialization=True, max_shard_size="200KB")
     return Model(Path(folder), model)
+
+
+def make_with_images(folder):
+    """Saves a model that also sees images as transformers does; returns its language model by itself."""
+    vision = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    vision |= {"image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32}
+    vision |= {"projector_output_dim": 32}
+    config = Llama4Config(text_config=CONFIGS["llama4"]().to_dict(), vision_config=vision)
+    whole = Llama4ForConditionalGeneration._from_config(config, attn_implementation="eager").float().eval()
+    text = make("llama4", Path(folder) / "text")
+    whole.language_model.load_state_dict(text.reference.state_dict())
+    whole.save_pretrained(Path(folder) / "whole", safe_serialization=True, max_shard_size="200KB")
+    return Model(Path(folder) / "whole", text.reference)
 
 
 def repaired(model):

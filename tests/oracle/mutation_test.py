@@ -81,6 +81,13 @@ def exchange_neighbours(key):
     return change
 
 
+def exchange_halves(key):
+    def change(weights):
+        weights[key] = torch.cat(weights[key].chunk(2, -1)[::-1], -1)
+
+    return change
+
+
 def drop_row_pair(weights):
     # Two rows of the embedding exchanged: a vocabulary that is off by one would look like this.
     embedding = weights["model.embed_tokens.weight"].clone()
@@ -134,6 +141,14 @@ CONFIG_CHANGES = [
     ("gpt_oss", "windows in the other layer", set_config(layer_types=["full_attention", "sliding_attention", "full_attention"])),
     ("gpt_oss", "bounds of the blend that are whole numbers", set_rope_scaling(truncate=True)),
     ("gpt_oss", "an attention factor", set_rope_scaling(attention_factor=1.0)),
+    ("llama4", "no norms of heads", set_config(use_qk_norm=False)),
+    ("llama4", "queries as they are", set_config(attn_temperature_tuning=False)),
+    ("llama4", "another scale of queries", set_config(attn_scale=0.4)),
+    ("llama4", "queries scaled from another position", set_config(floor_scale=5)),
+    ("llama4", "a chunk of one token less", set_config(attention_chunk_size=9)),
+    ("llama4", "no chunks", set_config(layer_types=["full_attention"] * 3)),
+    ("llama4", "no rope scaling", set_config(rope_scaling=None)),
+    ("llama4", "wavelengths that are blended", set_rope_scaling(high_freq_factor=4.0)),
     ("qwen3", "norm epsilon", set_config(rms_norm_eps=1e-6)),
     ("qwen3", "rope base", set_config(rope_theta=10000.0)),
     ("gemma2", "no cap of scores", set_config(attn_logit_softcapping=None)),
@@ -180,6 +195,10 @@ WEIGHT_CHANGES = [
     ("gpt_oss", "gates and ups exchanged", exchange_neighbours(LAYER + "mlp.experts.gate_up_proj")),
     ("gpt_oss", "no sinks", set_weight(LAYER + "self_attn.sinks", -1e4)),
     ("gpt_oss", "no bias behind attention", set_weight(LAYER + "self_attn.o_proj.bias", 0.0)),
+    ("llama4", "experts turned", turn_experts(LAYER + "feed_forward.experts.down_proj")),
+    ("llama4", "gates and ups exchanged", exchange_halves(LAYER + "feed_forward.experts.gate_up_proj")),
+    ("llama4", "no shared expert", set_weight(LAYER + "feed_forward.shared_expert.down_proj.weight", 0.0)),
+    ("llama4", "a router that weighs all alike", set_weight(LAYER + "feed_forward.router.weight", 0.0)),
     ("glm4_moe", "no shared expert", set_weight(LAYER + "mlp.shared_experts.down_proj.weight", 0.0)),
     ("glm4_moe", "no bias of the choice", set_weight(LAYER + "mlp.gate.e_score_correction_bias", 0.0)),
     ("glm4_moe", "no key bias", set_weight(LAYER + "self_attn.k_proj.bias", 0.0)),

@@ -131,3 +131,21 @@ def test_exported_trained_model_has_equal_logits_in_transformers(name, program, 
     with torch.no_grad():
         expected = again(torch.tensor([ids]), use_cache=False).logits[0]
     assert_close(logits_of(program, exported, tmp_path / "logits.safetensors", ids), expected, f"{name}: logits")
+
+
+def test_the_language_model_of_one_that_sees_images_is_loaded(program, tmp_path):
+    model = hf_models.make_with_images(tmp_path)
+    weights, config = hf_models.read_weights(model.folder), hf_models.read_config(model.folder)
+    assert config["model_type"] == "llama4" and any(key.startswith("vision_model.") for key in weights)
+    ids = (PROMPT * 5)[:SEQUENCE]
+    with torch.no_grad():
+        expected = model.reference(torch.tensor([ids]), use_cache=False).logits[0]
+    assert_close(logits_of(program, model.folder, tmp_path / "logits.safetensors", ids), expected, "logits")
+    # An export is the language model by itself.
+    exported = tmp_path / "exported"
+    program.run("convert", "--load_hf", model.folder, "--save_hf", exported, "--dtype", "fp32")
+    assert hf_models.read_config(exported)["architectures"] == ["Llama4ForCausalLM"]
+    again = dict(hf_models.reload(exported).named_parameters())
+    theirs = dict(model.reference.named_parameters())
+    assert set(again) == set(theirs)
+    assert all(torch.equal(again[key], value) for key, value in theirs.items())
