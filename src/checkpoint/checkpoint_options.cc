@@ -25,8 +25,9 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("async_save", async_save,
           "Write checkpoints beside training: a step waits only for the copy to host memory, which takes the size of "
           "the checkpoint.");
-  v.field("load", load,
-          "Folder to resume from: the newest intact checkpoint in it is taken, under any parallel layout.");
+  v.field(
+      "load", load,
+      "Folder of a run or of checkpoints to go on from: the newest intact one is taken, under any parallel layout.");
   v.field("pretrained_checkpoint", pretrained_checkpoint,
           "Checkpoints to take the weights from when load has none; the run then starts as with finetune.");
   v.field("ckpt_step", ckpt_step, "Load the checkpoint of this iteration instead of the newest.")

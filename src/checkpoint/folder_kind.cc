@@ -54,6 +54,12 @@ FolderKind kind_of_folder(const fs::path& path) {
   if (!fs::is_directory(path, error)) return FolderKind::kFile;
   if (is_there(path / kManifestFile)) return FolderKind::kCheckpoint;
   const std::vector<std::string> names = names_in_folder(path);
+fs::path checkpoints_of(const fs::path& path) {
+  const fs::path below = path / "checkpoints";
+  const bool is_run = kind_of_folder(path) == FolderKind::kOther && kind_of_folder(below) == FolderKind::kCheckpoint;
+  return is_run ? below : path;
+}
+
   bool has_iterations = false, has_megatron = is_megatron_checkpoint(path);
   for (const std::string& name : names) {
     const bool is_iteration = parse_checkpoint_folder_name(name).has_value();
@@ -88,7 +94,7 @@ UserError megatron_checkpoint_error(const fs::path& path) {
 
 std::optional<UserError> check_checkpoint_path(std::string_view option, const fs::path& path, bool may_be_absent) {
   const std::string asked = fmt::format("{} {}", option, path.string());
-  const std::string remedy = "give the folder that --save named, or one checkpoint of it";
+  const std::string remedy = "give a run's folder, the folder that --save named, or one checkpoint of it";
   switch (kind_of_folder(path)) {
     case FolderKind::kCheckpoint:
       return std::nullopt;

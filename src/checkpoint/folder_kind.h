@@ -24,6 +24,10 @@ enum class FolderKind {
 
 FolderKind kind_of_folder(const std::filesystem::path& path);
 
+// Where the checkpoints lie that somebody means by this path: in checkpoints/ below the folder of a run (--output_dir),
+// which holds none itself; otherwise in `path`.
+std::filesystem::path checkpoints_of(const std::filesystem::path& path);
+
 // Why no checkpoint can be loaded from this path, and what to do instead; nothing when it holds one (which may still be
 // damaged) or, with may_be_absent, a folder in which a run may begin.
 // option  that named the path: "load"

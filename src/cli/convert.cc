@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/folder_kind.h"
 #include "checkpoint/hf.h"
 #include "cli/command.h"
 #include "cli/help.h"
@@ -28,7 +29,8 @@ struct ConvertOptions {
 
   void visit(OptionVisitor& v) {
     v.group("Conversion");
-    v.field("load", load, "Folder of checkpoints to read, or one checkpoint of it, written under any layout.");
+    v.field("load", load,
+            "A run's folder or one of checkpoints to read, or one checkpoint of it, written under any layout.");
     v.field("load_hf", load_hf, "Hugging Face folder to read.");
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
@@ -140,6 +142,7 @@ int run_convert(CommandContext& context) {
                       "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR [--check]", set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  if (options.load) options.load = checkpoints_of(*options.load).string();
   std::vector<UserError> errors = refuse_urls(set);
   for (UserError& error : check_options(options)) errors.push_back(std::move(error));
   throw_if_any(errors);

@@ -42,7 +42,7 @@ struct CheckpointInspection {
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
-    v.field("load", load, "Folder of checkpoints, or one checkpoint of it: another way to give DIR.");
+    v.field("load", load, "A run's folder, a folder of checkpoints, or one checkpoint of it: another way to give DIR.");
   }
 };
 
@@ -93,7 +93,7 @@ int inspect_checkpoint(CommandContext& context) {
     throw UserError(given.empty() ? "no checkpoint given" : "several folders given",
                     "name one: inspect checkpoint DIR");
   }
-  const std::filesystem::path root = given[0];
+  const std::filesystem::path root = checkpoints_of(given[0]);
   if (const auto error = check_checkpoint_path("inspect checkpoint", root, /*may_be_absent=*/false)) throw *error;
   std::vector<std::filesystem::path> folders;
   if (std::filesystem::exists(root / kManifestFile)) {

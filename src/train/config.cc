@@ -425,10 +425,18 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
   return false;
 }
 
+// A run's folder stands for the checkpoints in it.
+CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
+  for (std::optional<std::string>* path : {&options.load, &options.pretrained_checkpoint}) {
+    if (*path) *path = checkpoints_of(**path).string();
+  }
+  return options;
+}
+
 }  // namespace
 
 void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors, bool reads_batches) {
-  resolved.derived.checkpoint = resolved.config.checkpoint;
+  resolved.derived.checkpoint = with_folders_of_checkpoints(resolved.config.checkpoint);
   resolved.derived.tokenizer = resolved.config.tokenizer;
   check_run(resolved, world_size, errors);
   check_model(resolved, reads_batches, errors);
@@ -450,7 +458,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;
-  resolved->derived.checkpoint = config.checkpoint;
+  resolved->derived.checkpoint = with_folders_of_checkpoints(config.checkpoint);
   continue_automatically(*resolved);
   // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.
   const bool is_readable = errors.empty();

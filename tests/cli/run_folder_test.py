@@ -71,6 +71,25 @@ def test_the_record_says_who_where_and_with_what(finished):
     assert ids == {start["run_id"]}
 
 
+def test_a_run_is_named_by_its_folder_where_a_checkpoint_is_asked_for(program, finished, tmp_path):
+    """--load RUN takes RUN/checkpoints: its weights, its tokenizer, its counters."""
+    run = finished / "straight"
+    texts = []
+    for folder in (run, run / "checkpoints"):
+        _, text, _ = program.run("generate", "--load", folder, "--prompt_ids", "5,6", "--max_new_tokens", 4, "--temperature", 0,
+                                 "--ignore_eos", "--print_ids")
+        texts.append(text)
+    assert texts[0] == texts[1]
+    _, text, _ = program.run("inspect", "checkpoint", run)
+    assert text.count(": intact") == 3 and "iteration 6" in text
+    program.run("convert", "--load", run, "--save_hf", tmp_path / "hf")
+    assert (tmp_path / "hf" / "config.json").exists()
+    _, _, errors = program.run("convert", "--load", run, "--save", run / "checkpoints", expected=2)
+    assert "what is read would be written over" in errors
+    _, output, _ = program.run(*RUN, "--load", run, "--train_iters", 7, "--save", tmp_path / "more", "--log_format", "megatron")
+    assert "iteration        7/       7" in output and "iteration        6/" not in output
+
+
 def test_its_configuration_runs_again(program, finished, tmp_path):
     """The same numbers from the file, in another folder; and from the folder itself the run goes on."""
     config = finished / "straight" / "config.yaml"
