@@ -1,8 +1,6 @@
 // See json_console.h.
 #include "metrics/json_console.h"
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
@@ -10,36 +8,18 @@
 #include "metrics/jsonl.h"
 
 namespace megalith {
-namespace {
-
-OrderedJson object_of(const char* kind, int64_t iteration) {
-  OrderedJson object;
-  object["kind"] = kind;
-  object["iteration"] = iteration;
-  return object;
-}
-
-}  // namespace
 
 void JsonConsole::on_step(const StepRecord& record) {
   run_.add(record);
   if (is_line_due(record, log_interval_)) write_(json_line(record) + "\n");
 }
 
-void JsonConsole::on_validation(const ValidationRecord& record) {
-  OrderedJson object = object_of("evaluation", record.iteration);
-  object["set"] = record.set;
-  for (const auto& [name, value] : record.losses) {
-    std::string key = name;
-    std::replace(key.begin(), key.end(), ' ', '_');
-    object[key] = value;
-  }
-  if (!record.losses.empty()) object["perplexity"] = std::exp(record.losses.front().second);
-  write_(dump_json(object) + "\n");
-}
+void JsonConsole::on_validation(const ValidationRecord& record) { write_(json_line(record) + "\n"); }
 
 void JsonConsole::on_generation(const GenerationRecord& record) {
-  OrderedJson object = object_of("text", record.iteration);
+  OrderedJson object;
+  object["kind"] = "text";
+  object["iteration"] = record.iteration;
   object["prompt"] = record.prompt;
   object["continuation"] = record.continuation;
   write_(dump_json(object) + "\n");

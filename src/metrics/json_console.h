@@ -1,7 +1,7 @@
 // log_format json: one JSON object a line on standard output, for programs that read a run as it goes.
 //
 //   a step        what --metrics_file writes of it (metrics/jsonl.h), every log_interval iterations and at the end
-//   an evaluation {"kind":"evaluation","iteration":100,"set":"validation","lm_loss":2.31,"perplexity":10.1}
+//   an evaluation the same, of each set
 //   a text        {"kind":"text","iteration":100,"prompt":"…","continuation":"…"}
 //   the end       {"kind":"summary","num_steps":97,"elapsed_ms":210.3,…}: means, as RunAverages takes them
 #pragma once

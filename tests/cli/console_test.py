@@ -75,6 +75,8 @@ def test_json_is_an_object_a_line(printed):
     steps = [one for one in objects if "lm_loss" in one and one.get("kind", "step") == "step"]
     assert [one["iteration"] for one in steps] == [1, 2, 3, 4]
     assert {one.get("kind") for one in objects} >= {"evaluation", "text", "summary"}
+    # The words of metrics.jsonl.
+    assert all({"set", "evaluation_loss", "evaluation_losses"} <= set(one) for one in objects if one["kind"] == "evaluation")
 
 
 def test_quiet_prints_nothing_of_a_run_that_goes_well(printed):
