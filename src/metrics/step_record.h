@@ -36,7 +36,7 @@ struct StepRecord {
   std::optional<int64_t> loss_tokens;  // those of them that count in the loss, where not all do
   int num_devices = 1;
   double flops = 0;         // of the global batch by Primus's count: attention as if every key were seen
-  double causal_flops = 0;  // the same with attention halved for causality
+  double causal_flops = 0;  // the same with attention only to keys that are seen: half, fewer with windows
 
   double peak_flops_per_device = 0;  // a second, in the precision of the products; 0: not known
   int64_t memory_used_bytes = 0;

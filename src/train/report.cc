@@ -1,6 +1,8 @@
 // What the start-up report counts; see report.h.
 #include "train/report.h"
 
+#include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "comm/groups.h"
@@ -41,6 +43,26 @@ void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumber
   });
 }
 
+// The pairs of a query and a key that it sees, of s tokens: s²/2 where each sees all before it, as that half is counted
+// elsewhere too. A query beyond the first of a window sees as many keys as the window has.
+double pairs_seen(double s, double window, bool is_causal) {
+  const double reach = window > 0 && window < s ? window : s;
+  const double one_side = s * reach - reach * reach / 2;
+  return is_causal ? one_side : 2 * one_side;
+}
+
+// The same in a layer, where documents are not told apart.
+double pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
+  const auto place = static_cast<size_t>(std::min(layer, config.num_layers - 1));  // prediction modules are as the last
+  const auto s = static_cast<double>(length), chunk = static_cast<double>(config.attention_chunk_size);
+  const double window = config.layers_with_window()[place] == 1 ? static_cast<double>(config.attention_window()) : 0;
+  const bool has_chunks = chunk > 0 && chunk < s && config.layers_without_rotation()[place] == 0;
+  if (!has_chunks) return pairs_seen(s, window, config.is_causal);
+  const double num_chunks = std::floor(s / chunk);
+  return num_chunks * pairs_seen(chunk, window, config.is_causal) +
+         pairs_seen(s - num_chunks * chunk, window, config.is_causal);
+}
+
 }  // namespace
 
 ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
@@ -68,13 +90,18 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const double step =
       3 * all->forward_flops({1, d.seq_length, d.seq_length}) * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
-  const int64_t num_causal_layers = config.has_encoder() ? config.num_decoder_layers() : config.num_layers;
-  const double core = 6.0 *
-                      static_cast<double>((num_causal_layers + num_modules) * config.num_attention_heads *
-                                          (config.query_head_dim() + config.value_head_dim())) *
-                      static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length) *
-                      static_cast<double>(d.global_batch_size);
-  numbers.flops_per_step_causal = config.is_causal ? step - core / 2 : step;
+  // Attention has a product of two vectors for each pair of a query and a key, and one for the weighted values.
+  const double a_pair =
+      6.0 * static_cast<double>(config.num_attention_heads * (config.query_head_dim() + config.value_head_dim())) *
+      static_cast<double>(d.global_batch_size);
+  const double all_pairs = static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length);
+  double unseen = 0;
+  // An encoder sees everything, and so does its decoder of what it gave.
+  const int64_t num_causal = config.has_encoder() ? config.num_decoder_layers() : config.num_layers;
+  for (int64_t layer = 0; layer < num_causal + num_modules; ++layer) {
+    unseen += all_pairs - pairs_seen(config, layer, d.seq_length);
+  }
+  numbers.flops_per_step_seen = step - a_pair * unseen;
   return numbers;
 }
 

@@ -32,8 +32,8 @@ struct ModelNumbers {
   int64_t layer_parameters = 0;       // of these; the rest is the head's
   int64_t prediction_parameters = 0;  // beside these
   int64_t active_parameters = 0;      // those of `parameters` that one token meets
-  double flops_per_step = 0;          // of all ranks, Primus's count (attention not halved for causality)
-  double flops_per_step_causal = 0;   // attention halved
+  double flops_per_step = 0;          // of all ranks, Primus's count (attention as if every key were seen)
+  double flops_per_step_seen = 0;     // attention only to the keys that are seen: half of them, fewer with windows
 };
 
 // built may be on the meta device.

@@ -246,8 +246,11 @@ std::string flop_text(double flops) {
 
 std::string compute_text(const Resolved& resolved, const ModelNumbers& numbers, const ReportFacts& facts) {
   const Derived& d = resolved.derived;
-  std::string text = fmt::format("{} a step ({} with attention halved for causality)",
-                                 flop_text(numbers.flops_per_step), flop_text(numbers.flops_per_step_causal));
+  const ModelConfig& model = resolved.config.model;
+  const bool sees_less = model.has_windows() || model.attention_chunk_size > 0;
+  std::string text =
+      fmt::format("{} a step ({} with attention {})", flop_text(numbers.flops_per_step),
+                  flop_text(numbers.flops_per_step_seen), sees_less ? "as far as it sees" : "halved for causality");
   if (facts.flops_per_s <= 0) return text;
   const double step_s = numbers.flops_per_step / (facts.flops_per_s * static_cast<double>(d.world_size));
   const double full_steps = static_cast<double>(d.batches.consumed_by(d.train_iters)) /

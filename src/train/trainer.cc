@@ -458,7 +458,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.num_devices = static_cast<int>(d.world_size);
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step * part;
-  record.causal_flops = numbers_.flops_per_step_causal * part;
+  record.causal_flops = numbers_.flops_per_step_seen * part;
   record.peak_flops_per_device = peak_flops_;
   update_memory(step.iteration);
   record.memory_used_bytes = memory_.used_bytes;

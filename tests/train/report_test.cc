@@ -103,6 +103,53 @@ TEST(StartupReport, DrawsTheRanksOfALayout) {
   EXPECT_NE(report.find("% idle by the simulator"), std::string::npos) << report;
 }
 
+ModelNumbers numbers_of(const ReportWords& more) {
+  ReportWords words = {"--num_layers",
+                       "2",
+                       "--hidden_size",
+                       "64",
+                       "--num_attention_heads",
+                       "4",
+                       "--vocab_size",
+                       "64",
+                       "--seq_length",
+                       "32",
+                       "--max_position_embeddings",
+                       "32",
+                       "--position_embedding_type",
+                       "rope",
+                       "--mock_data",
+                       "--global_batch_size",
+                       "2"};
+  words.insert(words.end(), more.begin(), more.end());
+  const auto resolved = resolved_run(words);
+  const Groups groups = Groups::single();
+  return count_model(build_model(*resolved, groups, at::kMeta), *resolved);
+}
+
+// Forward and backward of a pair of a query and a key: 4 heads of 16 channels, twice 2 products, three times; 2
+// samples.
+TEST(ModelNumbers, AttentionIsCountedInFullAndAsFarAsItSees) {
+  const double pair = 2.0 * 3 * 4 * 16 * 4, all = 32.0 * 32;
+  const ModelNumbers causal = numbers_of({});
+  const double rest = causal.flops_per_step - 2 * all * pair;
+  EXPECT_DOUBLE_EQ(causal.flops_per_step_seen, rest + 2 * (all / 2) * pair);
+  const auto pairs_seen = [&](const ReportWords& more) {
+    const ModelNumbers numbers = numbers_of(more);
+    EXPECT_DOUBLE_EQ(numbers.flops_per_step, causal.flops_per_step) << "windows and chunks do not change this count";
+    return (numbers.flops_per_step_seen - rest) / pair;
+  };
+  // A query sees 8 keys, the first eight half of that.
+  const double windowed = 32 * 8 - 8 * 8 / 2.0;
+  EXPECT_DOUBLE_EQ(pairs_seen({"--window_size", "7,0"}), 2 * windowed);
+  EXPECT_DOUBLE_EQ(pairs_seen({"--window_size", "7,0", "--window_attn_skip_freq", "2"}), windowed + all / 2);
+  EXPECT_DOUBLE_EQ(pairs_seen({"--window_size", "99,0"}), 2 * all / 2) << "a window that reaches everywhere";
+  // Two chunks of 12 and the rest of 8 in the layer that rotates.
+  const double chunked = 2 * 12 * 12 / 2.0 + 8 * 8 / 2.0;
+  EXPECT_DOUBLE_EQ(pairs_seen({"--attention_chunk_size", "12", "--no_rope_freq", "2"}), chunked + all / 2);
+  EXPECT_DOUBLE_EQ(pairs_seen({"--task", "masked_lm", "--mask_token_id", "3", "--is_causal=false"}), 2 * all);
+}
+
 TEST(StartupReport, SaysWhichNumbersAreUsed) {
   const auto precision = [](const ReportWords& words) {
     const auto resolved = resolved_run(demo_words(words));
