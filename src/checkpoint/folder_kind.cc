@@ -9,39 +9,24 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/manifest.h"
+#include "core/folder.h"
 #include "core/strings.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-// Sorted; empty for what is no folder, or cannot be read.
-std::vector<std::string> names_in_folder(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // One checkpoint of Megatron-LM.
 bool is_megatron_checkpoint(const fs::path& folder) {
   if (is_there(folder / "common.pt") || is_there(folder / ".metadata")) return true;
-  const std::vector<std::string> names = names_in_folder(folder);
+  const std::vector<std::string> names = names_in(folder);
   return std::any_of(names.begin(), names.end(),
                      [](const std::string& name) { return name.starts_with("mp_rank_") || name.ends_with(".distcp"); });
 }
 
 bool is_hugging_face(const fs::path& folder) {
   if (is_there(folder / "config.json")) return true;
-  const std::vector<std::string> names = names_in_folder(folder);
+  const std::vector<std::string> names = names_in(folder);
   return std::any_of(names.begin(), names.end(),
                      [](const std::string& name) { return name.ends_with(".safetensors"); });
 }
@@ -53,13 +38,7 @@ FolderKind kind_of_folder(const fs::path& path) {
   if (!fs::exists(path, error)) return FolderKind::kMissing;
   if (!fs::is_directory(path, error)) return FolderKind::kFile;
   if (is_there(path / kManifestFile)) return FolderKind::kCheckpoint;
-  const std::vector<std::string> names = names_in_folder(path);
-fs::path checkpoints_of(const fs::path& path) {
-  const fs::path below = path / "checkpoints";
-  const bool is_run = kind_of_folder(path) == FolderKind::kOther && kind_of_folder(below) == FolderKind::kCheckpoint;
-  return is_run ? below : path;
-}
-
+  const std::vector<std::string> names = names_in(path);
   bool has_iterations = false, has_megatron = is_megatron_checkpoint(path);
   for (const std::string& name : names) {
     const bool is_iteration = parse_checkpoint_folder_name(name).has_value();
@@ -77,7 +56,7 @@ fs::path checkpoints_of(const fs::path& path) {
 
 std::string entries_text(const fs::path& folder) {
   constexpr size_t kMost = 4;
-  std::vector<std::string> names = names_in_folder(folder);
+  std::vector<std::string> names = names_in(folder);
   std::erase_if(names, [](const std::string& name) { return name[0] == '.'; });
   if (names.empty()) return "nothing";
   const size_t num_more = names.size() > kMost ? names.size() - kMost : 0;

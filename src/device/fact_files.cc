@@ -31,21 +31,6 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-std::vector<std::string> names_in(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-bool is_there(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 bool is_numbered(const std::string& name, std::string_view prefix) {
   return name.size() > prefix.size() && name.starts_with(prefix) &&
          std::all_of(name.begin() + static_cast<std::ptrdiff_t>(prefix.size()), name.end(),

@@ -18,9 +18,6 @@ std::vector<std::string> lines_of(const std::string& text);
 std::string trimmed(const std::filesystem::path& path);
 // Nothing unless the whole text, but for blanks around it, is a number.
 std::optional<int64_t> whole_number(std::string_view text);
-// The names in a folder, sorted; none when it cannot be read.
-std::vector<std::string> names_in(const std::filesystem::path& folder);
-bool is_there(const std::filesystem::path& path);
 // "cpu17", "node0": the prefix and a number.
 bool is_numbered(const std::string& name, std::string_view prefix);
 // Lines "Key:   value" and "Key value".

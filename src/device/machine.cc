@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "core/folder.h"
 #include "core/strings.h"
 #include "device/fact_files.h"
 

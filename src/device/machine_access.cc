@@ -9,6 +9,7 @@
 #include <set>
 #include <string_view>
 
+#include "core/folder.h"
 #include "core/strings.h"
 #include "device/fact_files.h"
 

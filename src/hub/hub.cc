@@ -14,6 +14,7 @@
 #include "config/option_value.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/folder.h"
 #include "core/json.h"
 #include "core/strings.h"
 
@@ -24,11 +25,6 @@ namespace {
 constexpr size_t kMostConnections = 4;
 constexpr std::string_view kSingleWeights = "model.safetensors";
 constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
-
-bool is_there(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);  // false for a link whose blob is gone
-}
 
 std::function<void(std::chrono::seconds)> waiting_note(Logger& log, const std::string& what) {
   return [&log, what](std::chrono::seconds waited) {
