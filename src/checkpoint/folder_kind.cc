@@ -54,6 +54,12 @@ FolderKind kind_of_folder(const fs::path& path) {
   return is_empty ? FolderKind::kEmpty : FolderKind::kOther;
 }
 
+fs::path checkpoints_of(const fs::path& path) {
+  const fs::path below = path / "checkpoints";
+  const bool is_run = kind_of_folder(path) == FolderKind::kOther && kind_of_folder(below) == FolderKind::kCheckpoint;
+  return is_run ? below : path;
+}
+
 std::string entries_text(const fs::path& folder) {
   constexpr size_t kMost = 4;
   std::vector<std::string> names = names_in(folder);
