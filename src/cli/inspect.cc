@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/number_of.h"
 #include "core/strings.h"
 #include "train/setup.h"
 
@@ -112,8 +113,8 @@ int inspect_checkpoint(CommandContext& context) {
       continue;
     }
     const Manifest manifest = load_manifest(folder);
-    fmt::print("{}: intact\n  iteration {}, {} samples consumed, torch {}\n", folder.string(), manifest.train.iteration,
-               manifest.train.consumed_train_samples, manifest.torch_version);
+    fmt::print("{}: intact\n  iteration {}, {} consumed, torch {}\n", folder.string(), manifest.train.iteration,
+               number_of(manifest.train.consumed_train_samples, "sample", "samples"), manifest.torch_version);
     std::map<std::string, std::pair<int64_t, int64_t>> by_key;  // elements, pieces
     for (const StoredChunk& chunk : manifest.chunks) {
       by_key[chunk.key].first += chunk.box.num_elements();

@@ -20,6 +20,7 @@
 #include "planner/pipeline_picture.h"
 #include "planner/pipeline_simulator.h"
 #include "planner/pipeline_trace.h"
+#include "train/batch_schedule.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -84,15 +85,13 @@ int64_t count_microbatches(const Config& config, const PlanOptions& own, const s
   const int64_t model_ranks =
       parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size * parallel.context_parallel_size;
   const int64_t copies = std::max<int64_t>(config.train.dry_run_world_size / model_ranks, 1);
-  const int64_t chunk = config.train.micro_batch_size * copies;
-  if (*config.train.global_batch_size % chunk != 0) {
-    errors.emplace_back(
-        fmt::format("global_batch_size {} is no multiple of micro_batch_size {} times {} data-parallel ranks",
-                    *config.train.global_batch_size, config.train.micro_batch_size, copies),
-        "change one of them, or give --num_microbatches");
-    return 1;
+  std::vector<UserError> faults;
+  const BatchSchedule batches(*config.train.global_batch_size, config.train.micro_batch_size, copies, /*rampup=*/{},
+                              config.train.decrease_batch_size_if_needed, faults);
+  for (const UserError& fault : faults) {
+    errors.emplace_back(fault.message(), fault.remedy() + ", or give --num_microbatches");
   }
-  return *config.train.global_batch_size / chunk;
+  return batches.num_microbatches(/*consumed=*/0);
 }
 
 // How many layers' worth of work a stage has. One without layers, which holds only the embedding or the head, counts

@@ -55,9 +55,11 @@ std::string words_table() {
 std::string accepted_names_markdown() {
   return fmt::format(
       "# Names of other programs\n\n"
-      "Generated from the tables in `src/config/`. These names are no [options](options.md) of this program, and yet "
-      "people bring them in commands and files. Dashes and underscores are the same; a dotted name (`training.steps`) "
-      "is found with its dots as underscores. A name ending in `*` stands for all that begin so.\n\n"
+      "This page lists the names that this program knows from other trainers, beside its own [options](options.md): "
+      "which option they stand for, which have no effect here, and which are refused. A name "
+      "may be written with dashes or with underscores. A dotted name stands here with underscores for its dots: look "
+      "for `training.steps` as `training_steps`. A name that ends in `*` stands for all names that begin with it. The "
+      "page is generated from the tables in `src/config/`.\n\n"
       "## Read as an option\n\n"
       "The meaning and the unit are the same, and one line at the start says how each was read.\n\n"
       "{}\n"

@@ -11,6 +11,7 @@
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/number_of.h"
 #include "core/strings.h"
 #include "data/index_cache.h"
 
@@ -79,9 +80,9 @@ EpochPlan checked_plan(const TokenSource& source, ElementRange range, const std:
                     "give it a larger weight in --split, more data, or a shorter --seq_length");
   }
   if (plan.num_epochs > kMaxDocumentIndex / range.size()) {
-    throw UserError(fmt::format("{} samples of the {} split of {} are {} passes over its {} tokens",
-                                options.num_samples.value_or(0), split_name(options.split), source.name(),
-                                plan.num_epochs, tokens_per_epoch),
+    throw UserError(fmt::format("{} of the {} split of {} are {} passes over its {} tokens",
+                                number_of(options.num_samples.value_or(0), "sample", "samples"),
+                                split_name(options.split), source.name(), plan.num_epochs, tokens_per_epoch),
                     "train for fewer iterations, or give it more data");
   }
   return plan;

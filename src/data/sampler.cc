@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/number_of.h"
 
 namespace megalith {
 
@@ -24,8 +25,8 @@ std::vector<SampleRow> Sampler::rows(const DataPosition& position) {
 std::vector<SampleRow> Sampler::single_rows(const DataPosition& p) const {
   const int64_t chunk_end = p.consumed_samples + p.micro_batch_size * p.dp_size;
   if (chunk_end > num_samples_) {
-    throw UserError(fmt::format("{} has {} samples, but the run asks for samples {} to {}", name_, num_samples_,
-                                p.consumed_samples, chunk_end),
+    throw UserError(fmt::format("{} has {}, but the run asks for samples {} to {}", name_,
+                                number_of(num_samples_, "sample", "samples"), p.consumed_samples, chunk_end),
                     "shorten the run, add data, or repeat it with --dataloader_type cyclic");
   }
   std::vector<SampleRow> rows(static_cast<size_t>(p.micro_batch_size));

@@ -423,11 +423,6 @@ std::string RunPageSink::render() const {
   Json points = Json::object();
   for (const Chart& chart : charts()) {
     drawn += fmt::format("<div class=\"chart{}\" id=\"{}\">", chart.is_wide ? " wide" : "", chart.id);
-    if (chart.plots.size() > 1) {
-      drawn +=
-          "<div class=\"axes\"><button type=\"button\" data-axis=\"tokens\">tokens</button>"
-          "<button type=\"button\" data-axis=\"log\">logarithmic</button></div>";
-    }
     for (const Plot& plot : chart.plots) {
       std::vector<PlotSeries> series;
       for (const LongSeries* one : plot.series) series.push_back(one->drawn());
@@ -439,6 +434,12 @@ std::string RunPageSink::render() const {
                            plot.axes.empty() ? "" : " hidden", render_svg_plot(settings, series));
       if (points.contains(name)) continue;
       for (const PlotSeries& one : series) points[name].push_back(points_of(one));
+    }
+    // Below the plots, where no label of an axis is.
+    if (chart.plots.size() > 1) {
+      drawn +=
+          "<div class=\"axes\"><button type=\"button\" data-axis=\"tokens\">tokens</button>"
+          "<button type=\"button\" data-axis=\"log\">logarithmic</button></div>";
     }
     drawn += "</div>\n";
   }

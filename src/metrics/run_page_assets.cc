@@ -66,7 +66,7 @@ header p { margin: 0; color: var(--muted); flex-basis: 100% }
 .plot { position: relative }
 .chart svg { display: block; width: 100%; height: auto; touch-action: pan-y }
 .plot[hidden] { display: none }
-.axes { position: absolute; right: 20px; bottom: 12px; display: flex; gap: 6px; z-index: 1 }
+.axes { display: flex; justify-content: flex-end; gap: 6px; padding: 0 16px 10px }
 .axes button {
   font: inherit; font-size: 12px; color: var(--muted); background: var(--card); cursor: pointer;
   border: 1px solid var(--edge); border-radius: 99px; padding: 1px 10px;

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/number_of.h"
+
 namespace megalith {
 namespace {
 
@@ -81,8 +83,8 @@ LearningRateCurve::LearningRateCurve(const LearningRateOptions& options, int64_t
   }
   if (warmup_ >= decay_ && warmup_ > 0) {
     errors.emplace_back(
-        fmt::format("the warm-up of {} samples is not shorter than the decay of {} samples (global batch {})", warmup_,
-                    decay_, global_batch_size),
+        fmt::format("the warm-up of {} is not shorter than the decay of {} (global batch {})",
+                    number_of(warmup_, "sample", "samples"), number_of(decay_, "sample", "samples"), global_batch_size),
         "lower lr_warmup_iters, or raise lr_decay_iters or train_iters");
   }
   if (o.lr_decay_style == DecayStyle::kWsd) {

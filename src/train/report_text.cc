@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "core/number_of.h"
 #include "core/strings.h"
 #include "ops/gpu/blas.h"
 #include "planner/pipeline_simulator.h"
@@ -44,10 +45,6 @@ std::string with_separators(int64_t value) {
 
 std::string counted(double value) { return format_count(value); }
 std::string counted(int64_t value) { return format_count(static_cast<double>(value)); }
-
-std::string number_of(int64_t count, std::string_view one, std::string_view several) {
-  return fmt::format("{} {}", count, count == 1 ? one : several);
-}
 
 // The schedule, what it leaves idle when every layer takes equally long, and the layers of each stage.
 std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
@@ -334,9 +331,11 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   if (d.train_iters > 0) rows.add("", curve_text(resolved));
   if (facts.data != nullptr) add_data(resolved, *facts.data, rows);
   rows.add("batch",
-           fmt::format("{} samples of {} tokens = {} of {} on {}; {} steps, {} tokens", d.global_batch_size,
-                       d.seq_length, number_of(d.num_microbatches, "microbatch", "microbatches"), d.micro_batch_size,
-                       number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"), d.train_iters,
+           fmt::format("{} of {} = {} of {} on {}; {}, {} tokens", number_of(d.global_batch_size, "sample", "samples"),
+                       number_of(d.seq_length, "token", "tokens"),
+                       number_of(d.num_microbatches, "microbatch", "microbatches"), d.micro_batch_size,
+                       number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"),
+                       number_of(d.train_iters, "step", "steps"),
                        counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length))));
   rows.add("layout", layout_text(resolved));
   const Mesh mesh = Mesh::from_options(c.parallel, d.world_size);

@@ -163,6 +163,16 @@ def test_what_cannot_be_planned_is_refused(what, words, parts, program, tmp_path
     assert "internal error" not in errors
 
 
+def test_a_rule_of_the_batch_reads_as_in_training(program):
+    batch = (*PIPELINE, "--global_batch_size", 7, "--micro_batch_size", 2)
+    _, _, planned = program.run("plan", *batch, expected=2, timeout=60)
+    sizes = ("--hidden_size", 16, "--num_attention_heads", 2, "--vocab_size", 64, "--seq_length", 8, "--mock_data")
+    _, _, trained = program.run("train", *batch, *sizes, "--max_position_embeddings", 8, "--dry_run", "--dry_run_world_size", 4,
+                                expected=2, timeout=60)
+    rule = "global_batch_size 7 is not a multiple of micro_batch_size 2 times the data-parallel size 1"
+    assert rule in planned and rule in trained, planned + trained
+
+
 def test_help_lists_the_options(program):
     output = plan(program, "--help")
     for part in ("megalith plan", "--draw", "--svg", "--pipeline_trace", "--transfer_time", "--pp_algorithm"):

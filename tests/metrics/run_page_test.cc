@@ -136,6 +136,10 @@ TEST_F(Page, TheLossHasATokenAxisAndLogarithmicAxes) {
                            "data-axes=\"tokens log\" hidden"}) {
     EXPECT_TRUE(has(text, axes)) << axes;
   }
+  // The buttons that choose lie below all plots of the chart, not over the label of an axis.
+  EXPECT_GT(text.find("<div class=\"axes\">"), text.find("data-axes=\"tokens log\" hidden"));
+  EXPECT_LT(text.find("<div class=\"axes\">"), text.find("<div class=\"chart\""));
+  EXPECT_TRUE(has(text, ".axes { display: flex;")) << "not placed over something";
   const Json by_tokens = points_of(text).at("loss_by_tokens");
   EXPECT_EQ(by_tokens.at(0).at("x").at(0), 101 * 32 * 256);
   EXPECT_EQ(by_tokens.at(1).at("x").at(0), 140 * 32 * 256);
