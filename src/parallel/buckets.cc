@@ -111,7 +111,27 @@ class OpenBuffer {
 
 }  // namespace
 
-BucketPlan plan_buckets(const std::vector<Parameter*>& params, const BucketRules& rules) {
+namespace {
+
+// What several stages of a pipeline hold goes by name: each registers it in an order of its own, and all must lay it
+// out alike, for their sums and for their shards.
+std::vector<Parameter*> with_shared_by_name(std::vector<Parameter*> params) {
+  std::vector<size_t> places;
+  std::vector<Parameter*> shared;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i]->placement().partial_axes.contains(Axis::kPp)) continue;
+    places.push_back(i);
+    shared.push_back(params[i]);
+  }
+  std::sort(shared.begin(), shared.end(), [](const Parameter* a, const Parameter* b) { return a->name() < b->name(); });
+  for (size_t i = 0; i < places.size(); ++i) params[places[i]] = shared[i];
+  return params;
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<Parameter*>& registered, const BucketRules& rules) {
+  const std::vector<Parameter*> params = with_shared_by_name(registered);
   std::vector<OpenBuffer> open;
   std::vector<std::pair<size_t, Bucket>> closed;
   for (size_t i = params.size(); i-- > 0;) {

@@ -28,20 +28,31 @@ std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params) {
 
 namespace {
 
+bool comes_first(const OwnedPart* a, const OwnedPart* b) {
+  const auto place = [](const OwnedPart* part) {
+    return std::pair(std::string_view(part->parameter->name()), part->range ? part->range->begin : 0);
+  };
+  return place(a) < place(b);
+}
+
 // places: along pp, of the parameters that these places of the pipeline hold
 void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std::string_view label,
               const std::vector<int>& places = {}) {
   if (group.size() == 1) return;
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
-    std::vector<at::Tensor> flat;
+    std::vector<const OwnedPart*> summed;
     for (const OwnedPart& part : parts) {
       const Placement& placement = part.parameter->placement();
       if (placement.partial_axes.contains(axis) && (axis != Axis::kPp || placement.pipeline_ranks == places) &&
           part.grad.scalar_type() == dtype) {
-        flat.push_back(part.grad.view({-1}));
+        summed.push_back(&part);
       }
     }
-    if (flat.empty()) continue;
+    if (summed.empty()) continue;
+    // Stages register what they share in orders of their own.
+    if (axis == Axis::kPp) std::sort(summed.begin(), summed.end(), comes_first);
+    std::vector<at::Tensor> flat;
+    for (const OwnedPart* part : summed) flat.push_back(part->grad.view({-1}));
     const at::Tensor together = at::cat(flat);
     group.all_reduce(together, ReduceOp::kSum, label).wait();
     int64_t offset = 0;

@@ -15,6 +15,7 @@
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"
+#include "tasks/causal_lm.h"
 #include "verify/check_batch.h"
 #include "verify/document_check.h"
 
@@ -92,6 +93,18 @@ void make_gemma(bool is_third, ModelConfig& config) {
   }
 }
 
+// Buckets that distances within the few tokens share.
+void make_t5(const TinyRun& task, ModelConfig& config) {
+  config.model_type = ModelType::kT5;
+  config.position_embedding_type = PositionEmbedding::kRelative;
+  config.relative_attention_num_buckets = 6;
+  config.relative_attention_max_distance = 5;
+  config.query_pre_attn_scalar = 1;
+  config.swiglu = false;
+  (task.is_tied ? config.relu : config.geglu) = true;
+  config.scale_decoder_outputs = task.is_tied;
+}
+
 ModelConfig config_of(const TinyRun& task) {
   ModelConfig config = tiny_config();
   config.num_layers = task.num_layers;
@@ -117,6 +130,7 @@ ModelConfig config_of(const TinyRun& task) {
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
   if (task.family == "gpt") make_gpt(config);
+  if (task.family == "t5") make_t5(task, config);
   if (task.family.starts_with("gemma")) make_gemma(task.family == "gemma3", config);
   if (task.silent) uncouple_tokens(config);
   return config;
@@ -132,7 +146,30 @@ TensorMap weights_of(const Module& model, at::ScalarType dtype) {
   return weights;
 }
 
+// The check's rows for an encoder and decoder: the encoder reads each row backwards and two of its labels. Both
+// sequences end with padding.
+class PairTask : public CausalLm {
+ public:
+  ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override {
+    ModelInput input = CausalLm::make_input(part, device, units);
+    const at::Tensor tokens = part.at(field::kTokens), rows = part.at(field::kSampleIndex);
+    const at::Tensor read = at::cat({tokens.flip(1), part.at(field::kLabels).narrow(1, 0, 2)}, 1);
+    const int64_t s = tokens.size(1), encoder_s = read.size(1);
+    input.tokens = tokens.to(device);
+    input.context.mask.key_lengths = (s - rows % 2).to(device);
+    input.context.mask.runs = nullptr;
+    input.context.encoder_s = encoder_s;
+    input.more.set("encoder_tokens", read.to(device));
+    input.more.set("encoder_key_lengths", (encoder_s - rows % 3).to(device));
+    constexpr int64_t kBehindTheDecoders = int64_t{1} << 32;
+    input.more.set("encoder_row_ids",
+                   (kBehindTheDecoders + rows.unsqueeze(1) * encoder_s + at::arange(encoder_s)).to(device));
+    return input;
+  }
+};
+
 std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& config) {
+  if (task.family == "t5") return std::make_unique<PairTask>();
   TaskOptions options{.mask_prob = 0.4};  // of few tokens
   if (task.is_masked) options.task = TaskKind::kMaskedLm;
   options.mask_token_id = *config.vocab_size - 1;

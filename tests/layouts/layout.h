@@ -43,7 +43,8 @@ struct TinyRun {
   // window_attn_skip_freq; where it is given, layers with a window also rotate by a base of their own.
   std::string windowed_layers = {};
   bool has_sinks = false;  // in the softmax of attention, one for each head
-  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek": with experts
+  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "t5": num_layers in each of two stacks;
+  // "mixtral", "gpt_oss", "deepseek": with experts
   std::string family = "llama";
   bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;

@@ -81,7 +81,10 @@ class MutantGroup : public Group {
     return forwarded(inner_->broadcast(tensor, root, record->label));
   }
   State start_send_receive(const std::vector<Transfer>& transfers, const Record& record) override {
-    if (transfers.empty() || !is_wrong(transfers[0].tensor, ReduceOp::kSum, record)) {
+    const bool is_any_wrong = std::any_of(transfers.begin(), transfers.end(), [&](const Transfer& transfer) {
+      return is_wrong(transfer.tensor, ReduceOp::kSum, record);
+    });
+    if (!is_any_wrong) {
       return forwarded(inner_->send_receive(transfers, record->label));
     }
     if (wrong_.how == How::kReverse) {
@@ -108,6 +111,7 @@ class MutantGroup : public Group {
     if (transfers[0].is_send) return forwarded(std::move(work));
     work.wait();
     for (const Transfer& transfer : transfers) {
+      if (!is_wrong(transfer.tensor, ReduceOp::kSum, record)) continue;
       const at::Tensor received = transfer.tensor.clone();
       if (wrong_.how == How::kZero) transfer.tensor.zero_();
       if (wrong_.how == How::kLate && late_.defined()) transfer.tensor.copy_(late_);
