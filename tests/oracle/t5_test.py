@@ -47,6 +47,10 @@ def make(folder, version):
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * hf_models.WEIGHT_STD
+            # As T5 itself begins: scores are not scaled, so queries are small. Larger ones saturate the softmax, and
+            # float32's roundings in gradients are then some 1e-3 on both sides.
+            if key.endswith("Attention.q.weight"):
+                noise *= COMMON["d_kv"] ** -0.5
             parameter.copy_(1 + noise if key.endswith("layer_norm.weight") else noise)
     model.save_pretrained(folder, safe_serialization=True)
     return hf_models.Model(folder, model)
