@@ -12,6 +12,7 @@
 #include "data/data_sets.h"
 #include "data/dataset_tools.h"
 #include "hub/hub.h"
+#include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {
@@ -26,6 +27,8 @@ struct DataInspection {
   bool print_masks = false;
   int64_t seq_length = 0, seed = 1234;
   std::optional<int64_t> eod;
+  bool bert_binary_head = true;
+  TaskOptions task;
   DataOptions data;
   TokenizerOptions tokenizer;
   HubOptions hub;
@@ -40,13 +43,19 @@ struct DataInspection {
             "print_samples: how many samples the run reads from the split, because epochs and order depend on it. "
             "Default: num_samples.")
         .at_least(1);
-    v.field("print_masks", print_masks,
-            "print_samples: also print loss_mask, position_ids and, with reset_attention_mask, document_ids.");
+    v.field(
+        "print_masks", print_masks,
+        "print_samples: also print loss_mask, position_ids and, with reset_attention_mask, document_ids. Samples of "
+        "tasks other than causal_lm are always printed whole.");
     v.field("seq_length", seq_length, "print_samples: tokens of a sample.").at_least(0).at_most(INT32_MAX);
     v.field("seed", seed, "print_samples: seed of the order.").at_least(0).at_most(UINT32_MAX);
     v.field("eod", eod,
             "print_samples: id of the token that ends a document, when there is no tokenizer that knows it.")
         .at_least(0);
+    v.field("bert_binary_head", bert_binary_head,
+            "print_samples: samples of task bert for a model with a sentence head: two segments each.")
+        .opposite("bert_no_binary_head");
+    task.visit(v);
     data.visit(v);
     tokenizer.visit_standalone(v);
     hub.visit(v);
@@ -56,6 +65,40 @@ struct DataInspection {
 std::vector<int64_t> row_of(const at::Tensor& tensor) {
   const at::Tensor wide = tensor.to(at::kLong).contiguous();
   return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
+}
+
+OrderedJson causal_line(const Batch& batch, bool with_masks) {
+  OrderedJson line;
+  line["tokens"] = row_of(batch.at(field::kTokens));
+  line["labels"] = row_of(batch.at(field::kLabels));
+  if (with_masks) {
+    line["loss_mask"] = row_of(batch.at(field::kLossWeights));
+    line["position_ids"] = row_of(batch.at(field::kPositionIds));
+    if (batch.has(field::kDocumentIds)) line["document_ids"] = row_of(batch.at(field::kDocumentIds));
+  }
+  return line;
+}
+
+// Every field of the only row.
+OrderedJson whole_line(const Batch& batch) {
+  OrderedJson line;
+  for (const BatchField& field : batch.fields()) {
+    if (field.name == field::kSampleIndex) continue;
+    std::vector<int64_t> values = row_of(field.tensor);
+    line[field.name] = field.tensor.dim() > 1 ? OrderedJson(std::move(values)) : OrderedJson(values.at(0));
+  }
+  return line;
+}
+
+std::unique_ptr<Task> task_of(const DataInspection& options, const Tokenizer* tokenizer, const DataSetup& data) {
+  TaskSetup setup;
+  setup.seed = data.seed;
+  setup.tokenizer = tokenizer;
+  setup.has_sentence_head = options.bert_binary_head;
+  if (data.vocab_size != INT64_MAX) setup.vocab_size = data.vocab_size;
+  if (tokenizer != nullptr) setup.special_ids = tokenizer->special_ids();
+  if (data.eod) setup.special_ids.eod = narrow<int32_t>(*data.eod);
+  return make_task(options.task, setup);
 }
 
 void print_samples(const DataInspection& options, const Tokenizer* tokenizer, Logger& log) {
@@ -75,7 +118,8 @@ void print_samples(const DataInspection& options, const Tokenizer* tokenizer, Lo
     setup.vocab_size = *options.tokenizer.vocab_size;
   }
   setup.num_samples[split] = std::max(options.num_samples, options.total_samples.value_or(0));
-  const DataSets sets = make_data_sets(options.data, setup, log);
+  const std::unique_ptr<Task> task = task_of(options, tokenizer, setup);
+  const DataSets sets = task->open_data(options.data, setup, log);
   BatchSource* source = sets.of(kSplits[split]);
   if (source == nullptr) {
     if (options.num_samples == 0) return;
@@ -83,14 +127,8 @@ void print_samples(const DataInspection& options, const Tokenizer* tokenizer, Lo
   }
   for (int64_t i = 0; i < options.num_samples; ++i) {
     const Batch batch = source->read({.consumed_samples = i});
-    OrderedJson line;
-    line["tokens"] = row_of(batch.at(field::kTokens));
-    line["labels"] = row_of(batch.at(field::kLabels));
-    if (options.print_masks) {
-      line["loss_mask"] = row_of(batch.at(field::kLossWeights));
-      line["position_ids"] = row_of(batch.at(field::kPositionIds));
-      if (batch.has(field::kDocumentIds)) line["document_ids"] = row_of(batch.at(field::kDocumentIds));
-    }
+    const bool is_causal = options.task.task == TaskKind::kCausalLm;
+    const OrderedJson line = is_causal ? causal_line(batch, options.print_masks) : whole_line(batch);
     fmt::print("{}\n", dump_json(line));
   }
 }

@@ -6,7 +6,8 @@
 namespace megalith {
 
 // Counts, lengths with a picture, and the beginnings of a few documents. With --print_samples train (valid, test) one
-// JSON object {"tokens", "labels"} a line for the first samples in the order of training.
+// JSON object {"tokens", "labels"} a line for the first samples in the order of training; of other tasks than causal_lm
+// every field.
 int inspect_data(CommandContext& context);
 CommandOptions inspect_data_options();
 

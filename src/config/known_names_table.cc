@@ -186,10 +186,9 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "read only by hybrid models", "disable_mamba_mem_eff_path"},
     {Kind::kNoEffect, kValue, "read only by position_embedding_type mrope, which no model here has", "mrope_section"},
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
-     "bert_binary_head decoder_seq_length short_seq_prob mask_type mask_factor "
-     "sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob use_one_sent_docs "
-     "evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings bert_embedder_type"},
-    {Kind::kNoEffect, kSwitch, "read only by BERT, T5 and retrieval models", "bert_no_binary_head"},
+     "mask_type mask_factor sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob "
+     "use_one_sent_docs evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings "
+     "bert_embedder_type"},
     {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},
     {Kind::kNoEffect, kValue, "read only by vision models",
      "vision_pretraining_type vision_backbone_type swin_backbone_type num_classes img_h img_w num_channels patch_dim "

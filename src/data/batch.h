@@ -31,6 +31,8 @@ inline constexpr std::string_view kPositionIds = "position_ids";
 // (b, s) int32: number of the document within the row, counted from 0; a token attends only to tokens of its own
 // document. Absent unless reset_attention_mask is set: then the row is one document.
 inline constexpr std::string_view kDocumentIds = "document_ids";
+// (b) int64: tokens of a row that are not padding at its end. Absent: all.
+inline constexpr std::string_view kKeyLengths = "key_lengths";
 // (b) int64: the row's place in the order of training, counted over the whole run (samples consumed before this step
 // plus the place in the global batch). The same under every layout; what is drawn for a row is keyed by it. Every
 // batch has it, whatever its data are.

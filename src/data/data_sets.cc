@@ -20,8 +20,8 @@ constexpr const char* kMockSplit = "1,1,1";
 
 class Builder {
  public:
-  Builder(const DataOptions& options, const DataSetup& setup, Logger& log)
-      : options_(options), setup_(setup), log_(log) {}
+  Builder(const DataOptions& options, const DataSetup& setup, const SampleMaker& maker, Logger& log)
+      : options_(options), setup_(setup), maker_(maker), log_(log) {}
 
   // One split of a blend; null when the split has no weight. split_text is empty when the split has the blend to
   // itself.
@@ -68,22 +68,20 @@ class Builder {
 
   std::unique_ptr<SampleSource> build_one(std::shared_ptr<const TokenSource> source, Split split,
                                           const std::string& split_text, std::optional<int64_t> num_samples) const {
-    GptDatasetOptions gpt;
-    gpt.sequence_length = setup_.sequence_length;
-    gpt.num_samples = num_samples;
-    gpt.seed = setup_.seed;
-    gpt.split = split;
-    gpt.split_text = split_text;
-    gpt.vocab_size = setup_.vocab_size;
-    gpt.pad_id = setup_.pad_id;
-    gpt.is_mock = options_.mock_data;
+    SampleRequest request;
+    request.split = split;
+    request.split_text = split_text;
+    request.num_samples = num_samples;
+    request.seed = setup_.seed;
+    request.sequence_length = setup_.sequence_length;
+    request.is_mock = options_.mock_data;
     if (options_.data_cache_path) {
-      gpt.cache_folder = *options_.data_cache_path;
-    } else if (!gpt.is_mock) {
-      gpt.cache_folder = fs::path(source->name()) / "cache" / "GPTDataset_indices";
+      request.cache_folder = *options_.data_cache_path;
+    } else if (!request.is_mock) {
+      request.cache_folder = fs::path(source->name()) / "cache" / fmt::format("{}_indices", maker_.class_name());
     }
     const ElementRange range = range_of(*source, split, split_text);
-    return std::make_unique<GptDataset>(std::move(source), range, gpt, log_);
+    return maker_.make(std::move(source), range, request, log_);
   }
 
  private:
@@ -94,10 +92,10 @@ class Builder {
     return source;
   }
 
-  static ElementRange range_of(const TokenSource& source, Split split, const std::string& split_text) {
-    if (split_text.empty()) return {0, source.num_sequences()};
-    return split_ranges(parse_split(split_text), source.num_sequences())[static_cast<size_t>(split)].value_or(
-        ElementRange{});
+  ElementRange range_of(const TokenSource& source, Split split, const std::string& split_text) const {
+    const int64_t num_elements = maker_.num_elements(source);
+    if (split_text.empty()) return {0, num_elements};
+    return split_ranges(parse_split(split_text), num_elements)[static_cast<size_t>(split)].value_or(ElementRange{});
   }
 
   // The data sets of a blend, several at a time; what is wrong with the first bad one is thrown.
@@ -154,6 +152,7 @@ class Builder {
 
   const DataOptions& options_;
   const DataSetup& setup_;
+  const SampleMaker& maker_;
   Logger& log_;
   std::map<std::string, std::shared_ptr<const TokenSource>> open_;
 };
@@ -164,9 +163,57 @@ const std::vector<std::string>& paths_of(const DataOptions& options, Split split
                                   : options.test_data_path;
 }
 
+// Rows of tokens; Megatron's GPT data set.
+class TextSamples final : public SampleMaker {
+ public:
+  TextSamples(const DataOptions& options, const DataSetup& setup) : options_(options), setup_(setup) {}
+
+  std::string_view class_name() const override { return "GPTDataset"; }
+  int64_t num_elements(const TokenSource& source) const override { return source.num_sequences(); }
+  std::unique_ptr<TokenSource> make_mock() const override {
+    if (!setup_.eod || setup_.vocab_size == INT64_MAX) {
+      throw UserError("mock_data needs the vocabulary size and the end-of-document id",
+                      "give --vocab_size, a model preset, or --tokenizer_model");
+    }
+    return make_mock_source(setup_.vocab_size, *setup_.eod);
+  }
+  std::unique_ptr<SampleSource> make(std::shared_ptr<const TokenSource> source, ElementRange range,
+                                     const SampleRequest& request, Logger& log) const override {
+    GptDatasetOptions gpt;
+    gpt.sequence_length = request.sequence_length;
+    gpt.num_samples = request.num_samples;
+    gpt.seed = request.seed;
+    gpt.split = request.split;
+    gpt.split_text = request.split_text;
+    gpt.vocab_size = setup_.vocab_size;
+    gpt.pad_id = setup_.pad_id;
+    gpt.is_mock = request.is_mock;
+    gpt.cache_folder = request.cache_folder;
+    return std::make_unique<GptDataset>(std::move(source), range, gpt, log);
+  }
+  std::unique_ptr<BatchSource> batches_of(std::unique_ptr<SampleSource> samples, Sampler sampler) const override {
+    BatchOptions batch;
+    batch.sequence_length = setup_.sequence_length;
+    batch.eod = setup_.eod;
+    batch.pad_id = setup_.pad_id;
+    batch.reset_position_ids = options_.reset_position_ids;
+    batch.reset_attention_mask = options_.reset_attention_mask;
+    batch.eod_mask_loss = options_.eod_mask_loss;
+    return std::make_unique<TokenBatchSource>(std::move(samples), std::move(sampler), batch);
+  }
+
+ private:
+  const DataOptions& options_;
+  const DataSetup& setup_;
+};
+
 }  // namespace
 
-DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, Logger& log) {
+DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
+  return make_data_sets(options, setup, TextSamples(options, setup), log);
+}
+
+DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, const SampleMaker& maker, Logger& log) {
   if (auto errors = check_data_options(given); !errors.empty()) {
     if (errors.size() == 1) throw errors[0];
     throw UserErrors(std::move(errors));
@@ -177,16 +224,10 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, Logger
     log.note("split is not given: {} of data_path go to training, validation and test", kDefaultSplit);
   }
 
-  Builder builder(options, setup, log);
+  Builder builder(options, setup, maker, log);
   std::shared_ptr<const TokenSource> mock;
   if (!options.mock_data && !options.has_paths()) throw no_data_error();
-  if (options.mock_data) {
-    if (!setup.eod || setup.vocab_size == INT64_MAX) {
-      throw UserError("mock_data needs the vocabulary size and the end-of-document id",
-                      "give --vocab_size, a model preset, or --tokenizer_model");
-    }
-    mock = make_mock_source(setup.vocab_size, *setup.eod);
-  }
+  if (options.mock_data) mock = maker.make_mock();
 
   DataSets sets;
   for (const Split split : kSplits) {
@@ -202,16 +243,9 @@ DataSets make_data_sets(const DataOptions& given, const DataSetup& setup, Logger
       samples = builder.build(parse_blend(paths, fmt::format("{}_data_path", split_name(split))), split, "");
     }
     if (!samples) continue;
-    BatchOptions batch;
-    batch.sequence_length = setup.sequence_length;
-    batch.eod = setup.eod;
-    batch.pad_id = setup.pad_id;
-    batch.reset_position_ids = options.reset_position_ids;
-    batch.reset_attention_mask = options.reset_attention_mask;
-    batch.eod_mask_loss = options.eod_mask_loss;
     const std::string name = fmt::format("the {} split of {}", split_name(split), samples->name());
     Sampler sampler(options.dataloader_type, samples->num_samples(), !options.no_data_sharding, name);
-    auto source = std::make_unique<TokenBatchSource>(std::move(samples), std::move(sampler), batch);
+    std::unique_ptr<BatchSource> source = maker.batches_of(std::move(samples), std::move(sampler));
     (split == Split::kTrain ? sets.train : split == Split::kValid ? sets.valid : sets.test) = std::move(source);
   }
   return sets;

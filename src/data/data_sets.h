@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "data/batch_source.h"
 #include "data/data_options.h"
+#include "data/sample_maker.h"
 #include "data/split.h"
 
 namespace megalith {
@@ -30,7 +31,10 @@ struct DataSets {
   }
 };
 
-// UserError for missing or damaged files, empty splits and options that contradict each other.
+// Samples of the maker's kind. UserError for missing or damaged files, empty splits and options that contradict each
+// other.
+DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, const SampleMaker& maker, Logger& log);
+// Texts, of which each token predicts the next (gpt_dataset.h).
 DataSets make_data_sets(const DataOptions& options, const DataSetup& setup, Logger& log);
 
 }  // namespace megalith

@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "core/number_of.h"
 #include "core/strings.h"
+#include "data/dataset_identity.h"
 #include "data/index_cache.h"
 
 namespace megalith {
@@ -28,27 +29,16 @@ std::string class_name_of(const GptDatasetOptions& options) {
 
 // The fields by which megatron-core describes the data set, in its order and without the tokenizer.
 OrderedJson megatron_identity(const TokenSource& source, const GptDatasetOptions& options) {
-  OrderedJson d;
-  d["class"] = class_name_of(options);
-  d["dataset_path"] = options.is_mock ? OrderedJson(nullptr) : OrderedJson(source.name());
-  d["num_samples"] = options.num_samples ? OrderedJson(*options.num_samples) : OrderedJson(nullptr);
-  d["index_split"] = split_name(options.split);
-  d["random_seed"] = options.seed;
-  d["sequence_length"] = options.sequence_length;
-  if (options.split_text.empty()) {
-    d["split"] = d["split_matrix"] = nullptr;
-    return d;
-  }
-  d["split"] = options.split_text;
-  OrderedJson matrix = OrderedJson::array();
-  double before = 0;
-  for (const double share : parse_split(options.split_text)) {
-    const double after = before + share;
-    matrix.push_back(share > 0 ? OrderedJson::array({before, after}) : OrderedJson(nullptr));
-    before = after;
-  }
-  d["split_matrix"] = std::move(matrix);
-  return d;
+  const DatasetIdentity identity{
+      .class_name = class_name_of(options),
+      .path = options.is_mock ? std::nullopt : std::optional(source.name()),
+      .num_samples = options.num_samples,
+      .split = options.split,
+      .seed = options.seed,
+      .sequence_length = options.sequence_length,
+      .split_text = options.split_text,
+  };
+  return identity.describe();
 }
 
 std::vector<int32_t> lengths_of(const TokenSource& source, ElementRange range) {

@@ -32,6 +32,11 @@ CacheFiles files_of(const fs::path& folder, const std::string& stem, const Index
   return files;
 }
 
+// "GPTDataset-train-"
+std::string label_of(const IndexCacheKey& key) {
+  return key.class_name + (key.split.empty() ? "-" : "-" + key.split + "-");
+}
+
 // Nothing when an array is missing or the shapes are not the right ones; UserError for damaged ones.
 std::optional<std::vector<IndexArray>> load_arrays(const CacheFiles& files, const IndexCacheKey& key) {
   std::vector<IndexArray> arrays;
@@ -101,7 +106,7 @@ Json comparable(Json value) {
 // covers Python's names of the tokenizer), so the descriptions are read.
 std::optional<std::vector<IndexArray>> find_megatrons(const fs::path& folder, const IndexCacheKey& key, Logger& log) {
   if (key.megatron_description.empty()) return std::nullopt;
-  const std::string ending = fmt::format("-{}-{}-description.txt", key.class_name, key.split);
+  const std::string ending = fmt::format("-{}description.txt", label_of(key));
   const Json wanted = comparable(parse_json(key.megatron_description, "description"));
   std::vector<fs::path> candidates;
   try {
@@ -133,7 +138,7 @@ std::optional<std::vector<IndexArray>> find_megatrons(const fs::path& folder, co
 std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& folder, const IndexCacheKey& key,
                                              const std::function<std::vector<IndexArray>()>& build, Logger& log) {
   if (!folder) return build();
-  const std::string stem = fmt::format("{}-{}-{}-", checksum128(key.description).hex(), key.class_name, key.split);
+  const std::string stem = fmt::format("{}-{}", checksum128(key.description).hex(), label_of(key));
   const CacheFiles files = files_of(*folder, stem, key);
   if (auto arrays = try_load(files, key, log)) return std::move(*arrays);
   if (auto arrays = find_megatrons(*folder, key, log)) return std::move(*arrays);

@@ -14,8 +14,8 @@
 namespace megalith {
 
 struct IndexCacheKey {
-  std::string class_name;  // "GPTDataset", "BlendedDataset"
-  std::string split;
+  std::string class_name;                // "GPTDataset", "BlendedDataset"
+  std::string split;                     // empty where megatron-core's names have none
   std::string description;               // everything the arrays depend on, as JSON
   std::vector<std::string> array_names;  // "document_index", …
   // The JSON by which megatron-core would describe them, without tokenizers; empty when its arrays would not do.

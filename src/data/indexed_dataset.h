@@ -43,8 +43,8 @@ class IndexedDataset final : public TokenSource {
   std::string name() const override { return prefix_; }
   std::string describe(int64_t sequence) const override;
 
-  int64_t num_documents() const { return num_boundaries_ - 1; }
-  int64_t document_begin(int64_t document) const;  // its first sequence; document_begin(num_documents()) is the end
+  int64_t num_documents() const override { return num_boundaries_ - 1; }
+  int64_t document_begin(int64_t document) const override;
   int64_t num_tokens() const { return num_tokens_; }
   TokenType token_type() const { return type_; }
   // The bytes of a sequence as they lie in .bin.

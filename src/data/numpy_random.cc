@@ -1,6 +1,8 @@
 // NumPy's generators; see numpy_random.h.
 #include "data/numpy_random.h"
 
+#include <cmath>
+
 #include "core/error.h"
 
 namespace megalith {
@@ -48,6 +50,11 @@ void NumpyRandomState::draw_places(uint64_t max, std::span<uint32_t> places) {
       position_ = position;
     }
   }
+}
+
+int64_t NumpyRandomState::geometric(double p) {
+  MEGALITH_CHECK(p > 0 && p < 1.0 / 3, "geometric({}) is not supported", p);
+  return static_cast<int64_t>(std::ceil(std::log1p(-random()) / std::log(1 - p)));
 }
 
 NumpyDefaultRng::NumpyDefaultRng(uint64_t seed) {

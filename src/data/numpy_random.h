@@ -40,6 +40,19 @@ class NumpyRandomState {
     return value;
   }
 
+  // random_sample(): uniform in [0, 1), of 53 bits.
+  double random() {
+    constexpr double kTwo26 = 67108864, kTwo53 = 9007199254740992;
+    const uint32_t high = next_u32() >> 5, low = next_u32() >> 6;
+    return (high * kTwo26 + low) / kTwo53;
+  }
+  // randint(low, high): low … high - 1.
+  int64_t integer(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(interval(static_cast<uint64_t>(high - 1 - low)));
+  }
+  // geometric(p), by inversion as NumPy does it for p below 1/3.
+  int64_t geometric(double p);
+
   // RandomState.shuffle of a one-dimensional array.
   template <typename T>
   void shuffle(std::span<T> values) {

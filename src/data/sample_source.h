@@ -1,4 +1,5 @@
-// Numbered samples of a fixed number of tokens: one data set (gpt_dataset.h) or a blend of several (blend.h).
+// Numbered samples of one size: one data set (gpt_dataset.h) or a blend of several (blend.h). A sample is a run of
+// numbers: a text's tokens, or a record of named fields (record_source.h).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,9 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
   virtual int64_t num_samples() const = 0;
-  // Writes sample `index` to out: sequence_length + 1 tokens, padded at the end with the padding id when the sample is
-  // shorter. UserError for token ids outside the vocabulary and damaged index files. Safe from several threads.
+  // Writes sample `index` to out. A text gives sequence_length + 1 tokens, padded at the end with the padding id when
+  // the sample is shorter. UserError for token ids outside the vocabulary and damaged index files. Safe from several
+  // threads.
   virtual void read(int64_t index, std::span<int64_t> out) const = 0;
   virtual std::string name() const = 0;
   // Nothing where that is not known, or where the data is made up.

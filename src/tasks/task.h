@@ -19,12 +19,16 @@
 
 namespace megalith {
 
+class Tokenizer;
+
 // What a task depends on beyond its own options.
 struct TaskSetup {
   uint64_t seed = 1234;  // of everything that the task draws
   int64_t vocab_size = 0;
-  SpecialIds special_ids;         // of the tokenizer, and what the model's configuration says of it
-  bool has_instructions = false;  // the data are rows of instructions
+  SpecialIds special_ids;                // of the tokenizer, and what the model's configuration says of it
+  const Tokenizer* tokenizer = nullptr;  // outlives the task; null when the run has none
+  bool has_sentence_head = false;        // the model says whether two segments are in order
+  bool has_instructions = false;         // the data are rows of instructions
 };
 
 // The sum of weight * loss, and of the weights, of one loss.

@@ -8,12 +8,14 @@
 
 namespace megalith {
 
-enum class TaskKind { kCausalLm, kMaskedLm };
+enum class TaskKind { kCausalLm, kMaskedLm, kBert, kT5 };
 
 struct TaskOptions {
   TaskKind task = TaskKind::kCausalLm;
   double mask_prob = 0.15;
-  std::optional<int64_t> mask_token_id;  // default: the tokenizer's
+  std::optional<int64_t> mask_token_id;       // default: the tokenizer's
+  double short_seq_prob = 0.1;                // of kBert and kT5
+  std::optional<int64_t> decoder_seq_length;  // of kT5, which needs it
 
   void visit(OptionVisitor& v);
 };

@@ -6,13 +6,6 @@
 
 namespace megalith {
 
-namespace field {
-
-// (b) int64: tokens of a row that are not padding at its end. Absent: all.
-inline constexpr std::string_view kKeyLengths = "key_lengths";
-
-}  // namespace field
-
 class TextTask : public Task {
  public:
   DataSets open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const override;

@@ -250,7 +250,8 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
   setup.vocab_size = resolved.derived.vocab_size;
   setup.has_instructions = resolved.config.data.sft.has_paths();
-  if (resolved.tokenizer != nullptr) setup.special_ids = resolved.tokenizer->special_ids();
+  setup.tokenizer = resolved.tokenizer.get();
+  if (setup.tokenizer != nullptr) setup.special_ids = setup.tokenizer->special_ids();
   if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);
   return setup;
 }

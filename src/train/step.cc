@@ -152,7 +152,8 @@ EvaluationSums evaluate_batches(PipelinedModel& model, const Task& task, const s
   };
   const HeadOutput head = task.evaluated_output();
   if (token_losses != nullptr) {
-    MEGALITH_CHECK(head == HeadOutput::kTokenLosses, "the task {} has no losses of tokens", task.name());
+    MEGALITH_CHECK(head == HeadOutput::kTokenLosses || head == HeadOutput::kLoss, "the task {} has no losses of tokens",
+                   task.name());
     // One at a time, because every rank is to have them.
     for (int m = 0; m < std::ssize(batches); ++m) {
       const ModelOutput output = model.forward(make_input(m, model.plan().units), head);

@@ -115,6 +115,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.train.eval_iters = 0;
   config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
   config.train.seq_length = sequence_length(config);
+  if (config.task.decoder_seq_length) config.task.decoder_seq_length = config.train.seq_length;  // as the check's rows
   config.model.max_position_embeddings = config.model.position_embedding() == PositionEmbedding::kLearnedAbsolute
                                              ? *config.train.seq_length + 3
                                              : std::max(asked.model.max_position_embeddings, *config.train.seq_length);

@@ -75,6 +75,30 @@ TEST(MockData, DocumentsCountAndEndInEod) {
   EXPECT_EQ(tokens[2], 1);
 }
 
+// Vectors of numpy.random.RandomState(1234).
+TEST(NumpyRandomState, DrawsWholeNumbersFractionsAndLengthsOfSpans) {
+  NumpyRandomState random(1234), spans(1234);
+  for (const int64_t expected : {4, 4, 3, 2, 1}) EXPECT_EQ(random.integer(1, 5), expected);
+  EXPECT_EQ(random.random(), 0.6121118946772708);
+  for (const int64_t expected : {1, 5, 3, 7, 7, 2, 2, 8}) EXPECT_EQ(spans.geometric(0.2), expected);
+}
+
+TEST(MockData, SentencesCountOnThroughTheirDocument) {
+  const auto mock = make_mock_sentences({5, 6, 7, 8, 9});
+  EXPECT_EQ(mock->num_documents(), 10'000);
+  EXPECT_EQ(mock->document_begin(10'000), mock->num_sequences());
+  int64_t last = -1;
+  for (int64_t i = mock->document_begin(7); i < mock->document_begin(8); ++i) {
+    std::vector<int64_t> tokens(static_cast<size_t>(mock->sequence_length(i)));
+    mock->read(i, 0, std::ssize(tokens), tokens.data());
+    for (const int64_t token : tokens) {
+      const int64_t next = last == 9 ? 5 : last + 1;
+      EXPECT_EQ(token, last < 0 ? token : next) << "sentence " << i;
+      last = token;
+    }
+  }
+}
+
 // The blocks that shuffle() draws ahead against the rule: element i trades places with one of 0 … i.
 TEST(NumpyRandomState, ShufflesOfEverySizeAreTheRulesAndLeaveTheStreamAlike) {
   for (const size_t size : {0, 1, 2, 3, 255, 256, 257, 623, 1000, 65536, 65537, 100003}) {

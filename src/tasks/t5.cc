@@ -1,0 +1,112 @@
+// See t5.h.
+#include "tasks/t5.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "core/philox.h"
+#include "data/masked_samples.h"
+#include "device/transfer.h"
+#include "models/families.h"
+
+namespace megalith {
+namespace {
+
+// Whether what an encoder gives travels to a decoder.
+bool has_memory(const ModelConfig& model) {
+  return std::ranges::any_of(
+      model_units(model), [](const Unit& unit) { return std::ranges::find(unit.gives, "memory") != unit.gives.end(); });
+}
+
+// The encoder's table, and the decoder's, which may lie on a later stage and have no letter of its own.
+bool reads_tokens(std::span<const Unit> units) {
+  return std::ranges::any_of(units, [](const Unit& unit) {
+    return unit.letter == UnitLetter::kEmbedding || unit.kind.find("embedding") != std::string::npos;
+  });
+}
+
+int64_t decoder_length_of(const TaskOptions& options) {
+  if (options.decoder_seq_length) return *options.decoder_seq_length;
+  throw UserError("task t5 needs decoder_seq_length", "give --decoder_seq_length, such as 128 for a seq_length of 512");
+}
+
+}  // namespace
+
+T5Task::T5Task(const TaskOptions& options, const TaskSetup& setup)
+    : SentenceTask(setup),
+      mask_prob_(options.mask_prob),
+      short_seq_prob_(options.short_seq_prob),
+      decoder_seq_length_(decoder_length_of(options)),
+      vocab_size_(setup.vocab_size),
+      key_(make_philox_key(setup.seed, "t5")) {}
+
+std::vector<UserError> T5Task::check(const ModelConfig& model, const DataOptions& data) const {
+  std::vector<UserError> errors = SentenceTask::check(model, data);
+  if (!has_memory(model)) {
+    errors.emplace_back("task t5 needs a model of an encoder and a decoder, and this one is a single stack",
+                        "take a model of T5's kind, or another task");
+  }
+  const int64_t longest = model.max_position_embeddings;
+  if (longest > 0 && decoder_seq_length_ > longest) {
+    errors.emplace_back(
+        fmt::format("decoder_seq_length {} is larger than max_position_embeddings {}", decoder_seq_length_, longest),
+        "lower decoder_seq_length or raise max_position_embeddings");
+  }
+  return errors;
+}
+
+void T5Task::draw(Batch& rows) const {
+  if (rows.has(field::kEncoderTokens)) return;
+  const int64_t b = rows.num_rows(), s = rows.length(field::kTokens);
+  const at::Tensor tokens = at::empty({b, s}, at::kLong), lengths = at::empty({b}, at::kLong);
+  const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
+  auto* token = tokens.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < b; ++row) {
+    const auto stream = static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row]);
+    const auto drawn = [&](int64_t index, int64_t count) {
+      const PhiloxBlock words = philox(key_, {static_cast<uint64_t>(index), stream});
+      return static_cast<int64_t>(uniform_from_word(words[0]) * static_cast<double>(count));
+    };
+    for (int64_t i = 0; i < s; ++i) *token++ = drawn(i, vocab_size_);
+    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(s, s / 2 + 1);
+  }
+  rows.set(BatchField::of_tokens(field::kEncoderTokens, tokens));
+  rows.set(BatchField::of_rows(field::kEncoderKeyLengths, lengths));
+}
+
+ModelInput T5Task::make_input(const Batch& part, at::Device device, std::span<const Unit> units) const {
+  ModelInput input = SentenceTask::make_input(part, device, units);
+  if (reads_tokens(units)) {
+    input.tokens = sent_to(part.at(field::kTokens), device);
+    input.more.set("encoder_tokens", sent_to(part.at(field::kEncoderTokens), device));
+  }
+  input.more.set("encoder_key_lengths", sent_to(part.at(field::kEncoderKeyLengths), device));
+  // A row's numbers: the encoder's first, the decoder's behind them.
+  const int64_t encoder_length = part.row_length(field::kEncoderTokens);
+  const int64_t row_length = encoder_length + part.row_length(field::kTokens);
+  const at::Tensor first = part.at(field::kSampleIndex).unsqueeze(1) * row_length;
+  const auto numbered = [&](std::string_view name, int64_t from) {
+    return sent_to(first + (part.row_index(name) + from).unsqueeze(0), device);
+  };
+  input.more.set("encoder_row_ids", numbered(field::kEncoderTokens, 0));
+  input.context.row_ids = numbered(field::kTokens, encoder_length);
+  return input;
+}
+
+std::vector<std::string> T5Task::missing_tokens(const SpecialIds& ids) const {
+  std::vector<std::string> missing;
+  if (ids.extra.empty()) missing.emplace_back("sentinels (<extra_id_0>, <extra_id_1>, …)");
+  if (!ids.eod) missing.emplace_back("a token that ends a text");
+  return missing;
+}
+
+std::unique_ptr<SampleMaker> T5Task::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
+  return make_t5_samples({.sequence_length = sequence_length,
+                          .mask_prob = mask_prob_,
+                          .short_seq_prob = short_seq_prob_,
+                          .decoder_seq_length = decoder_seq_length_},
+                         std::move(vocabulary));
+}
+
+}  // namespace megalith

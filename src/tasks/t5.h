@@ -1,0 +1,35 @@
+// T5 as Megatron-LM trains it: spans of a text are replaced by sentinels, the encoder reads the rest, and the decoder
+// writes the spans. Rows: t5_fields() (data/masked_samples.h).
+// Source: Raffel et al. 2020, arXiv:1910.10683, §3.1.4.
+#pragma once
+
+#include "tasks/sentence_task.h"
+
+namespace megalith {
+
+class T5Task : public SentenceTask {
+ public:
+  // UserError without decoder_seq_length.
+  T5Task(const TaskOptions& options, const TaskSetup& setup);
+
+  std::string_view name() const override { return "t5"; }
+  std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
+  // The data sets have drawn already. Rows of another origin, such as a check's, have only the decoder's tokens: they
+  // get an encoder's.
+  void draw(Batch& rows) const override;
+  // The members are the decoder's. more["encoder_tokens"] (b, S) for the embedding; on every stage
+  // more["encoder_key_lengths"] (b) and more["encoder_row_ids"] (b, S): numbers of the encoder's tokens that no token
+  // of a decoder has (ForwardContext::row_ids).
+  ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
+
+ protected:
+  std::vector<std::string> missing_tokens(const SpecialIds& ids) const override;
+  std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
+
+ private:
+  double mask_prob_, short_seq_prob_;
+  int64_t decoder_seq_length_, vocab_size_;
+  uint64_t key_;
+};
+
+}  // namespace megalith
