@@ -22,10 +22,26 @@
 namespace megalith {
 
 bool HfWeights::may_be_unused(std::string_view name) const {
-  constexpr std::array<std::string_view, 3> kEndings = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"};
+  constexpr std::array<std::string_view, 4> kEndings = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                                        "embeddings.position_ids"};
+  if (has_bert_heads && is_of_heads(name) && !name.starts_with("cls.predictions.")) return true;
   return std::any_of(kEndings.begin(), kEndings.end(),
                      [&](std::string_view ending) { return name.ends_with(ending); }) ||
          std::any_of(unused.begin(), unused.end(), [&](const std::string& prefix) { return name.starts_with(prefix); });
+}
+
+bool HfWeights::is_of_heads(std::string_view name) {
+  return name.starts_with("cls.") || name.starts_with("bert.pooler.") || name.starts_with("pooler.");
+}
+
+bool lacks_heads(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kHfConfigFile;
+  if (!std::filesystem::exists(path)) return false;
+  const Json json = load_json(path);
+  const Json* classes = find_member(json, "architectures", path.string());
+  if (classes == nullptr) return false;
+  const auto names = json_as<std::vector<std::string>>(*classes, path.string() + ": architectures");
+  return !names.empty() && std::ranges::all_of(names, [](const std::string& name) { return name.ends_with("Model"); });
 }
 
 namespace {
@@ -41,10 +57,39 @@ void set_quantization(const Json& quantization, const std::string& where, Tensor
   store.set_block_scales(block);
 }
 
+// Both networks that are called BERT have the same tensors but for the norms, and a list of these says little.
+void check_bert_network(const std::filesystem::path& folder, const TensorStore& store,
+                        std::span<const PieceView> views) {
+  constexpr std::string_view kAroundSums = ".attention.output.LayerNorm.", kInFront = ".attention.ln.";
+  const auto has = [](const auto& all, std::string_view part, const auto& name_of_one) {
+    return std::ranges::any_of(
+        all, [&](const auto& one) { return std::string_view(name_of_one(one)).find(part) != std::string_view::npos; });
+  };
+  const auto stored = [&](std::string_view part) {
+    return has(store.entries(), part, [](const auto& entry) { return std::string_view(entry.first); });
+  };
+  const auto wanted = [&](std::string_view part) {
+    return has(views, part, [](const PieceView& view) { return std::string_view(view.piece.name); });
+  };
+  constexpr const char *kHuggingFace = "Hugging Face's BERT, which norms the sums of the stream and what joins it",
+                       *kMegatron = "Megatron-LM's BERT, which norms what attention and the MLP read";
+  const auto refuse = [&](const char* there, const char* here, const char* remedy) {
+    throw UserError(
+        fmt::format("{} holds {}; this model is {}: these are different networks", folder.string(), there, here),
+        remedy);
+  };
+  if (stored(kAroundSums) && wanted(kInFront)) {
+    refuse(kHuggingFace, kMegatron, "leave norm_placement and embedding_norm away: --load_hf gives the architecture");
+  }
+  if (stored(kInFront) && wanted(kAroundSums)) {
+    refuse(kMegatron, kHuggingFace, "leave norm_placement and embedding_norm away: --load_hf gives the architecture");
+  }
+}
+
 }  // namespace
 
 HfWeights open_hf_weights(const std::filesystem::path& folder) {
-  HfWeights weights{TensorStore::open_folder(folder), {}};
+  HfWeights weights{.store = TensorStore::open_folder(folder)};
   const std::filesystem::path path = folder / kHfConfigFile;
   if (!std::filesystem::exists(path)) return weights;
   Json json = load_json(path);
@@ -58,6 +103,8 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
   if (const Json* quantization = find_member(json, "quantization_config", where)) {
     set_quantization(*quantization, where, weights.store);
   }
+  const auto type = json_get_or<std::string>(json, "model_type", "", where);
+  weights.has_bert_heads = type == "bert" || type == "megatron-bert";
   if (const auto num_layers = json_find<int64_t>(json, "num_hidden_layers", where)) {
     const auto num_predictions = json_get_or<int64_t>(json, "num_nextn_predict_layers", 0, where);
     for (int64_t i = 0; i < num_predictions; ++i) {
@@ -67,8 +114,10 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
   return weights;
 }
 
-void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups) {
+void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
+             std::set<std::string>* begun_afresh) {
   Group& world = *groups.world;
+  bool has_no_heads = false;
   std::optional<HfWeights> weights;
   std::vector<PieceView> views;
   StoreFit fit;
@@ -79,7 +128,16 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
         views.push_back(std::move(view));
       }
     }
+    check_bert_network(folder, weights->store, views);
     fit = compare_with_store(weights->store, views);
+    has_no_heads = lacks_heads(folder);
+    if (!has_no_heads || begun_afresh == nullptr) return;
+    std::erase_if(fit.missing, [&](const std::string& name) {
+      if (!HfWeights::is_of_heads(name)) return false;
+      begun_afresh->insert(name);
+      return true;
+    });
+    std::erase_if(views, [&](const PieceView& view) { return begun_afresh->contains(view.piece.name); });
   });
   // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
   std::set<std::string> used;
@@ -98,7 +156,9 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
     }
     throw_unless_empty(
         folder.string(), fit.missing, fit.misshaped, unexpected,
-        "give the architecture of this folder's config.json (or no architecture at all: --load_hf gives it)");
+        has_no_heads ? "config.json names a class without heads: a training run begins them anew, with train --load_hf"
+                     : "give the architecture of this folder's config.json (or no architecture at all: --load_hf gives "
+                       "it)");
   });
   run_on_all(world, "load_hf read", [&] {
     for (const CheckpointTensor& tensor : tensors) {

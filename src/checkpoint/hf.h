@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,19 +22,28 @@ namespace megalith {
 // matrices decoded, padding becomes zero. A tied lm_head.weight may be absent, and tensors that
 // HfWeights::may_be_unused() allows are skipped. UserError, before anything is changed, that lists every missing,
 // misshaped and unexpected tensor. Collective over the world.
-void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups);
+// begun_afresh  gets the names of this rank's tensors that stay as they are, because the folder's class has no heads
+//               (lacks_heads()); null: they are missing
+void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
+             std::set<std::string>* begun_afresh = nullptr);
+
+// Whether config.json names a class without heads, such as BertModel, whose weights a training run may start from.
+bool lacks_heads(const std::filesystem::path& folder);
 
 // The tensors of a folder, read as its config.json says if there is one.
 struct HfWeights {
   TensorStore store;  // decodes what quantization_config says; names as the language model's own folder would have them
+  bool has_bert_heads = false;  // a BERT's, which may be more than a model has
   // How names of tensors begin that nobody wants: "model.layers.61.", behind the decoder's layers
   // (num_nextn_predict_layers), or "vision_model.".
   std::vector<std::string> unused;
 
   // Whether a tensor that no parameter wants may be there: a buffer that versions of transformers saved although it
-  // follows from the configuration, a part of a multi-token prediction layer, which transformers ignores too, or a part
-  // of a model that also sees images.
+  // follows from the configuration, a part of a multi-token prediction layer, which transformers ignores too, a part of
+  // a model that also sees images, or the classifier of sentences in the file of a BERT whose class has none.
   bool may_be_unused(std::string_view name) const;
+  // Whether it belongs to a head of a BERT.
+  static bool is_of_heads(std::string_view name);
 };
 
 // UserError as TensorStore::open_folder(), set_block_scales() and unpack_mxfp4() have it.

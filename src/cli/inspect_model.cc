@@ -22,7 +22,7 @@ namespace megalith {
 namespace {
 
 struct OutputOptions {
-  std::vector<int64_t> prompt_ids, target_ids;
+  std::vector<int64_t> prompt_ids, target_ids, prompt_token_types;
   std::string output_file;
 
   void visit(OptionVisitor& v) {
@@ -30,6 +30,9 @@ struct OutputOptions {
     v.field("output_file", output_file, "The safetensors file to write.").alias("output");
     v.field("prompt_ids", prompt_ids,
             "Token ids of the prompt (logits); with model_type t5 what the encoder reads, also for gradients.");
+    v.field("prompt_token_types", prompt_token_types,
+            "The type of each of them, with a model that has types of tokens (logits). Default: 0.")
+        .at_least(0);
     v.field("target_ids", target_ids,
             "With model_type t5: token ids that the decoder is to write after prompt_ids. It reads those in front of "
             "each.");
@@ -119,7 +122,8 @@ int inspect_gradients_of_pair(CommandContext& context, Session& session, const O
 
 int inspect_logits(CommandContext& context) {
   OutputOptions options;
-  auto resolved = resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); });
+  auto resolved =
+      resolve_config(context.config_inputs(), 1, [&](OptionVisitor& v) { options.visit(v); }, {.reads_batches = false});
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith inspect logits --load_hf DIR --prompt_ids 1,2,3 --output_file FILE",
                       *resolved->options);
@@ -127,9 +131,17 @@ int inspect_logits(CommandContext& context) {
   std::vector<UserError> errors;
   if (options.output_file.empty()) errors.push_back(no_output_file());
   if (options.prompt_ids.empty()) errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
+  if (!options.prompt_token_types.empty() && options.prompt_token_types.size() != options.prompt_ids.size()) {
+    errors.emplace_back(fmt::format("prompt_token_types has {} numbers, and prompt_ids {}",
+                                    options.prompt_token_types.size(), options.prompt_ids.size()),
+                        "give one type for each token");
+  }
   throw_if_any(errors);
   Session session = start_session(context, std::move(resolved));
   const BuiltModel built = build_model(*session.resolved, session.groups, session.device);
+  if (!options.prompt_token_types.empty() && built.config().token_types() == 0) {
+    throw UserError("prompt_token_types is given, and the model has no types of tokens", "leave it away");
+  }
   load_weights(*session.resolved, built, session.groups, context.log);
   at::NoGradGuard no_grad;
   ModelInput input;
@@ -138,6 +150,10 @@ int inspect_logits(CommandContext& context) {
     input = pair_input(options, built.config(), session.device);
   } else {
     input.tokens = at::tensor(at::ArrayRef<int64_t>(options.prompt_ids), at::kLong).unsqueeze(0).to(session.device);
+    if (!options.prompt_token_types.empty()) {
+      const at::Tensor types = at::tensor(at::ArrayRef<int64_t>(options.prompt_token_types), at::kLong);
+      input.more.set("token_types", types.unsqueeze(0).to(session.device));
+    }
     input.context.b = 1;
     input.context.s = input.tokens.size(1);
     input.context.position_ids =
@@ -146,7 +162,11 @@ int inspect_logits(CommandContext& context) {
   }
   PipelinedModel model(built.view(), session.groups, session.device);
   const ModelOutput output = model.forward(input, HeadOutput::kLogits);
-  write_safetensors(options.output_file, {{"logits", output.logits[0].to(at::kCPU, at::kFloat)}});
+  std::map<std::string, at::Tensor> tensors{{"logits", output.logits[0].to(at::kCPU, at::kFloat)}};
+  if (output.sentence_logits.defined()) {
+    tensors["sentence_logits"] = output.sentence_logits[0].to(at::kCPU, at::kFloat);
+  }
+  write_safetensors(options.output_file, tensors);
   return kExitSuccess;
 }
 

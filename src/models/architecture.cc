@@ -80,9 +80,13 @@ ModelConfig filled_in(const ModelConfig& config) {
     full.relative_attention_max_distance = defaults.relative_attention_max_distance;
   }
   full.mtp_num_layers = config.num_prediction_modules();
+  full.causal = config.is_causal();
+  full.num_token_types.reset();
+  if (config.token_types() > 0) full.num_token_types = config.token_types();
+  if (config.model_type != ModelType::kBert) full.bert_binary_head = defaults.bert_binary_head;
   full.window_size.clear();
   if (const int64_t window = config.attention_window(); window > 0) {
-    full.window_size = {window - 1, config.is_causal ? 0 : window - 1};
+    full.window_size = {window - 1, config.is_causal() ? 0 : window - 1};
     fill_in_windowed_layers(full);
   }
   full.no_rope_freq = no_rope_freq_text(config.layers_without_rotation());
@@ -136,8 +140,10 @@ void simplify_router(ModelConfig& config) {
 // Options that do nothing beside others have their defaults.
 ModelConfig simplified(ModelConfig config) {
   const bool is_tanh = config.activation() == ops::ActivationKind::kGeluTanh;
-  config.openai_gelu = is_tanh && !config.geglu;
-  config.bias_gelu_fusion = false;
+  // A BERT's head reads only openai_gelu.
+  const bool is_head_other = config.model_type == ModelType::kBert && is_tanh && !config.openai_gelu;
+  config.openai_gelu = is_tanh && !config.geglu && !is_head_other;
+  config.bias_gelu_fusion = is_head_other && !config.geglu;
   if (config.has_linear_bias()) config.add_qkv_bias = false;
   if (!config.qk_layernorm || config.multi_latent_attention)
     config.qk_layernorm_scope = ModelConfig().qk_layernorm_scope;

@@ -15,14 +15,14 @@
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert, kEncoder;
 
 namespace {
 
-const ModelFamily* const kFamilies[] = {&kLlama,   &kMistral, &kQwen2,  &kQwen3, &kQwen3Moe,   &kGemma2,
-                                        &kGemma3,  &kMixtral, &kOlmo2,  &kOlmo3, &kDeepseekV2, &kDeepseekV3,
-                                        &kGlm4Moe, &kGptOss,  &kLlama4, &kGpt2,  &kGpt,        &kT5,
-                                        &kMegatronT5};
+const ModelFamily* const kFamilies[] = {
+    &kLlama,  &kMistral,    &kQwen2, &kQwen3, &kQwen3Moe,     &kGemma2,     &kGemma3,  &kMixtral,
+    &kOlmo2,  &kOlmo3,      &kDeepseekV2, &kDeepseekV3, &kGlm4Moe, &kGptOss, &kLlama4, &kGpt2,
+    &kGpt,    &kT5,         &kMegatronT5, &kBert, &kMegatronBert, &kEncoder};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;
@@ -110,7 +110,7 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
     if (differences.empty()) return json;
   } else {
     for (const ModelFamily* other : kFamilies) {
-      if (other->to_hf == nullptr) continue;
+      if (other->to_hf == nullptr || other->model_type != config.model_type) continue;
       Translation theirs = translate(*other, with_vocabulary(config));
       if (theirs.is_refused || (nearest != nullptr && theirs.differences.size() >= differences.size())) continue;
       nearest = other;
@@ -126,7 +126,15 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
 
 std::vector<Unit> model_units(const ModelConfig& config) {
   if (check_model_config(config).empty()) return family_for(config).units(config);
-  return (config.has_encoder() ? kMegatronT5 : kGpt).units(config);
+  switch (config.model_type) {
+    case ModelType::kGpt:
+      return kGpt.units(config);
+    case ModelType::kT5:
+      return kMegatronT5.units(config);
+    case ModelType::kBert:
+      return kEncoder.units(config);
+  }
+  throw InternalError("a model type without a row here");
 }
 
 HfModel read_hf_config(const std::filesystem::path& folder) {
@@ -152,7 +160,10 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
   const ModelFamily& family = **found;
   if (const Json* classes = find_member(json, "architectures", file.string())) {
     const auto names = json_as<std::vector<std::string>>(*classes, file.string() + ": architectures");
-    if (!names.empty() && std::ranges::find(names, family.hf_class) == names.end()) {
+    const bool is_read = std::ranges::any_of(names, [&](const std::string& name) {
+      return name == family.hf_class || std::ranges::find(family.other_classes, name) != family.other_classes.end();
+    });
+    if (!names.empty() && !is_read) {
       throw UserError(
           fmt::format("{}: architectures is [{}], expected {}", file.string(), fmt::join(names, ", "), family.hf_class),
           "only language models with their output head can be loaded");

@@ -18,6 +18,8 @@ struct ModelFamily {
   ModelType model_type = ModelType::kGpt;
   std::string_view hf_model_type;  // config.json's model_type; empty: no Hugging Face class has this architecture
   std::string_view hf_class;       // "LlamaForCausalLM"
+  // Other classes whose folders are read: the same network with fewer heads.
+  std::vector<std::string_view> other_classes = {};
   // The whole architecture from config.json of transformers 4 or 5; UserError names the key that cannot be honoured.
   // Null without a Hugging Face class.
   ModelConfig (*from_hf)(const nlohmann::json&);
@@ -42,7 +44,7 @@ std::span<const ModelFamily* const> model_families();
 const ModelFamily& family_for(const ModelConfig& config);
 
 // The units of the model that a configuration describes. One that lacks widths, as in `megalith plan`, is taken for one
-// of Megatron-LM's GPT.
+// of Megatron-LM's GPT or BERT.
 std::vector<Unit> model_units(const ModelConfig& config);
 
 // config.json of an export. UserError when it would not say this model: names the options that the family's class, or

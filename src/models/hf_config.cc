@@ -220,6 +220,7 @@ void check_hf_bounds(const Json& json, std::string_view where) {
       {"no_rope_layer_interval", kMostLayers},
       {"attention_chunk_size", kMostPositions},
       {"floor_scale", kMostPositions},
+      {"type_vocab_size", kMostWidth},
   };
   if (!json.is_object()) return;
   for (const auto& [key, most] : kMost) {

@@ -50,6 +50,8 @@ struct ModelOutput {
   // Predictions.
   at::Tensor token_losses;  // (b, s) wide, detached, 0 where the weight is 0; kLoss and kTokenLosses
   at::Tensor logits;        // (b, s, v) or (b, 1, v), detached; padding columns removed
+  // (b, 2), detached; kLogits of a BERT that classifies sentences, on the ranks that hold their beginnings
+  at::Tensor sentence_logits;
 };
 
 class ExpertRouter;  // nn/expert_router.h

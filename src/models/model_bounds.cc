@@ -32,6 +32,7 @@ void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
   check("max_position_embeddings", config.max_position_embeddings, 0, kMostPositions);
   check("rope_scaling_original_max_position_embeddings", config.rope_scaling_original_max_position_embeddings, 1,
         kMostPositions);
+  check("num_token_types", config.num_token_types, 0, kMostWidth);
   check("mtp_num_layers", config.mtp_num_layers, 0, kMostPredictionModules);
   check("relative_attention_num_buckets", config.relative_attention_num_buckets, 4, kMostPositions);
   check("relative_attention_max_distance", config.relative_attention_max_distance, 2, kMostPositions);
@@ -123,6 +124,9 @@ double count_matrix_elements(const ModelConfig& config) {
   if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
     elements += h * in_double(config.max_position_embeddings);
   }
+  elements += h * in_double(config.token_types());
+  // What a BERT's head changes tokens with, and its pooler.
+  if (config.model_type == ModelType::kBert) elements += h * h * (config.bert_binary_head ? 2 : 1);
   return elements;
 }
 

@@ -12,8 +12,11 @@ namespace megalith {
 
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
-  v.choice("model_type", model_type, {"gpt", "t5"},
-           "What the model is: gpt a decoder, t5 an encoder and a decoder that attends to what the encoder gives.");
+  v.choice("model_type", model_type, {"gpt", "t5", "bert"},
+           "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
+           "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
+           "has two types of tokens unless told otherwise. Other options say which of them it is, as a preset or a "
+           "Hugging Face folder does.");
   v.field("num_layers", num_layers, "Number of transformer layers. With model_type t5, those of the encoder.")
       .at_least(0)
       .at_most(kMostLayers)
@@ -65,9 +68,9 @@ void ModelConfig::visit(OptionVisitor& v) {
   visit_norm(v);
   visit_biases(v);
   visit_head_norm(v);
-  v.field("is_causal", is_causal,
+  v.field("is_causal", causal,
           "A token attends only to itself and those before it. With false it attends to its whole sequence, as in "
-          "BERT; task masked_lm needs that.");
+          "BERT; task masked_lm needs that. Default: true, and false with model_type bert.");
   v.field("window_size", window_size,
           "Sliding window: the tokens before itself, and those behind, that a token attends to, such as 4095,0; -1 is "
           "all. Hugging Face's sliding_window W is W-1,0. Default: all.")
@@ -113,6 +116,16 @@ void ModelConfig::visit(OptionVisitor& v) {
   v.field("final_logit_softcapping", final_logit_softcapping,
           "The head's logits x become c tanh(x / c), so that none is beyond this c (Gemma 2). 0: none.")
       .at_least(0);
+  v.field("num_token_types", num_token_types,
+          "Types of tokens, such as the two segments of BERT, each with a learned vector that is added to the "
+          "embedding of its tokens; only with model_type bert. Default: 2 with model_type bert, else 0.")
+      .at_least(0)
+      .at_most(kMostWidth);
+  v.field("embedding_norm", embedding_norm, "Normalise the embeddings before the first layer (Hugging Face's BERT).");
+  v.field("bert_binary_head", bert_binary_head,
+          "With model_type bert: a pooler and a classifier on the first token, which say whether two sentences are in "
+          "order.")
+      .opposite("bert_no_binary_head");
   v.field("scale_embeddings", scale_embeddings,
           "Multiply embeddings by the square root of hidden_size, rounded to the model's precision (Gemma).");
   v.field("scale_decoder_outputs", scale_decoder_outputs,
@@ -221,10 +234,10 @@ void check_window(const ModelConfig& config, std::vector<UserError>& errors) {
   if (window.size() != 2) {
     errors.emplace_back(found + ", expected two numbers: the tokens before and those behind",
                         "write 4095,0 for a window of 4096 tokens that ends with the token itself");
-  } else if (config.is_causal && window[1] > 0) {
+  } else if (config.is_causal() && window[1] > 0) {
     errors.emplace_back(found + ", and is_causal lets no token see those behind it",
                         fmt::format("set window_size to {},0", window[0]));
-  } else if (!config.is_causal && window[0] != window[1]) {
+  } else if (!config.is_causal() && window[0] != window[1]) {
     errors.emplace_back(found + " with is_causal false, where a window reaches as far behind as before",
                         fmt::format("set window_size to {0},{0}", window[0]));
   }
@@ -248,6 +261,27 @@ void check_windowed_layers(const ModelConfig& config, std::vector<UserError>& er
   }
 }
 
+void check_encoder(const ModelConfig& config, std::vector<UserError>& errors) {
+  if (config.model_type == ModelType::kBert && config.is_causal()) {
+    errors.emplace_back("is_causal true with model_type bert, whose tokens see those on both sides",
+                        "leave is_causal away, or set model_type to gpt");
+  }
+  if (config.model_type != ModelType::kBert && config.token_types() > 0) {
+    errors.emplace_back(
+        fmt::format("num_token_types is {}, and model_type is gpt, which has no types of tokens", config.token_types()),
+        "set model_type to bert, or leave num_token_types away");
+  }
+  if (config.num_prediction_modules() == 0) return;
+  if (config.norms_sums()) {
+    errors.emplace_back("mtp_num_layers with norm_placement post_ln, which has no final norm for them to read",
+                        "set mtp_num_layers to 0, or norm_placement to pre");
+  }
+  if (config.embedding_norm) {
+    errors.emplace_back("mtp_num_layers with embedding_norm: prediction modules embed without it",
+                        "set mtp_num_layers to 0, or embedding_norm to false");
+  }
+}
+
 void check_unrotated_layers(const ModelConfig& config, std::vector<UserError>& errors) {
   if (config.no_rope_freq.empty()) return;
   if (config.position_embedding() != PositionEmbedding::kRope) {
@@ -266,7 +300,7 @@ void check_unrotated_layers(const ModelConfig& config, std::vector<UserError>& e
 // Chunks, temperature and norms that go with rotation.
 void check_chunks(const ModelConfig& config, std::vector<UserError>& errors) {
   const bool rotates = config.position_embedding() == PositionEmbedding::kRope;
-  if (config.attention_chunk_size > 0 && (!rotates || !config.is_causal)) {
+  if (config.attention_chunk_size > 0 && (!rotates || !config.is_causal())) {
     errors.emplace_back("attention_chunk_size is for layers that rotate and are causal",
                         "set attention_chunk_size to 0, or position_embedding_type to rope and is_causal to true");
   }
@@ -418,6 +452,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_windowed_layers(config, errors);
   check_unrotated_layers(config, errors);
   check_chunks(config, errors);
+  check_encoder(config, errors);
   check_latent_attention(config, errors);
   check_experts(config, errors);
   check_model_type(config, errors);
@@ -425,7 +460,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
     errors.emplace_back("mtp_num_layers needs positions without a table",
                         "set position_embedding_type to rope or none, or mtp_num_layers to 0");
   }
-  if (config.num_prediction_modules() > 0 && !config.is_causal) {
+  if (config.num_prediction_modules() > 0 && !config.is_causal()) {
     errors.emplace_back("mtp_num_layers with is_causal false: every token would see those that it is to predict",
                         "set mtp_num_layers to 0, or is_causal to true");
   }

@@ -12,8 +12,9 @@
 
 namespace megalith {
 
-// What a model is: a decoder, or an encoder and a decoder.
-enum class ModelType { kGpt, kT5 };
+// What a model is: a decoder that continues texts, an encoder and a decoder, or an encoder whose masked tokens and pairs
+// of sentences it tells.
+enum class ModelType { kGpt, kT5, kBert };
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
@@ -28,7 +29,7 @@ struct ModelConfig : LayerOptions {
 
   PositionEmbedding position_embedding_type = PositionEmbedding::kLearnedAbsolute;
   bool use_rotary_position_embeddings = false;  // Megatron's old spelling of rope; read position_embedding()
-  bool is_causal = true;                        // a token sees only itself and those before it
+  std::optional<bool> causal;                   // is_causal as given; read is_causal()
   int64_t relative_attention_num_buckets = 32, relative_attention_max_distance = 128;  // of kRelative
   std::vector<int64_t> window_size;         // tokens before and behind that it sees; read attention_window()
   std::string window_attn_skip_freq;        // which layers have it; read layers_with_window()
@@ -38,6 +39,9 @@ struct ModelConfig : LayerOptions {
   int64_t attention_chunk_size = 0;   // layers that rotate see only their own chunk of so many tokens; 0: no chunks
   double attn_temperature_scale = 0;  // of queries in layers that do not rotate; 0: none
   int64_t attn_temperature_floor = 8192;
+  std::optional<int64_t> num_token_types;  // read token_types()
+  bool embedding_norm = false;
+  bool bert_binary_head = true;        // read only by a BERT
   bool scale_embeddings = false;       // by the root of hidden_size, rounded to the model's dtype
   bool scale_decoder_outputs = false;  // what a tied head reads is divided by the root of hidden_size (T5)
   bool untie_embeddings_and_output_weights = false;
@@ -53,6 +57,9 @@ struct ModelConfig : LayerOptions {
   void visit(OptionVisitor& v);
 
   // Derived.
+  // A token sees only itself and those before it.
+  bool is_causal() const { return causal.value_or(model_type != ModelType::kBert); }
+  int64_t token_types() const { return num_token_types.value_or(model_type == ModelType::kBert ? 2 : 0); }
   PositionEmbedding position_embedding() const;
   bool has_encoder() const { return model_type == ModelType::kT5; }                       // beside its decoder
   int64_t num_decoder_layers() const { return decoder_num_layers.value_or(num_layers); }  // with an encoder

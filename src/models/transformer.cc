@@ -115,6 +115,17 @@ void Transformer::make_embedding(const LayerContext& context, const TransformerN
     register_module(*positions_);
     block.modules.push_back(positions_.get());
   }
+  if (config_.token_types() > 0) {
+    token_types_ = std::make_unique<TokenTypes>(context, names.token_types + ".weight", config_.token_types(),
+                                                config_.hidden_size, config_.init_method_std);
+    register_module(*token_types_);
+    block.modules.push_back(token_types_.get());
+  }
+  if (config_.embedding_norm) {
+    embedding_norm_ = std::make_unique<Norm>(context, names.embedding_norm, config_.hidden_size, config_);
+    register_module(*embedding_norm_);
+    block.modules.push_back(embedding_norm_.get());
+  }
   embedding_dropout_.emplace(context, names.embedding, config_.hidden_dropout);
   add_block(std::move(block));
 }
@@ -122,8 +133,9 @@ void Transformer::make_embedding(const LayerContext& context, const TransformerN
 void Transformer::make_layer(const Unit& unit, const LayerContext& context, const TransformerNames& names) {
   MEGALITH_CHECK(part().layers_per_block > 0, "blocks of {} layers", part().layers_per_block);
   if (std::ssize(layers_) % part().layers_per_block == 0) {
-    // What comes from the embedding or another stage is one tensor.
-    add_block({.name = unit.name, .layer = unit.number, .adds_inputs = !layers_.empty()});
+    // What comes from the embedding or another stage is one tensor, and so is a normed sum.
+    const bool adds_inputs = !layers_.empty() && !config_.norms_sums();
+    add_block({.name = unit.name, .layer = unit.number, .adds_inputs = adds_inputs});
   }
   LayerContext own = context;
   if (own.recipe != nullptr && own.recipe->leaves_plain(unit.number, config_.num_layers)) own.recipe = nullptr;
@@ -136,8 +148,17 @@ void Transformer::make_layer(const Unit& unit, const LayerContext& context, cons
 // The units of prediction modules came before, and their parameters lie between the norm's and the head's.
 void Transformer::make_head(const LayerContext& context, const TransformerNames& names) {
   const VocabularyWeights weights = vocabulary_weights(config_, names, part(), context.groups->tp->size());
-  final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, config_);
-  register_module(*final_norm_);
+  Block block{.name = "head", .is_layer = false};
+  if (!config_.norms_sums()) {
+    final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, config_);
+    register_module(*final_norm_);
+    block.modules.push_back(final_norm_.get());
+  }
+  if (config_.model_type == ModelType::kBert) {
+    bert_head_ = std::make_unique<BertHead>(context, config_, names.bert_head, config_.bert_binary_head);
+    register_module(*bert_head_);
+    block.modules.push_back(bert_head_.get());
+  }
   // The embedding's table, where this rank has it.
   Parameter* table = embedding_ ? &embedding_->weight() : part().find(weights.table.name);
   for (const auto& module : predictions_) register_module(*module);
@@ -151,9 +172,9 @@ void Transformer::make_head(const LayerContext& context, const TransformerNames&
     table = &prediction_embedding_->weight();
   }
   head_ = std::make_unique<LmHead>(context, weights.output, is_tied() ? embedding_std() : config_.init_method_std,
-                                   is_tied() ? table : nullptr, config_.final_logit_softcapping);
+                                   is_tied() ? table : nullptr, config_.final_logit_softcapping, names.head_bias);
   register_module(*head_);
-  Block block{.name = "head", .modules = {final_norm_.get(), head_.get()}, .is_layer = false};
+  block.modules.push_back(head_.get());
   for (const auto& module : predictions_) block.modules.push_back(module.get());
   if (prediction_embedding_ != nullptr) block.modules.push_back(prediction_embedding_);
   add_block(std::move(block));
@@ -166,7 +187,7 @@ void Transformer::add_block(Block block) {
 
 ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   ForwardContext context = input.context;
-  context.mask.is_causal = config_.is_causal;
+  context.mask.is_causal = config_.is_causal();
   context.mask.softcap = config_.attn_logit_softcapping;
   if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
   context.objective_scale = head == HeadOutput::kLoss ? input.per_microbatch : 0;
@@ -181,7 +202,7 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
   ResidualStream stream;
   if (embedding_) {
     stream.delta = run_block(runner(), *block++, {}, [&](const auto&) -> std::vector<at::Tensor> {
-      return {embedding_dropout_->forward(embed(input.tokens, context), context)};
+      return {embedding_dropout_->forward(embed(input, context), context)};
     })[0];
   } else {
     stream.delta = boundary.at("hidden");
@@ -314,13 +335,18 @@ std::vector<TensorSpec> Transformer::boundary(const ForwardContext& context) con
   return tensors;
 }
 
-at::Tensor Transformer::embed(const at::Tensor& token_ids, const ForwardContext& context) const {
-  const at::Tensor tokens = token_ids.reshape({-1});
+at::Tensor Transformer::embed(const ModelInput& input, const ForwardContext& context) const {
+  const at::Tensor tokens = input.tokens.reshape({-1});
   MEGALITH_CHECK(tokens.size(0) == context.b * context.s, "{} tokens, but b {} and s {}", tokens.size(0), context.b,
                  context.s);
   check_token_ids(tokens, *config_.vocab_size);
-  const at::Tensor x = embedded(*embedding_, tokens);
-  return positions_ ? x + positions_->forward(context) : x;
+  at::Tensor x = embedded(*embedding_, tokens);
+  if (positions_) x = x + positions_->forward(context);
+  if (token_types_) {
+    const at::Tensor* types = input.more.find("token_types");
+    x = x + token_types_->forward(types == nullptr ? at::Tensor() : *types, context);
+  }
+  return embedding_norm_ ? embedding_norm_->forward(x) : x;
 }
 
 at::Tensor Transformer::embedded(VocabParallelEmbedding& table, const at::Tensor& tokens) const {
@@ -396,18 +422,28 @@ void Transformer::predict_further(const ModelInput& input, const ForwardContext&
   }
 }
 
+// A task without such labels names one term.
+void Transformer::add_sentence_loss(const ModelInput& input, const at::Tensor& hidden, ModelOutput& output) const {
+  if (!bert_head_ || !bert_head_->has_sentence_head() || input.terms.size() < 2) return;
+  LossTerm term = bert_head_->sentence_loss(hidden, input.more.at("sentence_labels"), input.scales(1), input.context);
+  term.name = input.terms[1].name;
+  output.terms.push_back(std::move(term));
+}
+
 ModelOutput Transformer::head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                                      ResidualStream stream, HeadOutput head) const {
-  const at::Tensor hidden = final_norm_->forward(stream);
+  const at::Tensor hidden = final_norm_ ? final_norm_->forward(stream) : stream.sum();
+  const at::Tensor read = bert_head_ ? bert_head_->transformed(hidden) : hidden;  // by the head
   const int64_t b = input.context.b, s = input.context.s;
   ModelOutput output;
   switch (head) {
     case HeadOutput::kLoss: {
       LmHead::Loss loss =
-          head_->loss(hidden, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales(0));
+          head_->loss(read, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales(0));
       loss.term.name = input.terms.at(0).name;
       output.token_losses = loss.token_losses.view({b, s});
       output.terms.push_back(std::move(loss.term));
+      add_sentence_loss(input, hidden, output);
       predict_further(input, context, views, hidden, output);
       break;
     }
@@ -416,15 +452,18 @@ ModelOutput Transformer::head_output(const ModelInput& input, const ForwardConte
       const at::Tensor weights =
           input.loss_weights.defined() ? input.loss_weights : at::ones({b, s}, hidden.options().dtype(at::kFloat));
       output.token_losses =
-          head_->loss(hidden, input.labels.reshape({-1}), weights.reshape({-1}), {}).token_losses.view({b, s});
+          head_->loss(read, input.labels.reshape({-1}), weights.reshape({-1}), {}).token_losses.view({b, s});
       break;
     }
     case HeadOutput::kLogits:
-      output.logits = head_->logits(hidden).view({b, s, -1});
+      output.logits = head_->logits(read).view({b, s, -1});
+      if (bert_head_ && bert_head_->has_sentence_head()) {
+        output.sentence_logits = bert_head_->sentence_logits(hidden, input.context).detach();
+      }
       break;
     case HeadOutput::kLastLogits:
       output.logits =
-          head_->logits(hidden, at::arange(s - 1, b * s, s, hidden.options().dtype(at::kLong))).view({b, 1, -1});
+          head_->logits(read, at::arange(s - 1, b * s, s, hidden.options().dtype(at::kLong))).view({b, 1, -1});
       break;
   }
   return output;

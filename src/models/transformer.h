@@ -1,5 +1,9 @@
-// The chunk of a decoder-only transformer that a pipeline stage holds, built from a range of the model's units:
-// embedding (with positions), layers, modules of multi-token prediction, head (with the final norm).
+// The chunk of a transformer of one stack of layers, a decoder or a BERT, that a pipeline stage holds, built from a
+// range of the model's units: embedding (with positions and types of tokens), layers, modules of multi-token
+// prediction, head (with the final norm, and what a BERT has behind it).
+//
+// A BERT reads ModelInput::more: "token_types" (b, s) int64 on the first stage, all 0 where it is absent, and where the
+// input has a second term "sentence_labels" (b) int64 on the last.
 //
 // Canonical names are those of the family's Hugging Face class (TransformerNames). Between units travels one tensor,
 // "hidden" (t, h): the residual stream.
@@ -12,6 +16,7 @@
 #include "models/model.h"
 #include "models/prediction_module.h"
 #include "models/transformer_names.h"
+#include "nn/bert_head.h"
 #include "nn/dropout.h"
 #include "nn/embedding.h"
 #include "nn/lm_head.h"
@@ -55,7 +60,7 @@ class Transformer : public Model {
   void add_block(Block block);
   bool is_tied() const { return !config_.untie_embeddings_and_output_weights; }
   double embedding_std() const { return config_.embedding_init_method_std.value_or(config_.init_method_std); }
-  at::Tensor embed(const at::Tensor& tokens, const ForwardContext& context) const;
+  at::Tensor embed(const ModelInput& input, const ForwardContext& context) const;
   // The rows of a table of the vocabulary, scaled as scale_embeddings says.
   at::Tensor embedded(VocabParallelEmbedding& table, const at::Tensor& tokens) const;
   // What a layer of a forward pass sees and how it rotates; most of it is shared, by kind of layer.
@@ -76,6 +81,7 @@ class Transformer : public Model {
                              double multiplier) const;
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                           ResidualStream stream, HeadOutput head) const;
+  void add_sentence_loss(const ModelInput& input, const at::Tensor& hidden, ModelOutput& output) const;
   void predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                        at::Tensor hidden, ModelOutput& output) const;
   void observe_experts(const ExpertRecords& records, ModelOutput& output) const;
@@ -92,10 +98,13 @@ class Transformer : public Model {
   at::Tensor local_frequencies_;    // of layers with a window; undefined where they rotate as the others do
   std::unique_ptr<VocabParallelEmbedding> embedding_;
   std::unique_ptr<LearnedPositions> positions_;
+  std::unique_ptr<TokenTypes> token_types_;
+  std::unique_ptr<Norm> embedding_norm_;
   std::optional<HiddenDropout> embedding_dropout_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  std::vector<int64_t> layer_numbers_;  // of each, in the whole model
-  std::unique_ptr<Norm> final_norm_;
+  std::vector<int64_t> layer_numbers_;   // of each, in the whole model
+  std::unique_ptr<Norm> final_norm_;     // null where the layers norm their sums
+  std::unique_ptr<BertHead> bert_head_;  // null in a decoder
   std::unique_ptr<LmHead> head_;
   std::vector<std::unique_ptr<PredictionModule>> predictions_;
   // What they embed with: embedding_, or a copy of its table where the model's first chunk is elsewhere.

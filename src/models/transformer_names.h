@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/model_config.h"
+#include "nn/bert_head.h"
 #include "nn/decoder_layer.h"
 
 namespace megalith {
@@ -12,13 +14,16 @@ namespace megalith {
 // The canonical names of a family: those of its Hugging Face class. The defaults are Llama's and its kin's.
 struct TransformerNames {
   std::string embedding = "model.embed_tokens", positions = "model.embed_positions";  // without `.weight`
-  std::string layers = "model.layers";                                                // before the layer's number
+  std::string token_types = "model.embed_token_types", embedding_norm = "model.embed_norm";
+  std::string layers = "model.layers";  // before the layer's number
   DecoderNames layer;
   AttentionNames attention;
   MlpNames mlp;
   ExpertNames experts;
   std::string final_norm = "model.norm", head = "lm_head";
-  bool is_transposed = false;  // files keep the layers' matrices (in, out), as GPT-2's
+  std::vector<std::string> head_bias = {};  // whole names of the logits' bias, the canonical one first; empty: none
+  BertHeadNames bert_head = {};             // of a BERT
+  bool is_transposed = false;               // files keep the layers' matrices (in, out), as GPT-2's
 };
 
 // layer: by its number in the whole model; prediction modules count on behind the last.

@@ -19,6 +19,10 @@ std::unique_ptr<AttentionLayer> make_attention(const LayerContext& context, cons
   return std::make_unique<SelfAttention>(context, name, options, heads);
 }
 
+std::string name_of_mlp(const std::string& layer, const DecoderNames& names) {
+  return names.mlp.empty() ? layer : layer + "." + names.mlp;
+}
+
 // What joins the stream, of what attention or the MLP gave.
 at::Tensor normed_output(Norm* norm, const at::Tensor& given) { return norm == nullptr ? given : norm->forward(given); }
 
@@ -28,10 +32,11 @@ DecoderLayer::DecoderLayer(const LayerContext& context, const std::string& name,
                            const DecoderSite& site)
     : name_(name),
       policy_(context.recompute),
+      norms_sums_(options.norms_sums()),
       attention_(make_attention(context, name + "." + site.names.attention, options, site)),
       attention_dropout_(context, name + "." + site.names.attention + ".output", options.hidden_dropout),
-      mlp_dropout_(context, name + "." + site.names.mlp + ".output", options.hidden_dropout) {
-  const std::string mlp_name = name + "." + site.names.mlp;
+      mlp_dropout_(context, name_of_mlp(name, site.names) + ".output", options.hidden_dropout) {
+  const std::string mlp_name = name_of_mlp(name, site.names);
   if (site.has_experts) {
     const MoeSite experts{.names = site.experts, .output_init_std = site.output_init_std, .layer = site.layer};
     auto layer = std::make_unique<MoeLayer>(context, mlp_name, options, experts);
@@ -64,7 +69,24 @@ Activation DecoderLayer::input(Norm* norm, ResidualStream& stream) const {
   return y;
 }
 
+Activation DecoderLayer::normed_sum(Norm& norm, const at::Tensor& added, const at::Tensor& stream) const {
+  ResidualStream sum{.delta = added, .residual = stream};
+  Activation y = norm.forward(sum);
+  if (policy_.norms) y.kept = norm.again(Kept(sum.residual));
+  return y;
+}
+
+ResidualStream DecoderLayer::forward_normed_sums(const ResidualStream& stream, const ForwardContext& forward,
+                                                 const RotaryAngles& angles) {
+  const at::Tensor x = stream.sum();
+  const at::Tensor attended = attention_dropout_.forward(attention_->forward(x, forward, angles), forward);
+  const Activation y = normed_sum(*attention_output_norm_, attended, x);
+  const at::Tensor transformed = mlp_dropout_.forward(mlp_->forward(y, forward), forward);
+  return {.delta = normed_sum(*mlp_output_norm_, transformed, y.value).value, .residual = {}};
+}
+
 ResidualStream DecoderLayer::forward(ResidualStream stream, const ForwardContext& forward, const RotaryAngles& angles) {
+  if (norms_sums_) return forward_normed_sums(stream, forward, angles);
   const at::Tensor attended = attention_->forward(input(input_norm_.get(), stream), forward, angles);
   stream.delta = attention_dropout_.forward(normed_output(attention_output_norm_.get(), attended), forward);
   const at::Tensor transformed = mlp_->forward(input(mlp_norm_.get(), stream), forward);

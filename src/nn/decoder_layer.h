@@ -1,11 +1,13 @@
-// One layer of a decoder, where the MLP may be a mixture of experts and attention may be latent:
+// One layer of a decoder, or of an encoder that is masked otherwise, where the MLP may be a mixture of experts and
+// attention may be latent:
 //
 //   pre       stream += attention(norm(stream));         stream += mlp(norm(stream))
 //   post      stream += norm(attention(stream));         stream += norm(mlp(stream))
 //   sandwich  stream += norm(attention(norm(stream)));   stream += norm(mlp(norm(stream)))
+//   post_ln   stream = norm(stream + attention(stream)); stream = norm(stream + mlp(stream))
 //
 // Source: Xiong et al. 2020, arXiv:2002.04745 (pre); OLMo team 2024, arXiv:2501.00656 (post); Ding et al. 2021,
-// arXiv:2105.13290 (sandwich).
+// arXiv:2105.13290 (sandwich); Vaswani et al. 2017, arXiv:1706.03762 (post_ln).
 #pragma once
 
 #include <memory>
@@ -23,7 +25,7 @@ namespace megalith {
 // The names of the canonical tensors below the layer's name.
 struct DecoderNames {
   std::string input_norm = "input_layernorm", attention = "self_attn";
-  std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";
+  std::string mlp_norm = "post_attention_layernorm", mlp = "mlp";  // no mlp: its linears lie below the layer itself
   // Norms behind attention and the MLP, and the one in front of the MLP beside them.
   std::string attention_output_norm = "post_attention_layernorm", mlp_output_norm = "post_feedforward_layernorm";
   std::string sandwiched_mlp_norm = "pre_feedforward_layernorm";
@@ -59,9 +61,14 @@ class DecoderLayer : public Module {
   // What attention or the MLP reads: the norm of the stream, with SelectiveRecompute::norms kept as a way to compute it
   // again; without a norm the stream itself.
   Activation input(Norm* norm, ResidualStream& stream) const;
+  ResidualStream forward_normed_sums(const ResidualStream& stream, const ForwardContext& forward,
+                                     const RotaryAngles& angles);
+  // The norm of the sum, kept as input() keeps it.
+  Activation normed_sum(Norm& norm, const at::Tensor& added, const at::Tensor& stream) const;
 
   std::string name_;
   SelectiveRecompute policy_;
+  bool norms_sums_;
   // Null where NormPlacement has none.
   std::unique_ptr<Norm> input_norm_, attention_output_norm_, mlp_norm_, mlp_output_norm_;
   std::unique_ptr<AttentionLayer> attention_;

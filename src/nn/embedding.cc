@@ -95,9 +95,9 @@ at::Tensor VocabParallelEmbedding::forward(const at::Tensor& tokens) {
   return EmbeddingFunction::apply(tokens, weight_->value(), this);
 }
 
-struct PositionFunction : torch::autograd::Function<PositionFunction> {
+struct LearnedRowsFunction : torch::autograd::Function<LearnedRowsFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& ids, const at::Tensor& /*weight*/,
-                            LearnedPositions* layer) {
+                            LearnedRows* layer) {
     expect_contribution(layer->weight_);
     node->save_for_backward({ids});
     hold(node, layer);
@@ -106,18 +106,18 @@ struct PositionFunction : torch::autograd::Function<PositionFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    const LearnedPositions& layer = *held<LearnedPositions*>(node);
+    const LearnedRows& layer = *held<LearnedRows*>(node);
     add_row_gradients(*layer.weight_, node->get_saved_variables()[0], gradients[0].contiguous(), 0, layer.kernels_);
     return {{}, {}, {}};
   }
 };
 
-LearnedPositions::LearnedPositions(const LayerContext& context, const std::string& name, int64_t num_positions,
-                                   int64_t hidden, double init_std)
+LearnedRows::LearnedRows(const LayerContext& context, const std::string& name, int64_t num_rows, int64_t hidden,
+                         double init_std)
     : tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       kernels_(context.kernels) {
-  Placement placement = Placement::whole(name, {num_positions, hidden});
+  Placement placement = Placement::whole(name, {num_rows, hidden});
   placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
   placement.partial_axes = {Axis::kDp, Axis::kCp};
   // Each rank sees the gradients of its own tokens.
@@ -129,19 +129,24 @@ LearnedPositions::LearnedPositions(const LayerContext& context, const std::strin
                                  .role = ParameterRole::kEmbedding});
 }
 
-at::Tensor LearnedPositions::forward(const ForwardContext& forward) {
-  at::Tensor ids = position_ids(forward);
+int64_t LearnedRows::num_rows() const { return weight_->placement().local_shape[0]; }
+
+at::TensorOptions LearnedRows::long_options() const {
+  return weight_->value().options().dtype(at::kLong).requires_grad(false);
+}
+
+at::Tensor LearnedRows::rows(at::Tensor ids) {
   if (is_sequence_parallel_) {
     const int64_t part = div_exact(ids.size(0), tp_->size());
     ids = ids.narrow(0, part * tp_->rank(), part);
   }
   if (!is_recording({weight_->value()})) return ops::embedding_forward(ids, weight_->data(), 0, kernels_);
-  return PositionFunction::apply(ids, weight_->value(), this);
+  return LearnedRowsFunction::apply(ids, weight_->value(), this);
 }
 
 // The positions of all b * s tokens, (t) int64.
 at::Tensor LearnedPositions::position_ids(const ForwardContext& forward) const {
-  const int64_t num_positions = weight_->placement().local_shape[0];
+  const int64_t num_positions = num_rows();
   const auto check = [&](int64_t position) {
     if (0 <= position && position < num_positions) return;
     throw UserError(
@@ -154,13 +159,30 @@ at::Tensor LearnedPositions::position_ids(const ForwardContext& forward) const {
   if (!ids.defined()) {
     const int64_t first = forward.cache == nullptr ? 0 : forward.cache->length;
     check(first + forward.s - 1);
-    ids = at::arange(first, first + forward.s, weight_->value().options().dtype(at::kLong).requires_grad(false));
+    ids = at::arange(first, first + forward.s, long_options());
   } else if (ids.is_cpu() && ids.numel() > 0) {
     const auto [smallest, largest] = at::aminmax(ids);
     check(smallest.item<int64_t>());
     check(largest.item<int64_t>());
   }
   return ids.expand({forward.b, forward.s}).reshape({-1});
+}
+
+at::Tensor TokenTypes::forward(const at::Tensor& types, const ForwardContext& forward) {
+  if (!types.defined()) return rows(at::zeros({forward.b * forward.s}, long_options()));
+  const at::Tensor ids = types.reshape({-1});
+  MEGALITH_CHECK(ids.size(0) == forward.b * forward.s, "{} types, but b {} and s {}", ids.size(0), forward.b,
+                 forward.s);
+  if (ids.is_cpu() && ids.numel() > 0) {
+    const auto [smallest, largest] = at::aminmax(ids);
+    const int64_t least = smallest.item<int64_t>(), most = largest.item<int64_t>();
+    if (least < 0 || most >= num_rows()) {
+      throw UserError(
+          fmt::format("token type {} in the data, but num_token_types is {}", least < 0 ? least : most, num_rows()),
+          "types of tokens count from 0: correct them, or raise num_token_types");
+    }
+  }
+  return rows(ids);
 }
 
 }  // namespace megalith

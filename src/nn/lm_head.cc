@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "comm/groups.h"
 #include "core/error.h"
@@ -25,19 +26,15 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     const std::string& label = head.weight_->name();
     const at::Tensor x = head.is_sequence_parallel_ ? head.tp_->gathered(local_x, label) : local_x;
     const at::Tensor weight = head.weight_->data();
-    at::Tensor dw;
-    if (with_grad && head.weight_->is_trainable()) {
-      const Parameter::GradTarget target = head.weight_->open_grad();
-      if (!target.accumulate) target.buffer.zero_();
-      dw = target.buffer;
-    }
-    if (head.tp_->size() == 1 && head.softcap_ == 0) {
+    const at::Tensor dw = with_grad ? opened_gradient(head.weight_) : at::Tensor();
+    if (head.tp_->size() == 1 && head.softcap_ == 0 && head.bias_ == nullptr) {
       auto [losses, dx] = ops::linear_cross_entropy(
           x, weight, labels, row_scale, with_grad, dw,
           {.valid_vocab = head.local_valid_, .chunk_rows = head.rows_at_a_time(x), .kernels = head.recipe_->kernels()});
       return {losses, dx};
     }
-    Result result = vocabulary_parallel(head, x, weight, labels, row_scale, with_grad, dw);
+    const at::Tensor dbias = with_grad ? opened_gradient(head.bias_) : at::Tensor();
+    Result result = vocabulary_parallel(head, x, weight, labels, row_scale, with_grad, dw, dbias);
     if (with_grad) {
       if (head.is_sequence_parallel_)
         result.dx = head.tp_->reduce_scattered(result.dx, ReduceOp::kSum, label);
@@ -47,11 +44,19 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
     return result;
   }
 
-  // Also of one rank, where logits are capped. Each rank has the logits of its part of the vocabulary; maximum, sum and
-  // the label's logit are reduced over tp.
+  // Where sums are added to; undefined without a gradient.
+  static at::Tensor opened_gradient(Parameter* parameter) {
+    if (parameter == nullptr || !parameter->is_trainable()) return {};
+    const Parameter::GradTarget target = parameter->open_grad();
+    if (!target.accumulate) target.buffer.zero_();
+    return target.buffer;
+  }
+
+  // Also of one rank, where logits are capped or have a bias. Each rank has the logits of its part of the vocabulary;
+  // maximum, sum and the label's logit are reduced over tp.
   static Result vocabulary_parallel(LmHead& head, const at::Tensor& x, const at::Tensor& weight,
                                     const at::Tensor& labels, const at::Tensor& row_scale, bool with_grad,
-                                    const at::Tensor& dw) {
+                                    const at::Tensor& dw, const at::Tensor& dbias) {
     Group& tp = *head.tp_;
     const std::string& label = head.weight_->name();
     Result result{at::empty(labels.sizes(), row_scale.options()), with_grad ? at::empty_like(x) : at::Tensor()};
@@ -79,14 +84,17 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
       if (slope.defined()) logits.mul_(slope);
       chunk(result.dx).copy_(head.recipe_->dgrad({logits}, w));
       if (dw.defined()) head.recipe_->wgrad_(dw, {logits}, rows_x, /*accumulate=*/true);
+      if (dbias.defined()) head.recipe_->bias_grad_(dbias, logits);
     }
     return result;
   }
 
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* node, const at::Tensor& x,
-                                                const at::Tensor& /*weight*/, LmHead* head, const at::Tensor& labels,
-                                                const at::Tensor& loss_weights, const at::Tensor& per_weight) {
+                                                const at::Tensor& /*weight*/, const std::optional<at::Tensor>& /*bias*/,
+                                                LmHead* head, const at::Tensor& labels, const at::Tensor& loss_weights,
+                                                const at::Tensor& per_weight) {
     expect_contribution(head->weight_);
+    expect_contribution(head->bias_);
     const Result result = compute(*head, x, labels, loss_weights * per_weight, true);
     node->save_for_backward({result.dx});
     hold(node, head);
@@ -103,13 +111,15 @@ struct LmLossFunction : torch::autograd::Function<LmLossFunction> {
                      "the objective's gradient is {}; scale it through ObjectiveScales", gradients[0].item<double>());
     }
     LmHead& head = *held<LmHead*>(node);
-    if (head.weight_->is_trainable()) head.weight_->close_grad();
-    return {node->get_saved_variables()[0], {}, {}, {}, {}, {}};
+    for (Parameter* parameter : {head.weight_, head.bias_}) {
+      if (parameter != nullptr && parameter->is_trainable()) parameter->close_grad();
+    }
+    return {node->get_saved_variables()[0], {}, {}, {}, {}, {}, {}};
   }
 };
 
 LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied,
-               double softcap)
+               double softcap, const std::vector<std::string>& bias)
     : tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       recipe_(plain_recipe(context.kernels)),
@@ -125,7 +135,29 @@ LmHead::LmHead(const LayerContext& context, const VocabularyWeight& weight, doub
                          .device = context.device,
                          .init = Init::normal(init_std),
                          // The copy of a tied embedding at the other end of the pipeline stays an embedding.
-                         .role = weight.pipeline_ranks.empty() ? ParameterRole::kHead : ParameterRole::kEmbedding})) {}
+                         .role = weight.pipeline_ranks.empty() ? ParameterRole::kHead : ParameterRole::kEmbedding})) {
+  if (!bias.empty()) add_bias(context, weight, bias);
+}
+
+// Cut as the rows of the weight are.
+void LmHead::add_bias(const LayerContext& context, const VocabularyWeight& weight,
+                      const std::vector<std::string>& names) {
+  Placement placement{.local_shape = {weight.local_rows(*tp_)}};
+  placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
+  if (local_valid_ > 0) {
+    placement.pieces.push_back({.name = names[0],
+                                .shape = {vocab_},
+                                .canonical = {{local_start_}, {local_valid_}},
+                                .local = {{0}, {local_valid_}},
+                                .aliases = {names.begin() + 1, names.end()}});
+  }
+  bias_ = &register_parameter(names[0], std::move(placement),
+                              {.dtype = context.dtype,
+                               .device = context.device,
+                               .init = Init::constant(0),
+                               .decay_mult = 0,
+                               .role = ParameterRole::kVector});
+}
 
 // On a CPU, and with the references, the fewest: numbers do not depend on the machine there.
 int64_t LmHead::rows_at_a_time(const at::Tensor& x) {
@@ -150,8 +182,10 @@ LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const a
   const at::Tensor per_weight =
       scales.per_weight.defined() ? scales.per_weight.to(weights.scalar_type()) : at::ones({}, weights.scalar_type());
   Loss result;
-  if (is_recording({x, weight_->value()})) {
-    auto outputs = LmLossFunction::apply(x, weight_->value(), this, labels, weights, per_weight);
+  std::optional<at::Tensor> bias;
+  if (bias_ != nullptr) bias = bias_->value();
+  if (is_recording({x, weight_->value(), bias.value_or(at::Tensor())})) {
+    auto outputs = LmLossFunction::apply(x, weight_->value(), bias, this, labels, weights, per_weight);
     result.term.objective = outputs[0];
     result.token_losses = outputs[1];
     result.term.sum = outputs[2];
@@ -165,7 +199,8 @@ LmHead::Loss LmHead::loss(const at::Tensor& x, const at::Tensor& labels, const a
 }
 
 at::Tensor LmHead::logits_of(const at::Tensor& x, const at::Tensor& weight) const {
-  at::Tensor logits = recipe_->forward({x}, {weight}, {});
+  const at::Tensor bias = bias_ == nullptr ? at::Tensor() : bias_->data().narrow(0, 0, weight.size(0));
+  at::Tensor logits = recipe_->forward({x}, {weight}, bias);
   if (softcap_ > 0) logits.div_(softcap_).tanh_().mul_(softcap_);
   return logits;
 }

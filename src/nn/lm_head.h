@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "nn/embedding.h"
 #include "nn/forward.h"
@@ -22,8 +23,9 @@ class LmHead : public Module {
  public:
   // tied     the embedding's Parameter, which this head then uses; nullptr: the head owns a weight of its own.
   // softcap  > 0: logits are softcap * tanh(logits / softcap), in the model's dtype; 0: as they are.
+  // bias     canonical name of a number for each token that is added to its logits, and other names of it; empty: none
   LmHead(const LayerContext& context, const VocabularyWeight& weight, double init_std, Parameter* tied,
-         double softcap = 0);
+         double softcap = 0, const std::vector<std::string>& bias = {});
 
   struct Loss {
     LossTerm term;
@@ -48,8 +50,9 @@ class LmHead : public Module {
   friend struct LmLossFunction;
 
   int64_t rows_at_a_time(const at::Tensor& x);
-  // The products of rows and weight, capped in place.
+  // The products of rows and weight, with the bias of those tokens, capped in place.
   at::Tensor logits_of(const at::Tensor& x, const at::Tensor& weight) const;
+  void add_bias(const LayerContext& context, const VocabularyWeight& weight, const std::vector<std::string>& names);
 
   Group* tp_;
   bool is_sequence_parallel_;
@@ -58,6 +61,7 @@ class LmHead : public Module {
   double softcap_;
   int64_t rows_at_a_time_ = 0;  // 0 before the first loss
   Parameter* weight_;
+  Parameter* bias_ = nullptr;
 };
 
 }  // namespace megalith

@@ -4,9 +4,10 @@ namespace megalith {
 
 void NormOptions::visit_norm(OptionVisitor& v) {
   v.choice("normalization", normalization, {"LayerNorm", "RMSNorm"}, "Kind of normalisation.");
-  v.choice("norm_placement", norm_placement, {"pre", "post", "sandwich"},
+  v.choice("norm_placement", norm_placement, {"pre", "post", "sandwich", "post_ln"},
            "Where a layer normalises: pre what attention and the MLP read, post what they add to the residual stream "
-           "(OLMo 2), sandwich both (Gemma 2).");
+           "(OLMo 2), sandwich both (Gemma 2), post_ln the sum of the stream and what they add (Hugging Face's BERT), "
+           "which then is the stream; there is no final norm.");
   v.field("norm_epsilon", norm_epsilon, "Added to the variance or mean square in a norm.")
       .above(0)
       .alias("layernorm_epsilon");

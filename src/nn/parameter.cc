@@ -106,6 +106,12 @@ void Parameter::set_trainable(bool trainable) {
   if (!trainable) grad_.reset();
 }
 
+void Parameter::add_aliases(const std::function<std::vector<std::string>(const std::string& name)>& names_of) {
+  for (Piece& piece : placement_.pieces) {
+    for (std::string& alias : names_of(piece.name)) piece.aliases.push_back(std::move(alias));
+  }
+}
+
 void Parameter::add_aliases_without(std::string_view prefix) {
   for (Piece& piece : placement_.pieces) {
     if (piece.name.starts_with(prefix)) piece.aliases.push_back(piece.name.substr(prefix.size()));

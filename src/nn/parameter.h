@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "nn/placement.h"
 
@@ -60,6 +61,8 @@ class Parameter {
 
   // Files may carry the tensors whose canonical names begin with `prefix` without it: Placement gets these aliases.
   void add_aliases_without(std::string_view prefix);
+  // The same for other names of a tensor by its canonical one.
+  void add_aliases(const std::function<std::vector<std::string>(const std::string& name)>& names_of);
 
   // The local tensor, an autograd leaf that requires a gradient when trainable.
   const at::Tensor& value() const { return value_; }

@@ -4,7 +4,11 @@
 namespace megalith {
 
 std::vector<UserError> CausalLm::check(const ModelConfig& model, const DataOptions& /*data*/) const {
-  if (model.is_causal) return {};
+  if (model.is_causal()) return {};
+  if (model.model_type == ModelType::kBert) {
+    return {UserError("task causal_lm with model_type bert, whose tokens see those that they are to predict",
+                      "set task to masked_lm")};
+  }
   return {UserError("task causal_lm with is_causal false: every token would see the one that it is to predict",
                     "set is_causal to true, or task to masked_lm")};
 }

@@ -41,7 +41,7 @@ MaskedLm::MaskedLm(const TaskOptions& options, const TaskSetup& setup)
 
 std::vector<UserError> MaskedLm::check(const ModelConfig& model, const DataOptions& data) const {
   std::vector<UserError> errors;
-  if (model.is_causal) {
+  if (model.is_causal()) {
     errors.emplace_back("task masked_lm needs attention to both sides, and is_causal is true",
                         "set is_causal to false");
   }

@@ -65,7 +65,7 @@ LayerShape layer_shape_of(const Resolved& resolved) {
                              .dtype = d.dtype,
                              .has_dropout = model.attention_dropout > 0,
                              .has_softcap = model.attn_logit_softcapping > 0},
-                   .form = {model.is_causal, common_window(model), {}}};
+                   .form = {model.is_causal(), common_window(model), {}}};
   // Latent attention has a key for each query head.
   layer.shape.g = model.multi_latent_attention ? layer.shape.n : std::max<int64_t>(model.num_kv_heads() / tp, 1);
   layer.form.runs.queries = layer.form.runs.keys = {{0, s}};

@@ -12,7 +12,11 @@ namespace megalith {
 
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option) {
   const int64_t prompt_length = static_cast<int64_t>(request.prompt_ids.size());
-  if (!config.is_causal) {
+  if (config.model_type == ModelType::kBert) {
+    throw UserError("a BERT fills in masked tokens: it cannot write a text from left to right",
+                    "generate with a model of model_type gpt");
+  }
+  if (!config.is_causal()) {
     throw UserError("a model with is_causal false attends to both sides: it cannot write a text from left to right",
                     "generate with a model that was trained with is_causal true");
   }

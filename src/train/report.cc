@@ -57,10 +57,10 @@ double pairs_seen(const ModelConfig& config, int64_t layer, int64_t length) {
   const auto s = static_cast<double>(length), chunk = static_cast<double>(config.attention_chunk_size);
   const double window = config.layers_with_window()[place] == 1 ? static_cast<double>(config.attention_window()) : 0;
   const bool has_chunks = chunk > 0 && chunk < s && config.layers_without_rotation()[place] == 0;
-  if (!has_chunks) return pairs_seen(s, window, config.is_causal);
+  if (!has_chunks) return pairs_seen(s, window, config.is_causal());
   const double num_chunks = std::floor(s / chunk);
-  return num_chunks * pairs_seen(chunk, window, config.is_causal) +
-         pairs_seen(s - num_chunks * chunk, window, config.is_causal);
+  return num_chunks * pairs_seen(chunk, window, config.is_causal()) +
+         pairs_seen(s - num_chunks * chunk, window, config.is_causal());
 }
 
 }  // namespace

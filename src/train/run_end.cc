@@ -53,7 +53,7 @@ std::vector<std::string> next_commands(const Resolved& resolved) {
     source = "--load_hf " + quoted(*checkpoint.save_hf);
   }
   if (source.empty()) return commands;
-  if (resolved.config.model.is_causal) {
+  if (resolved.config.model.is_causal()) {
     commands.push_back(fmt::format("megalith generate {}{} --prompt \"…\"", source, tokenizer_words(resolved)));
   }
   if (checkpoint.save && !folder) commands.push_back("megalith inspect checkpoint " + quoted(*checkpoint.save));

@@ -69,7 +69,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   const CheckpointOptions& checkpoint = resolved_.derived.checkpoint;
   const bool loads_weights = checkpoint.load_hf || has_checkpoint(checkpoint, groups_);
   data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
-  if (!loads_weights) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
+  const bool begins_heads = checkpoint.load_hf && lacks_heads(*checkpoint.load_hf);
+  if (!loads_weights || begins_heads) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
   runners_ = set_block_runners(built_, *data_parallel_, device_);
   if (runners_.offload && device_.is_cpu()) {
     log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
@@ -186,7 +187,9 @@ void Trainer::load() {
     return;
   }
   if (options.load_hf) {
-    load_hf(*options.load_hf, model_tensors(*data_parallel_), groups_);
+    std::set<std::string> begun_afresh;
+    load_hf(*options.load_hf, model_tensors(*data_parallel_), groups_, &begun_afresh);
+    note_begun_afresh(*options.load_hf, begun_afresh, log_);
     data_parallel_->publish();
     log_.info("loaded the weights from {}", *options.load_hf);
     optimizer_->reset_masters();

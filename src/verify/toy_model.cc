@@ -54,7 +54,7 @@ void shrink_attention(const ParallelOptions& parallel, const ModelConfig& user, 
   // GPT-2's heads make up the width.
   const bool is_free = user.position_embedding() != PositionEmbedding::kLearnedAbsolute;
   model.hidden_size = is_free ? kWidth : model.num_attention_heads * channels;
-  if (user.attention_window() > 0) model.window_size = {kToyWindow - 1, user.is_causal ? 0 : kToyWindow - 1};
+  if (user.attention_window() > 0) model.window_size = {kToyWindow - 1, user.is_causal() ? 0 : kToyWindow - 1};
   if (user.attention_chunk_size > 0) model.attention_chunk_size = kToyWindow;
   if (user.attn_temperature_scale > 0) model.attn_temperature_floor = kToyWindow;
   if (user.q_lora_rank) model.q_lora_rank = 10;

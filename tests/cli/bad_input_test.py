@@ -89,6 +89,26 @@ CONFIGURATION = [
         ("train", *MOCK, "--use_rope_scaling", "--rotary_seq_len_interpolation_factor", 4),
         ["rotary_seq_len_interpolation_factor 4", "use_rope_scaling"],
     ),
+    ("an unknown kind of model", ("train", *MOCK, "--model_type", "mamba"), ["model_type", "mamba", "gpt", "bert"]),
+    ("a causal BERT", ("train", *MOCK, "--model_type", "bert", "--is_causal"), ["is_causal true", "model_type bert", "leave is_causal away"]),
+    (
+        "a BERT that sees more on one side",
+        ("train", *MOCK, "--model_type", "bert", "--window_size=7,0"),
+        ["window_size is 7,0", "set window_size to 7,7"],
+    ),
+    ("a BERT that learns the next token", ("train", *MOCK, "--model_type", "bert", "--task", "causal_lm"), ["causal_lm", "model_type bert", "masked_lm"]),
+    ("prediction modules of a BERT", ("train", *MOCK, "--model_type", "bert", "--mtp_num_layers", 1), ["mtp_num_layers", "is_causal false"]),
+    ("types of tokens in a decoder", ("train", *MOCK, "--num_token_types", 2), ["num_token_types is 2", "model_type is gpt"]),
+    (
+        "prediction modules without a final norm",
+        ("train", *MOCK, "--norm_placement", "post_ln", "--mtp_num_layers", 1),
+        ["mtp_num_layers with norm_placement post_ln", "norm_placement to pre"],
+    ),
+    (
+        "types of fewer tokens than a prompt has",
+        ("inspect", "logits", *SHAPE, "--prompt_ids", "1,2,3", "--prompt_token_types", "0,1", "--output", "out"),
+        ["prompt_token_types has 2 numbers, and prompt_ids 3"],
+    ),
     ("sequence too long", ("train", *MOCK, "--seq_length", 65), ["seq_length 65", "max_position_embeddings 64"]),
     (
         "batch does not divide",

@@ -44,7 +44,8 @@ struct TinyRun {
   std::string windowed_layers = {};
   bool has_sinks = false;  // in the softmax of attention, one for each head
   // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "t5": num_layers in each of two stacks;
-  // "mixtral", "gpt_oss", "deepseek": with experts
+  // "mixtral", "gpt_oss", "deepseek": with experts; "bert", "megatron_bert" and "bert_experts", which is Megatron-LM's
+  // with them: masked, with labels of sentences
   std::string family = "llama";
   bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
@@ -54,7 +55,10 @@ struct TinyRun {
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";
 
-  bool has_experts() const { return family == "mixtral" || family == "gpt_oss" || family == "deepseek"; }
+  bool has_experts() const {
+    return family == "mixtral" || family == "gpt_oss" || family == "deepseek" || family == "bert_experts";
+  }
+  bool is_bert() const { return family.find("bert") != std::string::npos; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;
   auto operator<=>(const TinyRun&) const = default;

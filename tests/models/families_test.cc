@@ -191,8 +191,24 @@ bool is_t5(const ModelConfig& c) {
          c.final_logit_softcapping == 0 && c.scale_decoder_outputs != c.untie_embeddings_and_output_weights;
 }
 
+// Biases everywhere, learned positions and one form of GELU in the layers and the head; the norms tell the two apart.
+std::string expected_encoder(const ModelConfig& c) {
+  const bool is_one_gelu = c.activation() == ops::ActivationKind::kGelu || c.openai_gelu;
+  const bool has_class =
+      c.position_embedding() == PositionEmbedding::kLearnedAbsolute && c.normalization == Normalization::kLayerNorm &&
+      !c.apply_layernorm_1p && is_one_gelu && !c.is_gated() && !c.squared_relu && c.has_linear_bias() &&
+      c.num_kv_heads() == c.num_attention_heads && c.token_types() > 0 &&
+      (!c.kv_channels || *c.kv_channels * c.num_attention_heads == c.hidden_size) && !c.has_experts() &&
+      !c.multi_latent_attention && !c.qk_layernorm && !has_window(c) && !has_gemmas_extras(c);
+  if (!has_class) return "encoder";
+  if (c.norm_placement == NormPlacement::kPostLn && c.embedding_norm) return "bert";
+  return c.norm_placement == NormPlacement::kPre && !c.embedding_norm ? "megatron_bert" : "encoder";
+}
+
 std::string expected_family(const ModelConfig& c) {
   if (c.has_encoder()) return is_t5(c) ? "t5" : "megatron_t5";
+  if (c.model_type == ModelType::kBert) return expected_encoder(c);
+  if (c.embedding_norm) return "gpt";
   if (is_gpt_oss(c)) return "gpt_oss";
   if (is_gemma2(c)) return "gemma2";
   if (is_gemma3(c)) return "gemma3";
@@ -217,6 +233,20 @@ std::string expected_family(const ModelConfig& c) {
   if (is_deepseek_v2(c)) return "deepseek_v2";
   if (is_deepseek_v3(c)) return "deepseek_v3";
   return is_gpt2(c) ? "gpt2" : "gpt";
+}
+
+ModelConfig small_bert(NormPlacement placement) {
+  ModelConfig config;
+  config.model_type = ModelType::kBert;
+  config.num_layers = 2;
+  config.hidden_size = 24;
+  config.num_attention_heads = 4;
+  config.vocab_size = 37;
+  config.max_position_embeddings = 16;
+  config.bias_gelu_fusion = false;
+  config.norm_placement = placement;
+  config.embedding_norm = placement == NormPlacement::kPostLn;
+  return config;
 }
 
 ModelConfig small_gpt2() {
@@ -396,7 +426,12 @@ const std::vector<Change>& changes() {
       [](ModelConfig& c, std::mt19937&) { c.add_qkv_bias = !c.add_qkv_bias; },
       [](ModelConfig& c, std::mt19937&) { c.qk_layernorm = !c.qk_layernorm; },
       [](ModelConfig& c, std::mt19937& r) { c.qk_layernorm_scope = static_cast<HeadNormScope>(r() % 2); },
-      [](ModelConfig& c, std::mt19937& r) { c.norm_placement = static_cast<NormPlacement>(r() % 3); },
+      [](ModelConfig& c, std::mt19937& r) { c.norm_placement = static_cast<NormPlacement>(r() % 4); },
+      [](ModelConfig& c, std::mt19937&) { c.embedding_norm = !c.embedding_norm; },
+      [](ModelConfig& c, std::mt19937&) { c.bert_binary_head = !c.bert_binary_head; },
+      [](ModelConfig& c, std::mt19937& r) {
+        c.num_token_types = pick(r, {0, 2, 3});
+      },
       [](ModelConfig& c, std::mt19937&) { c.apply_layernorm_1p = !c.apply_layernorm_1p; },
       [](ModelConfig& c, std::mt19937&) { c.untie_embeddings_and_output_weights = false; },
       [](ModelConfig& c, std::mt19937&) { c.multi_latent_attention = !c.multi_latent_attention; },
@@ -504,7 +539,9 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_gpt_oss(),
                                            small_llama4(),
                                            small_t5(false),
-                                           small_t5(true)};
+                                           small_t5(true),
+                                           small_bert(NormPlacement::kPostLn),
+                                           small_bert(NormPlacement::kPre)};
   std::mt19937 random(20);
   std::map<std::string, int> found;
   for (int round = 0; round < 125 * static_cast<int>(starts.size()); ++round) {
@@ -534,7 +571,7 @@ TEST(Families, EachOptionThatChangesWeightsIsSaidOrRefused) {
   for (const ModelConfig& start :
        {tiny_config(), small_gemma(false), small_gemma(true), small_mixtral(), small_deepseek(true), small_gpt2(),
         small_qwen3_moe(), small_olmo(true), small_glm(), small_gpt_oss(), small_llama4(), small_t5(false),
-        small_t5(true)}) {
+        small_t5(true), small_bert(NormPlacement::kPostLn), small_bert(NormPlacement::kPre)}) {
     const ModelFamily& family = family_for(start);
     for (const auto& change : changes()) {
       std::mt19937 random(7);

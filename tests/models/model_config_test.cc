@@ -158,7 +158,7 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
        "window_size is 5,2, and is_causal lets no token see those behind it"},
       {[](ModelConfig& c) {
          c.window_size = {5, 0};
-         c.is_causal = false;
+         c.causal = false;
        },
        "window_size is 5,0 with is_causal false"},
       {[](ModelConfig& c) {

@@ -130,9 +130,13 @@ const Expected kExpected[] = {
     {"demo_deepseek", 8'896'048 + 2'803'152, 0},
     {"demo", 11'015'040, 0},
     {"llama_125M", 124'668'672, 0},
+    {"bert_base", 110'106'428, 0},
+    {"bert_large", 336'226'108, 0},
+    {"bert_345M", 336'297'858, 0},
 };
 
 std::string family_of(const std::string& preset) {
+  if (preset.starts_with("bert")) return preset == "bert_345M" ? "encoder" : "bert";
   if (preset.starts_with("gpt_oss")) return "gpt_oss";
   if (preset.starts_with("t5_")) return "t5";
   if (preset.find("gpt") != std::string::npos) return "gpt2";
@@ -164,17 +168,18 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
   for (const Expected& expected : kExpected) {
     const ModelConfig config = read_preset(kFolder / (expected.preset + ".yaml"));
     EXPECT_TRUE(check_model_config(config).empty()) << expected.preset;
-    const bool has_dropout = family_of(expected.preset) == "gpt2" || family_of(expected.preset) == "t5";
+    const bool has_dropout = family_of(expected.preset) == "gpt2" || config.model_type != ModelType::kGpt;
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
     EXPECT_EQ(config.hidden_dropout, has_dropout ? 0.1 : 0);
     EXPECT_EQ(config.attention_dropout, has_dropout ? 0.1 : 0);
-    // OpenAI's vocabulary of 50257, OLMo 3's, Llama 4's, that of bytes and that of Gemma 3's images are padded, the
-    // others are multiples already.
+    // OpenAI's vocabulary of 50257, OLMo 3's, Llama 4's, that of bytes, that of Gemma 3's images and BERT's are padded,
+    // the others are multiples already.
     const int64_t padded = expected.preset.starts_with("gpt2")     ? 50304
                            : expected.preset.starts_with("demo_")  ? 384
                            : expected.preset.starts_with("olmo3")  ? 100352
                            : expected.preset.starts_with("llama4") ? 202112
                            : *config.vocab_size == 262208          ? 262272
+                           : *config.vocab_size == 30522           ? 30592
                                                                    : *config.vocab_size;
     EXPECT_EQ(config.padded_vocab_size(1), padded) << expected.preset;
     LayerContext context = tiny_context(groups, at::kBFloat16);

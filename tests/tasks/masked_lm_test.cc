@@ -151,7 +151,7 @@ TEST(Tasks, RefuseWhatTheyCannotTrain) {
   EXPECT_EQ(message([&] { MaskedLm({.task = TaskKind::kMaskedLm}, with_mask); }), "no error");
 
   ModelConfig causal, both_sides;
-  both_sides.is_causal = false;
+  both_sides.causal = false;
   DataOptions masks_ends;
   masks_ends.eod_mask_loss = true;
   const MaskedLm masked = masked_lm();

@@ -1,0 +1,149 @@
+// See bert_head.h.
+#include "nn/bert_head.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "comm/groups.h"
+#include "core/error.h"
+#include "nn/activation.h"
+#include "nn/function.h"
+#include "ops/arguments.h"
+
+namespace megalith {
+
+namespace {
+
+constexpr int64_t kSentenceClasses = 2;
+
+// The head's products are plain, whatever the layers multiply with.
+LayerContext with_plain_products(LayerContext context) {
+  context.recipe = nullptr;
+  return context;
+}
+
+// All tp ranks see the same few rows.
+LayerContext with_whole_tokens(LayerContext context) {
+  context.is_sequence_parallel = false;
+  return with_plain_products(std::move(context));
+}
+
+LinearOptions replicated(const LayerOptions& options) {
+  return {.role = LinearRole::kReplicated, .has_bias = true, .init_std = options.init_method_std};
+}
+
+}  // namespace
+
+// Rows 0, s, 2s, … of tokens that are split over the tp ranks: each gives those it holds, and their sum is whole on
+// all.
+struct FirstTokensFunction : torch::autograd::Function<FirstTokensFunction> {
+  struct Rows {
+    std::vector<int64_t> sequences, local;  // which sequences begin here, and in which of this rank's rows
+    int64_t num_local = 0;
+  };
+
+  static Rows rows_of(const at::Tensor& x, int64_t b, int64_t s, const Group& tp) {
+    Rows rows{.sequences = {}, .local = {}, .num_local = x.size(0)};
+    for (int64_t sequence = 0; sequence < b; ++sequence) {
+      const int64_t row = sequence * s - rows.num_local * tp.rank();
+      if (row < 0 || row >= rows.num_local) continue;
+      rows.sequences.push_back(sequence);
+      rows.local.push_back(row);
+    }
+    return rows;
+  }
+
+  static at::Tensor compute(const at::Tensor& x, const Rows& rows, int64_t b, Group& tp) {
+    const at::Tensor first = at::zeros({b, x.size(1)}, x.options().requires_grad(false));
+    for (size_t i = 0; i < rows.local.size(); ++i) first[rows.sequences[i]].copy_(x[rows.local[i]]);
+    tp.all_reduce(first, ReduceOp::kSum, "first tokens").wait();
+    return first;
+  }
+
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& x, int64_t b, int64_t s,
+                            Group* tp) {
+    Rows rows = rows_of(x, b, s, *tp);
+    at::Tensor first = compute(x, rows, b, *tp);
+    hold(node, std::move(rows));
+    return first;
+  }
+
+  // All ranks have the whole gradient of the rows.
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const Rows& rows = held<Rows>(node);
+    at::Tensor dx = at::zeros({rows.num_local, gradients[0].size(1)}, gradients[0].options());
+    for (size_t i = 0; i < rows.local.size(); ++i) dx[rows.local[i]].copy_(gradients[0][rows.sequences[i]]);
+    return {dx, {}, {}, {}};
+  }
+};
+
+BertHead::BertHead(const LayerContext& context, const LayerOptions& options, const BertHeadNames& names,
+                   bool has_sentence_head)
+    : tp_(context.groups->tp.get()),
+      is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      begins_sequences_(context.groups->cp->rank() == 0),
+      kernels_(context.kernels),
+      // As Megatron-LM: by the error function even where bias_gelu_fusion gives the layers' MLPs a tanh.
+      activation_{.kind = options.openai_gelu ? ops::ActivationKind::kGeluTanh : ops::ActivationKind::kGelu,
+                  .is_gated = false},
+      transform_(with_plain_products(context), names.transform, options.hidden_size, options.hidden_size,
+                 replicated(options)),
+      transform_norm_(context, names.transform_norm, options.hidden_size, options) {
+  register_module(transform_);
+  register_module(transform_norm_);
+  if (!has_sentence_head) return;
+  const auto make_linear = [&](const std::string& name, int64_t out) {
+    auto linear =
+        std::make_unique<Linear>(with_whole_tokens(context), name, options.hidden_size, out, replicated(options));
+    register_module(*linear);
+    return linear;
+  };
+  pooler_ = make_linear(names.pooler, options.hidden_size);
+  sentence_ = make_linear(names.sentence, kSentenceClasses);
+}
+
+at::Tensor BertHead::transformed(const at::Tensor& x) {
+  return transform_norm_.forward(activated(transform_.forward(x), activation_, kernels_));
+}
+
+at::Tensor BertHead::first_tokens(const at::Tensor& x, const ForwardContext& forward) const {
+  if (!is_sequence_parallel_) return x.view({forward.b, forward.s, -1}).select(1, 0).contiguous();
+  if (is_recording({x})) return FirstTokensFunction::apply(x, forward.b, forward.s, tp_);
+  return FirstTokensFunction::compute(x, FirstTokensFunction::rows_of(x, forward.b, forward.s, *tp_), forward.b, *tp_);
+}
+
+at::Tensor BertHead::sentence_logits(const at::Tensor& x, const ForwardContext& forward) {
+  MEGALITH_CHECK(has_sentence_head(), "this model has no classifier of sentences");
+  return sentence_->forward(pooler_->forward(first_tokens(x, forward)).tanh());
+}
+
+LossTerm BertHead::sentence_loss(const at::Tensor& x, const at::Tensor& labels, const ObjectiveScales& scales,
+                                 const ForwardContext& forward) {
+  const at::Tensor logits = sentence_logits(x, forward);
+  const auto wide = ops::wide_dtype(logits.scalar_type());
+  const at::Tensor of_sequences = labels.reshape({-1});
+  MEGALITH_CHECK(of_sequences.size(0) == forward.b, "{} labels of {} sequences", of_sequences.size(0), forward.b);
+  at::Tensor weights = of_sequences.ge(0).to(wide);
+  if (!begins_sequences_) weights = at::zeros_like(weights);
+  const at::Tensor log_probabilities = at::log_softmax(logits.to(wide), 1);
+  const at::Tensor losses =
+      log_probabilities.gather(1, of_sequences.clamp(0, kSentenceClasses - 1).unsqueeze(1)).squeeze(1).neg();
+  const at::Tensor sum = (losses * weights).sum();
+  const at::Tensor objective = scales.per_weight.defined() ? sum * scales.per_weight.to(sum.scalar_type()) : sum;
+  return {.name = {}, .sum = sum.detach(), .weight = weights.sum(), .objective = objective};
+}
+
+// The classifier sees one token of a sequence, and as children its layers were counted with all.
+double BertHead::own_forward_flops(const CostShape& shape) const {
+  if (!has_sentence_head()) return 0;
+  const CostShape first{.b = shape.b, .s = 1};
+  double excess = 0;
+  for (const Linear* linear : {pooler_.get(), sentence_.get()}) {
+    excess += linear->forward_flops(shape) - linear->forward_flops(first);
+  }
+  return -excess;
+}
+
+}  // namespace megalith
