@@ -250,6 +250,8 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
   setup.vocab_size = resolved.derived.vocab_size;
   setup.has_instructions = resolved.config.data.sft.has_paths();
+  const ModelConfig& model = resolved.config.model;
+  setup.has_sentence_head = model.model_type == ModelType::kBert && model.bert_binary_head;
   setup.tokenizer = resolved.tokenizer.get();
   if (setup.tokenizer != nullptr) setup.special_ids = setup.tokenizer->special_ids();
   if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);

@@ -522,6 +522,8 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
   mistral.window_size = {3, 0};
   qwen2.add_qkv_bias = true;
   qwen3.qk_layernorm = true;
+  ModelConfig megatron_t5 = small_t5(false);
+  megatron_t5.normalization = Normalization::kLayerNorm;
   const std::vector<ModelConfig> starts = {tiny_config(),
                                            mistral,
                                            qwen2,
@@ -540,6 +542,7 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_llama4(),
                                            small_t5(false),
                                            small_t5(true),
+                                           megatron_t5,
                                            small_bert(NormPlacement::kPostLn),
                                            small_bert(NormPlacement::kPre)};
   std::mt19937 random(20);

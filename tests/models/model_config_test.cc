@@ -119,7 +119,7 @@ TEST(ModelRules, EveryMistakeIsNamedWithItsRemedy) {
        "rope_scaling_high_freq_factor 0.5"},
       {[](ModelConfig& c) {
          c.attention_chunk_size = 4;
-         c.is_causal = false;
+         c.causal = false;
        },
        "attention_chunk_size is for layers that rotate and are causal"},
       {[](ModelConfig& c) { c.attn_temperature_scale = 0.1; }, "no_rope_freq leaves none"},

@@ -292,7 +292,7 @@ TEST(T5, WhatItCannotBeIsRefused) {
   };
   EXPECT_EQ(error_of([](ModelConfig& c) { c.position_embedding_type = PositionEmbedding::kRope; }),
             "model_type t5 with a position_embedding_type other than relative and none");
-  EXPECT_EQ(error_of([](ModelConfig& c) { c.is_causal = false; }),
+  EXPECT_EQ(error_of([](ModelConfig& c) { c.causal = false; }),
             "model_type t5 with is_causal false: its encoder sees everything anyway, and its decoder must not");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.relative_attention_max_distance = 4; }),
             "relative_attention_num_buckets 8 with relative_attention_max_distance 4: the first must be even, and half "

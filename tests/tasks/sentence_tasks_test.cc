@@ -136,7 +136,7 @@ std::string messages_of(const std::vector<UserError>& errors) {
 
 TEST(SentenceTasks, RefuseWhatTheyCannotTrain) {
   ModelConfig both_sides, causal;
-  both_sides.is_causal = false;
+  both_sides.causal = false;
   both_sides.num_layers = causal.num_layers = 2;
   causal.max_position_embeddings = 8;
   DataOptions files, mock;
