@@ -91,6 +91,7 @@ ModelInput T5Task::make_input(const Batch& part, at::Device device, std::span<co
   };
   input.more.set("encoder_row_ids", numbered(field::kEncoderTokens, 0));
   input.context.row_ids = numbered(field::kTokens, encoder_length);
+  input.context.encoder_s = encoder_length;
   return input;
 }
 

@@ -436,6 +436,14 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   return options;
 }
 
+// What a model of its type learns where nobody says otherwise.
+void name_task_of_model(Resolved& resolved) {
+  const ModelType type = resolved.config.model.model_type;
+  if (type == ModelType::kGpt) return;
+  apply_values(*resolved.options, {{"task", type == ModelType::kT5 ? "t5" : "bert"}},
+               {OptionLayer::kModel, "model_type"});
+}
+
 }  // namespace
 
 void derive_and_check(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors, bool reads_batches) {
@@ -467,6 +475,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   const bool is_readable = errors.empty();
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
+  name_task_of_model(*resolved);
   resolved->derived.tokenizer = config.tokenizer;
   name_tokenizer_of_instructions(*resolved);
   if (is_readable && has_architecture) {
