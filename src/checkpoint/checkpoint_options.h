@@ -33,6 +33,7 @@ struct CheckpointOptions {
   std::optional<std::string> load_hf;
   std::optional<std::string> save_hf;
   bool export_hf = false;
+  std::optional<std::string> adapter, save_adapter;
   bool overwrite = false;
 
   void visit(OptionVisitor& v);

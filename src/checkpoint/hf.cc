@@ -7,13 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
-#include "checkpoint/checkpoint_reader.h"
-#include "checkpoint/exchange.h"
+#include "checkpoint/load_store.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "models/hf_config.h"
@@ -116,56 +114,34 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
 
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
              std::set<std::string>* begun_afresh) {
-  Group& world = *groups.world;
+  HfWeights weights;
   bool has_no_heads = false;
-  std::optional<HfWeights> weights;
-  std::vector<PieceView> views;
-  StoreFit fit;
-  run_on_all(world, "load_hf open", [&] {
-    weights = open_hf_weights(folder);
-    for (const CheckpointTensor& tensor : tensors) {
-      for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
-        views.push_back(std::move(view));
-      }
-    }
-    check_bert_network(folder, weights->store, views);
-    fit = compare_with_store(weights->store, views);
-    has_no_heads = lacks_heads(folder);
-    if (!has_no_heads || begun_afresh == nullptr) return;
-    std::erase_if(fit.missing, [&](const std::string& name) {
-      if (!HfWeights::is_of_heads(name)) return false;
-      begun_afresh->insert(name);
-      return true;
-    });
-    std::erase_if(views, [&](const PieceView& view) { return begun_afresh->contains(view.piece.name); });
-  });
-  // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
-  std::set<std::string> used;
-  for (const std::string& names :
-       gather_texts(world, fmt::format("{}\n", fmt::join(fit.used, "\n")), "load_hf names")) {
-    for (size_t begin = 0; begin < names.size();) {
-      const size_t end = names.find('\n', begin);
-      used.insert(names.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-  run_on_all(world, "load_hf fit", [&] {
-    std::vector<std::string> unexpected;
-    for (const auto& [name, entry] : weights->store.entries()) {
-      if (!used.contains(name) && !weights->may_be_unused(name)) unexpected.push_back(name);
-    }
-    throw_unless_empty(
-        folder.string(), fit.missing, fit.misshaped, unexpected,
-        has_no_heads ? "config.json names a class without heads: a training run begins them anew, with train --load_hf"
-                     : "give the architecture of this folder's config.json (or no architecture at all: --load_hf gives "
-                       "it)");
-  });
-  run_on_all(world, "load_hf read", [&] {
-    for (const CheckpointTensor& tensor : tensors) {
-      if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
-    }
-    read_pieces(weights->store, views);
-  });
+  load_store({.what = folder.string(),
+              .open =
+                  [&] {
+                    weights = open_hf_weights(folder);
+                    has_no_heads = lacks_heads(folder);
+                    return weights.store;
+                  },
+              .check = [&](const TensorStore& store,
+                           std::span<const PieceView> views) { check_bert_network(folder, store, views); },
+              .may_be_missing =
+                  [&](const std::string& name) {
+                    if (!has_no_heads || begun_afresh == nullptr || !HfWeights::is_of_heads(name)) return false;
+                    begun_afresh->insert(name);
+                    return true;
+                  },
+              .may_be_unused = [&](std::string_view name) { return weights.may_be_unused(name); },
+              .remedy =
+                  [&]() -> std::string {
+                if (has_no_heads) {
+                  return "config.json names a class without heads: a training run begins them anew, with train "
+                         "--load_hf";
+                }
+                return "give the architecture of this folder's config.json (or no architecture at all: --load_hf gives "
+                       "it)";
+              }},
+             tensors, groups);
 }
 
 }  // namespace megalith

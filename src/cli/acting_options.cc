@@ -23,7 +23,9 @@ const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention
                             "Precision", "Tokenizer",          "Hugging Face hub", "Device"};
 // The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
+constexpr std::string_view kAdapters = "Low-rank adapters";
 const Names kWeights = {"load", "load_hf", "ckpt_step"};
+const Names kAdapterWeights = {"adapter"};
 const Names kShapes = {"micro_batch_size", "global_batch_size", "seq_length"};
 const Names kWords = {"quiet", "verbose"};         // how much is said
 const Names kMemory = {"allow_oversubscription"};  // what is checked before weights are read
@@ -71,12 +73,13 @@ std::vector<ActingOptions> checked(std::vector<ActingOptions> table) {
 const ActingOptions* row_of(std::string_view command) {
   static const std::vector<ActingOptions> table = checked({
       {{"generate"},
-       joined({kModelGroups, kLayoutGroups, {"Sampling"}}),
-       joined({kWeights, kWords, kMemory, {"seed"}}),
+       joined({kModelGroups, kLayoutGroups, {"Sampling", kAdapters}}),
+       joined({kWeights, kAdapterWeights, kWords, kMemory, {"seed"}}),
        kTraining},
       {{"evaluate"},
-       joined({kModelGroups, kLayoutGroups, {"Task", "Data", "Instruction tuning"}}),
+       joined({kModelGroups, kLayoutGroups, {"Task", "Data", "Instruction tuning", kAdapters}}),
        joined({kWeights,
+               kAdapterWeights,
                kWords,
                kMemory,
                {"micro_batch_size", "global_batch_size", "decrease_batch_size_if_needed", "seq_length", "eval_iters",

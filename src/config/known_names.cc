@@ -114,6 +114,7 @@ NameMatch look_up(const OptionSet& options, std::string_view written) {
   const std::string path = without_layout(name);
   std::string joined = path;
   std::replace(joined.begin(), joined.end(), '.', '_');
+  if (NameMatch found = match_option(options, path)) return found;
   if (NameMatch found = match_option(options, joined)) return found;
   if (NameMatch found = match_known(path)) return found;
   if (NameMatch found = match_known(joined)) return found;

@@ -218,12 +218,11 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kValue, "skipping iterations", "iterations_to_skip=null"},
     {Kind::kUnsupported, kSwitch, "damping of oscillating weights", "weight_deosc=false"},
     {Kind::kNoEffect, kValue, "read only with weight_deosc", "weight_deosc_*"},
-    {Kind::kUnsupported, kValue, "adapters (LoRA)", "lora.enabled=false"},
     {Kind::kUnsupported, kSwitch, "Megatron's tokenizers for instructions (sft_data_path names instructions)",
      "sft=false"},
     {Kind::kNoEffect, kValue, "the model's own chat template says how a conversation is written",
      "sft_tokenizer_prompt_format sft_bridge_*"},
-    {Kind::kNoEffect, kValue, "read only by adapters and by tools that filter instructions", "lora.* lb_mini_*"},
+    {Kind::kNoEffect, kValue, "read only by tools that filter instructions", "lb_mini_*"},
     {Kind::kUnsupported, kSwitch, "weight decay of the norms of queries and keys (norms have none)",
      "apply_wd_to_qk_layernorm=false"},
 
@@ -349,10 +348,8 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "an evaluation has micro_batch_size, and its loss does not depend on it",
      "per_device_eval_batch_size per_gpu_eval_batch_size"},
     {Kind::kNoEffect, kSwitch, "samples are always packed from documents", "packing dataset_packed"},
-    {Kind::kUnsupported, kValue, "adapters such as LoRA (a run trains all weights)",
-     "lora_rank=0 lora_alpha=0 lora_dropout=0 lora_r=0 lora_attn_modules=null lora_target=null "
-     "lora_target_modules=null "
-     "use_lora=false use_peft=false use_dora=false quantize_base=false peft_type=none"},
+    {Kind::kUnsupported, kValue, "this form of adapters (lora.enabled has low-rank ones)",
+     "lora_attn_modules=null use_peft=false use_dora=false quantize_base=false peft_type=none"},
     {Kind::kUnsupported, kSwitch, "weights in four or eight bits (fp8_format has eight-bit products)",
      "load_in_4bit=false load_in_8bit=false"},
     {Kind::kUnsupported, kSwitch, "uploads to the hub", "push_to_hub=false"},

@@ -326,6 +326,11 @@ double Transformer::own_forward_flops(const CostShape& shape) const {
   return static_cast<double>(predictions_.size()) * head_->forward_flops(shape);
 }
 
+double Transformer::own_frozen_flops(const CostShape& shape) const {
+  if (predictions_.empty()) return 0;
+  return static_cast<double>(predictions_.size()) * head_->frozen_flops(shape);
+}
+
 std::vector<TensorSpec> Transformer::boundary(const ForwardContext& context) const {
   const int64_t tokens = div_exact(context.b * context.s, token_split_);
   std::vector<TensorSpec> tensors;

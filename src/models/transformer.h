@@ -51,6 +51,7 @@ class Transformer : public Model {
 
  protected:
   double own_forward_flops(const CostShape& shape) const override;
+  double own_frozen_flops(const CostShape& shape) const override;
 
  private:
   void make(const Unit& unit, const LayerContext& context, const TransformerNames& names);

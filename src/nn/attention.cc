@@ -166,12 +166,14 @@ SelfAttention::SelfAttention(const LayerContext& context, const std::string& nam
             .has_bias = options.has_qkv_bias(),
             .is_transposed = site.is_transposed,
             .init_std = options.init_method_std,
-            .weight_role = ParameterRole::kQkv}),
+            .weight_role = ParameterRole::kQkv,
+            .kind = LinearKind::kQkv}),
       output_(context, name + "." + site.names.output, options.num_attention_heads * head_dim_, options.hidden_size,
               {.role = LinearRole::kRow,
                .has_bias = options.has_linear_bias(),
                .is_transposed = site.is_transposed,
-               .init_std = site.output_init_std}),
+               .init_std = site.output_init_std,
+               .kind = LinearKind::kAttentionOutput}),
       softmax_type_(options.softmax_type) {
   if (options.qk_l2_norm) l2_epsilon_ = options.norm_epsilon;
   register_module(qkv_);
@@ -247,8 +249,9 @@ at::Tensor SelfAttention::norm_heads(const at::Tensor& qkv, const RotaryAngles& 
 }
 
 at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) {
+  const at::Tensor rows = forward.dropout_rows();
   const int64_t b = forward.b, s = forward.s;
-  at::Tensor qkv = norm_heads(qkv_.forward(x), angles);
+  at::Tensor qkv = norm_heads(qkv_.forward(x, rows), angles);
   if (angles.query_scale.defined()) {
     qkv = with_scaled_queries(qkv, num_heads_ * head_dim_, angles.query_scale.expand({b, s}).reshape({-1, 1}));
   }
@@ -264,7 +267,7 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
     call.core.with_dbias = bias.requires_grad();
     if (forward.mask.bias.defined()) call.core.mask.bias = bias.detach();
     const at::Tensor out = AttentionFunction::apply(qkv, sinks, bias, b, s, call, &kept);
-    return output_.forward({out, kept});
+    return output_.forward({out, kept}, rows);
   }
   const HeadViews heads = split_heads(qkv, b, s, num_heads_, num_kv_heads_);
   const at::Tensor q = rotated(heads.q, angles, is_rotary_interleaved_, kernels_);
@@ -272,7 +275,7 @@ at::Tensor SelfAttention::forward(const Activation& x, const ForwardContext& for
   if (forward.cache != nullptr)
     return output_.forward(core_.attend_with_cache(q, k, heads.v, forward, call.core.sinks).view({b * s, -1}));
   AttentionCore::Tensors core{.q = q, .k = k, .v = heads.v, .out = {}, .lse = {}};
-  return output_.forward(AttentionFunction::compute(core, call).view({b * s, -1}));
+  return output_.forward(AttentionFunction::compute(core, call).view({b * s, -1}), rows);
 }
 
 double SelfAttention::own_forward_flops(const CostShape& shape) const {

@@ -8,6 +8,11 @@
 
 namespace megalith {
 
+// x (t, columns) with elements dropped, differentiable; ops/dropout says which, by row_ids (t) and the number in the
+// whole tensor of its first column.
+at::Tensor dropped(const at::Tensor& x, const at::Tensor& row_ids, int64_t column_start, double p, uint64_t key,
+                   Kernels kernels);
+
 class HiddenDropout {
  public:
   // name  of the place in the model ("model.layers.0.mlp"); with the seed it gives the key

@@ -77,6 +77,9 @@ class ExpertRouter : public Module {
 
  protected:
   double own_forward_flops(const CostShape& shape) const override;
+  double own_frozen_flops(const CostShape& shape) const override {
+    return weight_->is_trainable() ? 0 : own_forward_flops(shape);
+  }
 
  private:
   friend struct RouterFunction;

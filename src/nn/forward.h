@@ -59,6 +59,9 @@ struct ForwardContext {
   std::shared_ptr<ExpertRecords> expert_records;
   // Factor by which objectives defined per microbatch (expert balance) enter backward; ObjectiveScales::per_microbatch.
   double objective_scale = 0;
+
+  // The tokens' numbers where something may be dropped; undefined outside of training.
+  at::Tensor dropout_rows() const { return is_training ? row_ids : at::Tensor(); }
 };
 
 // What a tensor will look like, before it is there.

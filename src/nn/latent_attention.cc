@@ -156,7 +156,7 @@ LatentAttention::LatentAttention(const LayerContext& context, const std::string&
       kv_up_(context, name + ".kv_b_proj", kv_rank_, options.num_attention_heads * (nope_dim_ + v_dim_),
              {.role = LinearRole::kColumn, .init_std = options.init_method_std}),
       output_(context, name + ".o_proj", options.num_attention_heads * v_dim_, options.hidden_size,
-              {.role = LinearRole::kRow, .init_std = site.output_init_std}) {
+              {.role = LinearRole::kRow, .init_std = site.output_init_std, .kind = LinearKind::kAttentionOutput}) {
   require_options(name, options, check_latent);
   const int64_t q_rows = options.num_attention_heads * (nope_dim_ + rope_dim_);
   const LinearOptions column{.role = LinearRole::kColumn, .init_std = options.init_method_std};
@@ -186,21 +186,23 @@ LatentAttention::LatentAttention(const LayerContext& context, const std::string&
 
 at::Tensor LatentAttention::forward(const Activation& x, const ForwardContext& forward, const RotaryAngles& angles) {
   // Queries, or their latent, and the latent of keys and values with the key's rotary part behind it.
-  const at::Tensor q = (q_ ? *q_ : *q_down_).forward(x), latent = kv_down_.forward(x);
+  const at::Tensor rows = forward.dropout_rows();
+  const at::Tensor q = (q_ ? *q_ : *q_down_).forward(x, rows), latent = kv_down_.forward(x, rows);
 
   const Call call{forward.b, forward.s, core_.make_call(forward), angles};
   MEGALITH_CHECK(latent.size(0) * (is_sequence_parallel_ ? tp_->size() : 1) == call.b * call.s,
                  "{} tokens, but b {} and s {}", latent.size(0), call.b, call.s);
-  const Projections projections = project_up(q, latent);
+  const Projections projections = project_up(q, latent, rows);
   if (forward.cache != nullptr) {
     MEGALITH_CHECK(!is_recording({projections.q, projections.kv, projections.key}), "a KV cache keeps no graph");
     return output_.forward(attend_with_cache(projections, forward, call));
   }
-  return output_.forward(attend(projections, call));
+  return output_.forward(attend(projections, call), rows);
 }
 
 // From the results of the first projections, which are all that is kept with SelectiveRecompute::latent_up.
-LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, const at::Tensor& latent) {
+LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, const at::Tensor& latent,
+                                                         const at::Tensor& rows) {
   const std::vector<at::Tensor> parts = latent.split_with_sizes({kv_rank_, rope_dim_}, 1);
   Activation queries = q, values = parts[0].contiguous();
   const Kept kept_latent = policy_.latent_up ? Kept(latent) : Kept();
@@ -210,15 +212,16 @@ LatentAttention::Projections LatentAttention::project_up(const at::Tensor& q, co
         kept_latent.then([rank = kv_rank_](const at::Tensor& x) { return x.narrow(1, 0, rank).contiguous(); });
   }
   if (kv_norm_) values = normed(*kv_norm_, values);
-  Projections up{.q = q, .kv = kv_up_.forward(values), .key = {}};
+  Projections up{.q = q, .kv = kv_up_.forward(values, rows), .key = {}};
   if (q_up_) {
     if (q_norm_) queries = normed(*q_norm_, queries);
-    up.q = q_up_->forward(queries);
+    up.q = q_up_->forward(queries, rows);
   }
   up.key = share_key(parts[1]);
   if (!policy_.latent_up) return up;
   // In the same order, for ranks exchange in it.
-  const Kept kv_again = kv_up_.again(values.kept), q_again = q_up_ ? q_up_->again(queries.kept) : queries.kept;
+  const Kept kv_again = kv_up_.again(values.kept, rows);
+  const Kept q_again = q_up_ ? q_up_->again(queries.kept, rows) : queries.kept;
   up.again = [this, kv_again, q_again, kept_latent] {
     Projections second{.q = {}, .kv = kv_again.get(), .key = {}};
     second.q = q_again.get();

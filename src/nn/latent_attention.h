@@ -59,7 +59,7 @@ class LatentAttention : public AttentionLayer {
     std::function<Projections()> again = {};
   };
 
-  Projections project_up(const at::Tensor& q, const at::Tensor& latent);
+  Projections project_up(const at::Tensor& q, const at::Tensor& latent, const at::Tensor& rows);
   Activation normed(Norm& norm, const Activation& x) const;
   Activation attend(const Projections& projections, const Call& call) const;
   at::Tensor attend_with_cache(const Projections& projections, const ForwardContext& forward, const Call& call) const;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
+#include "nn/low_rank_adapter.h"
 
 namespace megalith {
 
@@ -203,6 +204,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
 Linear::Linear(const LayerContext& context, std::string name, int64_t in_features, const std::vector<LinearPart>& parts,
                const LinearOptions& options)
     : role_(options.role),
+      kind_(options.kind),
       tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
       recipe_(recipe_of(context)),
@@ -237,8 +239,9 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
 
   ParameterOptions parameter{.dtype = context.dtype,
                              .device = context.device,
-                             .init = Init::normal(options.init_std),
-                             .role = options.weight_role};
+                             .init = options.weight_init.value_or(Init::normal(options.init_std)),
+                             .role = options.weight_role,
+                             .is_adapter = options.is_adapter};
   weight_ = &register_parameter(name + ".weight", std::move(weight), parameter);
   if (options.has_bias) {
     parameter.init = Init::constant(0);
@@ -250,19 +253,36 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
                                .dtype = context.dtype,
                                .device = context.buffer_device.value_or(context.device),
                                .num_weight_elements = weight_->placement().num_local_elements()});
+  adapter_ = LowRankAdapter::make(
+      context, {.name = name, .in_features = in_features, .parts = parts, .role = options.role, .kind = options.kind});
+  if (adapter_ != nullptr) register_module(*adapter_);
 }
 
-at::Tensor Linear::forward(const Activation& x) {
+Linear::~Linear() = default;
+
+at::Tensor Linear::forward(const Activation& x, const at::Tensor& row_ids) {
   std::optional<at::Tensor> bias;
   if (bias_ != nullptr) bias = bias_->value();
-  if (!is_recording({x.value, weight_->value(), bias.value_or(at::Tensor())})) {
-    return LinearFunction::compute(*this, x.value);
-  }
-  return LinearFunction::apply(x.value, weight_->value(), bias, this, x.value.requires_grad(), x.kept);
+  const bool is_recorded = is_recording({x.value, weight_->value(), bias.value_or(at::Tensor())});
+  const at::Tensor y =
+      is_recorded ? LinearFunction::apply(x.value, weight_->value(), bias, this, x.value.requires_grad(), x.kept)
+                  : LinearFunction::compute(*this, x.value);
+  return adapter_ == nullptr ? y : adapter_->add_to(y, x, row_ids);
 }
 
-Kept Linear::again(Kept x) const {
-  return x.then([this](const at::Tensor& input) { return LinearFunction::compute(*this, input); });
+Kept Linear::again(Kept x, const at::Tensor& row_ids) const {
+  return x.then([this, row_ids](const at::Tensor& input) {
+    const at::Tensor y = LinearFunction::compute(*this, input);
+    return adapter_ == nullptr ? y : adapter_->add_to(y, input, row_ids);
+  });
+}
+
+AdaptableLayer Linear::adaptable() const {
+  AdaptableLayer layer{.kind = kind_, .parts = {}};
+  for (const Piece& piece : weight_->placement().pieces) {
+    layer.parts.push_back(piece.name.substr(0, piece.name.rfind('.')));
+  }
+  return layer;
 }
 
 double Linear::own_forward_flops(const CostShape& shape) const {

@@ -13,15 +13,18 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "nn/adapter_options.h"
 #include "nn/matmul_recipe.h"
 #include "nn/module.h"
 
 namespace megalith {
 
 class Group;
+class LowRankAdapter;  // nn/low_rank_adapter.h
 
 enum class LinearRole { kReplicated, kColumn, kRow };
 
@@ -40,6 +43,9 @@ struct LinearOptions {
   bool is_transposed = false;  // the canonical weights are (in, rows), as GPT-2's
   double init_std = 0.02;      // biases start at zero
   ParameterRole weight_role = ParameterRole::kMatrix;
+  LinearKind kind = LinearKind::kOther;            // to which adapters it belongs
+  std::optional<Init> weight_init = std::nullopt;  // in the place of init_std
+  bool is_adapter = false;
 };
 
 class Linear : public Module {
@@ -53,23 +59,31 @@ class Linear : public Module {
   Linear(const LayerContext& context, const std::string& name, int64_t in_features, int64_t out_features,
          const LinearOptions& options)
       : Linear(context, name, in_features, {LinearPart{name, out_features}}, options) {}
+  ~Linear() override;
 
   // x (t, in_local) -> (t', out_local), differentiable; t' differs from t under sequence parallelism only.
-  at::Tensor forward(const Activation& x);
+  // row_ids  of an adapter's dropout (dropout_rows()); undefined: nothing is dropped
+  at::Tensor forward(const Activation& x, const at::Tensor& row_ids = {});
   // What forward gave for this input, computed again.
-  Kept again(Kept x) const;
+  Kept again(Kept x, const at::Tensor& row_ids = {}) const;
 
   Parameter& weight() { return *weight_; }
   const Parameter& weight() const { return *weight_; }
   Parameter* bias() { return bias_; }
+  // As the targets of adapters are matched with it.
+  AdaptableLayer adaptable() const;
 
  protected:
   double own_forward_flops(const CostShape& shape) const override;
+  double own_frozen_flops(const CostShape& shape) const override {
+    return weight_->is_trainable() ? 0 : own_forward_flops(shape);
+  }
 
  private:
   friend struct LinearFunction;
 
   LinearRole role_;
+  LinearKind kind_;
   Group* tp_;
   bool is_sequence_parallel_;
   // Ranks with the other parts of the input, of the weight and of the output's gradient; null: all of it is here.
@@ -79,6 +93,7 @@ class Linear : public Module {
   DeferredGradients* deferred_;
   Parameter* weight_;
   Parameter* bias_ = nullptr;
+  std::unique_ptr<LowRankAdapter> adapter_;  // null: none
 };
 
 }  // namespace megalith

@@ -227,4 +227,8 @@ double LmHead::own_forward_flops(const CostShape& shape) const {
   return 2 * static_cast<double>(shape.b * shape.s) * static_cast<double>(local[0] * local[1]);
 }
 
+double LmHead::own_frozen_flops(const CostShape& shape) const {
+  return weight_->is_trainable() ? 0 : own_forward_flops(shape);
+}
+
 }  // namespace megalith

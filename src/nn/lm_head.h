@@ -45,6 +45,7 @@ class LmHead : public Module {
 
  protected:
   double own_forward_flops(const CostShape& shape) const override;
+  double own_frozen_flops(const CostShape& shape) const override;
 
  private:
   friend struct LmLossFunction;

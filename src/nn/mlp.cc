@@ -41,12 +41,14 @@ Mlp::Mlp(const LayerContext& context, const std::string& name, const LayerOption
           {.role = LinearRole::kColumn,
            .has_bias = options.has_linear_bias(),
            .is_transposed = site.is_transposed,
-           .init_std = options.init_method_std}),
+           .init_std = options.init_method_std,
+           .kind = LinearKind::kMlpUp}),
       down_(context, name + "." + site.names.down, site.ffn.value_or(options.ffn_size()), options.hidden_size,
             {.role = LinearRole::kRow,
              .has_bias = options.has_linear_bias(),
              .is_transposed = site.is_transposed,
-             .init_std = site.output_init_std}) {
+             .init_std = site.output_init_std,
+             .kind = LinearKind::kMlpDown}) {
   const ops::ActivationKind other =
       activation_.is_gated ? ops::ActivationKind::kSquaredRelu : ops::ActivationKind::kSilu;
   MEGALITH_CHECK(activation_.kind != other, "{}: {}", name,
@@ -55,10 +57,11 @@ Mlp::Mlp(const LayerContext& context, const std::string& name, const LayerOption
   register_module(down_);
 }
 
-at::Tensor Mlp::forward(const Activation& x, const ForwardContext& /*forward*/) {
-  Activation up = up_.forward(x);
-  if (policy_.mlp) up.kept = up_.again(x.keep());
-  return down_.forward(activated(up, activation_, kernels_, policy_.mlp || policy_.mlp_activation));
+at::Tensor Mlp::forward(const Activation& x, const ForwardContext& forward) {
+  const at::Tensor rows = forward.dropout_rows();
+  Activation up = up_.forward(x, rows);
+  if (policy_.mlp) up.kept = up_.again(x.keep(), rows);
+  return down_.forward(activated(up, activation_, kernels_, policy_.mlp || policy_.mlp_activation), rows);
 }
 
 }  // namespace megalith

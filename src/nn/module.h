@@ -17,6 +17,7 @@
 namespace megalith {
 
 class DeferredGradients;  // nn/deferred_gradients.h
+struct LoraOptions;       // nn/adapter_options.h
 class MatmulRecipe;       // nn/matmul_recipe.h
 struct Groups;            // comm/groups.h
 
@@ -50,6 +51,8 @@ struct LayerContext {
   std::vector<ContextParallelKind> context_parallel_kinds = {};  // one, or one a layer; empty: p2p
   // How the layers' matrix products are computed; null: in their own dtype, with `kernels` (recipe_of()).
   std::shared_ptr<const MatmulRecipe> recipe = nullptr;
+  // Which linear layers get low-rank adapters; null: none.
+  std::shared_ptr<const LoraOptions> lora = nullptr;
 };
 
 // A forward pass over b sequences of s tokens of this rank: under context parallelism s is its part of a sequence.
@@ -73,6 +76,10 @@ class Module {
   // only; backward takes twice as many. Attention's products are counted over all keys, not halved for causality: what
   // Primus reports. Megatron since 0.12 halves them (train/ has both).
   double forward_flops(const CostShape& shape) const;
+  // Those of products with a frozen weight, which backward takes once only: it has no weight's product.
+  double frozen_flops(const CostShape& shape) const;
+  // This module and all below it.
+  void for_each_module(const std::function<void(const Module&)>& visit) const;
 
  protected:
   Parameter& register_parameter(std::string name, Placement placement, const ParameterOptions& options);
@@ -80,6 +87,7 @@ class Module {
   void register_module(Module& child) { children_.push_back(&child); }
   // This module's own part, without children.
   virtual double own_forward_flops(const CostShape& shape) const;
+  virtual double own_frozen_flops(const CostShape& shape) const;
   // The pass over a child in a pass of this shape: another one where the child reads the encoder's sequences.
   virtual CostShape shape_of(const Module& child, const CostShape& shape) const;
 

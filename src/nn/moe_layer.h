@@ -47,6 +47,9 @@ class GroupedExperts : public Module {
 
  protected:
   double own_forward_flops(const CostShape& shape) const override;
+  double own_frozen_flops(const CostShape& shape) const override {
+    return gate_up_->is_trainable() ? 0 : own_forward_flops(shape);
+  }
 
  private:
   friend struct GroupedLinearFunction;

@@ -38,9 +38,15 @@ c10::Half round_once(double value) {
   return c10::Half(round_to_odd(value));
 }
 
+// Standard normal values of elements first, first + 1, …, or uniform ones in [-1, 1).
+void fill_drawn(Init::Kind kind, uint64_t key, uint64_t first, double* out, uint64_t count) {
+  if (kind == Init::Kind::kNormal) return fill_normal(key, first, out, count);
+  for (uint64_t i = 0; i < count; ++i) out[i] = 2 * uniform_at(key, first + i) - 1;
+}
+
 // Fills one piece of a contiguous CPU tensor. Rows (runs along the last canonical dim) are drawn independently.
 template <typename T>
-void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& piece, double std, uint64_t key) {
+void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& piece, const Init& init, uint64_t key) {
   const auto strides = [](const std::vector<int64_t>& shape) {
     std::vector<int64_t> result(shape.size(), 1);
     for (size_t d = shape.size(); d-- > 1;) result[d - 1] = result[d] * shape[d];
@@ -73,9 +79,9 @@ void draw_piece(T* local, const std::vector<int64_t>& local_shape, const Piece& 
       }
       for (int64_t first = 0; first < row_elements; first += kChunk) {
         const int64_t count = std::min(kChunk, row_elements - first);
-        fill_normal(key, static_cast<uint64_t>(from + first), values, static_cast<uint64_t>(count));
+        fill_drawn(init.kind, key, static_cast<uint64_t>(from + first), values, static_cast<uint64_t>(count));
         T* out = local + to + first * step;
-        for (int64_t i = 0; i < count; ++i) out[i * step] = round_once<T>(std * values[i]);
+        for (int64_t i = 0; i < count; ++i) out[i * step] = round_once<T>(init.value * values[i]);
       }
     }
   });
@@ -153,7 +159,7 @@ void Parameter::initialise(uint64_t seed) {
     }
     const uint64_t key = make_philox_key(seed, piece.name);
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, drawn.scalar_type(), "initialise", [&] {
-      draw_piece(drawn.mutable_data_ptr<scalar_t>(), placement_.local_shape, piece, options_.init.value, key);
+      draw_piece(drawn.mutable_data_ptr<scalar_t>(), placement_.local_shape, piece, options_.init, key);
     });
   }
   if (!drawn.is_same(target)) target.copy_(drawn);

@@ -21,11 +21,12 @@ namespace megalith {
 // How initial values are drawn: by (seed, canonical name, index in the canonical tensor), so any slice comes out the
 // same on whatever rank holds it.
 struct Init {
-  enum class Kind { kNormal, kConstant } kind = Kind::kNormal;
-  double value = 0.02;  // standard deviation, or the constant
+  enum class Kind { kNormal, kConstant, kUniform } kind = Kind::kNormal;
+  double value = 0.02;  // standard deviation, the constant, or the bound on both sides of 0
 
   static Init normal(double std) { return {Kind::kNormal, std}; }
   static Init constant(double value) { return {Kind::kConstant, value}; }
+  static Init uniform(double bound) { return {Kind::kUniform, bound}; }
 };
 
 // What a parameter is to its model, for whoever treats parameters differently by it (optim/update_rule.h).
@@ -45,6 +46,7 @@ struct ParameterOptions {
   bool is_trainable = true;
   double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
   ParameterRole role = ParameterRole::kVector;
+  bool is_adapter = false;  // beside the model's own weights, which may be frozen (nn/low_rank_adapter.h)
 };
 
 class Parameter {

@@ -58,8 +58,9 @@ class DataParallel {
   // gets them. Gathers may still be under way when it returns: wait_for_parameters() or the runner ends them.
   virtual void publish() = 0;
   virtual void wait_for_parameters() = 0;
-  // Draws the initial values of all parameters; each rank's are the same as if it held them whole.
-  virtual void initialise(uint64_t seed) = 0;
+  // Draws the initial values of all parameters, or of adapters only (then what is to be loaded into the others comes
+  // next: they are void); each rank's are the same as if it held them whole.
+  virtual void initialise(uint64_t seed, bool only_adapters = false) = 0;
 
   // In one order, the same on all ranks that share a sharding group.
   virtual const std::vector<OwnedPart>& parts() const = 0;

@@ -308,9 +308,11 @@ void Fsdp::finish_backward() {
 
 // ---- whole parameters ----
 
-void Fsdp::initialise(uint64_t seed) {
-  fill_units([seed](const std::vector<Parameter*>& params) {
-    for (Parameter* param : params) param->initialise(seed);
+void Fsdp::initialise(uint64_t seed, bool only_adapters) {
+  fill_units([=](const std::vector<Parameter*>& params) {
+    for (Parameter* param : params) {
+      if (!only_adapters || param->options().is_adapter) param->initialise(seed);
+    }
   });
 }
 

@@ -63,7 +63,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   void publish() override;
   void wait_for_parameters() override {}
   // One unit at a time, so that a model larger than this rank's memory can be drawn. No communication.
-  void initialise(uint64_t seed) override;
+  void initialise(uint64_t seed, bool only_adapters) override;
   const std::vector<OwnedPart>& parts() const override { return parts_; }
   std::vector<ParameterRuns> runs() const override { return runs_; }
   const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }

@@ -19,8 +19,10 @@ GradBuffer::GradBuffer(const std::vector<Parameter*>& params, const Groups& grou
   }
 }
 
-void GradBuffer::initialise(uint64_t seed) {
-  for (Parameter* param : params_) param->initialise(seed);
+void GradBuffer::initialise(uint64_t seed, bool only_adapters) {
+  for (Parameter* param : params_) {
+    if (!only_adapters || param->options().is_adapter) param->initialise(seed);
+  }
 }
 
 void GradBuffer::finish_step() {

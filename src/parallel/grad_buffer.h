@@ -25,7 +25,7 @@ class GradBuffer : public DataParallel {
   // Parts are the parameters' own memory.
   void publish() override {}
   void wait_for_parameters() override {}
-  void initialise(uint64_t seed) override;
+  void initialise(uint64_t seed, bool only_adapters) override;
 
   const std::vector<OwnedPart>& parts() const override { return parts_; }
   const std::vector<OwnedPart>& model_parts() const override { return model_parts_; }

@@ -90,8 +90,10 @@ ShardedGradBuffer::ShardedGradBuffer(const std::vector<Parameter*>& params, cons
 
 ShardedGradBuffer::~ShardedGradBuffer() = default;
 
-void ShardedGradBuffer::initialise(uint64_t seed) {
-  for (Parameter* param : params_) param->initialise(seed);
+void ShardedGradBuffer::initialise(uint64_t seed, bool only_adapters) {
+  for (Parameter* param : params_) {
+    if (!only_adapters || param->options().is_adapter) param->initialise(seed);
+  }
 }
 
 void ShardedGradBuffer::finish_step() {

@@ -56,7 +56,7 @@ class ShardedGradBuffer : public DataParallel {
   // Gathers in the order of need: first what forward reads first.
   void publish() override;
   void wait_for_parameters() override;
-  void initialise(uint64_t seed) override;
+  void initialise(uint64_t seed, bool only_adapters) override;
 
   const std::vector<OwnedPart>& parts() const override { return parts_; }
   std::vector<ParameterRuns> runs() const override { return runs_; }

@@ -13,6 +13,7 @@
 #include "hub/hub.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
+#include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
@@ -354,6 +355,8 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                                                     .has_latent_attention = config.model.multi_latent_attention}));
   append(errors, check_fp8_options(config.fp8, config.model.num_all_layers()));
   for (std::string& note : fp8_notes(config.fp8)) resolved.notes.push_back(std::move(note));
+  append(errors, check_adapters_are_meant(*resolved.options));
+  append(errors, check_lora_options(config.lora));
   append(errors, check_attention_backend(config.runtime, resolved.notes));
   append(errors, check_graph_options(config, resolved.notes));
   if (config.model.has_experts() && config.model.moe_token_dispatcher_type == "flex") {
@@ -387,6 +390,7 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   architecture.vocab_size = resolved.derived.vocab_size;
   const std::vector<UserError> architecture_errors = check_model_config(architecture);
   append(errors, architecture_errors);
+  if (architecture_errors.empty()) append(errors, check_adapters(resolved.config, architecture));
   // What cannot be exported is said now, not after the last step.
   if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
     try {
@@ -411,6 +415,7 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
     if (checkpoint.load_hf) {
       if (!hub.find_model(resolved, errors.empty())) return false;
       apply_hf_architecture(resolved);
+      if (needs.weights != CommandNeeds::Weights::kIgnored) apply_adapter_form(resolved);
     } else if (checkpoint.load) {
       // A run may begin where there is no checkpoint yet, but not without a model.
       const bool says_nothing = resolved.config.model.num_layers == 0 && resolved.config.model.hidden_size == 0;

@@ -21,6 +21,7 @@
 #include "metrics/log_options.h"
 #include "metrics/tracking_options.h"
 #include "models/model_config.h"
+#include "nn/adapter_options.h"
 #include "nn/fp8_recipe.h"
 #include "ops/gpu/gemm_tuning.h"
 #include "ops/kernels.h"
@@ -87,6 +88,7 @@ struct Config {
   DataParallelOptions data_parallel;
   RecomputeOptions recompute;
   Fp8Options fp8;
+  LoraOptions lora;
   bool sequence_parallel = false;  // read Derived::is_sequence_parallel
   TrainOptions train;
   LearningRateOptions learning_rate;

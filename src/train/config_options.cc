@@ -132,6 +132,7 @@ void Config::visit(OptionVisitor& v) {
   data_parallel.visit(v);
   recompute.visit(v);
   fp8.visit(v);
+  lora.visit(v);
   runtime.visit(v);
 }
 

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/manifest.h"
@@ -37,6 +38,7 @@ std::vector<Output> outputs_of(const Config& config) {
   add("output_dir", config.log.output_dir, true);
   if (!config.train.skip_train) add("save", config.checkpoint.save, true);
   add("save_hf", config.checkpoint.save_hf, true);
+  add("save_adapter", config.checkpoint.save_adapter, true);
   add("log_file", config.log.log_file, false);
   add("record_file", config.log.record_file, false);
   add("metrics_file", config.log.metrics_file, false);
@@ -135,6 +137,28 @@ void check_export(const Resolved& resolved, const std::vector<Output>& outputs, 
   } else if (!options.overwrite && !goes_on_in(options)) {
     errors.emplace_back(fmt::format("save_hf {}: it holds a model already", folder.string()),
                         "replace it with --overwrite, or name another folder");
+  }
+}
+
+void check_adapter_export(const Resolved& resolved, std::vector<UserError>& errors) {
+  const CheckpointOptions& options = resolved.derived.checkpoint;
+  if (!options.save_adapter) return;
+  const fs::path folder = *options.save_adapter;
+  std::error_code ignored;
+  if (!resolved.config.lora.enabled) {
+    errors.emplace_back("save_adapter is set, but lora.enabled is not: there are no adapters",
+                        "leave save_adapter out, or set lora.enabled");
+  } else if (options.adapter && is_same(*options.adapter, folder)) {
+    errors.emplace_back(fmt::format("save_adapter {}: the adapters are read from there (adapter)", folder.string()),
+                        "name another folder for those that are trained");
+  } else if (fs::is_directory(folder, ignored) && !fs::is_empty(folder, ignored)) {
+    if (!is_adapter_folder(folder)) {
+      errors.emplace_back(fmt::format("save_adapter {}: it exists and holds no adapters", folder.string()),
+                          "choose another name, or remove it");
+    } else if (!options.overwrite && !goes_on_in(options)) {
+      errors.emplace_back(fmt::format("save_adapter {}: it holds adapters already", folder.string()),
+                          "replace them with --overwrite, or name another folder");
+    }
   }
 }
 
@@ -265,6 +289,7 @@ std::vector<UserError> check_outputs(Resolved& resolved) {
   check_run_folder(resolved, errors);
   check_checkpoints(resolved, errors);
   check_export(resolved, outputs, errors);
+  check_adapter_export(resolved, errors);
   return errors;
 }
 

@@ -7,6 +7,8 @@
 
 #include "comm/groups.h"
 #include "models/families.h"
+#include "nn/low_rank_adapter.h"
+#include "train/adapters.h"
 
 namespace megalith {
 namespace {
@@ -23,6 +25,14 @@ int64_t idle_parameters(const ModelConfig& config) {
   return idle;
 }
 
+int64_t count_adapters(const Model& model) {
+  int64_t count = 0;
+  model.for_each_parameter([&](Parameter& parameter) {
+    if (parameter.options().is_adapter) count += parameter.placement().num_canonical_elements();
+  });
+  return count;
+}
+
 // By the unit that a parameter belongs to, which its name begins with; what no unit's name begins is the head's.
 void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumbers& numbers) {
   const auto letter_of = [&](const std::string& name) {
@@ -34,6 +44,7 @@ void count_parts(const Model& model, const std::vector<Unit>& units, ModelNumber
     return owner == nullptr ? UnitLetter::kHead : owner->letter;
   };
   model.for_each_parameter([&](Parameter& parameter) {
+    if (parameter.options().is_adapter) return;
     const int64_t count = parameter.placement().num_canonical_elements();
     // A table of positions has no unit of its own name.
     const bool is_table = parameter.options().role == ParameterRole::kEmbedding;
@@ -73,22 +84,28 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const Groups alone = Groups::single();
   ModelConfig whole = built.config();
   whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
-  const LayerContext context{.groups = &alone, .dtype = d.dtype, .device = at::kMeta};
+  const LayerContext context{
+      .groups = &alone, .dtype = d.dtype, .device = at::kMeta, .lora = adapters_of(resolved.config)};
   const ModelFamily& family = family_for(whole);
   const auto all = family.build_whole(whole, context);
+  if (context.lora != nullptr) freeze_all_but_adapters(all->parameters());
+  numbers.adapter_parameters = count_adapters(*all);
   const int64_t num_modules = whole.num_prediction_modules();
-  numbers.parameters = all->num_parameters();
+  const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
+  numbers.parameters = num_all;
   if (num_modules > 0) {
     std::vector<Unit> units = family.units(whole);
     std::erase_if(units, [](const Unit& unit) { return unit.letter == UnitLetter::kPrediction; });
-    numbers.parameters = family.build(whole, context, ModelPart::whole(std::move(units)))->num_parameters();
+    const auto without = family.build(whole, context, ModelPart::whole(std::move(units)));
+    numbers.parameters = without->num_parameters() - count_adapters(*without);
   }
-  numbers.prediction_parameters = all->num_parameters() - numbers.parameters;
+  numbers.prediction_parameters = num_all - numbers.parameters;
   count_parts(*all, family.units(whole), numbers);
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
-  // Forward of one sequence, three times over: backward is twice the forward.
+  // Forward of one sequence, three times over: backward is twice the forward, but for frozen weights once.
+  const CostShape sequence{1, d.seq_length, d.seq_length};
   const double step =
-      3 * all->forward_flops({1, d.seq_length, d.seq_length}) * static_cast<double>(d.global_batch_size);
+      (3 * all->forward_flops(sequence) - all->frozen_flops(sequence)) * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
   // Attention has a product of two vectors for each pair of a query and a key, and one for the weighted values.
   const double a_pair =

@@ -81,6 +81,12 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
   if (numbers.prediction_parameters > 0) {
     text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));
   }
+  if (numbers.adapter_parameters > 0) {
+    const auto all = static_cast<double>(numbers.parameters + numbers.prediction_parameters);
+    text += fmt::format("; adapters beside them have {}, the only ones that are trained ({:.2g} %)",
+                        with_separators(numbers.adapter_parameters),
+                        100 * static_cast<double>(numbers.adapter_parameters) / all);
+  }
   return text;
 }
 
@@ -278,10 +284,11 @@ std::string output_text(const Resolved& resolved) {
     parts.push_back(fmt::format("checkpoints in {}{}", place(*checkpoint.save),
                                 checkpoint.save_interval ? fmt::format(" every {} steps", *checkpoint.save_interval)
                                                          : std::string(" at the end")));
-  } else if (!checkpoint.save_hf) {
+  } else if (!checkpoint.save_hf && !checkpoint.save_adapter) {
     parts.push_back("no weights are saved (--save FOLDER saves them)");
   }
   if (checkpoint.save_hf) parts.push_back("Hugging Face export in " + place(*checkpoint.save_hf));
+  if (checkpoint.save_adapter) parts.push_back("adapters in " + place(*checkpoint.save_adapter));
   if (log.metrics_file) parts.push_back("metrics in " + place(*log.metrics_file));
   if (log.loss_plot_file) parts.push_back("plot in " + place(*log.loss_plot_file));
   if (log.page_file) parts.push_back("page in " + place(*log.page_file));

@@ -47,7 +47,16 @@ std::vector<std::string> next_commands(const Resolved& resolved) {
   std::vector<std::string> commands;
   if (folder) commands.push_back("megalith inspect run " + quoted(*folder));
   std::string source;
-  if (checkpoint.save) {
+  if (resolved.config.lora.enabled) {
+    if (checkpoint.save_adapter) {
+      source = "--adapter " + quoted(*checkpoint.save_adapter);
+    } else if (checkpoint.save) {
+      source = "--load " + quoted(*checkpoint.save);
+    }
+    const std::optional<std::string>& base = resolved.config.checkpoint.load_hf;
+    if (!source.empty() && base) source = fmt::format("--load_hf {} {}", quoted(*base), source);
+    if (!base) source.clear();
+  } else if (checkpoint.save) {
     source = "--load " + quoted(*checkpoint.save);
   } else if (checkpoint.save_hf) {
     source = "--load_hf " + quoted(*checkpoint.save_hf);
@@ -140,6 +149,7 @@ void RunEnd::on_end() {
   if (log.output_dir) text += row("run folder", *log.output_dir);
   if (checkpoint.save) text += row("checkpoint", *checkpoint.save);
   if (checkpoint.save_hf) text += row("export", *checkpoint.save_hf + "  (Hugging Face's form)");
+  if (checkpoint.save_adapter) text += row("adapters", *checkpoint.save_adapter + "  (PEFT's form)");
   if (log.metrics_file) text += row("metrics", *log.metrics_file);
   if (log.loss_plot_file) text += row("plot", *log.loss_plot_file);
   if (log.page_file) text += row("page", *log.page_file);
@@ -154,7 +164,7 @@ void RunEnd::on_end() {
   }
   topic = "next";
   for (const std::string& command : next_commands(resolved_)) text += row(std::exchange(topic, ""), command);
-  if (!checkpoint.save && !checkpoint.save_hf && num_steps_ > 0) {
+  if (!checkpoint.save && !checkpoint.save_hf && !checkpoint.save_adapter && num_steps_ > 0) {
     text += row("weights", "were not saved; --save FOLDER saves them");
   }
   write_(text);

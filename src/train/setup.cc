@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/resume.h"
@@ -17,7 +18,9 @@
 #include "core/strings.h"
 #include "device/memory.h"
 #include "models/model_bounds.h"
+#include "nn/low_rank_adapter.h"
 #include "optim/update_rules.h"
+#include "train/adapters.h"
 #include "train/attention_choice.h"
 #include "train/text_tokenizer.h"
 
@@ -129,6 +132,7 @@ BuiltModel build_model(const Resolved& resolved, const Groups& groups, at::Devic
   context.seed = static_cast<uint64_t>(resolved.config.train.seed);
   context.recompute = resolved.config.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds(resolved.config.parallel);
+  context.lora = adapters_of(resolved.config);
   check_weights_fit(resolved, config, context, device);
   AttentionChoice attention = choose_attention(resolved, device);
   context.attention_libraries = attention.libraries;
@@ -160,6 +164,7 @@ BuiltModel build_chunks(const ModelConfig& config, LayerContext context, const P
     built.chunks.push_back(built.family->build(config, context, part));
     if (context.recipe != nullptr) built.chunks.back()->set_recipe_memory(context.recipe->memory());
   }
+  if (context.lora != nullptr) freeze_all_but_adapters(built.parameters());
   return built;
 }
 
@@ -184,8 +189,31 @@ BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::
   return runners;
 }
 
+namespace {
+
+// Of adapters, or of all else.
+std::vector<CheckpointTensor> tensors_of(const BuiltModel& built, bool are_adapters) {
+  std::vector<Parameter*> parameters = built.parameters();
+  std::erase_if(parameters, [&](const Parameter* p) { return p->options().is_adapter != are_adapters; });
+  return model_tensors(parameters);
+}
+
+}  // namespace
+
 void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log) {
   const CheckpointOptions& options = resolved.derived.checkpoint;
+  const bool has_adapters = resolved.config.lora.enabled;
+  if (has_adapters && (!options.load_hf || (!options.load && !options.adapter))) {
+    throw UserError("lora.enabled needs the model and its adapters",
+                    "name the model with --load_hf, and the adapters with --adapter or their checkpoint with --load");
+  }
+  if (options.load_hf && (has_adapters || !options.load)) {
+    load_hf(*options.load_hf, tensors_of(built, /*are_adapters=*/false), groups);
+  }
+  if (has_adapters && options.adapter) {
+    load_adapter(*options.adapter, tensors_of(built, /*are_adapters=*/true), groups);
+    return;
+  }
   if (options.load) {
     const auto found = find_checkpoint(*options.load, options.ckpt_step, *groups.world, log);
     if (!found) {
@@ -193,7 +221,7 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
                       "give the folder that --save named, or one checkpoint of it");
     }
     CheckpointState state;
-    state.tensors = model_tensors(built.parameters());
+    state.tensors = tensors_of(built, has_adapters);
     for (CheckpointTensor& tensor : built.recipe_tensors()) state.tensors.push_back(std::move(tensor));
     state.architecture = architecture_of(built.config());
     std::set<std::string> begun_afresh;
@@ -201,10 +229,7 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
     note_begun_afresh(found->folder, begun_afresh, log);
     return;
   }
-  if (options.load_hf) {
-    load_hf(*options.load_hf, model_tensors(built.parameters()), groups);
-    return;
-  }
+  if (options.load_hf) return;
   throw UserError("no weights given", "name them with --load DIR or --load_hf DIR");
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/configuration.h"
 #include "checkpoint/manifest.h"
@@ -68,6 +69,27 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
     throw UserError(fmt::format("no intact checkpoint in {}: {}", load, newest_fault->message()),
                     newest_fault->remedy());
   }
+}
+
+void apply_adapter_form(Resolved& resolved) {
+  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  std::map<std::string, std::string> values;
+  std::filesystem::path file;
+  if (checkpoint.adapter) {
+    file = std::filesystem::path(*checkpoint.adapter) / kAdapterConfigFile;
+    LoraOptions lora = read_adapter_folder(*checkpoint.adapter).options;
+    const OptionSet options(lora);
+    for (const char* name :
+         {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora", "lora.target_modules"}) {
+      values[name] = plain_text(options.find(name)->text());
+    }
+  } else if (checkpoint.load && checkpoint.load_hf && !list_checkpoints(*checkpoint.load).empty()) {
+    file = checkpoint_folder(*checkpoint.load, list_checkpoints(*checkpoint.load).back()) / kManifestFile;
+    for (const auto& [name, value] : load_manifest(file.parent_path()).configuration) {
+      if (name.starts_with("lora.")) values[name] = plain_text(value);
+    }
+  }
+  if (!values.empty()) apply_values(*resolved.options, values, {OptionLayer::kModel, file.string()});
 }
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
@@ -21,6 +22,7 @@
 #include "device/host_sync.h"
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
+#include "train/adapters.h"
 #include "train/product_speed.h"
 #include "train/text_tokenizer.h"
 
@@ -70,7 +72,13 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   const bool loads_weights = checkpoint.load_hf || has_checkpoint(checkpoint, groups_);
   data_parallel_ = make_data_parallel(resolved_, built_, groups_, device_);
   const bool begins_heads = checkpoint.load_hf && lacks_heads(*checkpoint.load_hf);
-  if (!loads_weights || begins_heads) data_parallel_->initialise(static_cast<uint64_t>(config.train.seed));
+  const auto seed = static_cast<uint64_t>(config.train.seed);
+  // Without a folder to load, the base of adapters is what the seed draws, at each start again.
+  if (!loads_weights || begins_heads || (config.lora.enabled && !checkpoint.load_hf)) {
+    data_parallel_->initialise(seed, /*only_adapters=*/false);
+  } else if (config.lora.enabled) {
+    data_parallel_->initialise(seed, /*only_adapters=*/true);
+  }
   runners_ = set_block_runners(built_, *data_parallel_, device_);
   if (runners_.offload && device_.is_cpu()) {
     log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
@@ -133,7 +141,8 @@ void Trainer::open_data() {
 CheckpointState Trainer::checkpoint_state() const {
   data_parallel_->wait_for_parameters();
   CheckpointState state;
-  state.tensors = model_tensors(*data_parallel_);
+  state.tensors =
+      resolved_.config.lora.enabled ? tensors_by_owner(*data_parallel_).adapters : model_tensors(*data_parallel_);
   for (const OptimizerTensor& entry : optimizer_->state()) {
     state.tensors.push_back({.key = entry.key,
                              .placement = &entry.part->parameter->placement(),
@@ -159,6 +168,9 @@ CheckpointState Trainer::checkpoint_state() const {
 
 void Trainer::load() {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
+  // Checkpoints hold adapters only: what they stand beside is loaded at every start.
+  const bool has_adapters = resolved_.config.lora.enabled;
+  if (has_adapters && options.load_hf) load_base(tensors_by_owner(*data_parallel_).base);
   CheckpointState state = checkpoint_state();
   if (const auto resumed = resume(options, state, groups_, log_)) {
     data_parallel_->publish();
@@ -186,14 +198,23 @@ void Trainer::load() {
     }
     return;
   }
-  if (options.load_hf) {
-    std::set<std::string> begun_afresh;
-    load_hf(*options.load_hf, model_tensors(*data_parallel_), groups_, &begun_afresh);
-    note_begun_afresh(*options.load_hf, begun_afresh, log_);
+  if (options.load_hf && !has_adapters) load_base(model_tensors(*data_parallel_));
+  if (has_adapters && options.adapter) {
+    load_adapter(*options.adapter, tensors_by_owner(*data_parallel_).adapters, groups_);
     data_parallel_->publish();
-    log_.info("loaded the weights from {}", *options.load_hf);
+    log_.info("loaded the adapters from {}", *options.adapter);
     optimizer_->reset_masters();
   }
+}
+
+void Trainer::load_base(const std::vector<CheckpointTensor>& tensors) {
+  const std::string& folder = *resolved_.derived.checkpoint.load_hf;
+  std::set<std::string> begun_afresh;
+  load_hf(folder, tensors, groups_, &begun_afresh);
+  note_begun_afresh(folder, begun_afresh, log_);
+  data_parallel_->publish();
+  log_.info("loaded the weights from {}", folder);
+  optimizer_->reset_masters();
 }
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
@@ -213,7 +234,7 @@ StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   if (reason == StopReason::kSignal) {
     if (!resolved_.config.train.skip_train) save(/*is_last=*/true);
   } else {
-    export_hf();
+    export_weights();
   }
   for (const auto& sink : sinks_) sink->on_end();
   return reason;
@@ -554,8 +575,19 @@ void Trainer::save(bool is_last) {
   if (is_last) saver_->finish();
 }
 
-void Trainer::export_hf() {
+void Trainer::export_adapter(const std::string& folder) {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
+  AdapterExport settings{.options = resolved_.config.lora,
+                         .base = resolved_.config.checkpoint.load_hf.value_or(""),
+                         .config = options.adapter ? read_adapter_folder(*options.adapter).config : "",
+                         .settings = {.dtype = resolved_.derived.dtype, .log = &log_}};
+  save_adapter(folder, tensors_by_owner(*data_parallel_).adapters, groups_, settings);
+  log_.info("exported the adapters to {}", folder);
+}
+
+void Trainer::export_weights() {
+  const CheckpointOptions& options = resolved_.derived.checkpoint;
+  if (options.save_adapter) export_adapter(*options.save_adapter);
   if (!options.save_hf) return;
   HfExport settings;
   settings.dtype = resolved_.derived.dtype;

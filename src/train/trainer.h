@@ -69,6 +69,8 @@ class Trainer {
     Stopwatch since_begin;
   };
 
+  // What --load_hf names, into these tensors.
+  void load_base(const std::vector<CheckpointTensor>& tensors);
   CheckpointState checkpoint_state() const;
   StopReason train_loop();
   void check_replicas();
@@ -91,7 +93,8 @@ class Trainer {
   void evaluate(Split split, const std::string& when);
   void sample();
   void save(bool is_last);
-  void export_hf();
+  void export_weights();
+  void export_adapter(const std::string& folder);
 
   const Resolved& resolved_;
   const Groups& groups_;

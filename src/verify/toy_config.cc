@@ -100,6 +100,13 @@ void take_options(const Resolved& user, Resolved& toy) {
   }
 }
 
+// A rank that fits the toy's widths, and layers that it has.
+void shrink_adapters(LoraOptions& lora) {
+  lora.dim = std::min<int64_t>(lora.dim, 3);
+  lora.b_init = AdapterInit::kNormal;  // from zero the first step would give A no gradient
+  if (lora.has_expressions()) lora.target_modules = {"all-linear"};
+}
+
 // What both runs have in common.
 void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, ToyPrecision precision,
                  int num_steps, Config& config) {
@@ -107,6 +114,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.parallel = world.parallel;
   config.sequence_parallel = user.derived.is_sequence_parallel && world.parallel.tensor_model_parallel_size > 1;
   shrink_model(user, world, layers.sources, config.model);
+  shrink_adapters(config.lora);
   config.task = asked.task;
   config.task.mask_token_id = *config.model.vocab_size - 1;  // the person's may lie beyond the toy's vocabulary
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;

@@ -189,7 +189,7 @@ REFUSED = [
     ("accumulation", ("--gradient_accumulation_steps", 8), ["global_batch_size", "micro_batch_size times"]),
     ("epochs", ("--num_train_epochs", 3), ["train_iters", "inspect data"]),
     ("recomputation", ("--gradient_checkpointing",), ["recompute_granularity full"]),
-    ("adapters", ("--lora_rank", 8), ["adapters such as LoRA"]),
+    ("adapters", ("--lora_rank", 8), ["lora.dim is 8, but lora.enabled is not set"]),
     ("a data set's name", ("--dataset_name", "wiki"), ["data_path", "megalith prepare"]),
     ("DeepSpeed's stage", ("--zero_stage", 3), ["use_torch_fsdp2 (ZeRO-3)"]),
     ("a strategy without its FSDP", ("--data-parallel-sharding-strategy", "optim"), ["needs use_megatron_fsdp"]),

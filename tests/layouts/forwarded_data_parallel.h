@@ -20,7 +20,7 @@ class ForwardedDataParallel : public DataParallel {
   void finish_step() override { inner_->finish_step(); }
   void publish() override { inner_->publish(); }
   void wait_for_parameters() override { inner_->wait_for_parameters(); }
-  void initialise(uint64_t seed) override { inner_->initialise(seed); }
+  void initialise(uint64_t seed, bool only_adapters) override { inner_->initialise(seed, only_adapters); }
   const std::vector<OwnedPart>& parts() const override { return inner_->parts(); }
   std::vector<ParameterRuns> runs() const override { return inner_->runs(); }
   const std::vector<OwnedPart>& model_parts() const override { return inner_->model_parts(); }

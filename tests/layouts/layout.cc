@@ -230,13 +230,28 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
                          .fp8_amax_compute_algo = "max"};
     context.recipe = make_recipe(fp8, precision.kernels, /*keeps_weights=*/layout.data_parallel.name != "fsdp");
   }
+  if (!layout.task.adapters.empty()) {
+    // B begins at random too: from zero the first step would give A no gradient.
+    context.lora = std::make_shared<const LoraOptions>(LoraOptions{
+        .enabled = true,
+        .dim = 3,
+        .alpha = 6,
+        .dropout = layout.task.adapter_dropout,
+        .dropout_position = layout.task.drops_what_adapters_add ? AdapterDropout::kPost : AdapterDropout::kPre,
+        .a_init = AdapterInit::kKaiming,
+        .b_init = AdapterInit::kNormal,
+        .target_modules = layout.task.adapters});
+  }
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
   context.context_parallel_kinds = context_parallel_kinds({.cp_comm_type = layout.cp_comm_type});
   PipelinePlan plan = make_pipeline_plan(layout.pipeline, layout.pp, model_units(config));
   if (mistake != nullptr && mistake->change_pipeline) plan = mistake->change_pipeline(std::move(plan), groups);
   const BuiltModel built = build_chunks(config, context, plan, layout.recompute);
-  const TensorMap weights = weights_of(*test::build_model(config, tiny_context(Groups::single())), precision.dtype);
+  const Groups alone = Groups::single();
+  LayerContext whole = tiny_context(alone);
+  whole.lora = context.lora;
+  const TensorMap weights = weights_of(*test::build_model(config, whole), precision.dtype);
   for (const auto& chunk : built.chunks) {
     if (hooks.change_model) hooks.change_model(*chunk, groups);
     for (Parameter* parameter : chunk->parameters()) parameter->data().zero_();  // padding rows
@@ -313,6 +328,8 @@ std::string TinyRun::text() const {
   if (is_masked) text += ", masked";
   if (optimizer != "adam") text += ", " + optimizer;
   if (!fp8_format.empty()) text += ", fp8 " + fp8_format + " " + fp8_recipe;
+  if (!adapters.empty()) text += fmt::format(", adapters of {}", fmt::join(adapters, " "));
+  if (adapter_dropout > 0) text += fmt::format(" with {} dropout", drops_what_adapters_add ? "post" : "pre");
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }

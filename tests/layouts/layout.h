@@ -54,6 +54,9 @@ struct TinyRun {
   std::string optimizer = "adam";        // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";
+  std::vector<std::string> adapters = {};  // lora.target_modules; given: only adapters are trained
+  double adapter_dropout = 0;
+  bool drops_what_adapters_add = false;  // dropout_position post
 
   bool has_experts() const {
     return family == "mixtral" || family == "gpt_oss" || family == "deepseek" || family == "bert_experts";

@@ -1,0 +1,202 @@
+// See adapter_folder.h.
+#include "checkpoint/adapter_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "checkpoint/exchange.h"
+#include "checkpoint/export_folder.h"
+#include "checkpoint/load_store.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+
+namespace megalith {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kPeftPrefix = "base_model.model.", kDownEnding = ".lora_A.weight",
+                           kUpEnding = ".lora_B.weight";
+
+std::string with_ending(const std::string& name, std::string_view from, std::string_view to) {
+  return name.substr(0, name.size() - from.size()).append(to);
+}
+
+// The tensors under PEFT's names. The placements live in `placements`.
+std::vector<CheckpointTensor> under_peft_names(std::span<const CheckpointTensor> adapters,
+                                               std::deque<Placement>& placements) {
+  std::set<std::string> parts;  // that have a B
+  for (const CheckpointTensor& tensor : adapters) {
+    for (const Piece& piece : tensor.placement->pieces) {
+      if (piece.name.ends_with(kUpEnding)) parts.insert(with_ending(piece.name, kUpEnding, ""));
+    }
+  }
+  // A layer's own name is no part's where its parts share one A.
+  const auto parts_of = [&](const std::string& layer) -> std::vector<std::string> {
+    if (parts.contains(layer)) return {layer};
+    const std::string folder = layer.substr(0, layer.rfind('.') + 1);
+    std::vector<std::string> found;
+    for (const std::string& part : parts) {
+      if (part.starts_with(folder) && part.find('.', folder.size()) == std::string::npos) found.push_back(part);
+    }
+    return found;
+  };
+  std::vector<CheckpointTensor> named;
+  const auto add = [&](const CheckpointTensor& tensor, const auto& rename) {
+    Placement& placement = placements.emplace_back(*tensor.placement);
+    for (Piece& piece : placement.pieces) piece.name = std::string(kPeftPrefix) + rename(piece.name);
+    named.push_back(tensor);
+    named.back().placement = &placement;
+  };
+  for (const CheckpointTensor& tensor : adapters) {
+    const std::vector<Piece>& pieces = tensor.placement->pieces;
+    const std::string& first = pieces.at(0).name;
+    const std::string layer = first.ends_with(kDownEnding) ? with_ending(first, kDownEnding, "") : "";
+    if (pieces.size() > 1 || layer.empty() || parts.contains(layer)) {
+      add(tensor, [](const std::string& name) { return name; });
+      continue;
+    }
+    for (const std::string& part : parts_of(layer)) {
+      add(tensor, [&](const std::string&) { return part + std::string(kDownEnding); });
+    }
+  }
+  return named;
+}
+
+// What PEFT should adapt: the last words of the names, or whole names where a target was an expression, which may leave
+// out layers of the same last word.
+std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters, const LoraOptions& options,
+                                      Group& world) {
+  std::set<std::string> own;
+  for (const CheckpointTensor& tensor : adapters) {
+    for (const Piece& piece : tensor.placement->pieces) {
+      if (!piece.name.ends_with(kUpEnding)) continue;
+      const std::string name = with_ending(piece.name, kUpEnding, "");
+      own.insert(options.has_expressions() ? name : name.substr(name.rfind('.') + 1));
+    }
+  }
+  std::set<std::string> all;
+  for (const std::string& names : gather_texts(world, fmt::format("{}", fmt::join(own, "\n")), "adapter targets")) {
+    std::istringstream lines(names);
+    for (std::string name; std::getline(lines, name);) {
+      if (!name.empty()) all.insert(name);
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
+Json make_adapter_config(const AdapterExport& settings, const std::vector<std::string>& targets) {
+  const LoraOptions& options = settings.options;
+  Json config = {{"auto_mapping", nullptr},         {"bias", "none"},
+                 {"exclude_modules", nullptr},      {"fan_in_fan_out", false},
+                 {"init_lora_weights", true},       {"layers_pattern", nullptr},
+                 {"layers_to_transform", nullptr},  {"lora_bias", false},
+                 {"modules_to_save", nullptr},      {"rank_pattern", Json::object()},
+                 {"alpha_pattern", Json::object()}, {"revision", nullptr},
+                 {"task_type", "CAUSAL_LM"},        {"use_dora", false}};
+  if (!settings.config.empty()) config.update(parse_json(settings.config, kAdapterConfigFile));
+  config["peft_type"] = "LORA";
+  config["inference_mode"] = true;
+  config["r"] = options.dim;
+  config["lora_alpha"] = options.alpha;
+  config["lora_dropout"] = options.dropout;
+  config["use_rslora"] = options.use_rslora;
+  config["target_modules"] = targets;
+  if (!settings.base.empty()) config["base_model_name_or_path"] = settings.base;
+  if (!config.contains("base_model_name_or_path")) config["base_model_name_or_path"] = nullptr;
+  return config;
+}
+
+// Keys that ask for what there is not, unless they have the value of somebody who does not use them.
+void refuse_unknown_forms(const Json& config, const std::string& where) {
+  std::vector<std::string> refused;
+  const auto refuse_unless = [&](const char* key, const auto& is_unused) {
+    const Json* value = find_member(config, key, where);
+    if (value != nullptr && !value->is_null() && !is_unused(*value)) {
+      refused.push_back(fmt::format("{}: {}", key, dump_json(*value)));
+    }
+  };
+  const auto is_false = [](const Json& value) { return value == Json(false); };
+  const auto is_empty = [](const Json& value) { return value.empty(); };
+  for (const char* key : {"use_dora", "lora_bias", "use_qalora"}) refuse_unless(key, is_false);
+  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "exclude_modules",
+                          "layer_replication", "trainable_token_indices", "target_parameters"}) {
+    refuse_unless(key, is_empty);
+  }
+  refuse_unless("bias", [](const Json& value) { return value == Json("none"); });
+  if (refused.empty()) return;
+  throw UserError(fmt::format("{} asks for what there is not here: {}", where, fmt::join(refused, ", ")),
+                  "merge these adapters into their model with PEFT, and load that");
+}
+
+}  // namespace
+
+bool is_adapter_folder(const fs::path& folder) {
+  return fs::is_directory(folder) && fs::exists(folder / kAdapterConfigFile) &&
+         fs::exists(folder / kAdapterWeightsFile);
+}
+
+AdapterFolder read_adapter_folder(const fs::path& folder) {
+  if (!is_adapter_folder(folder)) {
+    throw UserError(fmt::format("{} holds no adapters: {} and {} are expected there", folder.string(),
+                                kAdapterConfigFile, kAdapterWeightsFile),
+                    "name a folder that PEFT's save_pretrained() or --save_adapter wrote");
+  }
+  const std::string where = (folder / kAdapterConfigFile).string();
+  const Json config = load_json(folder / kAdapterConfigFile);
+  AdapterFolder read{.options = {}, .config = dump_json(config)};
+  const auto type = json_get<std::string>(config, "peft_type", where);
+  if (type != "LORA") {
+    throw UserError(fmt::format("{}: peft_type is {}", where, type), "only adapters of type LORA are read");
+  }
+  refuse_unknown_forms(config, where);
+  LoraOptions& options = read.options;
+  options.enabled = true;
+  options.dim = json_get_whole(config, "r", 1, int64_t{1} << 20, where);
+  options.alpha = json_get<double>(config, "lora_alpha", where);
+  options.dropout = json_get_or<double>(config, "lora_dropout", 0, where);
+  options.use_rslora = json_get_or<bool>(config, "use_rslora", false, where);
+  const Json& targets = get_member(config, "target_modules", where);
+  options.target_modules = targets.is_string() ? std::vector{json_as<std::string>(targets, where + ": target_modules")}
+                                               : json_as<std::vector<std::string>>(targets, where + ": target_modules");
+  return read;
+}
+
+void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups) {
+  std::deque<Placement> placements;
+  load_store({.what = folder.string(),
+              .open = [&] { return TensorStore::open_file(folder / kAdapterWeightsFile); },
+              .remedy =
+                  []() -> std::string {
+                return "these are adapters of another model, or of other layers: leave lora.target_modules out, and "
+                       "name their model";
+              }},
+             under_peft_names(adapters, placements), groups);
+
+}
+
+void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
+                  const AdapterExport& settings) {
+  std::deque<Placement> placements;
+  const std::vector<CheckpointTensor> named = under_peft_names(adapters, placements);
+  const Json config = make_adapter_config(settings, target_names(adapters, settings.options, *groups.world));
+  write_export(
+      {.folder = folder,
+       .option = "--save_adapter",
+       .stem = "adapter_model",
+       .kind = "a folder of adapters",
+       .is_replaceable = is_adapter_folder,
+       .write_rest =
+           [&](const fs::path& place) { write_file_atomic(place / kAdapterConfigFile, dump_json_pretty(config)); }},
+      named, groups, settings.settings);
+}
+
+}  // namespace megalith

@@ -1,0 +1,52 @@
+// PEFT's folders of low-rank adapters, in and out through Placement: adapter_config.json and adapter_model.safetensors.
+//
+// A tensor's name there is "base_model.model." and the canonical one. Where the parts of a fused layer share one A
+// (linear_qkv), it is written once for each part, which means the same.
+// Source: PEFT, tuners/lora/config.py and utils/save_and_load.py.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_state.h"
+#include "checkpoint/hf.h"
+#include "comm/groups.h"
+#include "nn/adapter_options.h"
+
+namespace megalith {
+
+inline constexpr const char *kAdapterConfigFile = "adapter_config.json",
+                            *kAdapterWeightsFile = "adapter_model.safetensors";
+
+struct AdapterFolder {
+  LoraOptions options;  // enabled
+  std::string config;   // adapter_config.json as it is there
+};
+
+// UserError when a file is missing or broken, for another kind of adapter, and for keys that ask for what there is not.
+AdapterFolder read_adapter_folder(const std::filesystem::path& folder);
+
+// Whether a folder holds adapters as PEFT writes them.
+bool is_adapter_folder(const std::filesystem::path& folder);
+
+// Fills the adapters' tensors. UserError, before anything is changed, that lists every missing, misshaped and
+// unexpected tensor. Collective over the world.
+void load_adapter(const std::filesystem::path& folder, std::span<const CheckpointTensor> adapters,
+                  const Groups& groups);
+
+struct AdapterExport {
+  LoraOptions options;
+  std::string base;         // the model's folder or name on the hub; empty: not known
+  std::string config = {};  // of the folder that training began with: its other keys are kept; empty: none
+  HfExport settings = {};
+};
+
+// Writes a folder that PEFT loads; it appears whole or not at all, and replaces one of adapters. UserError when
+// `folder` holds something else. Collective over the world.
+void save_adapter(const std::filesystem::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
+                  const AdapterExport& settings);
+
+}  // namespace megalith

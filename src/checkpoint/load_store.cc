@@ -1,0 +1,61 @@
+// See load_store.h.
+#include "checkpoint/load_store.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/exchange.h"
+
+namespace megalith {
+
+void load_store(const StoreSource& source, std::span<const CheckpointTensor> tensors, const Groups& groups) {
+  Group& world = *groups.world;
+  std::optional<TensorStore> store;
+  std::vector<PieceView> views;
+  StoreFit fit;
+  run_on_all(world, "load open", [&] {
+    store = source.open();
+    for (const CheckpointTensor& tensor : tensors) {
+      for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
+        views.push_back(std::move(view));
+      }
+    }
+    if (source.check != nullptr) source.check(*store, views);
+    fit = compare_with_store(*store, views);
+    if (source.may_be_missing == nullptr) return;
+    std::set<std::string> left;
+    std::erase_if(fit.missing, [&](const std::string& name) {
+      return source.may_be_missing(name) && left.insert(name).second;
+    });
+    std::erase_if(views, [&](const PieceView& view) { return left.contains(view.piece.name); });
+  });
+  // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
+  std::set<std::string> used;
+  for (const std::string& names : gather_texts(world, fmt::format("{}\n", fmt::join(fit.used, "\n")), "load names")) {
+    for (size_t begin = 0; begin < names.size();) {
+      const size_t end = names.find('\n', begin);
+      used.insert(names.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  run_on_all(world, "load fit", [&] {
+    std::vector<std::string> unexpected;
+    for (const auto& [name, entry] : store->entries()) {
+      if (!used.contains(name) && (source.may_be_unused == nullptr || !source.may_be_unused(name))) unexpected.push_back(name);
+    }
+    throw_unless_empty(source.what, fit.missing, fit.misshaped, unexpected, source.remedy());
+  });
+  run_on_all(world, "load read", [&] {
+    for (const CheckpointTensor& tensor : tensors) {
+      if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
+    }
+    read_pieces(*store, views);
+  });
+}
+
+}  // namespace megalith

@@ -1,0 +1,143 @@
+// The options of low-rank adapters, and which layers their targets mean; see adapter_options.h.
+#include "nn/adapter_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <regex>
+#include <set>
+#include <utility>
+
+#include "nn/option_rules.h"
+
+namespace megalith {
+namespace {
+
+constexpr std::string_view kAllLinear = "all-linear";
+constexpr std::array<std::pair<std::string_view, LinearKind>, 4> kFusedNames = {{
+    {"linear_qkv", LinearKind::kQkv},
+    {"linear_proj", LinearKind::kAttentionOutput},
+    {"linear_fc1", LinearKind::kMlpUp},
+    {"linear_fc2", LinearKind::kMlpDown},
+}};
+
+bool is_expression(std::string_view word) { return word.find_first_of("\\^$*+?()[]{}|") != std::string_view::npos; }
+
+bool means_kind(std::string_view word, LinearKind kind) {
+  return std::any_of(kFusedNames.begin(), kFusedNames.end(),
+                     [&](const auto& row) { return row.first == word && row.second == kind; });
+}
+
+bool means_part(const std::string& word, std::string_view part) {
+  if (word == kAllLinear) return true;
+  if (is_expression(word)) return std::regex_match(part.begin(), part.end(), std::regex(word));
+  return part == word || (part.ends_with(word) && part[part.size() - word.size() - 1] == '.');
+}
+
+bool means(const std::string& word, const AdaptableLayer& layer) {
+  return means_kind(word, layer.kind) || std::any_of(layer.parts.begin(), layer.parts.end(),
+                                                     [&](const std::string& part) { return means_part(word, part); });
+}
+
+}  // namespace
+
+void LoraOptions::visit(OptionVisitor& v) {
+  v.group("Low-rank adapters", {.in_toy = InToy::kKept});
+  v.field("lora.enabled", enabled,
+          "Train low-rank adapters (LoRA) beside the linear layers that lora.target_modules names; all other weights "
+          "stay as they are, without gradient and optimizer state.")
+      .alias("use_lora");
+  v.field("lora.dim", dim, "Rank of an adapter: rows of its A, columns of its B.")
+      .alias("lora_rank")
+      .alias("lora_r")
+      .at_least(1)
+      .at_most(kMostWidth)
+      .in_toy(InToy::kMade);
+  v.field("lora.alpha", alpha, "An adapter's product is multiplied by lora.alpha / lora.dim.")
+      .above(0)
+      .alias("lora_alpha");
+  v.field("lora.use_rslora", use_rslora, "Divide lora.alpha by the root of lora.dim instead.");
+  v.field("lora.dropout", dropout, "Probability of dropping an element of what an adapter reads, in training.")
+      .alias("lora_dropout")
+      .at_least(0)
+      .below(1);
+  v.choice("lora.dropout_position", dropout_position, {"pre", "post"},
+           "Where lora.dropout acts: on what an adapter reads, or on what it adds.");
+  v.choice("lora.lora_A_init_method", a_init, {"xavier", "kaiming", "normal", "zero"},
+           "How A begins: normal with variance 2 / (in + dim), uniform within 1 / sqrt(in) (PEFT's), normal with "
+           "deviation 0.2, or zero.");
+  v.choice("lora.lora_B_init_method", b_init, {"xavier", "kaiming", "normal", "zero"},
+           "How B begins; with zero the model begins as it was.")
+      .in_toy(InToy::kMade);
+  v.field("lora.target_modules", target_modules,
+          "Layers with an adapter: names of the Hugging Face model (q_proj, mlp.down_proj), Megatron-LM's fused ones "
+          "(linear_qkv, linear_proj, linear_fc1, linear_fc2, whose parts share one A), all-linear, or regular "
+          "expressions over whole names.")
+      .alias("lora_target_modules")
+      .alias("lora_target")
+      .in_toy(InToy::kMade);
+}
+
+double LoraOptions::scale() const {
+  const auto rank = static_cast<double>(dim);
+  return alpha / (use_rslora ? std::sqrt(rank) : rank);
+}
+
+bool LoraOptions::targets(LinearKind kind) const {
+  return std::any_of(target_modules.begin(), target_modules.end(),
+                     [&](const std::string& word) { return means_kind(word, kind); });
+}
+
+bool LoraOptions::targets(std::string_view part) const {
+  return std::any_of(target_modules.begin(), target_modules.end(),
+                     [&](const std::string& word) { return means_part(word, part); });
+}
+
+bool LoraOptions::has_expressions() const {
+  return std::any_of(target_modules.begin(), target_modules.end(), is_expression);
+}
+
+std::vector<UserError> check_lora_options(const LoraOptions& options) {
+  std::vector<UserError> errors;
+  if (!options.enabled) return errors;
+  if (options.target_modules.empty()) {
+    errors.emplace_back("lora.enabled is true, and lora.target_modules is empty: nothing would be trained",
+                        "name layers, such as q_proj and v_proj, or all-linear");
+  }
+  for (const std::string& word : options.target_modules) {
+    if (!is_expression(word)) continue;
+    try {
+      const std::regex read(word);
+    } catch (const std::regex_error& error) {
+      errors.emplace_back(
+          fmt::format("lora.target_modules: '{}' is no regular expression: {}", word, error.what()),
+          "write one of ECMAScript's form, such as .*layers\\.[0-3]\\..*q_proj, or the last word of a name");
+    }
+  }
+  if (options.a_init == AdapterInit::kZero && options.b_init == AdapterInit::kZero) {
+    errors.emplace_back("lora.lora_A_init_method and lora.lora_B_init_method are both zero: neither gets a gradient",
+                        "leave lora.lora_A_init_method at xavier");
+  }
+  return errors;
+}
+
+std::vector<UserError> check_lora_targets(const LoraOptions& options, const std::vector<AdaptableLayer>& layers) {
+  std::vector<UserError> errors;
+  if (!options.enabled) return errors;
+  std::set<std::string> names;
+  for (const AdaptableLayer& layer : layers) {
+    for (const std::string& part : layer.parts) names.insert(part.substr(part.rfind('.') + 1));
+  }
+  for (const std::string& word : options.target_modules) {
+    if (std::any_of(layers.begin(), layers.end(), [&](const AdaptableLayer& layer) { return means(word, layer); }))
+      continue;
+    errors.emplace_back(fmt::format("lora.target_modules: no linear layer of the model is '{}'", word),
+                        fmt::format("there are {}; or all-linear", fmt::join(names, ", ")));
+  }
+  return errors;
+}
+
+}  // namespace megalith

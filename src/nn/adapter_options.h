@@ -1,0 +1,60 @@
+// Low-rank adapters (LoRA): which linear layers have one, and its form. The adapter is nn/low_rank_adapter.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/option.h"
+#include "core/error.h"
+
+namespace megalith {
+
+enum class AdapterInit { kXavier, kKaiming, kNormal, kZero };
+enum class AdapterDropout { kPre, kPost };
+
+// What a linear layer is in its model, for who names layers by it; the words are Megatron-LM's.
+enum class LinearKind {
+  kOther,
+  kQkv,              // linear_qkv: queries, keys and values in one
+  kAttentionOutput,  // linear_proj
+  kMlpUp,            // linear_fc1: gate and up in one
+  kMlpDown,          // linear_fc2
+};
+
+// Names and defaults are those of Primus's fine-tuning.
+struct LoraOptions {
+  bool enabled = false;
+  int64_t dim = 32;
+  double alpha = 32;
+  bool use_rslora = false;
+  double dropout = 0;
+  AdapterDropout dropout_position = AdapterDropout::kPre;
+  AdapterInit a_init = AdapterInit::kXavier, b_init = AdapterInit::kZero;
+  std::vector<std::string> target_modules = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
+
+  void visit(OptionVisitor& v);
+
+  // What an adapter's product is multiplied by: alpha / dim, or alpha / sqrt(dim) (rsLoRA: Kalajdzievski 2023,
+  // arXiv:2312.03732).
+  double scale() const;
+  // By a word of Megatron-LM's: the parts of the fused layer share one A.
+  bool targets(LinearKind kind) const;
+  // By the canonical linear's name: "model.layers.0.self_attn.q_proj".
+  bool targets(std::string_view part) const;
+  bool has_expressions() const;  // among the targets
+};
+
+// A linear layer of a model, as targets are matched with it.
+struct AdaptableLayer {
+  LinearKind kind = LinearKind::kOther;
+  std::vector<std::string> parts;  // canonical names
+};
+
+// Everything wrong with the options and these layers: a target that means none of them, a rank above a width.
+// Empty unless enabled.
+std::vector<UserError> check_lora_options(const LoraOptions& options);
+std::vector<UserError> check_lora_targets(const LoraOptions& options, const std::vector<AdaptableLayer>& layers);
+
+}  // namespace megalith

@@ -1,0 +1,69 @@
+// A low-rank adapter beside a linear layer, which is frozen:
+//
+//   y += scale * B A dropout(x)        A (r, in), B (out, r)
+//
+// A and B are linear layers of their own, placed by the role of theirs: A of a column layer is replicated and its B cut
+// by rows, A of a row layer is cut by columns and its B replicated. So only (t, r) travels for them, and checkpoints,
+// ZeRO, FSDP, pipelines and recomputation treat them as any other layer. They are always multiplied in the model's
+// precision. Canonical names are PEFT's behind its prefix: "model.layers.0.self_attn.q_proj.lora_A.weight".
+// Source: Hu et al. 2021, arXiv:2106.09685.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/adapter_options.h"
+#include "nn/linear.h"
+
+namespace megalith {
+
+class LowRankAdapter : public Module {
+ public:
+  // What the adapter stands beside.
+  struct Site {
+    std::string name;  // of the layer: "model.layers.0.self_attn.qkv_proj"
+    int64_t in_features = 0;
+    const std::vector<LinearPart>& parts;
+    LinearRole role = LinearRole::kReplicated;
+    LinearKind kind = LinearKind::kOther;
+  };
+
+  // Null where LayerContext::lora has no target here. UserError for a rank above the layer's widths.
+  static std::unique_ptr<LowRankAdapter> make(const LayerContext& context, const Site& site);
+
+  // y (t', out_local) as the layer gave it for x (t, in_local); changed in place, differentiable.
+  // row_ids  (b s) int64: global number of each token of this rank, in training; undefined: nothing is dropped
+  at::Tensor add_to(at::Tensor y, const Activation& x, const at::Tensor& row_ids);
+
+ private:
+  // The parts of the layer that share one A: all of them, or one.
+  struct Branch {
+    std::string name;  // the canonical name without ".lora_A"
+    std::vector<LinearPart> parts;
+    int64_t local_rows = 0;      // of y
+    std::unique_ptr<Linear> up;  // null where nothing is added
+  };
+  LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
+  Activation read(const Activation& x, const at::Tensor& row_ids) const;
+  at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;
+  // Of the tokens in x, which may be this rank's share of them.
+  at::Tensor rows_of(const at::Tensor& x, const at::Tensor& row_ids) const;
+
+  double scale_, dropout_;
+  bool drops_input_;
+  Kernels kernels_;
+  LinearRole role_;
+  int tp_rank_, tp_size_;
+  uint64_t seed_;
+  std::string name_;
+  int64_t rank_;
+  std::unique_ptr<Linear> down_;
+  std::vector<Branch> branches_;  // in the order of y's columns
+};
+
+// Whether only adapters are trained; then all else is frozen.
+void freeze_all_but_adapters(const std::vector<Parameter*>& parameters);
+
+}  // namespace megalith

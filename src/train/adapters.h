@@ -1,0 +1,31 @@
+// Low-rank adapters of a run (nn/low_rank_adapter.h): what its options mean for its model, and which tensors a
+// checkpoint of such a run holds.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "checkpoint/checkpoint_state.h"
+#include "core/error.h"
+#include "nn/adapter_options.h"
+#include "parallel/data_parallel.h"
+#include "train/config.h"
+
+namespace megalith {
+
+// For LayerContext::lora; null without adapters.
+std::shared_ptr<const LoraOptions> adapters_of(const Config& config);
+
+// An error when adapters are described and nothing says whether there are any: all weights would be trained.
+std::vector<UserError> check_adapters_are_meant(const OptionSet& options);
+
+// Everything wrong with the adapters of this architecture, which satisfies check_model_config().
+std::vector<UserError> check_adapters(const Config& config, const ModelConfig& architecture);
+
+// What the adapters hold, and what all else holds.
+struct TensorsByOwner {
+  std::vector<CheckpointTensor> base, adapters;
+};
+TensorsByOwner tensors_by_owner(const DataParallel& data);
+
+}  // namespace megalith

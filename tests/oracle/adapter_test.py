@@ -1,0 +1,126 @@
+"""Low-rank adapters against PEFT: its files are read, twenty steps are the same, and what is written loads there."""
+
+import copy
+import json
+import math
+
+import hf_models
+import pytest
+import torch
+from program import read_metrics
+
+peft = pytest.importorskip("peft")
+
+SEQUENCE, STEPS, BATCH, LR = 48, 20, 4, 2e-3
+# Weight decay acts on adapters as on any matrix. Model, targets, the other keys of LoraConfig.
+CASES = {
+    "queries and values": ("llama", ["q_proj", "v_proj"], {}),
+    "all, by the root": ("qwen_tied", "all-linear", {"use_rslora": True}),
+    "one canonical tensor of three parts": ("gpt2", ["c_attn", "attn.c_proj"], {"fan_in_fan_out": True}),
+    "latent attention": ("deepseek_v2", ["kv_b_proj", "kv_a_proj_with_mqa", "o_proj"], {}),
+    "some layers": ("llama_tied", r".*layers\.0\..*(q_proj|down_proj)", {}),
+}
+
+
+def with_adapters(model, targets, more):
+    config = peft.LoraConfig(
+        r=4, lora_alpha=12, lora_dropout=0.0, target_modules=targets, init_lora_weights=False, task_type="CAUSAL_LM", **more
+    )
+    torch.manual_seed(5)
+    adapted = peft.get_peft_model(copy.deepcopy(model), config)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0, 0.05)
+    return adapted.train()
+
+
+def plain_loop(model, samples):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=LR, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    history = []
+    for step in range(STEPS):
+        loss = hf_models.token_losses(model, samples[step * BATCH : (step + 1) * BATCH]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        history.append((loss.item(), norm.item()))
+    return history
+
+
+def words(models, name, data, metrics):
+    return (
+        *("train", "--load_hf", models[name].folder, "--data_path", data.prefix, "--split", "100,0,0", "--fp32"),
+        *("--seq_length", SEQUENCE, "--micro_batch_size", 2, "--global_batch_size", BATCH, "--train_iters", STEPS),
+        *("--lr", LR, "--lr_decay_style", "constant", "--weight_decay", 0.1, "--clip_grad", 1.0, "--adam_beta2", 0.95),
+        *("--eval_iters", 0, "--metrics_file", metrics, "--device", "cpu"),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twenty_steps_are_those_of_peft_and_go_back_to_it(case, program, models, data, tmp_path):
+    name, targets, more = CASES[case]
+    theirs = with_adapters(models[name].reference, targets, more)
+    theirs.save_pretrained(tmp_path / "theirs")
+    metrics = tmp_path / "metrics.jsonl"
+    ours = tmp_path / "ours"
+    program.run(*words(models, name, data, metrics), "--adapter", tmp_path / "theirs", "--save_adapter", ours)
+    expected = plain_loop(theirs, data.samples(STEPS * BATCH, SEQUENCE))
+    assert expected[-1][0] < expected[0][0] - 0.01, "the reference learns nothing"
+    for line, (loss, norm) in zip(read_metrics(metrics), expected, strict=True):
+        where = f"iteration {line['iteration']}"
+        assert line["lm_loss"] == pytest.approx(loss, abs=1e-4), where
+        assert line["grad_norm"] == pytest.approx(norm, rel=1e-3), where
+
+    # Keys that only PEFT knows stay as they were.
+    before, after = (json.loads((place / "adapter_config.json").read_text()) for place in (tmp_path / "theirs", ours))
+    assert set(before) <= set(after) and after["task_type"] == "CAUSAL_LM"
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(models[name].reference), ours)
+    trained = dict(theirs.named_parameters())
+    found = {key: value for key, value in loaded.named_parameters() if "lora_" in key}
+    assert len(found) == sum("lora_" in key for key in trained)
+    for key, value in found.items():
+        # Adam makes steps of roundings; all that a weight moved is at most STEPS * LR = 0.04.
+        assert (value - trained[key]).abs().max() < 4e-4, key
+
+
+def test_one_a_of_a_fused_layer_means_the_same_in_peft(program, models, data, tmp_path):
+    metrics, ours = tmp_path / "metrics.jsonl", tmp_path / "ours"
+    adapters = ("--lora.enabled", "true", "--lora.dim", 4, "--lora.lora_B_init_method", "normal")
+    fused = ("--lora.target_modules", "linear_qkv,linear_fc1,linear_fc2")
+    program.run(*words(models, "llama", data, metrics), *adapters, *fused, "--save_adapter", ours, "--train_iters", 3)
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(models["llama"].reference), ours).eval()
+    parameters = dict(loaded.named_parameters())
+    first = "base_model.model.model.layers.0.self_attn.{}_proj.lora_A.default.weight"
+    assert torch.equal(parameters[first.format("q")], parameters[first.format("v")])
+    line = (
+        *("evaluate", "--load_hf", models["llama"].folder, "--adapter", ours, "--data_path", data.prefix),
+        *("--split", "100,0,0", "--eval_split", "train", "--seq_length", SEQUENCE, "--micro_batch_size", 4, "--eval_iters", 1),
+    )
+    _, output, _ = program.run(*line, "--device", "cpu", "--fp32")
+    with torch.no_grad():
+        expected = hf_models.token_losses(loaded, data.samples(4, SEQUENCE)).mean().item()
+        without = hf_models.token_losses(models["llama"].reference, data.samples(4, SEQUENCE)).mean().item()
+    assert json.loads(output)["loss"] == pytest.approx(expected, abs=1e-5)
+    assert math.fabs(without - expected) > 1e-3, "the adapters change nothing"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is IA3"),
+        ({"use_dora": True}, "use_dora: true"),
+        ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
+        ({"bias": "all"}, "bias"),
+        ({"r": 8}, "lora_A.weight is [4, "),
+        ({"target_modules": ["q_proj"]}, "v_proj.lora_A.weight"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused(change, message, program, models, data, tmp_path):
+    with_adapters(models["llama"].reference, ["q_proj", "v_proj"], {}).save_pretrained(tmp_path / "theirs")
+    file = tmp_path / "theirs" / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    line = words(models, "llama", data, tmp_path / "metrics.jsonl")
+    _, _, errors = program.run(*line, "--adapter", tmp_path / "theirs", expected=2)
+    assert message in errors
