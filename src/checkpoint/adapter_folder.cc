@@ -174,13 +174,11 @@ void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adap
   std::deque<Placement> placements;
   load_store({.what = folder.string(),
               .open = [&] { return TensorStore::open_file(folder / kAdapterWeightsFile); },
-              .remedy =
-                  []() -> std::string {
+              .remedy = []() -> std::string {
                 return "these are adapters of another model, or of other layers: leave lora.target_modules out, and "
                        "name their model";
               }},
              under_peft_names(adapters, placements), groups);
-
 }
 
 void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,

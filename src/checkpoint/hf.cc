@@ -132,8 +132,7 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
                     return true;
                   },
               .may_be_unused = [&](std::string_view name) { return weights.may_be_unused(name); },
-              .remedy =
-                  [&]() -> std::string {
+              .remedy = [&]() -> std::string {
                 if (has_no_heads) {
                   return "config.json names a class without heads: a training run begins them anew, with train "
                          "--load_hf";

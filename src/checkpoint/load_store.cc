@@ -29,9 +29,8 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
     fit = compare_with_store(*store, views);
     if (source.may_be_missing == nullptr) return;
     std::set<std::string> left;
-    std::erase_if(fit.missing, [&](const std::string& name) {
-      return source.may_be_missing(name) && left.insert(name).second;
-    });
+    std::erase_if(fit.missing,
+                  [&](const std::string& name) { return source.may_be_missing(name) && left.insert(name).second; });
     std::erase_if(views, [&](const PieceView& view) { return left.contains(view.piece.name); });
   });
   // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
@@ -46,7 +45,8 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
   run_on_all(world, "load fit", [&] {
     std::vector<std::string> unexpected;
     for (const auto& [name, entry] : store->entries()) {
-      if (!used.contains(name) && (source.may_be_unused == nullptr || !source.may_be_unused(name))) unexpected.push_back(name);
+      const bool may_be_there = source.may_be_unused != nullptr && source.may_be_unused(name);
+      if (!used.contains(name) && !may_be_there) unexpected.push_back(name);
     }
     throw_unless_empty(source.what, fit.missing, fit.misshaped, unexpected, source.remedy());
   });

@@ -12,11 +12,12 @@ namespace megalith {
 
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
-  v.choice("model_type", model_type, {"gpt", "t5", "bert"},
-           "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
-           "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
-           "has two types of tokens unless told otherwise. Other options say which of them it is, as a preset or a "
-           "Hugging Face folder does.");
+  v.choice(
+      "model_type", model_type, {"gpt", "t5", "bert"},
+      "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
+      "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
+      "has two types of tokens unless told otherwise. Other options say which of them it is, as a preset or a "
+      "Hugging Face folder does.");
   v.field("num_layers", num_layers, "Number of transformer layers. With model_type t5, those of the encoder.")
       .at_least(0)
       .at_most(kMostLayers)

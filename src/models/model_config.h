@@ -12,8 +12,8 @@
 
 namespace megalith {
 
-// What a model is: a decoder that continues texts, an encoder and a decoder, or an encoder whose masked tokens and pairs
-// of sentences it tells.
+// What a model is: a decoder that continues texts, an encoder and a decoder, or an encoder that tells masked tokens and
+// pairs of sentences.
 enum class ModelType { kGpt, kT5, kBert };
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };

@@ -48,7 +48,7 @@ class LowRankAdapter : public Module {
   LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
   Activation read(const Activation& x, const at::Tensor& row_ids) const;
   at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;
-  // Of the tokens in x, which may be this rank's share of them.
+  // The numbers of the tokens in x, which may be this rank's share of them.
   at::Tensor rows_of(const at::Tensor& x, const at::Tensor& row_ids) const;
 
   double scale_, dropout_;

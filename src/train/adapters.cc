@@ -48,9 +48,9 @@ std::vector<UserError> check_adapters(const Config& config, const ModelConfig& a
   }
   if (!config.lora.enabled || !check_lora_options(config.lora).empty()) return errors;
   if (architecture.has_encoder() && config.lora.dropout > 0) {
-    errors.emplace_back(fmt::format("lora.dropout is {} with model_type t5, where adapters drop nothing",
-                                    config.lora.dropout),
-                        "set lora.dropout to 0");
+    errors.emplace_back(
+        fmt::format("lora.dropout is {} with model_type t5, where adapters drop nothing", config.lora.dropout),
+        "set lora.dropout to 0");
   }
   for (UserError& error : check_lora_targets(config.lora, adaptable_layers(architecture))) {
     if (architecture.has_experts()) {

@@ -191,7 +191,7 @@ BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::
 
 namespace {
 
-// Of adapters, or of all else.
+// What adapters hold, or what all else holds.
 std::vector<CheckpointTensor> tensors_of(const BuiltModel& built, bool are_adapters) {
   std::vector<Parameter*> parameters = built.parameters();
   std::erase_if(parameters, [&](const Parameter* p) { return p->options().is_adapter != are_adapters; });

@@ -17,8 +17,8 @@ void apply_hf_architecture(Resolved& resolved);
 // UserError when none of several can be read.
 void apply_checkpoint_architecture(Resolved& resolved, const std::string& load);
 
-// The form of the adapters in --adapter, or in the newest checkpoint of --load, as values of lora.*; nothing when neither
-// has any. UserError as read_adapter_folder().
+// The form of the adapters in --adapter, or in the newest checkpoint of --load, as values of lora.*; nothing when
+// neither has any. UserError as read_adapter_folder().
 void apply_adapter_form(Resolved& resolved);
 
 }  // namespace megalith

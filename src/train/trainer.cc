@@ -8,7 +8,6 @@
 #include <limits>
 #include <utility>
 
-#include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/replica_check.h"
 #include "checkpoint/resume.h"
@@ -22,33 +21,13 @@
 #include "device/host_sync.h"
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
-#include "train/adapters.h"
 #include "train/product_speed.h"
-#include "train/text_tokenizer.h"
 
 namespace megalith {
 namespace {
 
-// Names of this file's counters among the numbers of a checkpoint.
-constexpr const char* kScheduleSamples = "schedule_samples";
-constexpr const char* kSkippedSamples = "skipped_samples";
-constexpr int64_t kMostSamples = int64_t{1} << 53;  // beyond it doubles, which hold these counters, leave numbers out
-
-// Whether the checkpoint lies in the folder that this run saves to.
-bool lies_in(const std::filesystem::path& checkpoint, const std::optional<std::string>& save) {
-  std::error_code ignored;
-  return save && std::filesystem::equivalent(checkpoint.parent_path(), *save, ignored);
-}
-
 // The processor's own NaN is negative, and "-nan" in a log looks like another thing than "nan".
 double without_nan_sign(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
-
-// Whether a difference from the checkpoint is worth a note. What was taken from the checkpoint itself is expected to
-// differ.
-bool changes_what_is_computed(const OptionSet& options, const std::string& name) {
-  const Option* option = options.find(name);
-  return option != nullptr && option->source().layer != OptionLayer::kModel && option->traits().changes_numbers;
-}
 
 }  // namespace
 
@@ -136,85 +115,6 @@ void Trainer::open_data() {
   if (is_data_open_) return;
   data_ = task_->open_data(resolved_.derived.data, make_data_setup(resolved_), log_);
   is_data_open_ = true;
-}
-
-CheckpointState Trainer::checkpoint_state() const {
-  data_parallel_->wait_for_parameters();
-  CheckpointState state;
-  state.tensors =
-      resolved_.config.lora.enabled ? tensors_by_owner(*data_parallel_).adapters : model_tensors(*data_parallel_);
-  for (const OptimizerTensor& entry : optimizer_->state()) {
-    state.tensors.push_back({.key = entry.key,
-                             .placement = &entry.part->parameter->placement(),
-                             .local = entry.tensor,
-                             .range = entry.part->range,
-                             .replica_axes = entry.part->replica_axes,
-                             .form = entry.form});
-  }
-  for (CheckpointTensor& tensor : built_.recipe_tensors()) state.tensors.push_back(std::move(tensor));
-  state.train.iteration = iteration_;
-  state.train.consumed_train_samples = consumed_samples_;
-  state.train.optimizer_step = optimizer_->num_steps();
-  state.train.skipped_iterations = num_skipped_;
-  state.train.seed = resolved_.config.train.seed;
-  state.train.numbers[kScheduleSamples] = static_cast<double>(schedule_samples_);
-  state.train.numbers[kSkippedSamples] = static_cast<double>(skipped_samples_);
-  loss_scaler_.save(state.train.numbers);
-  state.architecture = architecture_of(built_.config());
-  state.configuration = configuration_of(*resolved_.options);
-  remember_text_tokenizer(resolved_, state.configuration);
-  return state;
-}
-
-void Trainer::load() {
-  const CheckpointOptions& options = resolved_.derived.checkpoint;
-  // Checkpoints hold adapters only: what they stand beside is loaded at every start.
-  const bool has_adapters = resolved_.config.lora.enabled;
-  if (has_adapters && options.load_hf) load_base(tensors_by_owner(*data_parallel_).base);
-  CheckpointState state = checkpoint_state();
-  if (const auto resumed = resume(options, state, groups_, log_)) {
-    data_parallel_->publish();
-    data_parallel_->wait_for_parameters();
-    if (!resumed->has_optimizer) optimizer_->reset_masters();
-    if (resumed->is_finetune) return;
-    iteration_ = state.train.iteration;
-    if (lies_in(resumed->folder, options.save)) last_saved_iteration_ = iteration_;
-    consumed_samples_ = state.train.consumed_train_samples;
-    num_skipped_ = state.train.skipped_iterations;
-    const auto number = [&](const char* name, int64_t otherwise) {
-      const auto found = state.train.numbers.find(name);
-      if (found == state.train.numbers.end()) return otherwise;
-      return whole_number(found->second, 0, kMostSamples, fmt::format("the checkpoint's {}", name));
-    };
-    schedule_samples_ = number(kScheduleSamples, consumed_samples_);
-    skipped_samples_ = number(kSkippedSamples, 0);
-    loss_scaler_.load(state.train.numbers);
-    if (resumed->has_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
-    for (const ConfigurationDifference& difference : resumed->differences) {
-      if (!changes_what_is_computed(*resolved_.options, difference.name)) continue;
-      log_.note("{} was {} in the checkpoint and is {} now", difference.name,
-                difference.stored.empty() ? "absent" : difference.stored,
-                difference.present.empty() ? "absent" : difference.present);
-    }
-    return;
-  }
-  if (options.load_hf && !has_adapters) load_base(model_tensors(*data_parallel_));
-  if (has_adapters && options.adapter) {
-    load_adapter(*options.adapter, tensors_by_owner(*data_parallel_).adapters, groups_);
-    data_parallel_->publish();
-    log_.info("loaded the adapters from {}", *options.adapter);
-    optimizer_->reset_masters();
-  }
-}
-
-void Trainer::load_base(const std::vector<CheckpointTensor>& tensors) {
-  const std::string& folder = *resolved_.derived.checkpoint.load_hf;
-  std::set<std::string> begun_afresh;
-  load_hf(folder, tensors, groups_, &begun_afresh);
-  note_begun_afresh(folder, begun_afresh, log_);
-  data_parallel_->publish();
-  log_.info("loaded the weights from {}", folder);
-  optimizer_->reset_masters();
 }
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
@@ -562,43 +462,6 @@ void Trainer::sample() {
   const ProfileRange range("sample");
   const GenerationRecord record = make_generation(*samples_, *model_, iteration_, device_);
   for (const auto& sink : sinks_) sink->on_generation(record);
-}
-
-void Trainer::save(bool is_last) {
-  if (!saver_) return;
-  MEGALITH_CHECK(!issued_, "a checkpoint with iteration {} under way", issued_->iteration);
-  const ProfileRange range("save checkpoint");
-  if (last_saved_iteration_ != iteration_) {
-    saver_->save(checkpoint_state());
-    last_saved_iteration_ = iteration_;
-  }
-  if (is_last) saver_->finish();
-}
-
-void Trainer::export_adapter(const std::string& folder) {
-  const CheckpointOptions& options = resolved_.derived.checkpoint;
-  AdapterExport settings{.options = resolved_.config.lora,
-                         .base = resolved_.config.checkpoint.load_hf.value_or(""),
-                         .config = options.adapter ? read_adapter_folder(*options.adapter).config : "",
-                         .settings = {.dtype = resolved_.derived.dtype, .log = &log_}};
-  save_adapter(folder, tensors_by_owner(*data_parallel_).adapters, groups_, settings);
-  log_.info("exported the adapters to {}", folder);
-}
-
-void Trainer::export_weights() {
-  const CheckpointOptions& options = resolved_.derived.checkpoint;
-  if (options.save_adapter) export_adapter(*options.save_adapter);
-  if (!options.save_hf) return;
-  HfExport settings;
-  settings.dtype = resolved_.derived.dtype;
-  settings.log = &log_;
-  if (const auto folder = text_tokenizer(resolved_); folder && has_tokenizer_files(*folder))
-    settings.tokenizer = *folder;
-  if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
-  const TokenizerOptions& tokenizer = resolved_.derived.tokenizer;
-  if (tokenizer.tokenizer_model) settings.tokenizer = *tokenizer.tokenizer_model;
-  save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, built_.config(), groups_, settings);
-  log_.info("exported the model to {}", *options.save_hf);
 }
 
 }  // namespace megalith

@@ -56,25 +56,12 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
     const KnownName* known = find_known_name(name);
     return known != nullptr && known->kind != Kind::kNoEffect && !is_neutral(*known, WrittenValue::of(value));
   };
-  for (const char* name : {"optimizer_cpu_offload",
-                           "distribute_saved_activations",
-                           "moe_layer_recompute",
-                           "offload",
-                           "cpu_offload",
-                           "standalone_embedding_stage",
-                           "use_checkpoint_opt_param_scheduler",
-                           "use_mp_args_from_checkpoint_args",
-                           "moe_use_megatron_switch",
-                           "check_for_large_grads",
-                           "check_for_spiky_loss",
-                           "enable_turbo_attention_float8",
-                           "perform_rl_step",
-                           "enable_1f1b_v",
-                           "gradient_checkpointing",
-                           "enable_full_sharding_in_hsdp",
-                           "disable_bf16_reduced_precision_matmul",
-                           "sft",
-                           "load_model_opt_format"}) {
+  for (const char* name :
+       {"optimizer_cpu_offload", "distribute_saved_activations", "moe_layer_recompute", "offload", "cpu_offload",
+        "standalone_embedding_stage", "use_checkpoint_opt_param_scheduler", "use_mp_args_from_checkpoint_args",
+        "moe_use_megatron_switch", "check_for_large_grads", "check_for_spiky_loss", "enable_turbo_attention_float8",
+        "perform_rl_step", "enable_1f1b_v", "gradient_checkpointing", "enable_full_sharding_in_hsdp",
+        "disable_bf16_reduced_precision_matmul", "sft", "load_model_opt_format"}) {
     EXPECT_TRUE(asks(name, "true")) << name;
     EXPECT_FALSE(asks(name, "false")) << name;  // as presets have it
   }
@@ -86,9 +73,9 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
   EXPECT_TRUE(asks("kitchen_recipe_number", "5"));
   EXPECT_TRUE(asks("num_seq_splits", "2"));
   // These are options, or words for options, now.
-  for (const char* name : {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy",
-                           "data_parallel_replicate_degree", "encoder_seq_length", "allow_padding_num_layers",
-                           "qk_l2_norm", "moe_apply_probs_on_input"}) {
+  for (const char* name :
+       {"use_megatron_fsdp", "use_custom_fsdp", "data_parallel_sharding_strategy", "data_parallel_replicate_degree",
+        "encoder_seq_length", "allow_padding_num_layers", "qk_l2_norm", "moe_apply_probs_on_input"}) {
     EXPECT_EQ(find_known_name(name), nullptr) << name;
   }
   // A checkpoint holds no generator, and its architecture is always read: both ways are the same.

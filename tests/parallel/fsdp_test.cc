@@ -505,7 +505,7 @@ TEST(Fsdp, AModelThatNeverExistsWholeIsInitialisedAsAnyOther) {
     const auto model = build_model(s.config, context);
     Fsdp fsdp(model->parameters(), model->blocks(), groups, {.device = *context.buffer_device});
     model->set_runner(fsdp.runner());
-    fsdp.initialise(7);
+    fsdp.initialise(7, /*only_adapters=*/false);
     // A root and no layer, or only a layer: never more than the larger at a time.
     EXPECT_LT(fsdp.memory().parameters.peak, fsdp.whole_parameter_bytes_bound() / 2);
 
