@@ -335,9 +335,21 @@ Target chat_template(const Scratch& /*scratch*/) {
       {"name":"f","arguments":{"x":"</think>"}}}]},{"role":"tool","content":"7","tool_call_id":"abcdefghi"},
       {"role":"assistant","content":"Bye."}]})",
       "variables"));
-  target.run = [variables](std::string_view input) {
+  // Templates that know no tools refuse such a conversation.
+  const JinjaValue plain = JinjaValue::from_json(parse_ordered_json(
+      R"({"bos_token":"<s>","eos_token":"</s>","add_generation_prompt":true,"messages":[
+      {"role":"user","content":" Hi\n"},{"role":"assistant","content":"Bye."}]})",
+      "variables"));
+  target.run = [variables, plain](std::string_view input) {
     const JinjaTemplate chat(input, "template");
-    require(is_valid_utf8(chat.render(*variables.members(), 20'000)), "what a template writes is valid UTF-8");
+    const auto render = [&](const JinjaValue& with) {
+      require(is_valid_utf8(chat.render(*with.members(), 20'000)), "what a template writes is valid UTF-8");
+    };
+    try {
+      render(variables);
+    } catch (const UserError&) {
+      render(plain);
+    }
   };
   return target;
 }
