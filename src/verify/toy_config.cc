@@ -102,6 +102,7 @@ void take_options(const Resolved& user, Resolved& toy) {
 
 // A rank that fits the toy's widths, and layers that it has.
 void shrink_adapters(LoraOptions& lora) {
+  if (!lora.enabled) return;
   lora.dim = std::min<int64_t>(lora.dim, 3);
   lora.b_init = AdapterInit::kNormal;  // from zero the first step would give A no gradient
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
