@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -30,25 +31,23 @@ std::string with_ending(const std::string& name, std::string_view from, std::str
   return name.substr(0, name.size() - from.size()).append(to);
 }
 
+// "model.layers.0.mlp" of "model.layers.0.mlp.up_proj"; layers of one folder have at most one that is fused.
+std::string folder_of(const std::string& layer) { return layer.substr(0, layer.rfind('.')); }
+
 // The tensors under PEFT's names. The placements live in `placements`.
 std::vector<CheckpointTensor> under_peft_names(std::span<const CheckpointTensor> adapters,
                                                std::deque<Placement>& placements) {
-  std::set<std::string> parts;  // that have a B
+  std::set<std::string> parts;                            // that have a B
+  std::map<std::string, std::vector<std::string>> fused;  // by the folder of their layer: parts that share a B
   for (const CheckpointTensor& tensor : adapters) {
+    std::vector<std::string> here;
     for (const Piece& piece : tensor.placement->pieces) {
-      if (piece.name.ends_with(kUpEnding)) parts.insert(with_ending(piece.name, kUpEnding, ""));
+      if (!piece.name.ends_with(kUpEnding)) continue;
+      const std::string name = with_ending(piece.name, kUpEnding, "");
+      if (parts.insert(name).second) here.push_back(name);
     }
+    if (here.size() > 1) fused[folder_of(here[0])] = here;
   }
-  // A layer's own name is no part's where its parts share one A.
-  const auto parts_of = [&](const std::string& layer) -> std::vector<std::string> {
-    if (parts.contains(layer)) return {layer};
-    const std::string folder = layer.substr(0, layer.rfind('.') + 1);
-    std::vector<std::string> found;
-    for (const std::string& part : parts) {
-      if (part.starts_with(folder) && part.find('.', folder.size()) == std::string::npos) found.push_back(part);
-    }
-    return found;
-  };
   std::vector<CheckpointTensor> named;
   const auto add = [&](const CheckpointTensor& tensor, const auto& rename) {
     Placement& placement = placements.emplace_back(*tensor.placement);
@@ -64,23 +63,29 @@ std::vector<CheckpointTensor> under_peft_names(std::span<const CheckpointTensor>
       add(tensor, [](const std::string& name) { return name; });
       continue;
     }
-    for (const std::string& part : parts_of(layer)) {
+    for (const std::string& part : fused[folder_of(layer)]) {  // the parts of the layer share this A
       add(tensor, [&](const std::string&) { return part + std::string(kDownEnding); });
     }
   }
   return named;
 }
 
-// What PEFT should adapt: the last words of the names, or whole names where a target was an expression, which may leave
-// out layers of the same last word.
+// What PEFT should adapt. Expressions may leave out layers of the same last words, so then it is whole names; else the
+// word that was given, or the last two words, which no two layers of a block share.
 std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters, const LoraOptions& options,
                                       Group& world) {
+  const auto name_of = [&](const std::string& part) {
+    if (options.has_expressions()) return part;
+    for (const std::string& word : options.target_modules) {
+      if (part.ends_with("." + word)) return word;
+    }
+    const std::string folder = folder_of(part);
+    return part.substr(folder.rfind('.') + 1);
+  };
   std::set<std::string> own;
   for (const CheckpointTensor& tensor : adapters) {
     for (const Piece& piece : tensor.placement->pieces) {
-      if (!piece.name.ends_with(kUpEnding)) continue;
-      const std::string name = with_ending(piece.name, kUpEnding, "");
-      own.insert(options.has_expressions() ? name : name.substr(name.rfind('.') + 1));
+      if (piece.name.ends_with(kUpEnding)) own.insert(name_of(with_ending(piece.name, kUpEnding, "")));
     }
   }
   std::set<std::string> all;

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/adapter_folder.h"
@@ -21,6 +23,25 @@ namespace {
 bool has_extra_rows(const Configuration& configuration) {
   return std::any_of(configuration.begin(), configuration.end(),
                      [](const auto& entry) { return entry.first == "extra_vocab_size" && entry.second != "0"; });
+}
+
+// The items of a list as options write it: [a, "b, c"].
+std::vector<std::string> list_items(std::string_view text) {
+  std::vector<std::string> items;
+  std::string item;
+  bool is_quoted = false;
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') is_quoted = !is_quoted;
+    if (!is_quoted && (text[i] == ',' || text[i] == ' ')) {
+      if (!item.empty()) items.push_back(plain_text(std::exchange(item, "")));
+      continue;
+    }
+    item += text[i];
+    if (is_quoted && text[i] == '\\' && i + 1 < text.size()) item += text[++i];
+  }
+  if (!item.empty()) items.push_back(plain_text(item));
+  return items;
 }
 
 }  // namespace
@@ -74,22 +95,30 @@ void apply_checkpoint_architecture(Resolved& resolved, const std::string& load) 
 void apply_adapter_form(Resolved& resolved) {
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   std::map<std::string, std::string> values;
+  std::vector<std::string> targets;
   std::filesystem::path file;
   if (checkpoint.adapter) {
     file = std::filesystem::path(*checkpoint.adapter) / kAdapterConfigFile;
     LoraOptions lora = read_adapter_folder(*checkpoint.adapter).options;
     const OptionSet options(lora);
-    for (const char* name :
-         {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora", "lora.target_modules"}) {
+    for (const char* name : {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora"}) {
       values[name] = plain_text(options.find(name)->text());
     }
+    targets = lora.target_modules;
   } else if (checkpoint.load && checkpoint.load_hf && !list_checkpoints(*checkpoint.load).empty()) {
     file = checkpoint_folder(*checkpoint.load, list_checkpoints(*checkpoint.load).back()) / kManifestFile;
     for (const auto& [name, value] : load_manifest(file.parent_path()).configuration) {
-      if (name.starts_with("lora.")) values[name] = plain_text(value);
+      if (name == "lora.target_modules") {
+        targets = list_items(value);
+      } else if (name.starts_with("lora.")) {
+        values[name] = plain_text(value);
+      }
     }
   }
-  if (!values.empty()) apply_values(*resolved.options, values, {OptionLayer::kModel, file.string()});
+  if (values.empty()) return;
+  const OptionSource source{OptionLayer::kModel, file.string()};
+  apply_values(*resolved.options, values, source);
+  resolved.options->find("lora.target_modules")->offer({WrittenValue::Form::kList, targets}, source);
 }
 
 }  // namespace megalith

@@ -67,7 +67,9 @@ def test_twenty_steps_are_those_of_peft_and_go_back_to_it(case, program, models,
     ours = tmp_path / "ours"
     program.run(*words(models, name, data, metrics), "--adapter", tmp_path / "theirs", "--save_adapter", ours)
     expected = plain_loop(theirs, data.samples(STEPS * BATCH, SEQUENCE))
-    assert expected[-1][0] < expected[0][0] - 0.01, "the reference learns nothing"
+    first = dict(with_adapters(models[name].reference, targets, more).named_parameters())
+    moved = max((value - first[key]).abs().max() for key, value in theirs.named_parameters())
+    assert moved > 0.01, "the reference moves nothing, so an optimizer that does nothing would pass"
     for line, (loss, norm) in zip(read_metrics(metrics), expected, strict=True):
         where = f"iteration {line['iteration']}"
         assert line["lm_loss"] == pytest.approx(loss, abs=1e-4), where
