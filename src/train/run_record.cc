@@ -132,7 +132,7 @@ RunRecord::RunRecord(std::filesystem::path path, RunStart start, bool begins_ane
   start.status = kRunning;
   start.begin = utc_timestamp();
   starts_.push_back(std::move(start));
-  make_directories(path_.parent_path());
+  if (path_.has_parent_path()) make_directories(path_.parent_path());
   write_run_record(path_, starts_);
 }
 
