@@ -441,10 +441,11 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   return options;
 }
 
-// What a model of its type learns where nobody says otherwise.
-void name_task_of_model(Resolved& resolved) {
+// What a model of its type learns where nobody says otherwise. An encoder and decoder is also looked at without data
+// (inspect gradients), and its task has an option that only data need.
+void name_task_of_model(Resolved& resolved, bool opens_data) {
   const ModelType type = resolved.config.model.model_type;
-  if (type == ModelType::kGpt) return;
+  if (type == ModelType::kGpt || (type == ModelType::kT5 && !opens_data)) return;
   apply_values(*resolved.options, {{"task", type == ModelType::kT5 ? "t5" : "bert"}},
                {OptionLayer::kModel, "model_type"});
 }
@@ -480,7 +481,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   const bool is_readable = errors.empty();
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
-  name_task_of_model(*resolved);
+  name_task_of_model(*resolved, needs.opens_data);
   resolved->derived.tokenizer = config.tokenizer;
   name_tokenizer_of_instructions(*resolved);
   if (is_readable && has_architecture) {
