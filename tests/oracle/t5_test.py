@@ -125,7 +125,7 @@ def test_greedy_tokens_are_those_of_generate(version, program, t5):
 def test_exported_model_is_the_one_that_was_loaded(version, program, t5, tmp_path):
     exported = tmp_path / "exported"
     program.run(
-        *("train", "--load_hf", t5[version].folder, "--train_iters", 0, "--mock_data", "--eval_iters", 0),
+        *("train", "--load_hf", t5[version].folder, "--train_iters", 0, "--mock_data", "--decoder_seq_length", 8, "--eval_iters", 0),
         *("--save_hf", exported, "--device", "cpu"),
     )
     again = T5ForConditionalGeneration.from_pretrained(exported, dtype=torch.float32, attn_implementation="eager").eval()
