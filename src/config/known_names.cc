@@ -125,8 +125,10 @@ NameMatch look_up(const OptionSet& options, std::string_view written) {
 std::vector<std::string> OtherCommands::owners(std::string_view written) const {
   if (!with_option) return {};
   std::string name = fold_name(written);
-  name.erase(0, name.rfind('.') + 1);  // npos + 1 is 0
   std::vector<std::string> found = with_option(name);
+  if (!found.empty()) return found;
+  name.erase(0, name.rfind('.') + 1);  // npos + 1 is 0
+  found = with_option(name);
   if (found.empty() && name.starts_with(kNo)) found = with_option(name.substr(kNo.size()));
   return found;
 }
