@@ -369,6 +369,7 @@ void check_encoder_decoder(const ModelConfig& config, std::vector<UserError>& er
   refuse(config.attn_logit_softcapping > 0, "attn_logit_softcapping", "set attn_logit_softcapping to 0");
   refuse(config.num_prediction_modules() > 0, "mtp_num_layers: it has no prediction modules", "leave it away");
   refuse(config.scale_embeddings, "scale_embeddings", "set scale_embeddings to false");
+  refuse(config.embedding_norm, "embedding_norm", "set embedding_norm to false");
   refuse(!config.is_causal(), "is_causal false: its encoder sees everything anyway, and its decoder must not",
          "leave is_causal away");
 }

@@ -154,7 +154,7 @@ TEST(KnownNames, DottedNamesResolveToTheirWholePathOrLastPart) {
   EXPECT_EQ(look_up(set, "modules.pre_trainer.lr").option, set.find("lr"));
   EXPECT_EQ(look_up(set, "overrides.lora.dim").option, set.find("lora_dim"));
   EXPECT_EQ(look_up(set, "optimizer.lr").option, set.find("lr"));
-  EXPECT_NE(look_up(set, "lora.alpha").known, nullptr);
+  EXPECT_NE(look_up(set, "adapter.peft_type").known, nullptr);
   EXPECT_NE(look_up(set, "torch_compile.mode").known, nullptr);
   for (const char* name : {".", "..", "modules.", "modules..", "lr.", ""}) EXPECT_FALSE(look_up(set, name)) << name;
 }

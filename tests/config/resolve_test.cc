@@ -171,14 +171,14 @@ TEST_F(Resolve, OtherProgramsWordsAreReadAsTheOptionAndSaidOnce) {
 }
 
 TEST_F(Resolve, WordsWithAnotherMeaningNameWhatToWrite) {
-  inputs.arguments = {"--gradient_accumulation_steps", "8", "--num_train_epochs=3", "--lora_rank", "8",
+  inputs.arguments = {"--gradient_accumulation_steps", "8", "--num_train_epochs=3", "--peft_type", "ia3",
                       "--gradient_checkpointing"};
   EXPECT_EQ(errors(),
             "--gradient_accumulation_steps 8 is not an option here\n"
             "--num_train_epochs 3 is not an option here\n"
-            "--lora_rank 8: this build does not support adapters such as LoRA (a run trains all weights)\n"
+            "--peft_type ia3: this build does not support this form of adapters (lora.enabled has low-rank ones)\n"
             "--gradient_checkpointing true is not an option here\n");
-  inputs.arguments = {"--gradient_accumulation_steps", "1", "--gradient_checkpointing=false", "--lora_rank=0"};
+  inputs.arguments = {"--gradient_accumulation_steps", "1", "--gradient_checkpointing=false", "--peft_type=none"};
   EXPECT_EQ(errors(), "");
 }
 
