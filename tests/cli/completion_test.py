@@ -72,7 +72,7 @@ def test_bash_offers_files_where_a_text_is_wanted(script, tmp_path):
 @pytest.mark.parametrize("command", ["train", "generate", "prepare", "convert", "bench gemm", "prepare check"])
 def test_bash_offers_every_option_of_help(command, program, script):
     words = command.split()
-    listed = re.findall(r"^  --(\w+)", program.run(*words, "--help", "all")[1], re.MULTILINE)
+    listed = re.findall(r"^  --([\w.]+)", program.run(*words, "--help", "all")[1], re.MULTILINE)
     offered = complete(script, *words, "--")
     assert set(offered) == {f"--{name}" for name in listed}
 

@@ -21,7 +21,7 @@ def page(program, *words):
 
 
 def names(text):
-    return re.findall(r"^  --(\w+)", text, re.MULTILINE)
+    return re.findall(r"^  --([\w.]+)", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -59,7 +59,7 @@ def test_the_first_page_has_forty_options(program):
 
 def test_all_has_all(program):
     text = page(program, "train", "--help", "all")
-    listed = set(re.findall(r"^\| `(\w+)`", (FOLDER.parents[2] / "docs/options.md").read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^\| `([\w.]+)`", (FOLDER.parents[2] / "docs/options.md").read_text(), re.MULTILINE))
     assert set(names(text)) == listed | {"config", "help"}
 
 
