@@ -49,7 +49,7 @@ def words_of_sources():
     names = set()
     for path in sources("src"):
         text = path.read_text(encoding="utf-8").replace("-", "_")
-        names.update(re.findall(r'"_{0,2}(\w+)"', text), re.findall(r"\b(\w+)=", text))
+        names.update(re.findall(r'"_{0,2}(\w[\w.]*)"', text), re.findall(r"\b(\w+)=", text))
     return names
 
 
@@ -124,7 +124,7 @@ class Pages(unittest.TestCase):
         problems = []
         for path in pages(but=(*PAGES_OF_OTHERS, *GENERATED_PAGES)):
             for number, line in lines_of(path):
-                for word in re.findall(r"(?<![\w-])--([a-z][\w-]+)", line):
+                for word in re.findall(r"(?<![\w-])--([a-z][\w.-]*\w)", line):
                     name = word.replace("-", "_")
                     if word in OPTIONS_OF_OTHERS or name in known or name.removeprefix("no_") in known:
                         continue
