@@ -18,7 +18,7 @@ COMMANDS = [
 ]
 KINDS = {"dry run", "words", "container", "setting", "typed", "overrides", "benchmark", "slurm", "documented"}
 # What a reader fills in.
-PLACEHOLDERS = ((r"\{\{ docker\.pull_tag \}\}", "rocm/some:tag"), (r"<[^>]*>", "filled-in"))
+READERS_WORDS = ((r"\{\{ docker\.pull_tag \}\}", "rocm/some:tag"), (r"<[^>]*>", "filled-in"))
 TEMPLATE = {"training_mode": "pretrain", "model_repo": "Llama-3.1-8B", "datatype": "BF16", "sequence_length": "4096"}
 BENCHMARKS = "scripts/pytorch-train"
 # Everything that the guides' commands need, without what was built and tested.
@@ -26,7 +26,7 @@ COPIED = ("configs", "docker", "docs", "examples", "scripts", "requirements.txt"
 
 
 def filled_in(text):
-    for pattern, value in PLACEHOLDERS:
+    for pattern, value in READERS_WORDS:
         text = re.sub(pattern, value, text)
     return text
 
