@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/strings.h"
+#include "core/visible_text.h"
 
 namespace megalith {
 namespace {
@@ -69,19 +70,19 @@ std::string Logger::prefix() const {
 void Logger::write(LogLevel level, std::string_view message) {
   // Only rank 0 writes info lines, so they need no prefix that says which rank speaks.
   const std::string speaker = level == LogLevel::kInfo ? "" : prefix();
-  const std::string text = fmt::format("{}{}{}\n", speaker, level_word(level), message);
+  const std::string text = fmt::format("{}{}{}\n", speaker, level_word(level), visible_text(message));
   std::lock_guard lock(mutex_);
   write_locked(text);
 }
 
 void Logger::write_note(const std::string& message) {
   std::lock_guard lock(mutex_);
-  if (notes_.insert(message).second) write_locked("note: " + message + "\n");
+  if (notes_.insert(message).second) write_locked("note: " + visible_text(message) + "\n");
 }
 
 void Logger::block(std::string_view text) {
   if (!enabled(LogLevel::kInfo) || text.empty()) return;
-  std::string whole(text);
+  std::string whole = visible_text(text);
   if (whole.back() != '\n') whole += '\n';
   std::lock_guard lock(mutex_);
   write_locked(whole);
@@ -99,7 +100,7 @@ void Logger::set_status(std::string_view line) {
   if (!is_terminal_) return;
   std::lock_guard lock(mutex_);
   if (line.empty() && status_.empty()) return;
-  status_ = line;
+  status_ = visible_text(line);
   settings_.write(fmt::format("{}{}", kEraseLine, status_));
 }
 

@@ -71,8 +71,8 @@ struct ValidationRecord {
 // A text that the model wrote during training.
 struct GenerationRecord {
   int64_t iteration = 0;
-  // Token ids with spaces between them when there is no tokenizer. UTF-8 without control characters but tab and line
-  // break.
+  // Token ids with spaces between them when there is no tokenizer. UTF-8 without what a terminal
+  // obeys (core/visible_text.h).
   std::string prompt, continuation;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/strings.h"
+#include "core/visible_text.h"
 #include "train/config.h"
 #include "train/setup.h"
 
@@ -13,24 +14,6 @@ namespace megalith {
 namespace {
 
 constexpr int64_t kDefaultNewTokens = 64;
-
-// Without control characters, which a terminal or a browser could obey: a model may write any bytes. `text` is UTF-8.
-std::string harmless(std::string_view text) {
-  constexpr std::string_view kReplacement = "\uFFFD";
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool is_c0 = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f;
-    const bool is_c1 = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (is_c0 || is_c1) {
-      out += kReplacement;
-      i += is_c1;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 std::string ids_text(const std::vector<int64_t>& ids) {
   std::string text;
@@ -89,7 +72,7 @@ SamplePlan plan_samples(const Resolved& resolved) {
     }
     const std::vector<int32_t> ids = plan.tokenizer->encode(*options.sample_prompt, /*add_special=*/true);
     plan.request.prompt_ids.assign(ids.begin(), ids.end());
-    plan.prompt = harmless(*options.sample_prompt);
+    plan.prompt = visible_text(*options.sample_prompt);
   } else {
     plan.request.prompt_ids = options.sample_prompt_ids;
   }
@@ -100,7 +83,7 @@ SamplePlan plan_samples(const Resolved& resolved) {
   check_generation(model, plan.request, "sample_max_new_tokens");
   if (!options.sample_prompt) {
     const std::vector<int32_t> ids(plan.request.prompt_ids.begin(), plan.request.prompt_ids.end());
-    plan.prompt = plan.tokenizer != nullptr ? harmless(plan.tokenizer->decode(ids)) : ids_text(plan.request.prompt_ids);
+    plan.prompt = plan.tokenizer != nullptr ? visible_text(plan.tokenizer->decode(ids)) : ids_text(plan.request.prompt_ids);
   }
   plan.request.stop_ids = find_stop_ids(resolved, plan.tokenizer);
   plan.request.sampling = resolved.config.sampling;
@@ -122,7 +105,7 @@ GenerationRecord make_generation(const SamplePlan& plan, PipelinedModel& model, 
   for (const int64_t id : plan.request.prompt_ids) decoder.push(narrow<int32_t>(id));
   std::string text;
   for (const int64_t id : ids) text += decoder.push(narrow<int32_t>(id));
-  record.continuation = harmless(text + decoder.finish());
+  record.continuation = visible_text(text + decoder.finish());
   return record;
 }
 
