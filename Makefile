@@ -9,6 +9,7 @@
 #   LABEL        tests to run: unit, parallel, cli, oracle, pretend, gpu (all)
 #   TEST_JOBS    tests at once; those that measure time run alone (2)
 #   GPU_BUILD, GPU_VENV, GPU_TORCH_VERSION  of the gpu- targets (build-cuda, .venv-cuda, 2.11.0)
+#   MINUTES      how long `make proof` attacks            (30)
 #   PREFIX       folder that `make install` copies to       (/usr/local)
 #   BUNDLE_TORCH copy: `make bundle` packs LibTorch; none: for machines that have it (copy)
 #   VERBOSE=1    show the output of every command
@@ -20,6 +21,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
 LABEL ?=
 TEST_JOBS ?= 2
+MINUTES ?= 30
 PREFIX ?= /usr/local
 BUNDLE_TORCH ?= copy
 GPU_BUILD ?= build-cuda
@@ -29,14 +31,15 @@ LOGS := $(BUILD)/logs
 export TORCH_DIR TORCH_VERSION VERBOSE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build all demo test bench format clean packages torch arrow configure tools install bundle wheel \
-  gpu-torch gpu-build gpu-hip gpu-bundle gpu-check
+.PHONY: help setup build all demo test proof bench format clean packages torch arrow configure tools install bundle \
+  wheel gpu-torch gpu-build gpu-hip gpu-bundle gpu-check
 
 help:
 	@echo "make setup    install what is missing: packages, and torch in $(VENV)"
 	@echo "make build    build the program: $(BUILD)/megalith"
 	@echo "make demo     train a small Llama on a real text on this machine (minutes), and let it write"
 	@echo "make test     build everything and run every test"
+	@echo "make proof    attack it for MINUTES=30: random layouts, kills, faults, damaged files, a long run"
 	@echo "make bench    training speed on this machine, beside PyTorch's"
 	@echo "make install  copy the program, presets and pages to PREFIX ($(PREFIX))"
 	@echo "make bundle   pack them with LibTorch for machines that have nothing"
@@ -83,6 +86,9 @@ test: all tools
 	@echo "test: $(if $(LABEL),those with label $(LABEL),all)"
 	@cd $(BUILD) && MEGALITH_TOOLS_PYTHON=$(abspath $(TOOLS_VENV))/bin/python3 \
 	  ctest --output-on-failure -j $(TEST_JOBS) $(if $(LABEL),-L $(LABEL))
+
+proof: all tools
+	@$(TOOLS_VENV)/bin/python3 tests/proof/proof.py --minutes $(MINUTES) --build $(abspath $(BUILD))
 
 bench: build tools
 	@$(TOOLS_VENV)/bin/python3 benchmarks/training.py --program $(BUILD)/megalith

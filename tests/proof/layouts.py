@@ -1,0 +1,275 @@
+"""Random layouts against one rank: rows of a covering array over families and options, each tried by `doctor --parallel`.
+
+doctor trains a toy of the row's configuration in the layout and on one rank, and compares losses, the gradient's norm,
+every gradient and every parameter. A row is good when they agree, refused when a rule with a message says why it cannot
+be; anything else is a failure: its command is kept, and the smallest row that still fails.
+"""
+
+import itertools
+import re
+import subprocess
+import time
+
+from covering import CoveringArray
+
+ABSENT = "-"
+TIMEOUT_S = 300
+DATA_RANKS = 2
+FAMILIES = (
+    "gpt3_125M",
+    "llama3.1_8B",
+    "mistral_7B_v0.1",
+    "qwen2.5_0.5B",
+    "qwen3_0.6B",
+    "qwen3_30B_A3B",
+    "olmo2_1B",
+    "olmo3_7B",
+    "gemma2_2B",
+    "gemma3_1B",
+    "mixtral_8x7B_v0.1",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "glm4.5_air",
+    "gpt_oss_20B",
+    "llama4_scout_17B_16E",
+    "bert_base",
+    "bert_345M",
+    "t5_small",
+    "t5_v1.1_small",
+)
+# Each feature: its values, and the options of each. The first value is what a smallest row has.
+FEATURES = {
+    "family": {name: ("--config", f"configs/models/{name}.yaml") for name in FAMILIES},
+    "tp": {"1": (), "2": ("--tensor_model_parallel_size", 2), "4": ("--tensor_model_parallel_size", 4)},
+    "sp": {ABSENT: (), "sp": ("--sequence_parallel",)},
+    "pp": {"1": (), "2": ("--pipeline_model_parallel_size", 2), "4": ("--pipeline_model_parallel_size", 4)},
+    "schedule": {
+        ABSENT: (),
+        "gpipe": ("--pp_algorithm", "gpipe"),
+        "virtual": ("--num_virtual_stages_per_pipeline_rank", 2),
+        "zero-bubble": ("--pp_algorithm", "zero-bubble"),
+        "zbv": ("--pp_algorithm", "zbv-formatted"),
+    },
+    "cp": {
+        "1": (),
+        "p2p": ("--context_parallel_size", 2),
+        "a2a": ("--context_parallel_size", 2, "--cp_comm_type", "a2a"),
+        "allgather": ("--context_parallel_size", 2, "--cp_comm_type", "all_gather"),
+        "both": ("--context_parallel_size", 4, "--cp_comm_type", "a2a+p2p", "--hierarchical_context_parallel_sizes", "2,2"),
+    },
+    "ep": {
+        "1": (),
+        "2": ("--expert_model_parallel_size", 2),
+        "2, etp 1": ("--expert_model_parallel_size", 2, "--expert_tensor_parallel_size", 1),
+    },
+    "dispatcher": {ABSENT: (), "alltoall": ("--moe_token_dispatcher_type", "alltoall")},
+    "capacity": {
+        ABSENT: (),
+        "probs": ("--moe_expert_capacity_factor", 1.25),
+        "position": ("--moe_expert_capacity_factor", 1, "--moe_token_drop_policy", "position"),
+    },
+    "balance": {
+        ABSENT: (),
+        "aux": ("--moe_router_load_balancing_type", "aux_loss", "--moe_aux_loss_coeff", 0.1),
+        "seq": ("--moe_router_load_balancing_type", "seq_aux_loss", "--moe_aux_loss_coeff", 0.1, "--moe_z_loss_coeff", 0.01),
+    },
+    "modules": {ABSENT: (), "mtp": ("--mtp_num_layers", 1)},
+    "sharding": {
+        ABSENT: (),
+        "zero1": ("--use_distributed_optimizer",),
+        "zero1 by two": ("--use_distributed_optimizer", "--num_distributed_optimizer_instances", 2),
+        "fsdp": ("--use_torch_fsdp2",),
+        "fsdp kept": ("--use_torch_fsdp2", "--torch_fsdp2_no_reshard_after_forward"),
+    },
+    "overlap": {
+        ABSENT: (),
+        "grad": ("--overlap_grad_reduce",),
+        "both": ("--overlap_grad_reduce", "--overlap_param_gather"),
+    },
+    "buckets": {ABSENT: (), "many": ("--ddp_num_buckets", 7), "padded": ("--ddp_pad_buckets_for_high_nccl_busbw",)},
+    "recompute": {
+        ABSENT: (),
+        "selective": ("--recompute_granularity", "selective"),
+        "full": ("--recompute_granularity", "full", "--recompute_method", "uniform", "--recompute_num_layers", 1),
+        "block": ("--recompute_granularity", "full", "--recompute_method", "block", "--recompute_num_layers", 1),
+        "offloaded": (
+            *("--recompute_granularity", "full", "--recompute_method", "uniform", "--recompute_num_layers", 1),
+            *("--cpu_offloading_num_layers", 2),
+        ),
+    },
+    "dropout": {ABSENT: (), "both": ("--hidden_dropout", 0.1, "--attention_dropout", 0.1)},
+    "documents": {ABSENT: (), "apart": ("--reset_attention_mask", "--reset_position_ids")},
+    "optimizer": {ABSENT: (), "sgd": ("--optimizer", "sgd"), "muon": ("--optimizer", "muon")},
+    "micro": {"1": (), "2": ("--micro_batch_size", 2)},
+    "mapping": {ABSENT: (), "pp inside": ("--use_tp_pp_dp_mapping",)},
+}
+WITH_EXPERTS = ("qwen3_30B_A3B", "mixtral_8x7B_v0.1", "deepseek_v2_lite", "deepseek_v3", "glm4.5_air", "gpt_oss_20B", "llama4_scout_17B_16E")
+
+
+def known_clauses():
+    """What cannot be, or would change nothing, and need not be learnt."""
+    clauses = []
+
+    def never(one, value, other, values):
+        clauses.extend({(one, value), (other, each)} for each in values)
+
+    for family in FAMILIES:
+        if family not in WITH_EXPERTS:
+            for feature in ("ep", "dispatcher", "capacity", "balance"):
+                never("family", family, feature, list(FEATURES[feature])[1:])
+    for schedule in list(FEATURES["schedule"])[1:]:
+        never("schedule", schedule, "pp", ["1"])
+    for sharding in FEATURES["sharding"]:
+        if not sharding.startswith("zero1"):
+            never("sharding", sharding, "overlap", ["both"])
+            never("sharding", sharding, "buckets", ["padded"])
+    return clauses
+
+
+def values_of(features):
+    return {name: list(values) for name, values in features.items()}
+
+
+def ranks_of(words):
+    """Ranks that a row's layout has: its sizes, times enough replicas for the experts."""
+
+    def size(name):
+        return int(words[words.index(name) + 1]) if name in words else 1
+
+    inner = size("--tensor_model_parallel_size") * size("--context_parallel_size") * size("--pipeline_model_parallel_size")
+    return inner * DATA_RANKS
+
+
+class Layouts:
+    """Tries rows. features: {name: {value: words}}, the first value of each being the plain one."""
+
+    def __init__(self, program, folder, features=FEATURES, common=("--mock_data",)):
+        self.program, self.folder, self.features, self.common = program, folder, features, common
+        self.refusals = {}  # message -> the clause it was learnt from
+
+    def words(self, row):
+        words = [str(word) for name, values in self.features.items() for word in values[row[name]]]
+        ranks = ranks_of(words)
+        return [*words, *map(str, self.common), "--dry_run_world_size", str(ranks), "--global_batch_size", str(8 * ranks)]
+
+    def line(self, row):
+        return " ".join(["build/megalith", "doctor", "--parallel", *self.words(row)])
+
+    def try_row(self, row):
+        """("good" | "refused" | "failed", what was said)."""
+        command = [str(self.program), "doctor", "--parallel", *self.words(row)]
+        try:
+            done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return "failed", f"no answer within {TIMEOUT_S} s"
+        said = done.stdout + done.stderr
+        if done.returncode == 0:
+            return "good", said
+        # A rule's message is an error with what to do about it.
+        is_rule = re.search(r"^error: .+\n +\S", done.stderr, re.MULTILINE) and "internal error" not in said
+        return ("refused" if done.returncode == 2 and is_rule else "failed"), said
+
+    def plain(self, name):
+        return next(iter(self.features[name]))
+
+    def smallest(self, row, outcome):
+        """The row with as many plain values as keep the outcome."""
+        row = dict(row)
+        for name in self.features:
+            if row[name] == self.plain(name):
+                continue
+            simpler = row | {name: self.plain(name)}
+            if self.try_row(simpler)[0] == outcome:
+                row = simpler
+        return row
+
+    def is_refused(self, row):
+        """Whether a rule refuses the row. What is not refused is stopped as soon as it begins."""
+        command = ["stdbuf", "-oL", str(self.program), "doctor", "--parallel", *self.words(row)]
+        process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        has_begun = process.stdout.readline().startswith("layout")
+        if has_begun:
+            process.kill()
+        process.communicate()
+        return not has_begun and process.returncode == 2
+
+    def clause_of(self, row, said):
+        """(what cannot occur together in a refused row, the rule's message)."""
+        message = rule_of(said)
+        for name in self.features:  # until one rule speaks
+            if message in self.refusals and said.count("error: ") == 1:
+                # The rule's features are known; it refuses what they are here.
+                return {(feature, row[feature]) for feature, _ in self.refusals[message]}, message
+            simpler = row | {name: self.plain(name)}
+            if simpler == row:
+                continue
+            outcome, more = self.try_row(simpler) if self.is_refused(simpler) else ("", "")
+            if outcome == "refused":
+                row, said, message = simpler, more, rule_of(more)
+        # A value belongs to the clause if another one in its place is not refused.
+        clause = {
+            (name, row[name])
+            for name, values in self.features.items()
+            if any(not self.is_refused(row | {name: other}) for other in values if other != row[name])
+        }
+        return clause, message
+
+
+def first_error(said):
+    found = re.search(r"^error: (.+)", said, re.MULTILINE)
+    return found[1] if found else said.strip().splitlines()[-1]
+
+
+def rule_of(said):
+    """The first rule's message without its numbers."""
+    return re.sub(r"\d+", "N", first_error(said))
+
+
+def prove(layouts, seconds, seed=0, strength=3, say=print, most_rows=None, clauses=()):
+    """Rows until every combination occurred or time is over. A summary as a dict; its "failures" is a list."""
+    end = time.monotonic() + seconds
+    array = CoveringArray(values_of(layouts.features), strength, seed)
+    for clause in clauses:
+        array.forbid(clause)
+    counts = {"good": 0, "refused": 0, "failed": 0}
+    failures, said_at = [], 0.0
+    while time.monotonic() < end and (most_rows is None or sum(counts.values()) < most_rows):
+        row = array.next_row()
+        if row is None:
+            break
+        outcome, said = layouts.try_row(row)
+        counts[outcome] += 1
+        if outcome == "refused":
+            clause, message = layouts.clause_of(row, said)
+            layouts.refusals.setdefault(message, sorted(clause))
+            if clause:
+                array.forbid(clause)
+            else:  # refused whatever one value is: nothing to learn but this row
+                array.cover(row)
+            continue
+        array.cover(row)
+        if outcome == "failed":
+            small = layouts.smallest(row, "failed")
+            values = {name: value for name, value in small.items() if value != layouts.plain(name)}
+            failures.append({"row": row, "command": layouts.line(row), "smallest": layouts.line(small), "values": values, "said": said[-3000:]})
+            say(f"FAILED {values}\n  {layouts.line(small)}\n{said[-1500:]}")
+        if time.monotonic() - said_at > 10:
+            said_at = time.monotonic()
+            covered = 1 - len(array.left) / array.num_combinations
+            say(f"layouts: {counts['good']} agree, {counts['refused']} refused, {counts['failed']} failed; {covered:.1%} of {array.num_combinations} triples")
+    asked = array.num_combinations - array.num_forbidden
+    return {
+        "layouts": counts["good"],
+        "refused": counts["refused"],
+        "rules": len(layouts.refusals),
+        "triples": asked,
+        "covered": asked - len(array.left),
+        "failures": failures,
+        "refusals": {message: [list(item) for item in clause] for message, clause in layouts.refusals.items()},
+    }
+
+
+def rows_of_everything(features):
+    """Every row there is: for tests of small tables."""
+    names = list(features)
+    return [dict(zip(names, values)) for values in itertools.product(*(features[name] for name in names))]
