@@ -248,7 +248,9 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
   std::vector<UserError> errors = plan.errors;
   std::vector<std::string> arguments = plan.arguments();
   std::unique_ptr<Resolved> resolved;
-  const bool has_config = !plan.config.empty() && (!has(kPrimusScripts, plan.front_end) || errors.empty());
+  // Stanford's scripts say the model in words.
+  const bool has_config = has(kStanfordScripts, plan.front_end) ||
+                          (!plan.config.empty() && (!has(kPrimusScripts, plan.front_end) || errors.empty()));
   if (has_config && !plan.uses_slurm && !plan.uses_container) {
     if (plan.is_tiny) arguments = tiny_arguments(context, plan, std::move(arguments), errors);
     if (!plan.is_tiny || errors.empty()) resolved = resolve_plan(context, plan, arguments, errors);

@@ -43,8 +43,8 @@ const Words kMixtralWords = joined(kRocmWords, {{"lr", "1e-4"},
                                                 {"moe_token_dispatcher_type", "alltoall"},
                                                 {"split", "9900,80,20"}});
 
-const std::vector<FrontEndRow>& table() {
-  static const std::vector<FrontEndRow> rows = {
+std::vector<FrontEndRow> benchmarked_rows() {
+  std::vector<FrontEndRow> rows = {
       {FrontEnd::kLlama2,
        "llama2",
        "Llama 2 as ROCm's Megatron-LM trains it",
@@ -114,6 +114,15 @@ const std::vector<FrontEndRow>& table() {
   return rows;
 }
 
+const std::vector<FrontEndRow>& table() {
+  static const std::vector<FrontEndRow> rows = [] {
+    std::vector<FrontEndRow> all = benchmarked_rows();
+    for (FrontEndRow& row : stanford_front_ends()) all.push_back(std::move(row));
+    return all;
+  }();
+  return rows;
+}
+
 }  // namespace
 
 std::span<const FrontEndRow> front_ends() { return table(); }
@@ -137,6 +146,21 @@ std::string names_of(FrontEnds several) {
     if (has(several, row.id)) names += (names.empty() ? "" : ", ") + std::string(row.name);
   }
   return names;
+}
+
+std::string owners_of(FrontEnds several) {
+  constexpr std::pair<FrontEnds, std::string_view> kFamilies[] = {{kStanfordScripts, "pretrain_…"},
+                                                                  {kBertScripts, "pretrain_bert…"},
+                                                                  {kGptScripts, "pretrain_gpt…"},
+                                                                  {kT5Scripts, "pretrain_t5…"}};
+  std::string families;
+  for (const auto& [family, name] : kFamilies) {
+    if ((several & family) != family) continue;
+    several &= ~family;
+    families += (families.empty() ? "" : ", ") + std::string(name);
+  }
+  const std::string names = names_of(several);
+  return names.empty() || families.empty() ? names + families : names + ", " + families;
 }
 
 }  // namespace megalith

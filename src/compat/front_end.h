@@ -3,7 +3,7 @@
 // compat/variable.h.
 //
 // Source: ROCm/Megatron-LM examples/**/train_*.sh (v25.5), AMD-AGI/Primus examples/run_pretrain.sh (v0.1.0-rc1),
-// ROCm/MAD scripts/pytorch_train/*.sh (v25.3).
+// ROCm/MAD scripts/pytorch_train/*.sh (v25.3), stanford-futuredata/Megatron-LM examples/pretrain_*.sh (85f95ae).
 #pragma once
 
 #include <span>
@@ -14,7 +14,26 @@
 
 namespace megalith {
 
-enum class FrontEnd { kLlama2, kLlama3, kDeepseekV2, kDeepseekV3, kMixtral, kPrimus, kBenchmark, kBenchmarkSetup };
+enum class FrontEnd {
+  kLlama2,
+  kLlama3,
+  kDeepseekV2,
+  kDeepseekV3,
+  kMixtral,
+  kPrimus,
+  kBenchmark,
+  kBenchmarkSetup,
+  kBert,
+  kBertDistributed,
+  kBertWithMp,
+  kGpt,
+  kGptDistributed,
+  kGptWithMp,
+  kGpt3,
+  kT5,
+  kT5Distributed,
+  kT5WithMp,
+};
 
 // Several of them, a bit each.
 using FrontEnds = unsigned;
@@ -29,7 +48,16 @@ inline constexpr FrontEnds kPrimusScripts = only(FrontEnd::kPrimus);
 inline constexpr FrontEnds kMegatronScripts = kRocmScripts | kPrimusScripts;
 inline constexpr FrontEnds kBenchmarkScripts = only(FrontEnd::kBenchmark);
 inline constexpr FrontEnds kSetupScripts = only(FrontEnd::kBenchmarkSetup);
-inline constexpr FrontEnds kTrainingScripts = kMegatronScripts | kBenchmarkScripts;
+// Stanford's, by the kind of the model; and those that upstream starts as one process.
+inline constexpr FrontEnds kBertScripts =
+    only(FrontEnd::kBert) | only(FrontEnd::kBertDistributed) | only(FrontEnd::kBertWithMp);
+inline constexpr FrontEnds kGptScripts =
+    only(FrontEnd::kGpt) | only(FrontEnd::kGptDistributed) | only(FrontEnd::kGptWithMp) | only(FrontEnd::kGpt3);
+inline constexpr FrontEnds kT5Scripts =
+    only(FrontEnd::kT5) | only(FrontEnd::kT5Distributed) | only(FrontEnd::kT5WithMp);
+inline constexpr FrontEnds kStanfordScripts = kBertScripts | kGptScripts | kT5Scripts;
+inline constexpr FrontEnds kOneProcessScripts = only(FrontEnd::kBert) | only(FrontEnd::kGpt) | only(FrontEnd::kT5);
+inline constexpr FrontEnds kTrainingScripts = kMegatronScripts | kBenchmarkScripts | kStanfordScripts;
 inline constexpr FrontEnds kAllFrontEnds = kTrainingScripts | kSetupScripts;
 
 // A value of MODEL_SIZE, without the letter behind it: "8" is 8B, 8b and 8.
@@ -54,5 +82,10 @@ const FrontEndRow& row_of(FrontEnd id);
 const FrontEndRow* find_front_end(std::string_view name);
 // "llama2, llama3"
 std::string names_of(FrontEnds several);
+// The same for pages: "pretrain_bert…" for all scripts whose names begin so.
+std::string owners_of(FrontEnds several);
+
+// The rows of Stanford's scripts; a part of front_ends().
+std::vector<FrontEndRow> stanford_front_ends();
 
 }  // namespace megalith

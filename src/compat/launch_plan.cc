@@ -82,14 +82,6 @@ std::vector<std::string> what_became(const ScriptValues& values, const LaunchPla
 
 bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; }
 
-// Whether the user gave the option itself, which then wins over the variable.
-bool is_typed(const LaunchPlan& plan, const std::string& name) {
-  return std::any_of(plan.user_options.begin(), plan.user_options.end(), [&](const std::string& word) {
-    const std::string option = fold_name(word.substr(0, word.find('=')));
-    return option == "__" + name || option == name;
-  });
-}
-
 // Replaces `from` where it stands as a word of its own.
 void replace_words(std::string& text, const std::string& from, const std::string& to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
@@ -115,6 +107,13 @@ const PlannedOption* LaunchPlan::find(std::string_view name) const {
   const auto found =
       std::find_if(options.begin(), options.end(), [&](const PlannedOption& one) { return one.name == name; });
   return found == options.end() ? nullptr : &*found;
+}
+
+bool LaunchPlan::is_typed(const std::string& name) const {
+  return std::any_of(user_options.begin(), user_options.end(), [&](const std::string& word) {
+    const std::string option = fold_name(word.substr(0, word.find('=')));
+    return option == "__" + name || option == name;
+  });
 }
 
 void LaunchPlan::set(PlannedOption option) {
@@ -160,6 +159,8 @@ LaunchPlan plan_launch(const LaunchInputs& inputs) {
     plan_primus_options(values, inputs, plan);
   } else if (has(kBenchmarkScripts, plan.front_end)) {
     plan_benchmark_options(values, inputs, plan);
+  } else if (has(kStanfordScripts, plan.front_end)) {
+    plan_stanford_options(values, inputs, plan);
   } else {
     plan_rocm_options(values, inputs, plan);
   }
@@ -174,7 +175,7 @@ UserError in_users_words(const UserError& error, const LaunchPlan& plan) {
   std::string message = error.message(), remedy = error.remedy();
   for (std::string* text : {&message, &remedy}) {
     for (const PlannedOption& option : plan.options) {
-      if (option.variable.empty() || is_typed(plan, option.name)) continue;
+      if (option.variable.empty() || plan.is_typed(option.name)) continue;
       const std::string said = said_as(option.variable, option.given);
       replace_words(*text, fmt::format("{} {}", option.name, option.value), said);
       replace_words(*text, "--" + option.name, option.variable);

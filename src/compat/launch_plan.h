@@ -78,6 +78,8 @@ struct LaunchPlan {
   std::string command_name() const;
   int world_size() const { return num_nodes * ranks_per_node; }
   const PlannedOption* find(std::string_view name) const;
+  // Whether the user gave the option itself, which then wins over a variable.
+  bool is_typed(const std::string& name) const;
   void set(PlannedOption option);  // replaces one of the same name
   void drop(std::string_view name);
   // Arguments of `megalith train`; the user's own options come last, and so win.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "config/help.h"
@@ -60,19 +61,20 @@ std::string cell(std::string_view text) {
 }
 
 std::string defaults_text(const ScriptVariable& row) {
-  std::vector<std::string> parts;
+  // Front ends with one default are named together.
+  std::vector<std::pair<std::string_view, FrontEnds>> values;
   for (const FrontEndRow& front_end : front_ends()) {
     const auto value = row.default_of(front_end.id);
     if (!value) continue;
-    const std::string part = fmt::format("{}", *value);
-    const bool is_same = !parts.empty() && parts.back().ends_with(" " + part);
-    if (is_same) {
-      std::string& last = parts.back();
-      last = fmt::format("{}, {} {}", last.substr(0, last.size() - part.size() - 1), front_end.name, part);
+    const auto same = std::find_if(values.begin(), values.end(), [&](const auto& one) { return one.first == *value; });
+    if (same == values.end()) {
+      values.emplace_back(*value, only(front_end.id));
     } else {
-      parts.push_back(fmt::format("{} {}", front_end.name, part));
+      same->second |= only(front_end.id);
     }
   }
+  std::vector<std::string> parts;
+  for (const auto& [value, several] : values) parts.push_back(fmt::format("{} {}", owners_of(several), value));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -209,12 +211,14 @@ std::string scripts_page() {
     page += fmt::format("| `{}` | `{}` | {} |\n", row.name, fmt::join(row.scripts, "`, `"), row.title);
   }
   page +=
-      "\nA variable of one of ROCm's scripts works in all of them.\n\n## Flags of the benchmark scripts\n\n"
+      "\nA variable of one of ROCm's scripts works in all of them. Those of Stanford's Megatron-LM are named\n"
+      "`pretrain_…`; below, `pretrain_bert…` stands for all whose names begin so.\n\n## Flags of the benchmark "
+      "scripts\n\n"
       "They stand behind the script, and take the next word. [Their page](benchmark_scripts.md) says more.\n\n"
       "| flag | default | meaning | from |\n| --- | --- | --- | --- |\n";
   for (const ScriptVariable& row : script_flags()) {
     page += fmt::format("| `{}` | {} | {} | {} |\n", fmt::join(row.spellings, "`, `"), defaults_text(row),
-                        cell(row.help), names_of(row.front_ends));
+                        cell(row.help), owners_of(row.front_ends));
   }
   for (const bool is_exported : {false, true}) {
     page += is_exported
@@ -228,7 +232,7 @@ std::string scripts_page() {
         page += fmt::format("| `{}` | {} | {} |\n", row.name(), defaults_text(row), cell(row.help));
       } else {
         page += fmt::format("| `{}` | {} | {} | {} | {} |\n", fmt::join(row.spellings, "`, `"), becomes_text(row),
-                            defaults_text(row), cell(row.help), names_of(row.front_ends));
+                            defaults_text(row), cell(row.help), owners_of(row.front_ends));
       }
     }
   }

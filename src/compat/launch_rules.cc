@@ -82,7 +82,10 @@ void plan_primus_options(const ScriptValues& values, const LaunchInputs& inputs,
 
 void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan) {
   const bool is_dry = plan.dry_run != DryRunKind::kNone;
-  plan.num_nodes = values.count("NNODES");
+  // A toy runs here: that a script is Slurm's, and for many machines, is then only its default.
+  const bool is_toy = values.is_on("TINY");
+  plan.num_nodes = is_toy && values.given("NNODES") == nullptr ? 1 : values.count("NNODES");
+  const bool asks_slurm = values.is_on("SLURM") && !(is_toy && values.given("SLURM") == nullptr);
   plan.node_rank = values.count("NODE_RANK");
   plan.master_address = values.text("MASTER_ADDR");
   plan.master_port = values.count("MASTER_PORT");
@@ -97,11 +100,12 @@ void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPl
     }
     ranks = flag;
   }
-  plan.ranks_per_node = ranks != nullptr ? std::atoi(ranks->value.c_str()) : std::max(plan.num_gpus, 1);
+  const ScriptValue* own = ranks != nullptr ? ranks : values.find("GPUS_PER_NODE");
+  plan.ranks_per_node = own != nullptr ? std::atoi(own->value.c_str()) : std::max(plan.num_gpus, 1);
   const bool is_task = !is_dry && is_slurm_task(inputs);
   const bool is_batch = !variable_of(inputs, "SLURM_JOB_ID").empty() && slurm_nodes(inputs).value_or(1) > 1;
-  if (is_task && (values.is_on("SLURM") || slurm_nodes(inputs).value_or(1) > 1)) take_slurm_place(inputs, plan);
-  plan.uses_slurm = !is_dry && !is_task && (values.is_on("SLURM") || is_batch);
+  if (is_task && (asks_slurm || slurm_nodes(inputs).value_or(1) > 1)) take_slurm_place(inputs, plan);
+  plan.uses_slurm = !is_dry && !is_task && (asks_slurm || is_batch);
   if (plan.uses_slurm && is_batch && values.given("NNODES") == nullptr) plan.num_nodes = *slurm_nodes(inputs);
   plan.uses_container = !is_dry && !plan.uses_slurm && (values.is_on("CONTAINER") || (is_task && !plan.image.empty()));
   // Inside of its own container nobody starts another.
@@ -132,7 +136,7 @@ void plan_log(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan
     plan.train_log = fmt::format("{}/log_torchrun_pretrain_{}.txt", folder, stem);
     return;
   }
-  if (has(kBenchmarkScripts, plan.front_end)) return;
+  if (has(kBenchmarkScripts | kStanfordScripts, plan.front_end)) return;
   std::string folder = values.text("LOG_DIR");
   if (folder.empty()) {
     const auto value = [&](std::string_view option) {

@@ -12,6 +12,9 @@ void plan_rocm_options(const ScriptValues& values, const LaunchInputs& inputs, L
 // Primus's: the experiment file says what is trained.
 void plan_primus_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 
+// Stanford's: a model of one size, its files, and where it is saved.
+void plan_stanford_options(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
+
 // How many processes run where.
 void plan_ranks(const ScriptValues& values, const LaunchInputs& inputs, LaunchPlan& plan);
 

@@ -66,6 +66,9 @@ constexpr MigrationExample kExamples[] = {
     {FrontEnd::kLlama3, "MOCK_DATA=0 DATA_DIR=data", "DATA_CACHE_PATH=/root/cache"},
     {FrontEnd::kLlama3, "MOCK_DATA=0 DATA_DIR=data", "TOKENIZER_MODEL=NousResearch/Llama-2-7b-chat-hf"},
     {FrontEnd::kLlama2, "MOCK_DATA=0 DATA_DIR=data TOKENIZER_MODEL=tokenizer.model", "TOKENIZER_TYPE=Llama2Tokenizer"},
+    {FrontEnd::kGpt, "DATA_PATH=data/wiki_text_document", "VOCAB_FILE=vocab.json"},
+    {FrontEnd::kGpt, "DATA_PATH=data/wiki_text_document", "MERGE_FILE=merges.txt"},
+    {FrontEnd::kBert, "MOCK_DATA=1", "CHECKPOINT_PATH=checkpoints"},
     {FrontEnd::kLlama3, "LOG_DIR=logs", "ENABLE_PROFILING=1"},
     {FrontEnd::kLlama3, "LOG_DIR=logs ENABLE_PROFILING=1", "PROFILE_START=4"},
     {FrontEnd::kLlama3, "LOG_DIR=logs ENABLE_PROFILING=1", "PROFILE_END=9"},
@@ -255,11 +258,11 @@ std::span<const MigratedCommand> migrated_commands() { return kCommands; }
 std::string migration_page() {
   return fmt::format(
       "# From one tool's words to another's\n\n"
-      "People train with the variables of ROCm's Megatron-LM scripts, with the keys of Primus's experiment files, or\n"
-      "with options. Here they stand side by side. This page is printed by `megalith launch --migration` from the "
-      "table\n"
-      "and the rules by which `megalith launch` reads variables; a test resolves every row in its three forms to one\n"
-      "configuration. [scripts.md](scripts.md) says what each variable means and what it is unless it is set;\n"
+      "People train with the variables of Megatron-LM's scripts, ROCm's or Stanford's, with the keys of Primus's\n"
+      "experiment files, or with options. Here they stand side by side. This page is printed by\n"
+      "`megalith launch --migration` from the table and the rules by which `megalith launch` reads variables; a test\n"
+      "resolves every row in its three forms to one configuration. [scripts.md](scripts.md) says what each variable\n"
+      "means and what it is unless it is set;\n"
       "[migrate_primus.md](migrate_primus.md) has keys that are no variables.\n\n"
       "## The model, its layout and its data\n\n"
       "What a word changes, and nothing else: `FSDP=1` switches off what it replaces, so there are several keys for "

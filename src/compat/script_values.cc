@@ -92,7 +92,7 @@ UserError unknown_variable(const std::string& name, FrontEnd front_end) {
   const FrontEndRow& row = row_of(front_end);
   if (const ScriptVariable* elsewhere = find_script_variable(name)) {
     return UserError(
-        fmt::format("{} is a variable of {}; {} has no use for it", name, names_of(elsewhere->front_ends), row.name),
+        fmt::format("{} is a variable of {}; {} has no use for it", name, owners_of(elsewhere->front_ends), row.name),
         elsewhere->option.empty() ? "leave it out" : fmt::format("type --{} instead", elsewhere->option));
   }
   const std::string nearest = nearest_word(name, spellings_in(front_end));

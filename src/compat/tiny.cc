@@ -2,6 +2,7 @@
 #include "compat/tiny.h"
 
 #include <algorithm>
+#include <map>
 
 #include "verify/toy_config.h"
 
@@ -11,6 +12,22 @@ namespace {
 // What a toy of the doctor has, and a run keeps: real tokens must be in the vocabulary, and the rest is no size.
 constexpr std::string_view kKept[] = {"vocab_size", "train_iters", "eval_iters", "fp32",     "kernels",
                                       "clip_grad",  "adam_eps",    "split",      "mock_data"};
+
+// Tokens of a row of sentences: in rows as short as the doctor's no word is hidden, so nothing would be learned.
+constexpr int64_t kSentenceTokens = 64;
+
+// The sizes of a task on sentences that are not those of the doctor's toy.
+std::map<std::string, std::string> longer_rows(const Resolved& resolved) {
+  std::map<std::string, std::string> values;
+  const TaskOptions& task = resolved.config.task;
+  if (task.task == TaskKind::kCausalLm || task.task == TaskKind::kMaskedLm) return values;
+  const int64_t length = std::min(resolved.derived.seq_length, kSentenceTokens);
+  values["seq_length"] = fmt::to_string(length);
+  values["max_position_embeddings"] = fmt::to_string(length);
+  if (task.decoder_seq_length)
+    values["decoder_seq_length"] = fmt::to_string(std::min(*task.decoder_seq_length, length));
+  return values;
+}
 
 }  // namespace
 
@@ -40,8 +57,11 @@ std::vector<std::string> fitting_layout(const ParallelOptions& parallel, int wor
 TinyRun make_tiny(const Resolved& resolved) {
   const ToyWorld world{.parallel = resolved.config.parallel, .world_size = resolved.derived.world_size, .cuts = {}};
   const ToyConfig toy = make_toy_config(resolved, world, ToyPrecision::kConfigured, /*num_steps=*/1);
+  const std::map<std::string, std::string> longer = longer_rows(resolved);
   TinyRun tiny;
+  for (const auto& [name, value] : longer) tiny.options.push_back(fmt::format("--{}={}", name, value));
   for (const auto& option : toy.layout->options->options()) {
+    if (longer.contains(option->name())) continue;
     const bool is_size = option->traits().in_toy == InToy::kMade &&
                          std::find(std::begin(kKept), std::end(kKept), option->name()) == std::end(kKept);
     if (!is_size || option->text() == resolved.options->find(option->name())->text()) continue;
@@ -50,7 +70,8 @@ TinyRun make_tiny(const Resolved& resolved) {
   const Config& config = toy.layout->config;
   tiny.note = fmt::format("TINY=1: {} layers of width {} with {} heads, {} samples of {} tokens; the vocabulary stays",
                           config.model.num_layers, config.model.hidden_size, config.model.num_attention_heads,
-                          toy.layout->derived.global_batch_size, toy.layout->derived.seq_length);
+                          toy.layout->derived.global_batch_size,
+                          longer.empty() ? fmt::to_string(toy.layout->derived.seq_length) : longer.at("seq_length"));
   return tiny;
 }
 

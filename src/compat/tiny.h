@@ -16,8 +16,8 @@ struct TinyRun {
   std::string note;                  // one line
 };
 
-// The sizes to which `doctor --parallel` shrinks the same configuration. Data, vocabulary, duration, precision and
-// learning rate stay as they are.
+// The sizes to which `doctor --parallel` shrinks the same configuration, with longer rows for sentences. Data,
+// vocabulary, duration, precision and learning rate stay as they are.
 TinyRun make_tiny(const Resolved& resolved);
 
 }  // namespace megalith

@@ -34,7 +34,9 @@ Texts resolved_texts(const std::vector<std::string>& arguments) {
 }
 
 std::vector<std::string> as_options(const MigrationRow& row, const LaunchPlan& base) {
-  std::vector<std::string> words = {"--config", row.config.empty() ? base.config : row.config};
+  const std::string& config = row.config.empty() ? base.config : row.config;
+  std::vector<std::string> words;
+  if (!config.empty()) words = {"--config", config};
   const auto say = [&](const std::string& name, const std::string& value) {
     words.push_back("--" + name);
     const std::vector<std::string> parts = name == "data_path" ? split_words(value) : std::vector<std::string>{value};
@@ -49,9 +51,10 @@ std::string as_experiment(const MigrationRow& row, const LaunchPlan& base) {
   Texts values;
   for (const PlannedOption& option : base.options) values[option.name] = option.value;
   for (const auto& [name, value] : row.values) values[name] = value;
-  std::string text =
-      fmt::format("modules:\n  pre_trainer:\n    framework: megatron\n    model: {}.yaml\n    overrides:\n",
-                  row.config.empty() ? base.config : row.config);
+  const std::string& config = row.config.empty() ? base.config : row.config;
+  std::string text = "modules:\n  pre_trainer:\n    framework: megatron\n";
+  if (!config.empty()) text += fmt::format("    model: {}.yaml\n", config);
+  text += "    overrides:\n";
   for (const auto& [name, value] : values) text += fmt::format("      {}: {}\n", name, value);
   return text;
 }

@@ -19,6 +19,14 @@ SCRIPTS = {
     "deepseek_v3": ["deepseek_v3/train_deepseekv3.sh", "deepseek_v3/train_deepseek_v3_slurm.sh"],
     "mixtral": ["mixtral/train_mixtral_moe.sh"],
     "primus": ["run_pretrain.sh", "run_local_pretrain.sh", "run_slurm_pretrain.sh"],
+    **{
+        name: [f"{name}.sh"]
+        for name in (
+            *("pretrain_bert", "pretrain_bert_distributed", "pretrain_bert_distributed_with_mp", "pretrain_gpt"),
+            *("pretrain_gpt_distributed", "pretrain_gpt_distributed_with_mp", "pretrain_gpt3_175B", "pretrain_t5"),
+            *("pretrain_t5_distributed", "pretrain_t5_distributed_with_mp"),
+        )
+    },
 }
 MOST_SCRIPT_LINES = 30
 
