@@ -70,7 +70,7 @@ ModelConfig filled_in(const ModelConfig& config) {
     full.moe_ffn_hidden_size = config.expert_ffn_size();
     full.moe_shared_expert_intermediate_size = config.shared_expert_size();
     full.num_shared_experts.reset();
-    full.moe_layer_freq = normalised_moe_layer_freq(config.moe_layer_freq, config.num_layers);
+    full.moe_layer_freq = normalised_moe_layer_freq(config.moe_layer_freq, config.num_all_layers());
   } else {
     reset<ExpertOptions>(full);
   }

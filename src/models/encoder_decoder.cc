@@ -2,13 +2,14 @@
 #include "models/encoder_decoder.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "comm/groups.h"
+#include "models/expert_reports.h"
+#include "models/lm_output.h"
 #include "models/token_ids.h"
 #include "nn/matmul_recipe.h"
 
@@ -57,6 +58,9 @@ std::vector<Unit> encoder_decoder_units(const ModelConfig& config) {
   units.push_back({.kind = kEncoderNormUnit, .name = names.encoder_norm, .reads = hidden, .gives = {"memory"}});
   units.push_back(
       {.kind = kDecoderEmbeddingUnit, .name = names.embedding_aliases.back(), .gives = hidden, .uses = {table}});
+  if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    units.back().uses.push_back({.unit = names.embedding, .parameter = names.positions + ".weight"});
+  }
   add_layers(kDecoderLayerUnit, names.decoder_layers, config.num_decoder_layers(), both);
   units.push_back({.kind = kDecoderHeadUnit, .name = names.head, .letter = UnitLetter::kHead, .reads = hidden});
   if (!config.untie_embeddings_and_output_weights) units.back().uses = {table};
@@ -67,7 +71,8 @@ EncoderDecoder::EncoderDecoder(const ModelConfig& config, const LayerContext& co
     : Model(part),
       config_(checked_encoder_decoder(config)),
       dtype_(context.dtype),
-      token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1) {
+      token_split_(context.is_sequence_parallel ? context.groups->tp->size() : 1),
+      cp_(context.groups->cp) {
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
   std::vector<UserError> layout_errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
   if (context.groups->cp->size() > 1) {
@@ -84,12 +89,12 @@ EncoderDecoder::EncoderDecoder(const ModelConfig& config, const LayerContext& co
 
 void EncoderDecoder::make(const Unit& unit, const LayerContext& context) {
   if (unit.kind == kEncoderEmbeddingUnit) {
-    return make_embedding(context, encoder_embedding_, encoder_dropout_, kEncoderEmbeddingUnit);
+    return make_embedding(context, encoder_embedding_, kEncoderEmbeddingUnit);
   }
   if (unit.kind == kEncoderLayerUnit) return make_encoder_layer(unit, context);
   if (unit.kind == kEncoderNormUnit) return make_encoder_norm(context);
   if (unit.kind == kDecoderEmbeddingUnit) {
-    return make_embedding(context, decoder_embedding_, decoder_dropout_, kDecoderEmbeddingUnit);
+    return make_embedding(context, decoder_embedding_, kDecoderEmbeddingUnit);
   }
   if (unit.kind == kDecoderLayerUnit) return make_decoder_layer(unit, context);
   MEGALITH_CHECK(unit.kind == kDecoderHeadUnit, "an encoder and decoder has no unit of kind {}", unit.kind);
@@ -109,18 +114,34 @@ VocabularyWeight EncoderDecoder::table_weight(int tp) const {
 
 // Null where this rank has no copy yet.
 Parameter* EncoderDecoder::table() const {
-  if (encoder_embedding_) return &encoder_embedding_->weight();
-  if (decoder_embedding_) return &decoder_embedding_->weight();
+  for (const Embedding* embedding : {&encoder_embedding_, &decoder_embedding_}) {
+    if (embedding->tokens) return &embedding->tokens->weight();
+  }
   return part().find(names_.embedding + ".weight");
 }
 
-void EncoderDecoder::make_embedding(const LayerContext& context, std::unique_ptr<VocabParallelEmbedding>& embedding,
-                                    std::optional<HiddenDropout>& dropout, const std::string& name) {
-  embedding = std::make_unique<VocabParallelEmbedding>(context, table_weight(context.groups->tp->size()),
-                                                       embedding_std(), table());
-  register_module(*embedding);
-  dropout.emplace(context, name, config_.hidden_dropout);
-  add_block({.name = name, .modules = {embedding.get()}, .is_layer = false});
+Parameter* EncoderDecoder::position_table() const {
+  for (const Embedding* embedding : {&encoder_embedding_, &decoder_embedding_}) {
+    if (embedding->positions) return &embedding->positions->weight();
+  }
+  return part().find(names_.positions + ".weight");
+}
+
+void EncoderDecoder::make_embedding(const LayerContext& context, Embedding& embedding, const std::string& name) {
+  embedding.tokens = std::make_unique<VocabParallelEmbedding>(context, table_weight(context.groups->tp->size()),
+                                                              embedding_std(), table());
+  register_module(*embedding.tokens);
+  Block block{.name = name, .modules = {embedding.tokens.get()}, .is_layer = false};
+  if (config_.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
+    const std::string table = names_.positions + ".weight";
+    const SharedRows shared{.pipeline_ranks = part().holders(table), .tied = position_table()};
+    embedding.positions = std::make_unique<LearnedPositions>(context, table, config_.max_position_embeddings,
+                                                             config_.hidden_size, config_.init_method_std, shared);
+    register_module(*embedding.positions);
+    block.modules.push_back(embedding.positions.get());
+  }
+  embedding.dropout.emplace(context, name, config_.hidden_dropout);
+  add_block(std::move(block));
 }
 
 std::unique_ptr<RelativeBias> EncoderDecoder::make_bias(const LayerContext& context, const std::string& layers,
@@ -147,13 +168,25 @@ LayerContext EncoderDecoder::layer_context(const LayerContext& context, int64_t 
   return own;
 }
 
+ExpertNames EncoderDecoder::expert_names() const {
+  const MlpNames linears = mlp_names();
+  return {.gate = linears.gate,
+          .up = linears.up,
+          .down = linears.down,
+          .router = names_.router,
+          .bias = names_.router_bias};
+}
+
 void EncoderDecoder::make_encoder_layer(const Unit& unit, const LayerContext& context) {
   const bool is_first = encoder_.empty();
+  if (is_first) first_of_encoder_ = unit.number;
   if (is_first) encoder_bias_ = make_bias(context, names_.encoder_layers, /*is_bidirectional=*/true);
   const double depth = 2.0 * static_cast<double>(config_.num_layers);
   const DecoderSite site{.names = names_.encoder,
                          .attention = names_.attention,
-                         .mlp = config_.is_gated() ? names_.gated : names_.plain,
+                         .mlp = mlp_names(),
+                         .experts = expert_names(),
+                         .has_experts = config_.has_experts_at(unit.number),
                          .output_init_std = config_.init_method_std / std::sqrt(depth),
                          .layer = unit.number};
   encoder_.push_back(std::make_unique<DecoderLayer>(layer_context(context, unit.number), unit.name, config_, site));
@@ -171,11 +204,14 @@ void EncoderDecoder::make_decoder_layer(const Unit& unit, const LayerContext& co
   const bool is_first = decoder_.empty();
   if (is_first) decoder_bias_ = make_bias(context, names_.decoder_layers, /*is_bidirectional=*/false);
   const int64_t number = config_.num_layers + unit.number;
+  if (is_first) first_of_decoder_ = number;
   // A layer adds to the stream three times.
   const double depth = 3.0 * static_cast<double>(config_.num_decoder_layers());
   const CrossDecoderSite site{.names = names_.decoder,
                               .attention = names_.attention,
-                              .linears = config_.is_gated() ? names_.gated : names_.plain,
+                              .linears = mlp_names(),
+                              .experts = expert_names(),
+                              .has_experts = config_.has_experts_at(number),
                               .output_init_std = config_.init_method_std / std::sqrt(depth),
                               .layer = number};
   decoder_.push_back(std::make_unique<CrossDecoderLayer>(layer_context(context, number), unit.name, config_, site));
@@ -192,8 +228,10 @@ void EncoderDecoder::make_head(const LayerContext& context) {
     weight.pipeline_ranks.clear();
     weight.aliases.clear();
   }
+  std::vector<std::string> bias;
+  if (config_.has_linear_bias() && is_tied()) bias.push_back(names_.head + ".bias");
   head_ = std::make_unique<LmHead>(context, weight, is_tied() ? embedding_std() : config_.init_method_std,
-                                   is_tied() ? table() : nullptr, config_.final_logit_softcapping);
+                                   is_tied() ? table() : nullptr, config_.final_logit_softcapping, bias);
   register_module(*head_);
   add_block({.name = "head", .modules = {decoder_norm_.get(), head_.get()}, .is_layer = false});
 }
@@ -217,7 +255,7 @@ void EncoderDecoder::add_block(Block block) {
 
 // ---- A pass ----
 
-ForwardContext EncoderDecoder::encoder_context(const ModelInput& input) const {
+ForwardContext EncoderDecoder::encoder_context(const ModelInput& input, const ForwardContext& of_decoder) const {
   const auto find = [&](const char* name) {
     const at::Tensor* tensor = input.more.find(name);
     return tensor == nullptr ? at::Tensor() : *tensor;
@@ -228,13 +266,17 @@ ForwardContext EncoderDecoder::encoder_context(const ModelInput& input) const {
   context.row_ids = find("encoder_row_ids");
   context.mask.is_causal = false;
   context.mask.key_lengths = find("encoder_key_lengths");
-  context.is_training = input.context.is_training;
+  context.is_training = of_decoder.is_training;
+  context.expert_records = of_decoder.expert_records;
+  context.objective_scale = of_decoder.objective_scale;
   return context;
 }
 
 ModelOutput EncoderDecoder::forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) {
   ForwardContext context = input.context;
   context.mask.is_causal = true;
+  if (config_.has_experts()) context.expert_records = std::make_shared<ExpertRecords>();
+  context.objective_scale = head == HeadOutput::kLoss ? input.per_microbatch : 0;
   if (context.encoder_s < 1) {
     throw UserError("model_type t5 got no tokens for its encoder",
                     "this command or task is for decoders; inspect logits and generate take model_type t5");
@@ -251,15 +293,16 @@ ModelOutput EncoderDecoder::forward(const ModelInput& input, const Bundle& bound
   Blocks block = blocks_.begin();
   ResidualStream stream;
   if (const at::Tensor* hidden = boundary.find("hidden")) stream.delta = *hidden;
-  const EncoderMemory memory{.hidden = memory_of(block, input, boundary, stream),
-                             .lengths = encoder_context(input).mask.key_lengths,
+  const ForwardContext of_encoder = encoder_context(input, context);
+  const EncoderMemory memory{.hidden = memory_of(block, input, of_encoder, boundary, stream),
+                             .lengths = of_encoder.mask.key_lengths,
                              .s = context.encoder_s};
-  if (decoder_embedding_) {
-    stream = {.delta = embed(block, *decoder_embedding_, *decoder_dropout_, input.tokens, context), .residual = {}};
+  if (decoder_embedding_.tokens) {
+    stream = {.delta = embed(block, decoder_embedding_, input.tokens, context), .residual = {}};
   }
   if (!decoder_.empty()) stream = decode(block, std::move(stream), memory, context);
+  ModelOutput output;
   if (head_) {
-    ModelOutput output;
     // The objectives are differentiable, what else the head tells is not.
     const std::vector<at::Tensor> objectives =
         run_block(runner(), *block, {stream.delta, stream.residual}, [&](const std::vector<at::Tensor>& inputs) {
@@ -269,28 +312,49 @@ ModelOutput EncoderDecoder::forward(const ModelInput& input, const Bundle& bound
           return terms;
         });
     for (size_t i = 0; i < objectives.size(); ++i) output.terms[i].objective = objectives[i];
-    return output;
+  } else {
+    Bundle given;
+    if (stream.delta.defined()) given.set("hidden", stream.sum());
+    if (memory.hidden.defined()) given.set("memory", memory.hidden);
+    output.boundary = outgoing_bundle(part().units, part().range, given, boundary);
   }
-  Bundle given;
-  if (stream.delta.defined()) given.set("hidden", stream.sum());
-  if (memory.hidden.defined()) given.set("memory", memory.hidden);
-  ModelOutput output;
-  output.boundary = outgoing_bundle(part().units, part().range, given, boundary);
+  if (context.expert_records) report_experts(config_, *cp_, *context.expert_records, head, output);
   return output;
 }
 
-at::Tensor EncoderDecoder::memory_of(Blocks& block, const ModelInput& input, const Bundle& boundary,
-                                     ResidualStream& stream) const {
-  const ForwardContext context = encoder_context(input);
+std::vector<std::string> EncoderDecoder::added_losses() const { return expert_loss_names(config_); }
+
+std::vector<ObservationSpec> EncoderDecoder::observations() const {
+  return expert_observations(config_, config_.num_all_layers());
+}
+
+void EncoderDecoder::after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) {
+  move_expert_biases(config_, routers(), observed, is_made);
+}
+
+std::map<int64_t, ExpertRouter*> EncoderDecoder::routers() {
+  std::map<int64_t, ExpertRouter*> all;
+  const auto add = [&](const auto& layers, int64_t number) {
+    for (const auto& layer : layers) {
+      if (layer->router() != nullptr) all[number] = layer->router();
+      ++number;
+    }
+  };
+  add(encoder_, first_of_encoder_);
+  add(decoder_, first_of_decoder_);
+  return all;
+}
+
+at::Tensor EncoderDecoder::memory_of(Blocks& block, const ModelInput& input, const ForwardContext& context,
+                                     const Bundle& boundary, ResidualStream& stream) const {
   KvCache* cache = input.context.cache;
   if (encoder_norm_ && cache != nullptr && cache->memory.defined()) {
     block = std::find_if(block, blocks_.end(), [](const Block& one) { return one.name == kEncoderNormUnit; }) + 1;
     stream = {};
     return cache->memory;
   }
-  if (encoder_embedding_) {
-    stream = {.delta = embed(block, *encoder_embedding_, *encoder_dropout_, input.more.at("encoder_tokens"), context),
-              .residual = {}};
+  if (encoder_embedding_.tokens) {
+    stream = {.delta = embed(block, encoder_embedding_, input.more.at("encoder_tokens"), context), .residual = {}};
   }
   if (!encoder_.empty()) stream = encode(block, std::move(stream), context);
   if (!encoder_norm_) {
@@ -307,14 +371,16 @@ at::Tensor EncoderDecoder::memory_of(Blocks& block, const ModelInput& input, con
   return memory;
 }
 
-at::Tensor EncoderDecoder::embed(Blocks& block, VocabParallelEmbedding& embedding, const HiddenDropout& dropout,
-                                 const at::Tensor& token_ids, const ForwardContext& context) const {
+at::Tensor EncoderDecoder::embed(Blocks& block, const Embedding& embedding, const at::Tensor& token_ids,
+                                 const ForwardContext& context) const {
   const at::Tensor tokens = token_ids.reshape({-1});
   MEGALITH_CHECK(tokens.size(0) == context.b * context.s, "{} tokens, but b {} and s {}", tokens.size(0), context.b,
                  context.s);
   check_token_ids(tokens, *config_.vocab_size);
   return run_block(runner(), *block++, {}, [&](const auto&) -> std::vector<at::Tensor> {
-    return {dropout.forward(embedding.forward(tokens), context)};
+    at::Tensor x = embedding.tokens->forward(tokens);
+    if (embedding.positions) x = x + embedding.positions->forward(context);
+    return {embedding.dropout->forward(x, context)};
   })[0];
 }
 
@@ -370,34 +436,7 @@ ResidualStream EncoderDecoder::decode(Blocks& block, ResidualStream stream, cons
 ModelOutput EncoderDecoder::head_output(const ModelInput& input, ResidualStream stream, HeadOutput head) const {
   at::Tensor hidden = decoder_norm_->forward(stream);
   if (config_.scale_decoder_outputs) hidden = hidden / std::sqrt(static_cast<double>(config_.hidden_size));
-  const int64_t b = input.context.b, s = input.context.s;
-  ModelOutput output;
-  switch (head) {
-    case HeadOutput::kLoss: {
-      LmHead::Loss loss =
-          head_->loss(hidden, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales(0));
-      loss.term.name = input.terms.at(0).name;
-      output.token_losses = loss.token_losses.view({b, s});
-      output.terms.push_back(std::move(loss.term));
-      break;
-    }
-    case HeadOutput::kTokenLosses: {
-      const at::NoGradGuard no_grad;
-      const at::Tensor weights =
-          input.loss_weights.defined() ? input.loss_weights : at::ones({b, s}, hidden.options().dtype(at::kFloat));
-      output.token_losses =
-          head_->loss(hidden, input.labels.reshape({-1}), weights.reshape({-1}), {}).token_losses.view({b, s});
-      break;
-    }
-    case HeadOutput::kLogits:
-      output.logits = head_->logits(hidden).view({b, s, -1});
-      break;
-    case HeadOutput::kLastLogits:
-      output.logits =
-          head_->logits(hidden, at::arange(s - 1, b * s, s, hidden.options().dtype(at::kLong))).view({b, 1, -1});
-      break;
-  }
-  return output;
+  return lm_output(*head_, hidden, input, head);
 }
 
 std::vector<TensorSpec> EncoderDecoder::boundary(const ForwardContext& context) const {

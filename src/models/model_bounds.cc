@@ -56,10 +56,10 @@ void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
 int64_t num_layers_with_experts(const ModelConfig& config) {
   if (!config.has_experts()) return 0;
   try {
-    const std::vector<int64_t> layers = parse_moe_layer_freq(config.moe_layer_freq, config.num_layers);
+    const std::vector<int64_t> layers = parse_moe_layer_freq(config.moe_layer_freq, config.num_all_layers());
     return std::count(layers.begin(), layers.end(), 1);
   } catch (const UserError&) {
-    return config.num_layers;
+    return config.num_all_layers();
   }
 }
 
@@ -112,11 +112,11 @@ double count_matrix_elements(const ModelConfig& config) {
   const double mixture = experts * (matrices * h * in_double(config.expert_ffn_size()) + h) +
                          matrices * h * in_double(config.shared_expert_size());
   const int64_t mixtures = num_layers_with_experts(config);
-  const double layers = in_double(config.num_layers), modules = in_double(config.num_prediction_modules());
-  double elements =
-      layers * attention + in_double(mixtures) * mixture + in_double(config.num_layers - mixtures) * dense;
+  const int64_t all = config.num_all_layers();
+  const double layers = in_double(all), modules = in_double(config.num_prediction_modules());
+  double elements = layers * attention + in_double(mixtures) * mixture + in_double(all - mixtures) * dense;
   // The decoder of an encoder and decoder attends twice in a layer.
-  if (config.has_encoder()) elements += in_double(config.num_decoder_layers()) * (2 * attention + dense);
+  if (config.has_encoder()) elements += in_double(config.num_decoder_layers()) * attention;
   // A prediction module is a layer and the projection of two streams onto one.
   elements += modules * (attention + std::max(dense, mixture) + 2 * h * h);
   const double tables = config.untie_embeddings_and_output_weights ? 2 : 1;

@@ -190,8 +190,8 @@ std::vector<int64_t> ModelConfig::layers_without_rotation() const {
 
 bool ModelConfig::has_experts_at(int64_t layer) const {
   if (!has_experts()) return false;
-  const std::vector<int64_t> layers = parse_moe_layer_freq(moe_layer_freq, num_layers);
-  return layers[static_cast<size_t>(std::min(layer, num_layers - 1))] == 1;
+  const std::vector<int64_t> layers = parse_moe_layer_freq(moe_layer_freq, num_all_layers());
+  return layers[static_cast<size_t>(std::min(layer, num_all_layers() - 1))] == 1;
 }
 
 int64_t ModelConfig::padded_vocab_size(int64_t tp) const {
@@ -319,7 +319,7 @@ void check_experts(const ModelConfig& config, std::vector<UserError>& errors) {
   if (!config.has_experts()) return;
   if (config.num_layers > 0) {
     try {
-      parse_moe_layer_freq(config.moe_layer_freq, config.num_layers);
+      parse_moe_layer_freq(config.moe_layer_freq, config.num_all_layers());
     } catch (const UserError& error) {
       errors.push_back(error);
     }
@@ -355,12 +355,10 @@ void check_encoder_decoder(const ModelConfig& config, std::vector<UserError>& er
   const auto refuse = [&](bool is_wrong, std::string_view what, std::string_view remedy) {
     if (is_wrong) errors.emplace_back(fmt::format("model_type t5 with {}", what), std::string(remedy));
   };
-  refuse(config.position_embedding() != PositionEmbedding::kRelative &&
-             config.position_embedding() != PositionEmbedding::kNone,
-         "a position_embedding_type other than relative and none", "set position_embedding_type to relative");
+  refuse(config.position_embedding() == PositionEmbedding::kRope, "position_embedding_type rope",
+         "set position_embedding_type to relative (Hugging Face's T5), learned_absolute (Megatron-LM's) or none");
   refuse(config.norm_placement != NormPlacement::kPre, "a norm_placement other than pre",
          "set norm_placement to pre: its layers have no other form");
-  refuse(config.has_experts(), "num_experts: its layers have no experts", "leave num_experts away");
   refuse(config.multi_latent_attention, "multi_latent_attention", "set multi_latent_attention to false");
   refuse(config.qk_layernorm, "qk_layernorm", "set qk_layernorm to false");
   refuse(config.softmax_type != SoftmaxType::kVanilla, "a softmax_type other than vanilla",
@@ -483,7 +481,9 @@ std::vector<UserError> check_model_layout(const ModelConfig& config, const Model
     divides(kTp, split.tp, "num_query_groups", config.num_kv_heads(), "");
   }
   bool has_dense = !config.has_experts();
-  for (int64_t layer = 0; layer < config.num_layers && !has_dense; ++layer) has_dense = !config.has_experts_at(layer);
+  for (int64_t layer = 0; layer < config.num_all_layers() && !has_dense; ++layer) {
+    has_dense = !config.has_experts_at(layer);
+  }
   if (has_dense) divides(kTp, split.tp, "ffn_hidden_size", config.ffn_size(), ", or change ffn_hidden_size");
   if (!config.has_experts()) {
     if (split.ep > 1) {

@@ -1,7 +1,6 @@
 #include "models/transformer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +8,9 @@
 
 #include "comm/groups.h"
 #include "models/attention_chunks.h"
+#include "models/expert_reports.h"
+#include "models/lm_output.h"
 #include "models/token_ids.h"
-#include "nn/expert_router.h"
 #include "nn/matmul_recipe.h"
 
 namespace megalith {
@@ -37,11 +37,6 @@ at::Tensor inverse_frequencies(const ModelConfig& config) {
 at::Tensor local_inverse_frequencies(const ModelConfig& config) {
   const RotaryOptions local = config.local(*config.rotary_base_local);
   return rotary_inverse_frequencies(config.rotated_channels(config.head_dim()), local);
-}
-
-const char* balance_loss_name(const ModelConfig& config) {
-  return config.moe_router_load_balancing_type == RouterBalancing::kSeqAuxLoss ? "seq_load_balancing_loss"
-                                                                               : "load_balancing_loss";
 }
 
 // The embedding's table, and the head's weight: the same canonical tensor when they are tied.
@@ -237,76 +232,24 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
     given.set("hidden", stream.sum());
     output.boundary = outgoing_bundle(part().units, part().range, given, boundary);
   }
-  if (context.expert_records) {
-    observe_experts(*context.expert_records, output);
-    if (head == HeadOutput::kLoss) add_expert_terms(*context.expert_records, output);
-  }
+  if (context.expert_records) report_experts(config_, *cp_, *context.expert_records, head, output);
   return output;
 }
 
-// As Megatron-LM logs them: the mean over layers and microbatches. All cp ranks have a microbatch's value, and losses
-// are summed over them.
-void Transformer::add_expert_terms(const ExpertRecords& records, ModelOutput& output) const {
-  const double share = 1.0 / cp_->size();
-  const auto add = [&](const char* name, const at::Tensor& value) {
-    if (value.defined()) {
-      output.terms.push_back(
-          {.name = name, .sum = value * share, .weight = at::full_like(value, share), .objective = {}});
-    }
-  };
-  for (const auto& [layer, record] : records) {
-    add(balance_loss_name(config_), record.balance_loss);
-    add("z_loss", record.z_loss);
-  }
-}
-
 std::vector<std::string> Transformer::added_losses() const {
-  std::vector<std::string> names;
-  if (config_.has_experts()) {
-    const RouterBalancing balancing = config_.moe_router_load_balancing_type;
-    const bool has_loss = balancing == RouterBalancing::kAuxLoss || balancing == RouterBalancing::kSeqAuxLoss;
-    if (has_loss && config_.moe_aux_loss_coeff > 0) names.emplace_back(balance_loss_name(config_));
-    if (config_.moe_z_loss_coeff.value_or(0) > 0) names.emplace_back("z_loss");
-  }
+  std::vector<std::string> names = expert_loss_names(config_);
   for (int64_t depth = 1; depth <= config_.num_prediction_modules(); ++depth) {
     names.push_back(fmt::format("mtp_{} loss", depth));
   }
   return names;
 }
 
-void Transformer::observe_experts(const ExpertRecords& records, ModelOutput& output) const {
-  for (const auto& [layer, record] : records) {
-    output.observations.push_back({std::string(kExpertTokens), layer, record.counts});
-    if (!record.num_dropped.defined()) continue;
-    output.observations.push_back({std::string(kExpertsDropped), layer, record.num_dropped.reshape({1})});
-  }
-}
-
-// Every rank routes tokens of its own, also along tp.
 std::vector<ObservationSpec> Transformer::observations() const {
-  std::vector<ObservationSpec> specs;
-  if (!config_.has_experts()) return specs;
-  const AxisSet axes = {Axis::kTp, Axis::kCp, Axis::kDp, Axis::kPp};
-  for (int64_t layer = 0; layer < config_.num_layers + config_.num_prediction_modules(); ++layer) {
-    if (!config_.has_experts_at(layer)) continue;
-    specs.push_back({.name = std::string(kExpertTokens), .layer = layer, .size = *config_.num_experts, .axes = axes});
-    if (config_.has_capacity()) {
-      specs.push_back({.name = std::string(kExpertsDropped), .layer = layer, .axes = axes});
-    }
-  }
-  return specs;
+  return expert_observations(config_, config_.num_layers + config_.num_prediction_modules());
 }
 
 void Transformer::after_step(const std::vector<ObservedTensor>& observed, const at::Tensor& is_made) {
-  if (!config_.moe_router_enable_expert_bias) return;
-  const std::map<int64_t, ExpertRouter*> here = routers();
-  for (const ObservedTensor& one : observed) {
-    const auto router = here.find(one.spec->layer);
-    if (one.spec->name != kExpertTokens || router == here.end()) continue;
-    // Experts with equal numbers of tokens have their biases left as they are.
-    const at::Tensor counts = is_made.defined() ? one.values * is_made.to(one.values.device()) : one.values;
-    update_expert_bias(*router->second->expert_bias(), counts, config_.moe_router_bias_update_rate);
-  }
+  move_expert_biases(config_, routers(), observed, is_made);
 }
 
 std::map<int64_t, ExpertRouter*> Transformer::routers() {
@@ -439,37 +382,13 @@ ModelOutput Transformer::head_output(const ModelInput& input, const ForwardConte
                                      ResidualStream stream, HeadOutput head) const {
   const at::Tensor hidden = final_norm_ ? final_norm_->forward(stream) : stream.sum();
   const at::Tensor read = bert_head_ ? bert_head_->transformed(hidden) : hidden;  // by the head
-  const int64_t b = input.context.b, s = input.context.s;
-  ModelOutput output;
-  switch (head) {
-    case HeadOutput::kLoss: {
-      LmHead::Loss loss =
-          head_->loss(read, input.labels.reshape({-1}), input.loss_weights.reshape({-1}), input.scales(0));
-      loss.term.name = input.terms.at(0).name;
-      output.token_losses = loss.token_losses.view({b, s});
-      output.terms.push_back(std::move(loss.term));
-      add_sentence_loss(input, hidden, output);
-      predict_further(input, context, views, hidden, output);
-      break;
-    }
-    case HeadOutput::kTokenLosses: {
-      const at::NoGradGuard no_grad;
-      const at::Tensor weights =
-          input.loss_weights.defined() ? input.loss_weights : at::ones({b, s}, hidden.options().dtype(at::kFloat));
-      output.token_losses =
-          head_->loss(read, input.labels.reshape({-1}), weights.reshape({-1}), {}).token_losses.view({b, s});
-      break;
-    }
-    case HeadOutput::kLogits:
-      output.logits = head_->logits(read).view({b, s, -1});
-      if (bert_head_ && bert_head_->has_sentence_head()) {
-        output.sentence_logits = bert_head_->sentence_logits(hidden, input.context).detach();
-      }
-      break;
-    case HeadOutput::kLastLogits:
-      output.logits =
-          head_->logits(read, at::arange(s - 1, b * s, s, hidden.options().dtype(at::kLong))).view({b, 1, -1});
-      break;
+  ModelOutput output = lm_output(*head_, read, input, head);
+  if (head == HeadOutput::kLoss) {
+    add_sentence_loss(input, hidden, output);
+    predict_further(input, context, views, hidden, output);
+  }
+  if (head == HeadOutput::kLogits && bert_head_ && bert_head_->has_sentence_head()) {
+    output.sentence_logits = bert_head_->sentence_logits(hidden, input.context).detach();
   }
   return output;
 }

@@ -85,8 +85,6 @@ class Transformer : public Model {
   void add_sentence_loss(const ModelInput& input, const at::Tensor& hidden, ModelOutput& output) const;
   void predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                        at::Tensor hidden, ModelOutput& output) const;
-  void observe_experts(const ExpertRecords& records, ModelOutput& output) const;
-  void add_expert_terms(const ExpertRecords& records, ModelOutput& output) const;
 
   ModelConfig config_;
   at::ScalarType dtype_;

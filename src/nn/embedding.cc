@@ -113,15 +113,22 @@ struct LearnedRowsFunction : torch::autograd::Function<LearnedRowsFunction> {
 };
 
 LearnedRows::LearnedRows(const LayerContext& context, const std::string& name, int64_t num_rows, int64_t hidden,
-                         double init_std)
+                         double init_std, const SharedRows& shared)
     : tp_(context.groups->tp.get()),
       is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
-      kernels_(context.kernels) {
+      kernels_(context.kernels),
+      weight_(shared.tied) {
+  if (weight_ != nullptr) return;
   Placement placement = Placement::whole(name, {num_rows, hidden});
   placement.replica_axes = {Axis::kDp, Axis::kCp, Axis::kTp};
   placement.partial_axes = {Axis::kDp, Axis::kCp};
   // Each rank sees the gradients of its own tokens.
   if (is_sequence_parallel_) placement.partial_axes.insert(Axis::kTp);
+  if (!shared.pipeline_ranks.empty()) {
+    placement.replica_axes.insert(Axis::kPp);
+    placement.partial_axes.insert(Axis::kPp);
+    placement.pipeline_ranks = shared.pipeline_ranks;
+  }
   weight_ = &register_parameter(name, std::move(placement),
                                 {.dtype = context.dtype,
                                  .device = context.device,

@@ -52,6 +52,12 @@ class VocabParallelEmbedding : public Module {
   Parameter* weight_;
 };
 
+// Where a table of few learned rows lies in a pipeline.
+struct SharedRows {
+  std::vector<int> pipeline_ranks = {};  // several places in the pipeline that hold it; their gradients are summed
+  Parameter* tied = nullptr;             // the table of another module, which this one then uses; nullptr: it owns one
+};
+
 // A table of few learned rows, which every rank has whole.
 class LearnedRows : public Module {
  public:
@@ -59,7 +65,8 @@ class LearnedRows : public Module {
 
  protected:
   // name  canonical, of the (num_rows, h) tensor
-  LearnedRows(const LayerContext& context, const std::string& name, int64_t num_rows, int64_t hidden, double init_std);
+  LearnedRows(const LayerContext& context, const std::string& name, int64_t num_rows, int64_t hidden, double init_std,
+              const SharedRows& shared = {});
 
   // ids (t) int64, of all tokens -> (t, h), or this rank's (t / tp, h) under sequence parallelism. Differentiable. An
   // id outside the table has a row of zeros.
@@ -83,8 +90,8 @@ class LearnedPositions : public LearnedRows {
   // name           canonical, of the (num_positions, h) tensor: "transformer.wpe.weight"
   // num_positions  max_position_embeddings
   LearnedPositions(const LayerContext& context, const std::string& name, int64_t num_positions, int64_t hidden,
-                   double init_std)
-      : LearnedRows(context, name, num_positions, hidden, init_std) {}
+                   double init_std, const SharedRows& shared = {})
+      : LearnedRows(context, name, num_positions, hidden, init_std, shared) {}
 
   // The rows of the positions of b * s tokens: (t, h), or this rank's (t / tp, h) under sequence parallelism.
   // Differentiable. UserError for a position outside the table; ids that a GPU holds are not looked at, and such a

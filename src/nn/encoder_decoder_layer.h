@@ -2,16 +2,18 @@
 //
 //   stream += attention(norm(stream));   stream += cross_attention(norm(stream), memory);   stream += mlp(norm(stream))
 //
-// The encoder's layers are DecoderLayers whose attention sees everything.
+// The MLP may be a mixture of experts. The encoder's layers are DecoderLayers whose attention sees everything.
 // Source: Vaswani et al. 2017, arXiv:1706.03762; norms in front as in Raffel et al. 2019, arXiv:1910.10683.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "nn/attention.h"
 #include "nn/cross_attention.h"
 #include "nn/dropout.h"
 #include "nn/mlp.h"
+#include "nn/moe_layer.h"
 #include "nn/norm.h"
 
 namespace megalith {
@@ -26,6 +28,8 @@ struct CrossDecoderSite {
   CrossDecoderNames names;
   AttentionNames attention = {};  // of both
   MlpNames linears = {};
+  ExpertNames experts = {};
+  bool has_experts = false;  // in the place of the MLP
   double output_init_std = 0.02;
   int64_t layer = 0;  // number in the whole model
 };
@@ -35,6 +39,9 @@ class CrossDecoderLayer : public Module {
   // name  canonical: "decoder.block.0", with CrossDecoderSite::names below it
   CrossDecoderLayer(const LayerContext& context, const std::string& name, const LayerOptions& options,
                     const CrossDecoderSite& site);
+
+  // Null in a layer without experts.
+  ExpertRouter* router() { return experts_ == nullptr ? nullptr : &experts_->router(); }
 
   // stream (t, h) -> (t, h); what the last block adds is left to the next norm. Gradient flows to the stream, to
   // memory.hidden and to forward.mask.bias, which only self-attention reads.
@@ -50,7 +57,8 @@ class CrossDecoderLayer : public Module {
   Norm cross_norm_;
   CrossAttention cross_;
   Norm mlp_norm_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> mlp_;
+  MoeLayer* experts_ = nullptr;  // mlp_, where it is one
   HiddenDropout attention_dropout_, cross_dropout_, mlp_dropout_;
 };
 

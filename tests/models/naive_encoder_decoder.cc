@@ -16,10 +16,20 @@ struct NaiveStack {
   const at::Tensor& weight(const std::string& below) const { return weights.at(name + "." + below); }
 
   at::Tensor norm(const at::Tensor& x, const std::string& below) const {
+    if (config.normalization == Normalization::kLayerNorm) {
+      const at::Tensor centred = x - x.mean(-1, true);
+      return centred / (centred.square().mean(-1, true) + config.norm_epsilon).sqrt() * weight(below + ".weight") +
+             weight(below + ".bias");
+    }
     return x / (x.square().mean(-1, true) + config.norm_epsilon).sqrt() * weight(below + ".weight");
   }
 
-  static at::Tensor linear(const at::Tensor& x, const at::Tensor& w) { return at::matmul(x, w.t()); }
+  // With its bias, where it has one.
+  at::Tensor linear(const at::Tensor& x, const std::string& below) const {
+    const at::Tensor y = at::matmul(x, weight(below + ".weight").t());
+    const auto bias = weights.find(name + "." + below + ".bias");
+    return bias == weights.end() ? y : y + bias->second;
+  }
 
   // (b, s, n d) -> (b, n, s, d)
   at::Tensor heads(const at::Tensor& x, int64_t n) const {
@@ -30,24 +40,40 @@ struct NaiveStack {
   at::Tensor attention(const std::string& below, const at::Tensor& x, const at::Tensor& memory, const at::Tensor& mask,
                        const at::Tensor& bias) const {
     const int64_t n = config.num_attention_heads, g = config.num_kv_heads();
-    const at::Tensor q = heads(linear(x, weight(below + ".q.weight")), n);
-    const at::Tensor k = heads(linear(memory, weight(below + ".k.weight")), g).repeat_interleave(n / g, 1);
-    const at::Tensor v = heads(linear(memory, weight(below + ".v.weight")), g).repeat_interleave(n / g, 1);
+    const at::Tensor q = heads(linear(x, below + ".q"), n);
+    const at::Tensor k = heads(linear(memory, below + ".k"), g).repeat_interleave(n / g, 1);
+    const at::Tensor v = heads(linear(memory, below + ".v"), g).repeat_interleave(n / g, 1);
     const double scale = 1 / std::sqrt(config.query_pre_attn_scalar.value_or(static_cast<double>(config.head_dim())));
     at::Tensor scores = at::matmul(q, k.transpose(2, 3)) * scale;
     if (bias.defined()) scores = scores + bias;
     const at::Tensor p = scores.masked_fill(~mask, -1e300).softmax(-1);
     const at::Tensor out = at::matmul(p, v).transpose(1, 2).flatten(2);
-    return linear(out, weight(below + ".o.weight"));
+    return linear(out, below + ".o");
+  }
+
+  // The k largest of the router's logits choose experts, and their softmax weighs what those give.
+  at::Tensor mixture(const std::string& below, const at::Tensor& x) const {
+    const at::Tensor logits = linear(x, below + ".router");
+    const at::Tensor chosen = std::get<1>(logits.topk(config.moe_router_topk, -1));
+    const at::Tensor is_chosen = at::zeros_like(logits).scatter(-1, chosen, 1).to(at::kBool);
+    const at::Tensor shares = logits.masked_fill(~is_chosen, -1e300).softmax(-1);
+    at::Tensor sum = at::zeros_like(x);
+    for (int64_t expert = 0; expert < *config.num_experts; ++expert) {
+      sum = sum + shares.select(-1, expert).unsqueeze(-1) * mlp(fmt::format("{}.experts.{}", below, expert), x);
+    }
+    return sum;
+  }
+
+  at::Tensor feed_forward(const std::string& below, const at::Tensor& x, int64_t layer) const {
+    return config.has_experts_at(layer) ? mixture(below, x) : mlp(below, x);
   }
 
   at::Tensor mlp(const std::string& below, const at::Tensor& x) const {
     if (!config.geglu) {
-      const at::Tensor up = at::relu(linear(x, weight(below + ".wi.weight")));
-      return linear(up, weight(below + ".wo.weight"));
+      const at::Tensor up = linear(x, below + ".wi");
+      return linear(config.relu ? at::relu(up) : at::gelu(up, config.bias_gelu_fusion ? "tanh" : "none"), below + ".wo");
     }
-    const at::Tensor gate = at::gelu(linear(x, weight(below + ".wi_0.weight")), "tanh");
-    return linear(gate * linear(x, weight(below + ".wi_1.weight")), weight(below + ".wo.weight"));
+    return linear(at::gelu(linear(x, below + ".wi_0"), "tanh") * linear(x, below + ".wi_1"), below + ".wo");
   }
 
   // Each distance by itself, in the words of the paper.
@@ -80,6 +106,13 @@ struct NaiveStack {
   }
 };
 
+// (b, s, h): the tokens' rows, and those of their positions.
+at::Tensor embedded(const TensorMap& weights, const at::Tensor& tokens) {
+  const at::Tensor x = at::embedding(weights.at("shared.weight"), tokens);
+  const auto table = weights.find("shared_position_embeddings.weight");
+  return table == weights.end() ? x : x + table->second.narrow(0, 0, tokens.size(1));
+}
+
 // (b, 1, 1, k)
 at::Tensor seen_keys(const at::Tensor& lengths, int64_t k) {
   return (at::arange(k, at::kLong).unsqueeze(0) < lengths.unsqueeze(1)).view({-1, 1, 1, k});
@@ -90,13 +123,13 @@ at::Tensor seen_keys(const at::Tensor& lengths, int64_t k) {
 at::Tensor naive_memory(const ModelConfig& config, const TensorMap& weights, const NaivePair& pair) {
   const NaiveStack stack{config, weights, "encoder"};
   const int64_t s = pair.encoder_tokens.size(1);
-  at::Tensor x = at::embedding(weights.at("shared.weight"), pair.encoder_tokens);
+  at::Tensor x = embedded(weights, pair.encoder_tokens);
   const at::Tensor mask = seen_keys(pair.encoder_lengths, s), bias = stack.bias(s);
   for (int64_t layer = 0; layer < config.num_layers; ++layer) {
     const std::string block = fmt::format("block.{}.layer.", layer);
     const at::Tensor normed = stack.norm(x, block + "0.layer_norm");
     x = x + stack.attention(block + "0.SelfAttention", normed, normed, mask, bias);
-    x = x + stack.mlp(block + "1.DenseReluDense", stack.norm(x, block + "1.layer_norm"));
+    x = x + stack.feed_forward(block + "1.DenseReluDense", stack.norm(x, block + "1.layer_norm"), layer);
   }
   return stack.norm(x, "final_layer_norm");
 }
@@ -105,7 +138,7 @@ at::Tensor naive_pair_logits(const ModelConfig& config, const TensorMap& weights
   const at::Tensor memory = naive_memory(config, weights, pair);
   const NaiveStack stack{config, weights, "decoder"};
   const int64_t s = pair.tokens.size(1);
-  at::Tensor x = at::embedding(weights.at("shared.weight"), pair.tokens);
+  at::Tensor x = embedded(weights, pair.tokens);
   const at::Tensor causal = at::ones({s, s}, at::kBool).tril() & seen_keys(pair.lengths, s), bias = stack.bias(s);
   const at::Tensor cross = seen_keys(pair.encoder_lengths, memory.size(1));
   for (int64_t layer = 0; layer < config.num_decoder_layers(); ++layer) {
@@ -113,12 +146,15 @@ at::Tensor naive_pair_logits(const ModelConfig& config, const TensorMap& weights
     const at::Tensor normed = stack.norm(x, block + "0.layer_norm");
     x = x + stack.attention(block + "0.SelfAttention", normed, normed, causal, bias);
     x = x + stack.attention(block + "1.EncDecAttention", stack.norm(x, block + "1.layer_norm"), memory, cross, {});
-    x = x + stack.mlp(block + "2.DenseReluDense", stack.norm(x, block + "2.layer_norm"));
+    x = x + stack.feed_forward(block + "2.DenseReluDense", stack.norm(x, block + "2.layer_norm"),
+                               config.num_layers + layer);
   }
   x = stack.norm(x, "final_layer_norm");
   if (config.scale_decoder_outputs) x = x * std::pow(static_cast<double>(config.hidden_size), -0.5);
-  return NaiveStack::linear(
-      x, weights.at(config.untie_embeddings_and_output_weights ? "lm_head.weight" : "shared.weight"));
+  const bool is_tied = !config.untie_embeddings_and_output_weights;
+  const at::Tensor logits = at::matmul(x, weights.at(is_tied ? "shared.weight" : "lm_head.weight").t());
+  const auto output_bias = weights.find("lm_head.bias");
+  return output_bias == weights.end() ? logits : logits + output_bias->second;
 }
 
 TensorMap naive_pair_gradients(const ModelConfig& config, const TensorMap& weights, const NaivePair& pair,

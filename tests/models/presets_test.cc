@@ -93,6 +93,7 @@ const Expected kExpected[] = {
     {"t5_large", 737'668'096, 0},
     {"t5_3b", 2'851'598'336, 0},
     {"t5_11b", 11'307'321'344, 0},
+    {"t5_220M", 222'495'744, 0},
     {"t5_v1.1_small", 76'961'152, 0},
     {"t5_v1.1_base", 247'577'856, 0},
     {"t5_v1.1_large", 783'150'080, 0},
@@ -138,7 +139,7 @@ const Expected kExpected[] = {
 std::string family_of(const std::string& preset) {
   if (preset.starts_with("bert")) return preset == "bert_345M" ? "encoder" : "bert";
   if (preset.starts_with("gpt_oss")) return "gpt_oss";
-  if (preset.starts_with("t5_")) return "t5";
+  if (preset.starts_with("t5_")) return preset == "t5_220M" ? "megatron_t5" : "t5";
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";

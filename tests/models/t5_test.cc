@@ -41,6 +41,29 @@ ModelConfig tiny_t5_v1_1() {
   return config;
 }
 
+// As Megatron-LM has it.
+ModelConfig tiny_megatron_t5() {
+  ModelConfig config = tiny_t5();
+  config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+  config.relative_attention_num_buckets = 32;
+  config.relative_attention_max_distance = 128;
+  config.normalization = Normalization::kLayerNorm;
+  config.relu = config.scale_decoder_outputs = false;
+  config.bias_gelu_fusion = config.add_bias_linear = true;
+  config.query_pre_attn_scalar.reset();
+  return config;
+}
+
+// In every other layer of both stacks together: the first of each.
+ModelConfig with_experts(ModelConfig config) {
+  config.num_experts = 4;
+  config.moe_ffn_hidden_size = 12;
+  config.moe_router_topk = 2;
+  config.moe_layer_freq = "2";
+  config.moe_aux_loss_coeff = 0;
+  return config;
+}
+
 ModelConfig golden_t5(ModelConfig config) {
   config.decoder_num_layers.reset();
   config.hidden_size = 64;
@@ -101,7 +124,31 @@ std::vector<std::pair<std::string, ModelConfig>> t5_cases() {
   ModelConfig unplaced = tiny_t5();
   unplaced.position_embedding_type = PositionEmbedding::kNone;
   list.emplace_back("no positions", unplaced);
+  list.emplace_back("Megatron-LM's", tiny_megatron_t5());
+  ModelConfig exact = tiny_megatron_t5();
+  exact.position_embedding_type = PositionEmbedding::kRelative;
+  exact.bias_gelu_fusion = false;
+  exact.untie_embeddings_and_output_weights = true;
+  list.emplace_back("Megatron-LM's with relative positions, untied", exact);
+  list.emplace_back("experts", with_experts(tiny_t5_v1_1()));
+  list.emplace_back("Megatron-LM's with experts", with_experts(tiny_megatron_t5()));
   return list;
+}
+
+// One vector on all keys changes no softmax: the gradient of their biases is rounding, small beside the others'.
+void expect_gradients(const TensorMap& actual, const TensorMap& expected, double tolerance, std::string_view what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  double largest = 0;
+  for (const auto& [key, gradient] : expected) largest = std::max(largest, gradient.abs().max().item<double>());
+  for (const auto& [key, gradient] : expected) {
+    if (key.ends_with(".k.bias")) {
+      EXPECT_LT(actual.at(key).abs().max().item<double>(), tolerance * largest) << what << " " << key;
+      continue;
+    }
+    const bool is_idle = gradient.abs().max().item<double>() == 0;
+    EXPECT_TRUE(!is_idle || key.find(".experts.") != std::string::npos) << what << " " << key;
+    EXPECT_LT(relative_difference(actual.at(key), gradient), tolerance) << what << " " << key;
+  }
 }
 
 TEST(T5, LossAndEveryGradientAreTheNaiveModels) {
@@ -123,11 +170,7 @@ TEST(T5, LossAndEveryGradientAreTheNaiveModels) {
       EXPECT_NEAR(output.terms.at(0).sum.item<double>(), expected_loss, tolerance * expected_loss) << name;
       output.terms[0].objective.backward();
       const TensorMap gradients = gradients_of(*model);
-      ASSERT_EQ(gradients.size(), expected.size()) << name;
-      for (const auto& [key, gradient] : expected) {
-        EXPECT_GT(gradient.abs().max().item<double>(), 0) << name << " " << key;
-        EXPECT_LT(relative_difference(gradients.at(key), gradient), tolerance) << name << " " << key;
-      }
+      expect_gradients(gradients, expected, tolerance, name);
     }
   }
 }
@@ -135,7 +178,8 @@ TEST(T5, LossAndEveryGradientAreTheNaiveModels) {
 // A chunk for every unit that may end a stage: what travels and comes back is hidden, memory, or both.
 TEST(T5, ChunksInARowGiveTheWholeModelsGradients) {
   const Groups groups = Groups::single();
-  for (const ModelConfig& config : {tiny_t5(), tiny_t5_v1_1()}) {
+  for (const ModelConfig& config :
+       {tiny_t5(), tiny_t5_v1_1(), tiny_megatron_t5(), with_experts(tiny_megatron_t5())}) {
     const NaivePair pair = tiny_pair(config, 2, 6, 4);
     const ModelInput input = pair_model_input(pair);
     const TensorMap weights = golden_weights(*build_model(config, tiny_context(groups)), at::kDouble);
@@ -174,16 +218,12 @@ TEST(T5, ChunksInARowGiveTheWholeModelsGradients) {
         gradients[name] = gradients.contains(name) ? gradients[name] + gradient : gradient;
       }
     }
-    ASSERT_EQ(gradients.size(), expected.size());
-    for (const auto& [name, gradient] : expected) {
-      EXPECT_LT(relative_difference(gradients.at(name), gradient), 1e-9) << name;
-    }
+    expect_gradients(gradients, expected, 1e-9, family_for(config).name);
   }
 }
 
-TEST(T5, GenerationWithACacheGivesTheLogitsOfTheFullForward) {
+void expect_logits_of_the_full_forward(const ModelConfig& config) {
   const Groups groups = Groups::single();
-  const ModelConfig config = tiny_t5_v1_1();
   const auto model = build_model(config, tiny_context(groups));
   const TensorMap weights = golden_weights(*model, at::kDouble);
   load(*model, weights);
@@ -206,6 +246,12 @@ TEST(T5, GenerationWithACacheGivesTheLogitsOfTheFullForward) {
     const at::Tensor logits = model->forward(input, {}, HeadOutput::kLogits).logits;
     EXPECT_LT(relative_difference(logits, expected.narrow(1, cache.length, length)), 1e-10) << cache.length;
     cache.length += length;
+  }
+}
+
+TEST(T5, GenerationWithACacheGivesTheLogitsOfTheFullForward) {
+  for (const ModelConfig& config : {tiny_t5_v1_1(), tiny_megatron_t5(), with_experts(tiny_megatron_t5())}) {
+    expect_logits_of_the_full_forward(config);
   }
 }
 
@@ -232,6 +278,37 @@ TEST(T5, NamesAndTiesAreThoseOfHuggingFace) {
     EXPECT_EQ(
         parameter->placement().pieces[0].aliases,
         (std::vector<std::string>{"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"}));
+  }
+}
+
+TEST(T5, MegatronsHasOneTableOfPositionsAndABiasOfTheTiedOutput) {
+  const Groups groups = Groups::single();
+  const ModelConfig config = tiny_megatron_t5();
+  EXPECT_EQ(family_for(config).name, "megatron_t5");
+  EXPECT_THROW(make_hf_config(family_for(config), config, at::kFloat), UserError);
+  const auto shapes_of = [&](const ModelConfig& one) {
+    std::map<std::string, std::vector<int64_t>> shapes;
+    for (const auto& [name, tensor] : values_of(*build_model(one, tiny_context(groups)))) shapes[name] = tensor.sizes().vec();
+    return shapes;
+  };
+  const std::map<std::string, std::vector<int64_t>> shapes = shapes_of(config);
+  EXPECT_EQ(shapes.at("shared_position_embeddings.weight"),
+            (std::vector<int64_t>{config.max_position_embeddings, config.hidden_size}));
+  EXPECT_EQ(shapes.at("lm_head.bias"), std::vector<int64_t>{*config.vocab_size});
+  EXPECT_FALSE(shapes.contains("lm_head.weight"));
+  // Table, positions and the output's bias, a norm of each stack; 16 tensors a layer, and 10 more of one that attends
+  // twice.
+  EXPECT_EQ(shapes.size(), 3u + 2 * 2u + 2 * 16u + 3 * 26u);
+  ModelConfig untied = config;
+  untied.untie_embeddings_and_output_weights = true;
+  EXPECT_FALSE(shapes_of(untied).contains("lm_head.bias"));
+  // Positions end with the table, in either sequence.
+  const auto model = build_model(config, tiny_context(groups));
+  load(*model, golden_weights(*model, at::kDouble));
+  for (const auto& [encoder_s, s] : {std::pair<int64_t, int64_t>{config.max_position_embeddings + 1, 4},
+                                     std::pair<int64_t, int64_t>{4, config.max_position_embeddings + 1}}) {
+    const ModelInput input = pair_model_input(tiny_pair(config, 1, encoder_s, s));
+    EXPECT_THROW(model->forward(input, {}, HeadOutput::kLogits), UserError) << encoder_s << " " << s;
   }
 }
 
@@ -291,7 +368,7 @@ TEST(T5, WhatItCannotBeIsRefused) {
     return errors.size() == 1 ? std::string(errors[0].message()) : fmt::format("{} errors", errors.size());
   };
   EXPECT_EQ(error_of([](ModelConfig& c) { c.position_embedding_type = PositionEmbedding::kRope; }),
-            "model_type t5 with a position_embedding_type other than relative and none");
+            "model_type t5 with position_embedding_type rope");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.causal = false; }),
             "model_type t5 with is_causal false: its encoder sees everything anyway, and its decoder must not");
   EXPECT_EQ(error_of([](ModelConfig& c) { c.relative_attention_max_distance = 4; }),
