@@ -81,9 +81,6 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kUnsupported, kSwitch,
      "an embedding on a stage of its own (pipeline_model_parallel_layout says it: E|t*4|…)",
      "standalone_embedding_stage=false"},
-    {Kind::kUnsupported, kValue, "ranks of their own for an encoder",
-     "encoder_tensor_model_parallel_size=0|1 encoder_pipeline_model_parallel_size=0|1 "
-     "pipeline_model_parallel_split_rank=null"},
     {Kind::kUnsupported, kValue, "lists of layers by stage (pipeline_model_parallel_layout says it)",
      "decoder_pipeline_manual_split_list=null"},
     {Kind::kNoEffect, kValue, "pp_algorithm decides, and plans the order of work without being timed",

@@ -142,16 +142,17 @@ TEST_F(Resolve, NamesWithoutEffectAreSaidOnceAReason) {
 }
 
 TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
-  inputs.arguments = {"--router_logit_softcapping", "null",  "--encoder_tensor_model_parallel_size=1",
+  inputs.arguments = {"--router_logit_softcapping", "null",  "--num_seq_splits=1",
                       "--fp16_lm_cross_entropy",    "false", "--no-fp16-lm-cross-entropy"};
   EXPECT_EQ(errors(), "");
   inputs.arguments = {"--router-logit-softcapping",           "8", "--fp16_lm_cross_entropy", "--no-initialization",
-                      "--encoder-tensor-model-parallel-size", "2"};
+                      "--num-seq-splits",                     "2"};
   EXPECT_EQ(errors(),
             "--router-logit-softcapping 8: this build does not support soft-capping of a router's logits\n"
             "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"
             "--no-initialization true: this build does not support this initialisation\n"
-            "--encoder-tensor-model-parallel-size 2: this build does not support ranks of their own for an encoder\n");
+            "--num-seq-splits 2: this build does not support sequences that are cut for the pipeline "
+            "(context_parallel_size cuts them over ranks)\n");
 }
 
 TEST_F(Resolve, OtherProgramsWordsAreReadAsTheOptionAndSaidOnce) {

@@ -194,8 +194,41 @@ TEST(PipelineOptions, AnyListOfUnitsIsCut) {
   EXPECT_EQ(layout_of({.pipeline_model_parallel_layout = "Ett|t|tL"}, 3, t5), "Ett.|.t|tL");
   EXPECT_EQ(layout_of({.pipeline_model_parallel_layout = "E|tt|ttL"}, 3, t5), "E|tt.|.ttL");
   EXPECT_EQ(layout_of({.decoder_first_pipeline_num_layers = 1}, 2, t5), "Et|t..ttL");
+  EXPECT_EQ(layout_of({.pipeline_model_parallel_split_rank = 1}, 3, t5), "Ett.|.t|tL");
+  EXPECT_EQ(layout_of({.encoder_pipeline_model_parallel_size = 2}, 3, t5), "Et|t.|.ttL");
+  EXPECT_EQ(layout_of({.pipeline_model_parallel_split_rank = 2, .encoder_pipeline_model_parallel_size = 2}, 4, t5),
+            "Et|t.|.t|tL");
   EXPECT_EQ(boundary_before(t5, make_pipeline_plan({}, 4, t5).stages[3].first),
             (std::vector<std::string>{"hidden", "memory"}));
+
+  const std::pair<PipelineOptions, const char*> wrong[] = {
+      {{.pipeline_model_parallel_split_rank = 3},
+       "pipeline_model_parallel_split_rank 3 leaves the decoder no rank: pipeline_model_parallel_size is 3 / "
+       "pipeline_model_parallel_size counts the ranks of both stacks: give it more than 3, or set the other from 1 to "
+       "2"},
+      {{.pipeline_model_parallel_split_rank = 1, .encoder_pipeline_model_parallel_size = 2},
+       "pipeline_model_parallel_split_rank 1 and encoder_pipeline_model_parallel_size 2 both say how many stages are the "
+       "encoder's / keep one of them"},
+      {{.num_virtual_stages_per_pipeline_rank = 2, .encoder_pipeline_model_parallel_size = 2},
+       "encoder_pipeline_model_parallel_size 2 and num_virtual_stages_per_pipeline_rank both say which layers a stage "
+       "gets / keep one of them"}};
+  for (const auto& [options, text] : wrong) EXPECT_EQ(refusals(options, 3, t5), text);
+  EXPECT_EQ(refusals({.pipeline_model_parallel_split_rank = 3}, 5, t5),
+            "the 2 layers of the encoder leave some of its 3 pipeline ranks without one / move "
+            "pipeline_model_parallel_split_rank, or take fewer pipeline ranks");
+  EXPECT_EQ(refusals({.pipeline_model_parallel_split_rank = 1}, 1, t5),
+            "pipeline_model_parallel_split_rank 1 needs pipeline_model_parallel_size above 1 / set "
+            "pipeline_model_parallel_size, or leave it out");
+  EXPECT_EQ(refusals({.encoder_pipeline_model_parallel_size = 1}, 2, 4),
+            "encoder_pipeline_model_parallel_size 1 is for a model with an encoder beside its decoder / leave it out");
+  std::vector<Unit> longer = t5;
+  longer.insert(longer.begin() + 3, layer("encoder.2", 1));
+  std::swap(longer[2].stays_with_next, longer[3].stays_with_next);
+  EXPECT_EQ(refusals({.pipeline_model_parallel_split_rank = 2}, 3, longer),
+            "the 3 layers of the encoder cannot be shared evenly by its 2 pipeline ranks / move "
+            "pipeline_model_parallel_split_rank, or use pipeline_model_parallel_layout or allow_padding_num_layers");
+  EXPECT_EQ(layout_of({.allow_padding_num_layers = true, .pipeline_model_parallel_split_rank = 2}, 3, longer),
+            "Ett|t.|.ttL");
 
   // Who holds the table: the first rank, the one where the decoder begins, the last.
   using Holders = std::map<std::string, std::set<int>>;

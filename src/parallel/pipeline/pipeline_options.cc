@@ -55,6 +55,20 @@ void PipelineOptions::visit(OptionVisitor& v) {
       "allow_padding_num_layers", allow_padding_num_layers,
       "Where the layers cannot be shared out evenly, share them out as evenly as they can be: the first stages hold "
       "one more.");
+  v.field("pipeline_model_parallel_split_rank", pipeline_model_parallel_split_rank,
+          "With model_type t5: the pipeline rank that the decoder begins on. The ranks in front share the encoder's "
+          "layers evenly, it and those behind the decoder's. Default: all ranks share the layers of both stacks evenly.")
+      .at_least(1);
+  v.field("encoder_pipeline_model_parallel_size", encoder_pipeline_model_parallel_size,
+          "The same as pipeline_model_parallel_split_rank in newer words: how many of the pipeline's ranks hold the "
+          "encoder. pipeline_model_parallel_size counts them too. 0: not said.")
+      .unit("ranks")
+      .at_least(0);
+  v.field("encoder_tensor_model_parallel_size", encoder_tensor_model_parallel_size,
+          "Ranks that share the matrices of an encoder's layers: tensor_model_parallel_size, as those of the decoder's, "
+          "or 0, which means the same.")
+      .unit("ranks")
+      .at_least(0);
 }
 
 namespace {
@@ -94,8 +108,13 @@ class PlanMaker {
       return;
     }
     check_one_way_to_say_chunks();
+    const size_t num_errors = errors.size();
+    read_split(units);
+    if (errors.size() > num_errors) return;
     if (o_.pipeline_model_parallel_layout)
       read_layout();
+    else if (split_)
+      share_out_stacks();
     else
       share_out();
     if (errors.empty()) check_chunks();
@@ -166,6 +185,12 @@ class PlanMaker {
     needs_ranks(o_.microbatch_group_size_per_virtual_pipeline_stage.has_value(),
                 "microbatch_group_size_per_virtual_pipeline_stage");
     for (const std::string& name : uneven_options()) needs_ranks(true, name);
+    if (const auto rank = o_.pipeline_model_parallel_split_rank) {
+      needs_ranks(true, fmt::format("pipeline_model_parallel_split_rank {}", *rank));
+    }
+    if (const int64_t size = o_.encoder_pipeline_model_parallel_size; size > 0) {
+      needs_ranks(true, fmt::format("encoder_pipeline_model_parallel_size {}", size));
+    }
   }
 
   // Those that are given of the options that shift layers between stages.
@@ -185,6 +210,67 @@ class PlanMaker {
     if (o_.pipeline_model_parallel_layout) names.emplace_back("pipeline_model_parallel_layout");
     if (names.size() < 2) return;
     refuse(fmt::format("{} each say how many stages there are", fmt::join(names, " and ")), "keep one of them");
+  }
+
+  // ---- stages of an encoder and of a decoder ----
+
+  void read_split(std::span<const Unit> units) {
+    const auto rank = o_.pipeline_model_parallel_split_rank;
+    const int64_t size = o_.encoder_pipeline_model_parallel_size;
+    if (!rank && size == 0) return;
+    const std::string by_rank = fmt::format("pipeline_model_parallel_split_rank {}", rank.value_or(0));
+    const std::string by_size = fmt::format("encoder_pipeline_model_parallel_size {}", size);
+    if (rank && size > 0 && *rank != size) {
+      return refuse(fmt::format("{} and {} both say how many stages are the encoder's", by_rank, by_size),
+                    "keep one of them");
+    }
+    const std::string& said = rank ? by_rank : by_size;
+    const auto border = std::find_if(units.begin(), units.end(), [](const Unit& unit) {
+      return std::find(unit.gives.begin(), unit.gives.end(), "memory") != unit.gives.end();
+    });
+    if (border == units.end()) {
+      return refuse(fmt::format("{} is for a model with an encoder beside its decoder", said), "leave it out");
+    }
+    num_encoder_layers_ = count_units(units.subspan(0, static_cast<size_t>(border - units.begin())), UnitLetter::kLayer);
+    split_ = rank.value_or(size);
+    if (*split_ >= p_) {
+      return refuse(fmt::format("{} leaves the decoder no rank: pipeline_model_parallel_size is {}", said, p_),
+                    fmt::format("pipeline_model_parallel_size counts the ranks of both stacks: give it more than {}, or "
+                                "set the other from 1 to {}",
+                                *split_, p_ - 1));
+    }
+    std::vector<std::string> others = uneven_options();
+    if (o_.pipeline_model_parallel_layout) others.emplace_back("pipeline_model_parallel_layout");
+    if (o_.num_layers_per_virtual_pipeline_stage) others.emplace_back("num_layers_per_virtual_pipeline_stage");
+    if (o_.num_virtual_stages_per_pipeline_rank.value_or(1) > 1) {
+      others.emplace_back("num_virtual_stages_per_pipeline_rank");
+    }
+    if (plan.order == StageOrder::kVee) others.push_back(word_);
+    for (const std::string& other : others) {
+      refuse(fmt::format("{} and {} both say which layers a stage gets", said, other), "keep one of them");
+    }
+  }
+
+  // Each stack by itself, over the ranks that are its own.
+  void share_out_stacks() {
+    std::vector<int64_t> sizes;
+    const auto share = [&](const char* stack, int64_t layers, int64_t ranks) {
+      if (layers < ranks) {
+        return refuse(fmt::format("the {} layers of the {} leave some of its {} pipeline ranks without one", layers,
+                                  stack, ranks),
+                      "move pipeline_model_parallel_split_rank, or take fewer pipeline ranks");
+      }
+      if (layers % ranks != 0 && !o_.allow_padding_num_layers) {
+        return refuse(fmt::format("the {} layers of the {} cannot be shared evenly by its {} pipeline ranks", layers,
+                                  stack, ranks),
+                      "move pipeline_model_parallel_split_rank, or use pipeline_model_parallel_layout or "
+                      "allow_padding_num_layers");
+      }
+      for (int64_t rank = 0; rank < ranks; ++rank) sizes.push_back(layers / ranks + (rank < layers % ranks ? 1 : 0));
+    };
+    share("encoder", num_encoder_layers_, *split_);
+    share("decoder", num_layers_ - num_encoder_layers_, p_ - *split_);
+    if (errors.empty()) cut_by_layers(sizes);
   }
 
   // ---- a layout ----
@@ -451,6 +537,8 @@ class PlanMaker {
 
   const PipelineOptions& o_;
   int64_t p_, num_layers_, num_modules_;
+  std::optional<int64_t> split_;    // ranks of the encoder, where that is said
+  int64_t num_encoder_layers_ = 0;  // with split_
   std::string word_;  // how the person chose the algorithm
   bool is_interleaved_ = false;
 };

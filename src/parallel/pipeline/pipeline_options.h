@@ -26,6 +26,9 @@ struct PipelineOptions {
   std::optional<int64_t> decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false, account_for_loss_in_pipeline_split = false;
   bool allow_padding_num_layers = false;
+  // Of an encoder and decoder: how many of the first stages are the encoder's, in Megatron-LM's older and newer words.
+  std::optional<int64_t> pipeline_model_parallel_split_rank;
+  int64_t encoder_pipeline_model_parallel_size = 0, encoder_tensor_model_parallel_size = 0;  // 0: not said
 
   void visit(OptionVisitor& v);
 };
@@ -33,6 +36,7 @@ struct PipelineOptions {
 // All that is wrong, in the user's words; empty: make_pipeline_plan() and PipelinePlan::schedule() work for every
 // number of microbatches that check_microbatches() lets through. With pipeline_size 1 there is one stage, whatever
 // the algorithm.
+// encoder_tensor_model_parallel_size is not looked at: it is about ranks of another axis.
 // units  of the model, in its order. Only those with the letter of a layer are shared out, by layers_worth; those in
 //        front of the first layer stay with the first stage, those behind the last layer with the last stage.
 std::vector<UserError> check_pipeline(const PipelineOptions& options, int64_t pipeline_size,
