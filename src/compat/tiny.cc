@@ -42,7 +42,9 @@ std::vector<std::string> fitting_layout(const ParallelOptions& parallel, int wor
       set_one(name);
     }
     words.insert(words.end(), {"--pipeline_model_parallel_layout", "null", "--num_layers_per_virtual_pipeline_stage",
-                               "null", "--num_virtual_stages_per_pipeline_rank", "null"});
+                               "null", "--num_virtual_stages_per_pipeline_rank", "null",
+                               "--pipeline_model_parallel_split_rank", "null", "--encoder_pipeline_model_parallel_size",
+                               "0", "--encoder_tensor_model_parallel_size", "0"});
   }
   const int64_t stages = fits ? parallel.pipeline_model_parallel_size : 1;
   const int64_t tp = fits ? parallel.tensor_model_parallel_size : 1;
@@ -69,7 +71,7 @@ TinyRun make_tiny(const Resolved& resolved) {
   }
   const Config& config = toy.layout->config;
   tiny.note = fmt::format("TINY=1: {} layers of width {} with {} heads, {} samples of {} tokens; the vocabulary stays",
-                          config.model.num_layers, config.model.hidden_size, config.model.num_attention_heads,
+                          config.model.num_all_layers(), config.model.hidden_size, config.model.num_attention_heads,
                           toy.layout->derived.global_batch_size,
                           longer.empty() ? fmt::to_string(toy.layout->derived.seq_length) : longer.at("seq_length"));
   return tiny;

@@ -26,9 +26,9 @@ bool reads_tokens(std::span<const Unit> units) {
   });
 }
 
-int64_t decoder_length_of(const TaskOptions& options) {
-  if (options.decoder_seq_length) return *options.decoder_seq_length;
-  throw UserError("task t5 needs decoder_seq_length", "give --decoder_seq_length, such as 128 for a seq_length of 512");
+UserError no_decoder_length() {
+  return UserError("task t5 needs decoder_seq_length",
+                   "give --decoder_seq_length, such as 128 for a seq_length of 512");
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ T5Task::T5Task(const TaskOptions& options, const TaskSetup& setup)
     : SentenceTask(setup),
       mask_prob_(options.mask_prob),
       short_seq_prob_(options.short_seq_prob),
-      decoder_seq_length_(decoder_length_of(options)),
+      decoder_seq_length_(options.decoder_seq_length),
       vocab_size_(setup.vocab_size),
       key_(make_philox_key(setup.seed, "t5")) {}
 
@@ -47,10 +47,15 @@ std::vector<UserError> T5Task::check(const ModelConfig& model, const DataOptions
     errors.emplace_back("task t5 needs a model of an encoder and a decoder, and this one is a single stack",
                         "take a model of T5's kind, or another task");
   }
+  if (!decoder_seq_length_ && (data.mock_data || data.has_paths())) {
+    errors.push_back(no_decoder_length());
+  }
   const int64_t longest = model.max_position_embeddings;
-  if (longest > 0 && decoder_seq_length_ > longest) {
+  // Relative positions have no last one.
+  const bool is_bounded = longest > 0 && model.position_embedding() != PositionEmbedding::kRelative;
+  if (is_bounded && decoder_seq_length_.value_or(0) > longest) {
     errors.emplace_back(
-        fmt::format("decoder_seq_length {} is larger than max_position_embeddings {}", decoder_seq_length_, longest),
+        fmt::format("decoder_seq_length {} is larger than max_position_embeddings {}", *decoder_seq_length_, longest),
         "lower decoder_seq_length or raise max_position_embeddings");
   }
   return errors;
@@ -103,10 +108,11 @@ std::vector<std::string> T5Task::missing_tokens(const SpecialIds& ids) const {
 }
 
 std::unique_ptr<SampleMaker> T5Task::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
+  if (!decoder_seq_length_) throw no_decoder_length();
   return make_t5_samples({.sequence_length = sequence_length,
                           .mask_prob = mask_prob_,
                           .short_seq_prob = short_seq_prob_,
-                          .decoder_seq_length = decoder_seq_length_},
+                          .decoder_seq_length = *decoder_seq_length_},
                          std::move(vocabulary));
 }
 

@@ -3,16 +3,18 @@
 // Source: Raffel et al. 2020, arXiv:1910.10683, §3.1.4.
 #pragma once
 
+#include <optional>
+
 #include "tasks/sentence_task.h"
 
 namespace megalith {
 
 class T5Task : public SentenceTask {
  public:
-  // UserError without decoder_seq_length.
   T5Task(const TaskOptions& options, const TaskSetup& setup);
 
   std::string_view name() const override { return "t5"; }
+  // Data cannot be read without decoder_seq_length.
   std::vector<UserError> check(const ModelConfig& model, const DataOptions& data) const override;
   // The data sets have drawn already. Rows of another origin, such as a check's, have only the decoder's tokens: they
   // get an encoder's.
@@ -28,7 +30,8 @@ class T5Task : public SentenceTask {
 
  private:
   double mask_prob_, short_seq_prob_;
-  int64_t decoder_seq_length_, vocab_size_;
+  std::optional<int64_t> decoder_seq_length_;
+  int64_t vocab_size_;
   uint64_t key_;
 };
 

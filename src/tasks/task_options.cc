@@ -27,7 +27,8 @@ void TaskOptions::visit(OptionVisitor& v) {
           "t5: tokens that the decoder reads and writes of a sample; seq_length is the encoder's.")
       .unit("tokens")
       .at_least(2)
-      .at_most(INT32_MAX);
+      .at_most(INT32_MAX)
+      .in_toy(InToy::kMade);
 }
 
 }  // namespace megalith

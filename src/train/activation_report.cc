@@ -9,6 +9,7 @@
 #include "comm/fake_group.h"
 #include "comm/groups.h"
 #include "parallel/recompute.h"
+#include "train/sample_tokens.h"
 #include "train/setup.h"
 
 namespace megalith {
@@ -82,8 +83,9 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const Groups groups(mesh, rank, fake_group_factory(rank));
   const BuiltModel built = build_model(resolved, groups, at::kMeta);
   const int64_t cp = groups.cp->size();
-  ModelInput input = shape_of_microbatch(d.micro_batch_size, d.seq_length / cp, cp > 1 ? d.seq_length : 0);
-  if (resolved.config.model.has_encoder()) add_encoder_shapes(input, d.seq_length);
+  const CostShape sample = sample_shape(resolved);
+  ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
+  if (resolved.config.model.has_encoder()) add_encoder_shapes(input, sample.encoder_s);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

@@ -19,6 +19,7 @@
 #include "train/inputs.h"
 #include "train/instruction_data.h"
 #include "train/outputs.h"
+#include "train/sample_tokens.h"
 #include "train/stored_architecture.h"
 #include "train/unopened_tokenizer.h"
 
@@ -112,6 +113,17 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
   }
   d.is_sequence_parallel = true;
   const int64_t cp = resolved.config.parallel.context_parallel_size;
+  // The decoder's sequences are cut as the encoder's are.
+  const int64_t decoder = sample_shape(resolved).s;
+  if (decoder != d.seq_length && d.micro_batch_size * decoder % tp != 0) {
+    errors.emplace_back(fmt::format("sequence_parallel splits the {} tokens of a decoder's microbatch (micro_batch_size "
+                                    "{} × decoder_seq_length {}) over tensor_model_parallel_size {} ranks, and they do "
+                                    "not divide",
+                                    d.micro_batch_size * decoder, d.micro_batch_size, decoder, tp),
+                        fmt::format("set decoder_seq_length or micro_batch_size to a multiple of {}, or leave "
+                                    "sequence_parallel out",
+                                    tp));
+  }
   const int64_t part = d.seq_length / cp;  // what a context-parallel rank has; that it divides is another rule
   if (d.micro_batch_size * part % tp == 0) return;
   const std::string over_cp = cp == 1 ? "" : fmt::format(" / context_parallel_size {}", cp);
@@ -202,6 +214,25 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
                         "use the model's own tokenizer, or set vocab_size to at least the tokenizer's");
   }
   d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
+}
+
+// The layers of both stacks lie on the same tensor-parallel ranks.
+void check_encoder_ranks(const Config& config, std::vector<std::string>& notes, std::vector<UserError>& errors) {
+  const int64_t tp = config.parallel.tensor_model_parallel_size;
+  const int64_t asked = config.pipeline.encoder_tensor_model_parallel_size;
+  if (asked != 0 && asked != tp) {
+    errors.emplace_back(
+        fmt::format("encoder_tensor_model_parallel_size {} is not tensor_model_parallel_size {}", asked, tp),
+        "leave it out: an encoder's layers are shared by as many ranks as the decoder's");
+  }
+  const int64_t stages = config.pipeline.encoder_pipeline_model_parallel_size;
+  const int64_t pp = config.parallel.pipeline_model_parallel_size;
+  if (stages > 0 && stages < pp) {
+    notes.push_back(
+        fmt::format("encoder_pipeline_model_parallel_size {}: that many of the {} ranks of pipeline_model_parallel_size, "
+                    "which Megatron-LM adds to it",
+                    stages, pp));
+  }
 }
 
 // Every number of microbatches that the run has must fit the schedule.
@@ -378,6 +409,7 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
         "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type t5");
   }
   resolve_sequence_parallel(resolved, reads_batches, errors);
+  check_encoder_ranks(config, resolved.notes, errors);
   resolve_pipeline(config, d, errors);
 }
 
@@ -441,11 +473,10 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   return options;
 }
 
-// What a model of its type learns where nobody says otherwise. An encoder and decoder is also looked at without data
-// (inspect gradients), and its task has an option that only data need.
-void name_task_of_model(Resolved& resolved, bool opens_data) {
+// What a model of its type learns where nobody says otherwise.
+void name_task_of_model(Resolved& resolved) {
   const ModelType type = resolved.config.model.model_type;
-  if (type == ModelType::kGpt || (type == ModelType::kT5 && !opens_data)) return;
+  if (type == ModelType::kGpt) return;
   apply_values(*resolved.options, {{"task", type == ModelType::kT5 ? "t5" : "bert"}},
                {OptionLayer::kModel, "model_type"});
 }
@@ -481,7 +512,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   const bool is_readable = errors.empty();
   if (is_readable) check_run(*resolved, world_size, errors);
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
-  name_task_of_model(*resolved, needs.opens_data);
+  name_task_of_model(*resolved);
   resolved->derived.tokenizer = config.tokenizer;
   name_tokenizer_of_instructions(*resolved);
   if (is_readable && has_architecture) {

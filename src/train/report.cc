@@ -9,6 +9,7 @@
 #include "models/families.h"
 #include "nn/low_rank_adapter.h"
 #include "train/adapters.h"
+#include "train/sample_tokens.h"
 
 namespace megalith {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 // What a token does not meet: the experts that it is not sent to, and the biases that only choose.
 int64_t idle_parameters(const ModelConfig& config) {
   int64_t idle = 0;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) {
     if (!config.has_experts_at(layer)) continue;
     const int64_t matrices = config.is_gated() ? 3 : 2;
     idle += (*config.num_experts - config.moe_router_topk) * matrices * config.hidden_size * config.expert_ffn_size();
@@ -103,7 +104,7 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   count_parts(*all, family.units(whole), numbers);
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
   // Forward of one sequence, three times over: backward is twice the forward, but for frozen weights once.
-  const CostShape sequence{1, d.seq_length, d.seq_length};
+  const CostShape sequence = sample_shape(resolved);
   const double step =
       (3 * all->forward_flops(sequence) - all->frozen_flops(sequence)) * static_cast<double>(d.global_batch_size);
   numbers.flops_per_step = step;
@@ -111,12 +112,12 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const double a_pair =
       6.0 * static_cast<double>(config.num_attention_heads * (config.query_head_dim() + config.value_head_dim())) *
       static_cast<double>(d.global_batch_size);
-  const double all_pairs = static_cast<double>(d.seq_length) * static_cast<double>(d.seq_length);
+  const double all_pairs = static_cast<double>(sequence.s) * static_cast<double>(sequence.s);
   double unseen = 0;
   // An encoder sees everything, and so does its decoder of what it gave.
   const int64_t num_causal = config.has_encoder() ? config.num_decoder_layers() : config.num_layers;
   for (int64_t layer = 0; layer < num_causal + num_modules; ++layer) {
-    unseen += all_pairs - pairs_seen(config, layer, d.seq_length);
+    unseen += all_pairs - pairs_seen(config, layer, sequence.s);
   }
   numbers.flops_per_step_seen = step - a_pair * unseen;
   return numbers;

@@ -10,6 +10,7 @@
 #include "planner/pipeline_simulator.h"
 #include "train/rank_picture.h"
 #include "train/report.h"
+#include "train/sample_tokens.h"
 #include "train/tracking.h"
 
 namespace megalith {
@@ -62,11 +63,18 @@ std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
                      plan.num_ranks, layers, 100 * simulation.bubble_fraction());
 }
 
+// "2048 tokens", and "512 + 128 tokens" of an encoder and decoder.
+std::string sample_text(const Resolved& resolved) {
+  const CostShape sample = sample_shape(resolved);
+  const std::string labels = number_of(sample.s, "token", "tokens");
+  return resolved.config.model.has_encoder() ? fmt::format("{} + {}", sample.encoder_s, labels) : labels;
+}
+
 std::string experts_text(const ModelConfig& config, const ModelNumbers& numbers) {
   int64_t num_layers = 0;
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) num_layers += config.has_experts_at(layer) ? 1 : 0;
+  for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) num_layers += config.has_experts_at(layer) ? 1 : 0;
   std::string text = fmt::format("{} in {} of {} layers, {} a token, ffn {}", *config.num_experts, num_layers,
-                                 config.num_layers, config.moe_router_topk, config.expert_ffn_size());
+                                 config.num_all_layers(), config.moe_router_topk, config.expert_ffn_size());
   if (config.shared_expert_size() > 0) text += fmt::format(", shared {}", config.shared_expert_size());
   return text + fmt::format("; a token meets {} parameters", with_separators(numbers.active_parameters));
 }
@@ -339,11 +347,11 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   if (facts.data != nullptr) add_data(resolved, *facts.data, rows);
   rows.add("batch",
            fmt::format("{} of {} = {} of {} on {}; {}, {} tokens", number_of(d.global_batch_size, "sample", "samples"),
-                       number_of(d.seq_length, "token", "tokens"),
+                       sample_text(resolved),
                        number_of(d.num_microbatches, "microbatch", "microbatches"), d.micro_batch_size,
                        number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"),
                        number_of(d.train_iters, "step", "steps"),
-                       counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length))));
+                       counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * tokens_per_sample(resolved)))));
   rows.add("layout", layout_text(resolved));
   const Mesh mesh = Mesh::from_options(c.parallel, d.world_size);
   for (const std::string& line : rank_picture(mesh, kReportColumns - kTopicColumns)) rows.add_as_it_is("", line);

@@ -22,6 +22,7 @@
 #include "device/peak_flops.h"
 #include "train/activation_report.h"
 #include "train/product_speed.h"
+#include "train/sample_tokens.h"
 
 namespace megalith {
 namespace {
@@ -375,7 +376,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
     record.params_norm = optimizer_->params_norm();  // this step's: it was awaited
   }
   record.elapsed_ms = elapsed_ms;
-  record.tokens = step.num_samples * d.seq_length;
+  record.tokens = step.num_samples * tokens_per_sample(resolved_);
   if (resolved_.config.data.sft.has_paths()) {
     record.loss_tokens = static_cast<int64_t>(std::llround(result.losses.front().weight));
   }

@@ -194,17 +194,31 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   for (const UnitRange& stage : user.derived.pipeline.stages) stages.push_back(user.derived.pipeline.layers_of(stage));
   const int64_t base = cuts_stages(user.config.recompute, user.derived.pipeline) ? 2 : 1;
   ToyLayers toy;
+  const int64_t num_in_front = user.config.model.num_layers, num_all = user.config.model.num_all_layers();
+  // Of a stage with the end of an encoder and the beginning of a decoder both are there. Returns how many there are.
   const auto add_layers = [&](const LayerRange& stage, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) toy.sources.push_back(stage.first + i * stage.count / count);
+    const int64_t end = stage.first + stage.count, border = std::clamp(num_in_front, stage.first, end);
+    const std::vector<LayerRange> parts = {{.first = stage.first, .count = border - stage.first},
+                                           {.first = border, .count = end - border}};
+    const bool is_crossed = parts[0].count > 0 && parts[1].count > 0;
+    int64_t num_added = 0;
+    for (const LayerRange& part : parts) {
+      const int64_t wanted = is_crossed ? div_up(count, 2) : count;
+      const int64_t of_part = std::min(wanted, part.count);
+      for (int64_t i = 0; i < of_part; ++i) toy.sources.push_back(part.first + i * part.count / of_part);
+      num_added += of_part;
+    }
+    return num_added;
   };
   const int64_t num_ranks = world.parallel.pipeline_model_parallel_size;
   if (num_ranks == 1) {
-    const LayerRange whole{.first = 0, .count = user.config.model.num_layers};
+    const LayerRange whole{.first = 0, .count = num_all};
     const int64_t kinds = world.parallel.context_parallel_size > 1 && world.parallel.cp_comm_type.size() > 1 ? 4 : 2;
-    add_layers(whole, std::min(whole.count, std::max(2 * base, kinds)));
+    const int64_t stacks = user.config.model.has_encoder() ? 2 : 1;
+    add_layers(whole, std::min(whole.count, stacks * std::max(2 * base, kinds)));
     return toy;
   }
-  int64_t shortest = user.config.model.num_layers;
+  int64_t shortest = num_all;
   for (const LayerRange& stage : stages) {
     if (stage.count > 0) shortest = std::min(shortest, stage.count);
   }
@@ -213,8 +227,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
     // The toy's first and last stage stand for the person's first and last.
     const LayerRange& stage = stages[static_cast<size_t>((2 * i * last + num_stages - 1) / (2 * (num_stages - 1)))];
     const int64_t wanted = stage.count == 0 ? 0 : stage.count == shortest ? base : base + 1;
-    const int64_t count = std::min(wanted, stage.count);
-    add_layers(stage, count);
+    const int64_t count = add_layers(stage, std::min(wanted, stage.count));
     toy.pipeline_layout += i == 0 ? "E" : "|";
     toy.pipeline_layout.append(static_cast<size_t>(count), 't');
   }
@@ -224,10 +237,6 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
 }
 
 ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecision precision, int num_steps) {
-  if (user.config.model.has_encoder()) {
-    throw UserError("doctor --parallel has no batches for model_type t5, whose encoder reads sequences of its own",
-                    "its layouts are held to one rank by tests/layouts/t5_matrix_test.cc; check a run with --dry_run");
-  }
   const ToyLayers layers = make_toy_layers(user, world);
   ToyConfig toy;
   toy.layout = std::make_unique<Resolved>();
@@ -253,7 +262,7 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
 std::string ToyConfig::text() const {
   const ModelConfig& m = layout->config.model;
   const Derived& d = layout->derived;
-  std::string text = fmt::format("{}, {} layers of width {}, {} heads", family_for(m).name, m.num_layers, m.hidden_size,
+  std::string text = fmt::format("{}, {} layers of width {}, {} heads", family_for(m).name, m.num_all_layers(), m.hidden_size,
                                  m.num_attention_heads);
   if (m.num_kv_heads() != m.num_attention_heads) text += fmt::format(" on {} keys", m.num_kv_heads());
   if (m.has_experts()) text += fmt::format(", {} experts of which a token meets {}", *m.num_experts, m.moe_router_topk);

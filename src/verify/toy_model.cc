@@ -115,7 +115,7 @@ std::vector<int64_t> toy_layers(const std::vector<int64_t>& asked, const std::ve
 
 std::string toy_layer_pattern(const ModelConfig& user, const std::vector<int64_t>& sources) {
   return fmt::format("[{}]",
-                     fmt::join(toy_layers(parse_moe_layer_freq(user.moe_layer_freq, user.num_layers), sources), ","));
+                     fmt::join(toy_layers(parse_moe_layer_freq(user.moe_layer_freq, user.num_all_layers()), sources), ","));
 }
 
 }  // namespace
@@ -126,13 +126,19 @@ void shrink_model(const Resolved& user, const ToyWorld& world, const std::vector
                   ModelConfig& model) {
   const ModelConfig& asked = user.config.model;
   model.num_layers = std::ssize(sources);
+  if (asked.has_encoder()) {
+    model.num_layers = std::ranges::count_if(sources, [&](int64_t source) { return source < asked.num_layers; });
+    model.decoder_num_layers = std::ssize(sources) - model.num_layers;
+  }
   shrink_attention(world.parallel, asked, model);
   shrink_experts(world.parallel, asked, model);
   if (asked.has_experts()) model.moe_layer_freq = toy_layer_pattern(asked, sources);
   if (asked.attention_window() > 0) {
     model.window_attn_skip_freq = window_attn_skip_freq_text(toy_layers(asked.layers_with_window(), sources));
   }
-  model.no_rope_freq = no_rope_freq_text(toy_layers(asked.layers_without_rotation(), sources));
+  if (!asked.no_rope_freq.empty()) {
+    model.no_rope_freq = no_rope_freq_text(toy_layers(asked.layers_without_rotation(), sources));
+  }
   if (asked.mtp_num_layers) model.mtp_num_layers = toy_prediction_modules(asked);
   // Padded, and with a few tokens for every rank.
   model.vocab_size = std::max(kVocabulary, 8 * world.parallel.tensor_model_parallel_size - 3);

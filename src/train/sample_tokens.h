@@ -1,0 +1,25 @@
+// How many tokens a sample has: of an encoder and decoder in two sequences, otherwise in one.
+#pragma once
+
+#include <cstdint>
+
+#include "nn/module.h"
+#include "train/config.h"
+
+namespace megalith {
+
+// A sample as the model's costs see it: s tokens in the sequence of the labels, encoder_s in the one that an encoder
+// beside it reads. Without decoder_seq_length, which a command without data need not have, both are seq_length long.
+inline CostShape sample_shape(const Resolved& resolved) {
+  const int64_t length = resolved.derived.seq_length;
+  if (!resolved.config.model.has_encoder()) return {.b = 1, .s = length, .encoder_s = length};
+  return {.b = 1, .s = resolved.config.task.decoder_seq_length.value_or(length), .encoder_s = length};
+}
+
+// Of both sequences.
+inline int64_t tokens_per_sample(const Resolved& resolved) {
+  const CostShape shape = sample_shape(resolved);
+  return shape.s + (resolved.config.model.has_encoder() ? shape.encoder_s : 0);
+}
+
+}  // namespace megalith
