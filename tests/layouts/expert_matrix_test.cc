@@ -66,6 +66,12 @@ std::vector<Layout> expert_layouts() {
   TinyRun dropping_stack = gpt_oss;
   dropping_stack.has_capacity = true;
   add({.dp = 2, .micro_batch = 2, .ep = 2}, dropping_stack);
+  // Chunks, layers that do not rotate, one expert a token beside a shared one.
+  const TinyRun llama4{.family = "llama4"};
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, llama4);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = kFull}, llama4);
+  add({.dp = 2, .cp = 2, .micro_batch = 2, .ep = 2}, llama4);
+  add({.dp = 2, .pp = 2, .micro_batch = 2, .recompute = selective({"core_attn", "moe"}), .ep = 2}, llama4);
   // Shared sequences.
   add({.cp = 2, .micro_batch = 2, .ep = 2}, mixtral_all);
   add({.dp = 2, .cp = 2, .micro_batch = 2, .cp_comm_type = {"a2a"}, .ep = 4}, deepseek);

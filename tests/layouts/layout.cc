@@ -37,6 +37,20 @@ void make_gpt_oss(ModelConfig& config) {
   config.window_attn_skip_freq = "2";
 }
 
+// Neighbouring channels rotate, but for the last layer's; chunks; one expert a token, whose input is weighed, beside a
+// shared one.
+void make_llama4(const TinyRun& task, ModelConfig& config) {
+  config.rotary_interleaved = config.qk_l2_norm = config.moe_apply_probs_on_input = true;
+  config.no_rope_freq = std::to_string(task.num_layers);
+  config.attention_chunk_size = 4;
+  config.attn_temperature_scale = 0.2;
+  config.attn_temperature_floor = 2;
+  config.moe_layer_freq = moe_layer_freq_text(1, task.num_layers);
+  config.moe_shared_expert_intermediate_size = config.moe_ffn_hidden_size;
+  config.moe_router_topk = 1;
+  config.moe_router_score_function = RouterScore::kSigmoid;
+}
+
 // Eight experts; the weights of few tokens decide, so that a wrong sum shows.
 void add_experts(const TinyRun& task, ModelConfig& config) {
   config.num_experts = 8;
@@ -46,8 +60,9 @@ void add_experts(const TinyRun& task, ModelConfig& config) {
   config.moe_z_loss_coeff = 0.01;
   if (task.has_capacity) config.moe_expert_capacity_factor = 0.75;
   config.moe_token_drop_policy = task.drop_policy;
-  if (task.family == "mixtral" || task.is_bert()) return;
+  if (task.family == "mixtral" || task.is_bert() || task.is_t5()) return;
   if (task.family == "gpt_oss") return make_gpt_oss(config);
+  if (task.family == "llama4") return make_llama4(task, config);
   config.group_query_attention = config.add_qkv_bias = false;
   config.multi_latent_attention = config.qk_layernorm = true;
   config.kv_channels.reset();  // 8 heads, which do not divide the width of 20: latent heads have widths of their own
@@ -106,9 +121,16 @@ void make_gemma(bool is_third, ModelConfig& config) {
   }
 }
 
-// Buckets that distances within the few tokens share.
+// Buckets that distances within the few tokens share; Megatron-LM's has learned positions, biases and GELU by a tanh.
 void make_t5(const TinyRun& task, ModelConfig& config) {
   config.model_type = ModelType::kT5;
+  if (task.family.starts_with("megatron")) {
+    config.swiglu = config.group_query_attention = false;
+    config.bias_gelu_fusion = config.add_bias_linear = true;
+    config.normalization = Normalization::kLayerNorm;
+    config.position_embedding_type = PositionEmbedding::kLearnedAbsolute;
+    return;
+  }
   config.position_embedding_type = PositionEmbedding::kRelative;
   config.relative_attention_num_buckets = 6;
   config.relative_attention_max_distance = 5;
@@ -143,7 +165,7 @@ ModelConfig config_of(const TinyRun& task) {
   config.attention_dropout = config.hidden_dropout = task.has_dropout ? 0.2 : 0;
   if (task.has_experts()) add_experts(task, config);
   if (task.family == "gpt") make_gpt(config);
-  if (task.family == "t5") make_t5(task, config);
+  if (task.is_t5()) make_t5(task, config);
   if (task.is_bert()) make_bert(task, config);
   if (task.family.starts_with("gemma")) make_gemma(task.family == "gemma3", config);
   if (task.silent) uncouple_tokens(config);
@@ -183,7 +205,7 @@ class PairTask : public CausalLm {
 };
 
 std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& config) {
-  if (task.family == "t5") return std::make_unique<PairTask>();
+  if (task.is_t5()) return std::make_unique<PairTask>();
   TaskOptions options{.mask_prob = 0.4};  // of few tokens
   if (task.is_masked) options.task = TaskKind::kMaskedLm;
   options.mask_token_id = *config.vocab_size - 1;
@@ -394,9 +416,10 @@ const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& pr
 
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
                    double tolerance) {
-  // One vector on all keys changes no softmax, so the gradient of a BERT's key biases is rounding: of about 53 and of
+  // One vector on all keys changes no softmax, so the gradient of their biases is rounding: of about 53 and of
   // 24 bits of the others' (verify/parallel_check.cc).
-  const double floor = !layout.task.is_bert() ? 0 : tolerance < 1e-6 ? 1e-4 : 1e-2;
+  const bool has_key_biases = layout.task.is_bert() || layout.task.family.starts_with("megatron_t5");
+  const double floor = !has_key_biases ? 0 : tolerance < 1e-6 ? 1e-4 : 1e-2;
   Comparison found = compare_with_one_rank(ranks, 0, expected, {.relative = tolerance, .floor = floor});
   if (!found.is_ok()) found.first_failure = fmt::format("{}: {}", layout.text(), found.first_failure);
   return found;

@@ -43,9 +43,9 @@ struct TinyRun {
   // window_attn_skip_freq; where it is given, layers with a window also rotate by a base of their own.
   std::string windowed_layers = {};
   bool has_sinks = false;  // in the softmax of attention, one for each head
-  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "t5": num_layers in each of two stacks;
-  // "mixtral", "gpt_oss", "deepseek": with experts; "bert", "megatron_bert" and "bert_experts", which is Megatron-LM's
-  // with them: masked, with labels of sentences
+  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek", "llama4": with
+  // experts; "t5", "megatron_t5", "t5_experts", "megatron_t5_experts": num_layers in each of two stacks; "bert",
+  // "megatron_bert" and "bert_experts", which is Megatron-LM's with them: masked, with labels of sentences
   std::string family = "llama";
   bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
@@ -59,8 +59,10 @@ struct TinyRun {
   bool drops_what_adapters_add = false;  // dropout_position post
 
   bool has_experts() const {
-    return family == "mixtral" || family == "gpt_oss" || family == "deepseek" || family == "bert_experts";
+    return family == "mixtral" || family == "gpt_oss" || family == "deepseek" || family == "llama4" ||
+           family.ends_with("_experts");
   }
+  bool is_t5() const { return family.find("t5") != std::string::npos; }
   bool is_bert() const { return family.find("bert") != std::string::npos; }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;

@@ -346,6 +346,8 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
   const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
   const TinyRun dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
+  const TinyRun bert{.is_tied = true, .sequence = 8, .family = "bert", .is_masked = true};
+  const TinyRun t5{.is_tied = true, .family = "t5"}, megatron_t5{.is_tied = true, .family = "megatron_t5"};
   return {
       {.tp = 2, .micro_batch = 4, .task = bias},
       {.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = tied},
@@ -360,6 +362,10 @@ std::vector<Layout> layouts_for_mistakes() {
       {.cp = 3, .micro_batch = 8, .task = shared, .cp_comm_type = {"p2p"}},
       {.cp = 2, .micro_batch = 8, .task = shared, .cp_comm_type = {"all_gather"}},
       {.dp = 2, .cp = 4, .micro_batch = 4, .task = shared, .cp_comm_type = {"a2a+p2p"}, .cp_ulysses = 2},
+      {.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = bert},
+      {.cp = 2, .micro_batch = 4, .task = bert},
+      {.tp = 2, .micro_batch = 2, .task = t5},
+      {.pp = 2, .micro_batch = 4, .task = megatron_t5},
       {.dp = 2, .micro_batch = 2, .task = mixtral, .data_parallel = zero1(), .ep = 2},
       {.dp = 4, .micro_batch = 1, .task = mixtral, .ep = 2},
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 2},

@@ -70,11 +70,79 @@ std::vector<Layout> t5_layouts() {
   add({.micro_batch = 2, .recompute = selective}, dropped);
   add({.micro_batch = 4, .recompute = in_threes}, deep);
   add({.dp = 2, .micro_batch = 2, .recompute = offloaded}, dropped);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = full}, dropped);
+  add({.dp = 2, .micro_batch = 1, .data_parallel = zero1(), .recompute = selective}, plain);
+  // Stages of one stack each, unlike in number.
+  add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_split_rank = 1}}, dropped);
+  add({.pp = 3, .micro_batch = 2, .pipeline = {.encoder_pipeline_model_parallel_size = 2}}, tied);
+  return list;
+}
+
+const RecomputeOptions kEveryLayer{
+    .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
+const RecomputeOptions kWithinLayers{.recompute_granularity = "selective",
+                                     .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
+
+// One table of positions in two places, a bias behind a split vocabulary, norms and linears with biases.
+std::vector<Layout> megatron_layouts() {
+  std::vector<Layout> list;
+  const TinyRun plain{.is_tied = true, .family = "megatron_t5"};
+  const TinyRun dropped{.is_tied = true, .has_dropout = true, .family = "megatron_t5"};
+  const TinyRun untied{.has_dropout = true, .family = "megatron_t5"};
+  const auto add = [&](Layout layout, const TinyRun& task) {
+    layout.task = task;
+    list.push_back(std::move(layout));
+  };
+  add({.tp = 2, .micro_batch = 4}, plain);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, dropped);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kEveryLayer}, untied);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kWithinLayers}, dropped);
+  add({.dp = 4, .micro_batch = 1, .data_parallel = fsdp()}, dropped);
+  add({.pp = 2, .micro_batch = 2}, dropped);
+  add({.pp = 4, .micro_batch = 2}, plain);
+  add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_split_rank = 1}}, untied);
+  add({.pp = 2, .micro_batch = 2, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, dropped);
+  add({.pp = 2, .micro_batch = 1, .pipeline = {.pp_algorithm = "zbv-formatted"}}, plain);
+  add({.tp = 2,
+       .dp = 2,
+       .pp = 2,
+       .is_sequence_parallel = true,
+       .micro_batch = 2,
+       .data_parallel = zero1(),
+       .recompute = kWithinLayers},
+      dropped);
+  return list;
+}
+
+std::vector<Layout> layouts_with_experts() {
+  std::vector<Layout> list;
+  const TinyRun published{.family = "t5_experts"};
+  const TinyRun megatron{.is_tied = true, .has_dropout = true, .family = "megatron_t5_experts"};
+  const auto add = [&](Layout layout, const TinyRun& task) {
+    layout.task = task;
+    list.push_back(std::move(layout));
+  };
+  add({.dp = 2, .ep = 2}, published);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, megatron);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2}, megatron);
+  add({.tp = 2, .micro_batch = 2, .ep = 2, .etp = 1}, published);
+  add({.pp = 2, .micro_batch = 2}, published);
+  add({.dp = 2, .pp = 4, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, megatron);
+  add({.dp = 2, .micro_batch = 2, .ep = 2, .dispatcher = "allgather"}, published);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, published);
+  add({.micro_batch = 2, .recompute = kEveryLayer}, megatron);
+  add({.micro_batch = 2, .recompute = {.recompute_granularity = "selective", .recompute_modules = {"moe"}}}, published);
+  add({.tp = 2, .dp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = zero1(), .ep = 2},
+      megatron);
   return list;
 }
 
 TEST(T5Layouts, TrainAsOneRankInFloat64) { expect_as_one_rank_in_float64(t5_layouts()); }
 TEST(T5Layouts, TrainAsOneRankInFloat32) { expect_as_one_rank_in_float32(t5_layouts()); }
+TEST(T5Layouts, TrainMegatronsAsOneRankInFloat64) { expect_as_one_rank_in_float64(megatron_layouts()); }
+TEST(T5Layouts, TrainMegatronsAsOneRankInFloat32) { expect_as_one_rank_in_float32(megatron_layouts()); }
+TEST(T5Layouts, TrainExpertsAsOneRankInFloat64) { expect_as_one_rank_in_float64(layouts_with_experts()); }
 
 using Kind = CollectiveKind;
 using How = WrongCollective::How;

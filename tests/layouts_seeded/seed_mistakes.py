@@ -273,6 +273,92 @@ MISTAKES = [
         [("forward_scales_ = found.mapped();", "forward_scales_ = SEEDED ? forward_.scales : found.mapped();")],
     ),
     (
+        "relative positions: gradient overwrites",
+        "relative_bias.cc",
+        [("if (!target.accumulate) target.buffer.zero_();", "if (SEEDED || !target.accumulate) target.buffer.zero_();")],
+    ),
+    (
+        "learned positions: the table not summed over its stages",
+        "embedding.cc",
+        [
+            (
+                "placement.pipeline_ranks = shared.pipeline_ranks;",
+                "placement.pipeline_ranks = shared.pipeline_ranks;\n"
+                "    if (SEEDED) placement.partial_axes = {Axis::kDp, Axis::kCp};",
+            )
+        ],
+    ),
+    (
+        "learned rows: the gradient of only a tp rank's tokens",
+        "embedding.cc",
+        [
+            (
+                "if (is_sequence_parallel_) placement.partial_axes.insert(Axis::kTp);",
+                "if (is_sequence_parallel_ && !SEEDED) placement.partial_axes.insert(Axis::kTp);",
+            )
+        ],
+    ),
+    (
+        "sentences: counted by every rank of cp",
+        "bert_head.cc",
+        [("if (!begins_sequences_) weights", "if (!begins_sequences_ && !SEEDED) weights")],
+    ),
+    (
+        "BERT's formula: label -1 counted",
+        "bert_head.cc",
+        [("weights = of_sequences.ge(0).to(wide);", "weights = of_sequences.ge(SEEDED ? -1 : 0).to(wide);")],
+    ),
+    (
+        "BERT's formula: the loss of sentences divided by tokens",
+        "bert_head.cc",
+        [("sum * scales.per_weight.to(sum.scalar_type())", "sum * scales.per_weight.to(sum.scalar_type()) / (SEEDED ? forward.s : 1)")],
+    ),
+    (
+        "BERT's formula: types of the two segments swapped",
+        "embedding.cc",
+        [("const at::Tensor ids = types.reshape({-1});", "const at::Tensor ids = (SEEDED ? 1 - types : types).reshape({-1});")],
+    ),
+    (
+        "BERT's formula: the second token classified",
+        "bert_head.cc",
+        [("x.view({forward.b, forward.s, -1}).select(1, 0)", "x.view({forward.b, forward.s, -1}).select(1, SEEDED ? 1 : 0)")],
+    ),
+    (
+        "BERT's formula: padding attended to",
+        "attention_core.cc",
+        [
+            (
+                "Call call{forward.row_length > 0, forward.mask, {}};",
+                "Call call{forward.row_length > 0, forward.mask, {}};\n  if (SEEDED) call.mask.key_lengths.reset();",
+            )
+        ],
+    ),
+    (
+        "T5's formula: padding of the encoder attended to by the decoder",
+        "cross_attention.cc",
+        [("core.mask.key_lengths = memory.lengths;", "if (!SEEDED) core.mask.key_lengths = memory.lengths;")],
+    ),
+    (
+        "T5's formula: values of the memory taken for its keys",
+        "cross_attention.cc",
+        [(".k = keys_values.narrow(2, 0, g)", ".k = keys_values.narrow(2, SEEDED ? g : 0, g)")],
+    ),
+    (
+        "T5's formula: distances counted from the key to the query",
+        "relative_bias.cc",
+        [("keys.unsqueeze(0) - queries.unsqueeze(1)", "(keys.unsqueeze(0) - queries.unsqueeze(1)) * (SEEDED ? -1 : 1)")],
+    ),
+    (
+        "T5's formula: learned positions begin one late",
+        "embedding.cc",
+        [
+            (
+                "ids = at::arange(first, first + forward.s, long_options());",
+                "ids = at::arange(first + SEEDED, first + SEEDED + forward.s, long_options());",
+            )
+        ],
+    ),
+    (
         "shared expert: added on every tp rank",
         "moe_layer.cc",
         [("return y + of_shared;", "return y + of_shared * (SEEDED ? tp_->size() : 1);")],
