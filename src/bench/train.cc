@@ -149,14 +149,15 @@ int bench_train(CommandContext& context) {
   BenchInsistence insists;
   insists.arguments = [](const BenchOptions& given) -> std::vector<std::string> {
     return {fmt::format("--train_iters={}", given.iterations + given.warmup), "--train_samples=null",
-            "--rampup_batch_size=null", "--eval_iters=0", "--save=null", "--save_hf=null", "--output_dir=null",
-            "--auto_continue_train=false", "--skip_train=false", "--dry_run=false",
+            "--train_epochs=null", "--rampup_batch_size=null", "--eval_iters=0", "--save=null", "--save_hf=null",
+            "--output_dir=null", "--auto_continue_train=false", "--skip_train=false", "--dry_run=false",
             // Only weights are taken from a checkpoint, so that the run begins with step 1.
             "--finetune=true"};
   };
   const std::string writes_nothing = "a benchmark writes only its rows; use megalith train";
   insists.refused = {{"train_iters", "use --iterations and --warmup"},
                      {"train_samples", "use --iterations and --warmup"},
+                     {"train_epochs", "use --iterations and --warmup"},
                      {"rampup_batch_size", "use --global_batch_size"},
                      {"save", writes_nothing},
                      {"save_hf", writes_nothing},

@@ -69,6 +69,10 @@ TinyRun make_tiny(const Resolved& resolved) {
     if (!is_size || option->text() == resolved.options->find(option->name())->text()) continue;
     tiny.options.push_back(fmt::format("--{}={}", option->name(), option->text()));
   }
+  // The toy's batch is said in samples.
+  if (resolved.config.train.gradient_accumulation_steps) {
+    tiny.options.emplace_back("--gradient_accumulation_steps=null");
+  }
   const Config& config = toy.layout->config;
   tiny.note = fmt::format("TINY=1: {} layers of width {} with {} heads, {} samples of {} tokens; the vocabulary stays",
                           config.model.num_all_layers(), config.model.hidden_size, config.model.num_attention_heads,

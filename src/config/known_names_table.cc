@@ -315,13 +315,8 @@ constexpr KnownNamesRow kRows[] = {
 
     // ---- Words of Hugging Face's Trainer, torchtune, torchtitan and DeepSpeed whose meaning differs from any option
     // ----
-    {Kind::kRemoved, kValue,
-     "write global_batch_size: micro_batch_size times the steps of accumulation times the data-parallel ranks",
-     "gradient_accumulation_steps=1 training_gradient_accumulation_steps=1"},
-    {Kind::kRemoved, kValue,
-     "write train_iters or train_samples; 'megalith inspect data PREFIX' counts the tokens, and an epoch has as many "
-     "samples as they hold seq_length",
-     "num_train_epochs=null num_epochs=null epochs=null max_steps_per_epoch=null"},
+    {Kind::kRemoved, kValue, "write train_iters, or train_epochs for passes over instruction data",
+     "max_steps_per_epoch=null"},
     {Kind::kRemoved, kSwitch, "write recompute_granularity full, recompute_method uniform and recompute_num_layers 1",
      "gradient_checkpointing=false enable_activation_checkpointing=false activation_checkpointing=false"},
     {Kind::kRemoved, kValue, "write recompute_granularity full or selective", "activation_checkpoint_mode=none"},

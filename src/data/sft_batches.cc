@@ -15,8 +15,7 @@ namespace {
 constexpr const char* kDefaultSftSplit = "969, 30, 1";
 
 // Samples as they are learned: cut, or refused for their length.
-std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, const DataSetup& setup) {
-  const int64_t s = setup.sequence_length;
+std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, int64_t s) {
   const bool splits = set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
   if (splits) return [&set](int64_t sample) { return set.length(sample); };
   if (!options.sft.truncate && set.report().longest > s) {
@@ -27,6 +26,20 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
                     "raise --seq_length, cut them with --truncate, or leave them out");
   }
   return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
+}
+
+std::shared_ptr<const SftSet> open_set(const std::vector<std::string>& prefixes) {
+  MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
+  return std::make_shared<const SftSet>(prefixes[0]);
+}
+
+SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s) {
+  const bool splits = set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
+  return {range.begin, range.end, lengths_in(set, options, s), s, splits, options.sft};
+}
+
+UserError empty_training_error(const SftSet& set) {
+  return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
 }
 
 DataSize size_of(const SftPacks& packs) {
@@ -130,13 +143,9 @@ Batch SftBatchSource::read(const DataPosition& position) {
 
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   const SftOptions& sft = options.sft;
-  const auto open = [](const std::vector<std::string>& prefixes) {
-    MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
-    return std::make_shared<const SftSet>(prefixes[0]);
-  };
-  const auto train = open(sft.sft_data_path);
+  const auto train = open_set(sft.sft_data_path);
   std::shared_ptr<const SftSet> valid;
-  if (!sft.sft_valid_data_path.empty()) valid = open(sft.sft_valid_data_path);
+  if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path);
   const std::string split = options.split.value_or(kDefaultSftSplit);
   if (!valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
@@ -149,17 +158,13 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
     const auto& set = valid && part == Split::kValid ? valid : train;
     if (valid && part == Split::kTest) continue;
     const ElementRange range = valid ? ElementRange{0, set->num_samples()} : ranges[i].value_or(ElementRange{});
-    if (range.size() == 0 && part == Split::kTrain) {
-      throw UserError(fmt::format("the train split of {} is empty", set->prefix()),
-                      "give it a larger weight in --split");
-    }
+    if (range.size() == 0 && part == Split::kTrain) throw empty_training_error(*set);
     if (range.size() == 0) {
       log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
       continue;
     }
-    const bool splits = set->report().form == SftForm::kText && sft.enable_packed_sequences;
-    SftPacks packs(range.begin, range.end, lengths_in(*set, options, setup), setup.sequence_length, splits, sft);
-    auto source = std::make_unique<SftBatchSource>(set, std::move(packs), sft, setup, part == Split::kTrain);
+    auto source = std::make_unique<SftBatchSource>(set, pack_range(*set, range, options, setup.sequence_length), sft,
+                                                   setup, part == Split::kTrain);
     if (part == Split::kTrain) {
       log.info("{} sequences a pass of {} samples ({} tokens)", source->num_samples(), source->data_size()->documents,
                source->data_size()->tokens);
@@ -167,6 +172,17 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
     (part == Split::kTrain ? sets.train : part == Split::kValid ? sets.valid : sets.test) = std::move(source);
   }
   return sets;
+}
+
+int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {
+  const auto set = open_set(options.sft.sft_data_path);
+  ElementRange range{0, set->num_samples()};
+  if (options.sft.sft_valid_data_path.empty()) {
+    const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSftSplit)), set->num_samples());
+    range = ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{});
+  }
+  if (range.size() == 0) throw empty_training_error(*set);
+  return pack_range(*set, range, options, sequence_length).num_packs();
 }
 
 }  // namespace megalith

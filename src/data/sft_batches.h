@@ -46,4 +46,7 @@ class SftBatchSource final : public BatchSource {
 // for samples longer than the sequence, and for a training set without samples.
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log);
 
+// Sequences of one pass over the training part, as make_sft_sets() makes them; the same errors.
+int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length);
+
 }  // namespace megalith

@@ -10,6 +10,7 @@
 #include "checkpoint/resume.h"
 #include "comm/context_parallel.h"
 #include "core/error.h"
+#include "core/number_of.h"
 #include "hub/hub.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
@@ -28,12 +29,18 @@ namespace {
 
 constexpr int64_t kDefaultTrainIters = 10;
 constexpr int64_t kLongestDefaultSequence = 4096;
+constexpr int64_t kLongestRun = int64_t{1} << 60;  // in samples
 
 void check_batch(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const TrainOptions& train = config.train;
   const int64_t chunk = d.micro_batch_size * d.data_parallel_size;
+  if (train.global_batch_size && train.gradient_accumulation_steps) {
+    errors.emplace_back(fmt::format("global_batch_size {} and gradient_accumulation_steps {} are both given",
+                                    *train.global_batch_size, *train.gradient_accumulation_steps),
+                        "keep one of them");
+  }
   const size_t num_errors = errors.size();
-  d.global_batch_size = train.global_batch_size.value_or(chunk);
+  d.global_batch_size = train.global_batch_size.value_or(chunk * train.gradient_accumulation_steps.value_or(1));
   d.batches = BatchSchedule(d.global_batch_size, d.micro_batch_size, d.data_parallel_size, train.rampup_batch_size,
                             train.decrease_batch_size_if_needed, errors);
   if (errors.size() > num_errors) d.global_batch_size = chunk;
@@ -59,22 +66,36 @@ void check_rampup(const Config& config, std::vector<UserError>& errors) {
   }
 }
 
+void set_samples(int64_t samples, Derived& d) {
+  d.train_iters = d.batches.num_iterations(samples);
+  d.schedule_samples = samples;
+  // The last step of a ramp may go beyond the samples asked for.
+  d.train_samples = std::max(d.schedule_samples, d.batches.consumed_by(d.train_iters));
+}
+
 void check_duration(const Config& config, Derived& d, std::vector<UserError>& errors) {
-  if (config.train.train_iters && config.train.train_samples) {
-    errors.emplace_back("train_iters and train_samples are both given", "keep one of them");
+  std::vector<std::string> given;
+  if (config.train.train_iters) given.emplace_back("train_iters");
+  if (config.train.train_samples) given.emplace_back("train_samples");
+  if (config.train.train_epochs) given.emplace_back("train_epochs");
+  if (given.size() > 1) {
+    errors.emplace_back(fmt::format("{} and {} are both given", given[0], given[1]), "keep one of them");
+  }
+  if (config.train.train_epochs && config.data.sft.sft_data_path.empty()) {
+    errors.emplace_back("train_epochs is given, and sft_data_path is not: only passes over its rows are counted",
+                        "give the length of the run with --train_iters or --train_samples");
   }
   if (config.train.train_samples) {
-    d.train_iters = d.batches.num_iterations(*config.train.train_samples);
+    set_samples(*config.train.train_samples, d);
     if (d.train_iters == 0) {
       errors.emplace_back(fmt::format("train_samples {} is less than one global batch of {}",
                                       *config.train.train_samples, d.global_batch_size),
                           "raise train_samples or lower global_batch_size");
     }
-    d.schedule_samples = *config.train.train_samples;
-    // The last step of a ramp may go beyond the samples asked for.
-    d.train_samples = std::max(d.schedule_samples, d.batches.consumed_by(d.train_iters));
   } else {
-    d.train_iters = config.train.train_iters.value_or(kDefaultTrainIters);
+    // Until passes are counted: so many that a warm-up fits.
+    const int64_t placeholder = kDefaultTrainIters + config.learning_rate.lr_warmup_iters.value_or(0);
+    d.train_iters = config.train.train_iters.value_or(config.train.train_epochs ? placeholder : kDefaultTrainIters);
     d.train_samples = d.schedule_samples = d.train_iters * d.global_batch_size;
   }
 }
@@ -88,6 +109,27 @@ void check_traced_steps(const Config& config, const Derived& d, std::vector<User
       d.train_iters > 1 ? fmt::format("set profile_step_start to {} and profile_step_end to {}, or raise train_iters",
                                       d.train_iters - 2, d.train_iters)
                         : "set profile_step_start to 0 and profile_step_end to 1, or raise train_iters");
+}
+
+// train_epochs in steps. The rows are tokens by now, which may have taken long: only what depends on their number is
+// said so late.
+void count_epochs(Resolved& resolved) {
+  const Config& config = resolved.config;
+  Derived& d = resolved.derived;
+  const int64_t sequences = count_training_sequences(resolved);
+  const auto steps = static_cast<int64_t>(*config.train.train_epochs * static_cast<double>(sequences) /
+                                          static_cast<double>(d.global_batch_size));
+  if (steps == 0) {
+    throw UserError(fmt::format("train_epochs {} of {} is less than one global batch of {}",
+                                number_text(*config.train.train_epochs), number_of(sequences, "sequence", "sequences"),
+                                d.global_batch_size),
+                    "raise train_epochs or lower global_batch_size");
+  }
+  set_samples(steps * d.global_batch_size, d);
+  std::vector<UserError> errors;
+  check_traced_steps(config, d, errors);
+  throw_if_any(errors);
+  LearningRateCurve(config.learning_rate, d.schedule_samples, d.global_batch_size);
 }
 
 void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) {
@@ -306,6 +348,25 @@ void append(std::vector<UserError>& errors, const std::vector<UserError>& found)
   errors.insert(errors.end(), found.begin(), found.end());
 }
 
+// A length or a batch that is said in two ways counts as the higher layer says it: a recipe's epochs give way to
+// --train_iters.
+void keep_highest(Resolved& resolved, const std::vector<std::string>& names) {
+  std::vector<Option*> set;
+  for (const std::string& name : names) {
+    Option* option = resolved.options->find(name);
+    if (option->is_set() && option->text() != "null") set.push_back(option);
+  }
+  if (set.size() < 2) return;
+  const Option* highest = *std::max_element(
+      set.begin(), set.end(), [](const Option* a, const Option* b) { return a->source().layer < b->source().layer; });
+  for (Option* option : set) {
+    if (option->source().layer == highest->source().layer) continue;
+    resolved.notes.push_back(fmt::format("{} {} ({}) gives way to {} {}", option->name(), option->text(),
+                                         option->source().where, highest->name(), highest->text()));
+    option->reset(highest->source());
+  }
+}
+
 // What can be said before there is a model.
 void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
@@ -343,14 +404,16 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   check_batch(config, d, errors);
   check_rampup(config, errors);
   check_duration(config, d, errors);
-  check_traced_steps(config, d, errors);
+  if (!config.train.train_epochs) check_traced_steps(config, d, errors);
   check_precision(config, d, errors);
   if (config.optimizer.master_weights == MasterWeights::kNone && !config.optimizer.stochastic_rounding) {
     resolved.notes.emplace_back(
         "master_weights none without stochastic_rounding: steps smaller than half a unit of bf16 change nothing");
   }
   try {
-    if (d.train_iters > 0) LearningRateCurve(config.learning_rate, d.schedule_samples, d.global_batch_size);
+    // Passes are not counted yet, and any curve fits into them until then.
+    const int64_t samples = config.train.train_epochs ? kLongestRun : d.schedule_samples;
+    if (d.train_iters > 0) LearningRateCurve(config.learning_rate, samples, d.global_batch_size);
   } catch (const UserErrors& several) {
     append(errors, several.errors());
   }
@@ -502,6 +565,8 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   if (resolution.wants_help) return resolved;
   std::vector<UserError>& errors = resolution.errors;
   append(errors, refuse_urls(*resolved->options));
+  keep_highest(*resolved, {"train_iters", "train_samples", "train_epochs"});
+  keep_highest(*resolved, {"global_batch_size", "gradient_accumulation_steps"});
   if (needs.writes_run) place_run_folder(*resolved->options, resolution);
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
@@ -541,8 +606,13 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   throw_if_any(errors);
   if (config.train.dry_run) {
     if (needs.opens_data) hub.look_for_data(*resolved);
+    if (config.train.train_epochs) {
+      resolved->notes.push_back(fmt::format("train_epochs {}: steps are counted once the rows are tokens; {} are shown",
+                                            number_text(*config.train.train_epochs), resolved->derived.train_iters));
+    }
   } else {
     hub.fetch_large_files(*resolved);
+    if (config.train.train_epochs && needs.opens_data) count_epochs(*resolved);
   }
   return resolved;
 }

@@ -22,6 +22,12 @@ void TrainOptions::visit(OptionVisitor& v) {
       .unit("samples")
       .at_least(1)
       .in_toy(InToy::kMade);
+  v.field("gradient_accumulation_steps", gradient_accumulation_steps,
+          "Microbatches of a data-parallel rank in one optimizer step, instead of global_batch_size.")
+      .unit("microbatches")
+      .at_least(1)
+      .at_most(kMostMicroBatch)
+      .alias("training_gradient_accumulation_steps");
   v.field("rampup_batch_size", rampup_batch_size,
           "Three numbers, start, increment and samples: the global batch grows from start to global_batch_size in "
           "equal increments over that many samples; needs train_samples.")
@@ -40,6 +46,13 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("train_samples", train_samples, "Length of the run in samples, instead of train_iters.")
       .unit("samples")
       .at_least(1);
+  v.field("train_epochs", train_epochs,
+          "Length of the run in passes over sft_data_path, in whole steps, instead of train_iters.")
+      .unit("passes")
+      .above(0)
+      .alias("num_train_epochs")
+      .alias("num_epochs")
+      .alias("epochs");
   v.field("exit_interval", exit_interval, "Stop, after saving, at iterations divisible by this.")
       .unit("optimizer steps")
       .at_least(1)

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "data/builder_lock.h"
+#include "data/sft_batches.h"
 #include "data/sft_set.h"
 
 namespace megalith {
@@ -69,6 +70,10 @@ void prepare_instructions(Resolved& resolved, Logger& log) {
     }
   }
   throw_if_any(errors);
+}
+
+int64_t count_training_sequences(const Resolved& resolved) {
+  return count_sft_sequences(resolved.derived.data, resolved.derived.seq_length);
 }
 
 }  // namespace megalith

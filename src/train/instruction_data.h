@@ -1,6 +1,7 @@
 // Fine-tuning on instructions: the rows that sft_data_path names are made into tokens and masks first, once.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "core/log.h"
@@ -18,5 +19,9 @@ void name_tokenizer_of_instructions(Resolved& resolved);
 //
 // UserErrors of prepare_sft(); a run without a tokenizer. Data without instructions are left as they are.
 void prepare_instructions(Resolved& resolved, Logger& log);
+
+// Sequences of one pass over the training part of the rows. prepare_instructions() comes before. UserError as
+// make_sft_sets().
+int64_t count_training_sequences(const Resolved& resolved);
 
 }  // namespace megalith

@@ -172,14 +172,12 @@ TEST_F(Resolve, OtherProgramsWordsAreReadAsTheOptionAndSaidOnce) {
 }
 
 TEST_F(Resolve, WordsWithAnotherMeaningNameWhatToWrite) {
-  inputs.arguments = {"--gradient_accumulation_steps", "8", "--num_train_epochs=3", "--peft_type", "ia3",
-                      "--gradient_checkpointing"};
+  inputs.arguments = {"--max_steps_per_epoch", "8", "--peft_type", "ia3", "--gradient_checkpointing"};
   EXPECT_EQ(errors(),
-            "--gradient_accumulation_steps 8 is not an option here\n"
-            "--num_train_epochs 3 is not an option here\n"
+            "--max_steps_per_epoch 8 is not an option here\n"
             "--peft_type ia3: this build does not support this form of adapters (lora.enabled has low-rank ones)\n"
             "--gradient_checkpointing true is not an option here\n");
-  inputs.arguments = {"--gradient_accumulation_steps", "1", "--gradient_checkpointing=false", "--peft_type=none"};
+  inputs.arguments = {"--max_steps_per_epoch", "null", "--gradient_checkpointing=false", "--peft_type=none"};
   EXPECT_EQ(errors(), "");
 }
 
