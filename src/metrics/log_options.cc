@@ -14,9 +14,9 @@ void LogOptions::visit(OptionVisitor& v) {
       "megatron: the iteration line, the validation block and the four lines of summary that readers of Megatron-LM's "
       "and Primus's logs look for. json: an object a line. auto: compact.");
   v.field("log_style", log_style,
-          "Print beside log_format what readers of another trainer's log look for. torchtitan: its line of a step and "
-          "of an evaluation.")
-      .words({"torchtitan"});
+          "Print beside log_format what readers of another trainer's log look for. torchtitan and torchtune: "
+          "its line of a step and of an evaluation; torchtune's stand in log_file too.")
+      .words({"torchtitan", "torchtune"});
   v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.");
   v.field("verbose", verbose,
           "Print more: every option that differs from its default, settings of libraries, and messages for debugging.");

@@ -15,6 +15,7 @@
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
 #include "metrics/torchtitan_console.h"
+#include "metrics/torchtune_log.h"
 #include "metrics/training_progress.h"
 #include "train/report.h"
 #include "train/run_end.h"
@@ -84,8 +85,13 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   const LogFormat format = options.console_format();
   if (!options.quiet) sinks.push_back(make_console(options, console_writer(settings, log)));
-  if (options.log_style && !options.quiet) {  // which has one word
-    sinks.push_back(std::make_unique<TorchtitanConsole>(options.log_interval, console_writer(settings, log)));
+  if (options.log_style && !options.quiet) {
+    const LineWriter print = console_writer(settings, log);
+    if (options.log_style == "torchtune") {
+      sinks.push_back(std::make_unique<TorchtuneLog>(options, resolved.config.optimizer.clip_grad > 0, print));
+    } else {
+      sinks.push_back(std::make_unique<TorchtitanConsole>(options.log_interval, print));
+    }
   }
   if (options.metrics_file) {
     if (settings.iteration == 0) meet_earlier_lines(*options.metrics_file, resolved, log);
