@@ -7,6 +7,7 @@
 #include "cli/acting_options.h"
 #include "cli/help.h"
 #include "compat/torchtitan_job.h"
+#include "compat/torchtune_recipe.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -98,6 +99,7 @@ ConfigInputs CommandContext::config_inputs() const {
       .acts = [here = command](const Option& option) { return acts_in(here, option); },
   };
   inputs.readers = {{".toml", read_torchtitan_job}};
+  adopt_torchtune_recipe(inputs);
   return inputs;
 }
 
