@@ -15,17 +15,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kExperiments = "experiments/";
+// Folders of whole configurations; names of what lies in them begin so.
+constexpr std::string_view kConfigurations[] = {"experiments/", "recipes/"};
 
-std::vector<Preset> presets_in(const fs::path& folder, bool is_experiment) {
+std::vector<Preset> presets_in(const fs::path& folder, std::string_view beginning) {
   std::vector<Preset> presets;
   std::error_code code;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, code)) {
     if (entry.path().extension() != ".yaml" || !entry.is_regular_file(code)) continue;
     const std::string name = entry.path().stem().string();
-    presets.push_back({.name = is_experiment ? std::string(kExperiments) + name : name,
-                       .file = entry.path(),
-                       .is_experiment = is_experiment});
+    presets.push_back(
+        {.name = std::string(beginning) + name, .file = entry.path(), .is_experiment = !beginning.empty()});
   }
   std::sort(presets.begin(), presets.end(), [](const Preset& a, const Preset& b) { return a.name < b.name; });
   return presets;
@@ -38,14 +38,14 @@ std::string plain_name(std::string text) {
   return text;
 }
 
-// The first that is named so, as `same` compares names; without its folder an experiment is one too.
+// The first that is named so, as `same` compares names; without its folder a configuration is one too.
 template <typename Same>
 std::optional<fs::path> first_named(const std::vector<Preset>& presets, const std::string& name, const Same& same) {
   for (const Preset& preset : presets) {
     if (same(preset.name, name)) return preset.file;
   }
   for (const Preset& preset : presets) {
-    if (preset.is_experiment && same(preset.name.substr(kExperiments.size()), name)) return preset.file;
+    if (preset.is_experiment && same(preset.name.substr(preset.name.find('/') + 1), name)) return preset.file;
   }
   return std::nullopt;
 }
@@ -68,9 +68,11 @@ std::string about(const Preset& preset) {
 
 std::vector<Preset> list_presets(const fs::path& config_root) {
   if (config_root.empty()) return {};
-  std::vector<Preset> presets = presets_in(config_root / "models", false);
-  std::vector<Preset> experiments = presets_in(config_root / "experiments", true);
-  presets.insert(presets.end(), experiments.begin(), experiments.end());
+  std::vector<Preset> presets = presets_in(config_root / "models", "");
+  for (const std::string_view beginning : kConfigurations) {
+    const std::vector<Preset> more = presets_in(config_root / beginning, beginning);
+    presets.insert(presets.end(), more.begin(), more.end());
+  }
   return presets;
 }
 

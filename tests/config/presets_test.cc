@@ -19,6 +19,8 @@ struct Presets : testing::Test {
     folder.write("configs/models/notes.txt", "no preset\n");
     folder.write("configs/experiments/demo.yaml", "# Trains demo.\n\n# More of it.\nmodel: demo.yaml\n");
     folder.write("configs/experiments/long.yaml", "model: demo.yaml\n");
+    folder.write("configs/recipes/llama3.1_8B_lora.yaml", "# Adapters.\nmodel: demo.yaml\n");
+    folder.write("configs/recipes/common/lora.yaml", "lr: 1\n");  // what recipes are made of is none
   }
   std::string found(const std::string& text) const {
     return std::filesystem::relative(find_config(text, root), root).string();
@@ -36,7 +38,8 @@ TEST_F(Presets, AreListedWithTheirFirstComment) {
   std::vector<std::string> lines;
   for (const Preset& preset : list_presets(root)) lines.push_back(preset.name + ": " + about(preset));
   const std::vector<std::string> expected = {"demo: ", "llama3.1_8B: Llama 3.1 8B. As on the hub.",
-                                             "experiments/demo: Trains demo.", "experiments/long: "};
+                                             "experiments/demo: Trains demo.",
+                                             "experiments/long: ", "recipes/llama3.1_8B_lora: Adapters."};
   EXPECT_EQ(lines, expected);
   EXPECT_TRUE(list_presets("").empty());
   EXPECT_TRUE(list_presets(folder.path() / "nowhere").empty());
@@ -49,6 +52,7 @@ TEST_F(Presets, AreFoundByName) {
   EXPECT_EQ(found("demo"), "models/demo.yaml");  // a model comes first
   EXPECT_EQ(found("experiments/demo"), "experiments/demo.yaml");
   EXPECT_EQ(found("long"), "experiments/long.yaml");
+  EXPECT_EQ(found("llama3.1_8b_lora"), "recipes/llama3.1_8B_lora.yaml");
 }
 
 TEST_F(Presets, AFileOfThatNameComesFirst) {
