@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "cli/build_commit.h"
@@ -12,6 +13,7 @@
 #include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_setup.h"
+#include "compat/benchmark_wikitext.h"
 #include "compat/launch_network.h"
 #include "compat/launch_plan.h"
 #include "compat/launch_process.h"
@@ -78,6 +80,13 @@ LaunchInputs launch_inputs(const CommandContext& context, FrontEnd front_end, st
   return inputs;
 }
 
+// With the exports of the plan, among which HF_HOME and HF_TOKEN may be.
+EnvironmentMap hub_environment(const CommandContext& context, const LaunchPlan& plan) {
+  EnvironmentMap environment = context.environment;
+  for (const PlannedExport& one : plan.exports) environment[one.name] = one.value;
+  return environment;
+}
+
 // The configuration as the trainer will read it, for this world; nothing is asked of the hub in a dry run.
 ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& plan,
                             const std::vector<std::string>& arguments) {
@@ -87,7 +96,7 @@ ConfigInputs trainer_inputs(const CommandContext& context, const LaunchPlan& pla
   inputs.arguments = arguments;
   inputs.arguments.emplace_back("--dry_run=true");
   inputs.arguments.push_back(fmt::format("--dry_run_world_size={}", plan.world_size()));
-  for (const PlannedExport& one : plan.exports) inputs.environment[one.name] = one.value;
+  inputs.environment = hub_environment(context, plan);
   if (plan.dry_run != DryRunKind::kNone) inputs.environment["HF_HUB_OFFLINE"] = "1";
   return inputs;
 }
@@ -139,14 +148,29 @@ void prepare_benchmark(const LaunchPlan& plan) {
   if (!is_standard_output(*plan.train_log)) std::filesystem::remove(*plan.train_log, ignored);
 }
 
+void append_line(const std::string& file, const std::string& line) {
+  if (is_standard_output(file)) return;
+  std::ofstream(file, std::ios::app) << line << '\n';
+}
+
+// Rows that a benchmark trains on and that are not there yet.
+void make_rows(const CommandContext& context, const LaunchPlan& plan) {
+  if (!plan.benchmark || plan.benchmark->made_rows.empty() || !plan.starts) return;
+  ensure_wikitext(plan.benchmark->made_rows, hub_environment(context, plan), context.log);
+}
+
 // The figures of a benchmark that has ended, printed and written.
 void report_benchmark(const CommandContext& context, const LaunchPlan& plan, const Resolved& resolved) {
   const BenchmarkRun& run = *plan.benchmark;
-  const BenchmarkFigures figures = read_benchmark_figures(run.backend, read_file(*plan.train_log));
+  BenchmarkFigures figures = read_benchmark_figures(run.backend, read_file(*plan.train_log));
+  if (run.mode == "HF_finetune_lora") add_sample_rate(figures, resolved);
   if (!figures.note.empty()) context.log.note("{}", figures.note);
   write_file_atomic(run.results, benchmark_csv(run, figures, resolved, {device_name(), kBuildCommit}));
-  fmt::print("performance: {:.6g} tok_per_s_per_gpu\nperformance: {:.6g} TFLOPS_per_gpu\n", figures.tokens_per_s,
-             figures.tflops);
+  for (const std::string& line : figures.lines) {
+    fmt::print("{}\n", line);
+    append_line(*plan.train_log, line);  // AMD's own reader takes them from there
+  }
+  for (const auto& [metric, value] : figures.metrics) fmt::print("performance: {:.6g} {}\n", value, metric);
   context.log.info("results: {}", run.results);
 }
 
@@ -246,7 +270,12 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
   say_plan(context, plan);
   if (plan.benchmark && plan.benchmark->backend == BenchmarkBackend::kFlux) return launch_flux(plan);
   std::vector<UserError> errors = plan.errors;
-  std::vector<std::string> arguments = plan.arguments();
+  const bool is_dry = plan.dry_run != DryRunKind::kNone;
+  if (!is_dry && errors.empty()) make_rows(context, plan);
+  // What a dry run shows would read weights and rows; what it resolves does not look for them.
+  std::vector<std::string> arguments = is_dry ? plan.arguments_without_inputs() : plan.arguments();
+  std::vector<std::string> shown = plan.arguments();
+  const size_t num_shown = arguments.size();
   std::unique_ptr<Resolved> resolved;
   // Stanford's scripts say the model in words.
   const bool has_config = has(kStanfordScripts, plan.front_end) ||
@@ -256,11 +285,12 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
     if (!plan.is_tiny || errors.empty()) resolved = resolve_plan(context, plan, arguments, errors);
   }
   throw_if_any(errors);
-  if (plan.dry_run != DryRunKind::kNone) {
+  if (is_dry) {
+    shown.insert(shown.end(), arguments.begin() + static_cast<std::ptrdiff_t>(num_shown), arguments.end());
     const DryRun run = make_dry_run(*resolved);
     LaunchTools tools = find_launch_tools(context.environment);
     if (!tools.torchrun) tools.torchrun = "torchrun";
-    const std::vector<std::string> command = training_command(plan, tools, arguments);
+    const std::vector<std::string> command = training_command(plan, tools, shown);
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     if (plan.dry_run == DryRunKind::kJson) {
       fmt::print("{}", dry_run_json(plan, *resolved, run, command));

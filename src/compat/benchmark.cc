@@ -13,10 +13,14 @@ namespace {
 using enum BenchmarkBackend;
 
 constexpr BenchmarkModel kBenchmarkModels[] = {
-    {"Llama-3.1-8B", "llama3.1_8B", 18, 16},   {"Llama-3.1-70B", "llama3.1_70B", 4, 4},
-    {"Llama-3.3-70B", "llama3.3_70B", 4, 4},   {"Llama-3.1-405B", "llama3.1_405B", 0, 2},
-    {"Llama-2-7B", "llama2_7B", 18, 32, 4096}, {"Llama-2-13B", "llama2_13B", 0, 32, 4096},
-    {"Llama-2-70B", "llama2_70B", 4, 8, 4096}, {"Flux", "", 32, 0, 768},
+    {"Llama-3.1-8B", "llama3.1_8B", 18, 16, 8192, "meta-llama/Llama-3.1-8B-Instruct"},
+    {"Llama-3.1-70B", "llama3.1_70B", 4, 4, 8192, "meta-llama/Llama-3.1-70B-Instruct"},
+    {"Llama-3.3-70B", "llama3.3_70B", 4, 4, 8192, "meta-llama/Llama-3.3-70B-Instruct"},
+    {"Llama-3.1-405B", "llama3.1_405B", 0, 2, 8192, "meta-llama/Llama-3.1-405B-Instruct"},
+    {"Llama-2-7B", "llama2_7B", 18, 32, 4096, "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"},
+    {"Llama-2-13B", "llama2_13B", 0, 32, 4096, "meta-llama/Llama-2-13b-hf", "meta-llama/Llama-2-13b-chat-hf"},
+    {"Llama-2-70B", "llama2_70B", 4, 8, 4096, "meta-llama/Llama-2-70b-hf", "meta-llama/Llama-2-70b-chat-hf"},
+    {"Flux", "", 32, 0, 768},
 };
 
 BenchmarkTag torchtitan_tag(std::string_view tag, std::string_view model) {

@@ -18,6 +18,7 @@ namespace megalith {
 
 enum class BenchmarkBackend {
   kTorchtitan,  // figures from the lines of log_style torchtitan
+  kTorchtune,   // from those of log_style torchtune
   kMegatron,    // from the summary at the end of the log
   kPrimus,      // from the iteration lines
   kFlux,        // pictures, which are not trained here yet
@@ -29,7 +30,9 @@ struct BenchmarkModel {
   std::string_view preset;  // of configs/models; empty: FLUX
   int pretrain_batch = 0;   // samples of a GPU; 0: no such benchmark
   int finetune_batch = 0;
-  int seq_length = 8192;  // FLUX: 512 tokens of text and 256 of a picture of 256 by 256, torchtitan's own
+  int seq_length = 8192;            // FLUX: 512 tokens of text and 256 of a picture of 256 by 256, torchtitan's own
+  std::string_view repo = "";       // on the hub, whose weights are fine-tuned
+  std::string_view chat_repo = "";  // where conversations are learned, when that is another
 };
 
 struct BenchmarkTag {
@@ -47,6 +50,7 @@ struct BenchmarkRun {
   std::string model, mode, precision;  // "Llama-3.1-8B", "pretrain", "BF16"
   std::string log, results;            // files
   std::string refusal;                 // what this program cannot run yet; empty: it can
+  std::string made_rows = {};          // a file of rows that is made before the run where it is not there
 };
 
 std::span<const BenchmarkModel> benchmark_models();

@@ -32,6 +32,7 @@ Patterns patterns_of(BenchmarkBackend backend) {
     case BenchmarkBackend::kPrimus:
       return {R"(tokens/s/GPU\):\s*(\d+\.?\d*)/)", R"(TFLOP/s/GPU\):\s*(\d+\.?\d*)/)"};
     case BenchmarkBackend::kTorchtitan:
+    case BenchmarkBackend::kTorchtune:
     case BenchmarkBackend::kFlux:
       break;
   }
@@ -66,18 +67,44 @@ std::string figure_text(double value) {
   return value >= 10 ? fmt::format("{:.1f}", value) : fmt::format("{:.4g}", value);
 }
 
+// By the rules of AMD's two scripts: the later one takes the second half of the steps, the older one all but the first.
+// Its tokens are all that a step has, those out of the loss among them, which the iteration lines count.
+BenchmarkFigures finetuning_figures(const std::string& log) {
+  const std::vector<double> memory = matches_in(log, R"(peak_memory_alloc:([0-9]+\.[0-9]+))");
+  const std::vector<double> learned = matches_in(log, R"(tokens_per_second_per_gpu:([0-9]+\.[0-9]+))");
+  if (memory.empty() || learned.empty()) {
+    throw UserError("the log has no line with the benchmark's figures", "the run has not come to its first step");
+  }
+  const std::vector<double> all = matches_in(log, patterns_of(BenchmarkBackend::kPrimus).tokens);
+  const auto behind = [](const std::vector<double>& values, size_t first) {
+    return mean_of(values, std::min(first, values.size() - 1), values.size());
+  };
+  const double most = *std::max_element(memory.begin() + static_cast<std::ptrdiff_t>(memory.size() / 2), memory.end());
+  const double rate = behind(learned, learned.size() / 2);
+  BenchmarkFigures figures{.metrics = {{"max_memory_alloc", most}, {"avg_tokens_per_s_per_gpu", rate}}};
+  figures.lines = {fmt::format("Max memory alloc (last half): {:.6f}", most),
+                   fmt::format("Average tokens/s/gpu (last half): {:.4f}", rate),
+                   fmt::format("Max memory alloc: {:.6f}", *std::max_element(memory.begin(), memory.end())),
+                   fmt::format("Average tokens/s/gpu: {:.4f}", behind(all.empty() ? learned : all, 1)),
+                   fmt::format("Unmasked tokens/s/gpu: {:.4f}", behind(learned, 1))};
+  return figures;
+}
+
 }  // namespace
 
 BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log) {
+  if (backend == BenchmarkBackend::kTorchtune) return finetuning_figures(log);
   const Patterns patterns = patterns_of(backend);
   const std::vector<double> tokens = matches_in(log, patterns.tokens), tflops = matches_in(log, patterns.tflops);
   if (tokens.empty() || tflops.empty()) {
     throw UserError("the log has no line with the benchmark's figures", "the run has not come to its first step");
   }
   BenchmarkFigures figures;
+  const auto set = [&](double tokens_per_s, double flops) {
+    figures.metrics = {{"tok_per_s_per_gpu", tokens_per_s}, {"TFLOPS_per_gpu", flops}};
+  };
   if (backend == BenchmarkBackend::kMegatron) {
-    figures.tokens_per_s = tokens.back();
-    figures.tflops = tflops.back();
+    set(tokens.back(), tflops.back());
     return figures;
   }
   const size_t count = std::min(tokens.size(), tflops.size());
@@ -90,9 +117,16 @@ BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::str
         "are the mean of the last {}",
         count, end - begin);
   }
-  figures.tokens_per_s = mean_of(tokens, begin, end);
-  figures.tflops = mean_of(tflops, begin, end);
+  set(mean_of(tokens, begin, end), mean_of(tflops, begin, end));
   return figures;
+}
+
+void add_sample_rate(BenchmarkFigures& figures, const Resolved& resolved) {
+  const Derived& d = resolved.derived;
+  const double tokens_per_s = figures.metrics.back().second;
+  const double samples_per_s = tokens_per_s * static_cast<double>(d.world_size) / static_cast<double>(d.seq_length);
+  figures.metrics.insert(figures.metrics.begin(), {"train_samples_per_s", samples_per_s});
+  figures.lines.push_back(fmt::format("{{'train_samples_per_second': {:.6f}}}", samples_per_s));
 }
 
 std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figures, const Resolved& resolved,
@@ -106,8 +140,7 @@ std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figur
   }
   names.emplace_back("build_commit");
   std::string text = fmt::format("{}\n", fmt::join(names, ","));
-  for (const auto& [metric, value] :
-       {std::pair("tok_per_s_per_gpu", figures.tokens_per_s), std::pair("TFLOPS_per_gpu", figures.tflops)}) {
+  for (const auto& [metric, value] : figures.metrics) {
     std::vector<std::string> cells = {run.model, figure_text(value), metric};
     if (run.backend != BenchmarkBackend::kMegatron) cells.push_back(run.mode);
     if (is_primus) {

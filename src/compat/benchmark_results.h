@@ -13,16 +13,24 @@
 namespace megalith {
 
 struct BenchmarkFigures {
-  double tokens_per_s = 0, tflops = 0;  // of a GPU
-  std::string note;                     // how they were taken, where AMD's own way was not open
+  // Names of AMD's and values of a GPU, in the order of the file of results.
+  std::vector<std::pair<std::string, double>> metrics;
+  std::vector<std::string> lines = {};  // that AMD's script prints of them, and reads
+  std::string note = {};                // how they were taken, where AMD's own way was not open
 };
 
 // UserError when the log has no line of the backend's.
 //   torchtitan  the mean of the lines 30 to 39, counted from 0, of `tps:` and `tflops:`
 //   megatron    the last `tokens/GPU/s:` and `throughput per GPU:`, which the summary has
 //   primus      the mean of the same ten iteration lines
-// A log of fewer than 40 lines gives the mean of its last ten, or of its later half where it has fewer than 20.
+//   torchtune   of the later half of the steps the most memory (GiB) and the mean rate of tokens in the loss
+// A log of fewer than 40 lines of torchtitan's or Primus's gives the mean of its last ten, or of its later half where
+// it has fewer than 20.
 BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log);
+
+// Those of fine-tuning with Hugging Face's libraries beside them: samples a second of all GPUs, each of which is a
+// whole sequence.
+void add_sample_rate(BenchmarkFigures& figures, const Resolved& resolved);
 
 struct ResultsContext {
   std::string device, build_commit;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "compat/benchmark_finetune.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -52,16 +53,18 @@ class BenchmarkRules {
     run.model = model_->name;
     run.mode = values_.text("-t");
     run.precision = values_.text("-p");
-    run.backend = model_->preset.empty() ? BenchmarkBackend::kFlux : BenchmarkBackend::kTorchtitan;
-    name_files(run, values_.given("-m")->spelling == "--model_repo");
     is_finetuning_ = run.mode.find("finetune") != std::string::npos;
+    run.backend = model_->preset.empty() ? BenchmarkBackend::kFlux
+                  : is_finetuning_       ? BenchmarkBackend::kTorchtune
+                                         : BenchmarkBackend::kTorchtitan;
+    name_files(run, values_.given("-m")->spelling == "--model_repo");
     check_mode();
     check_precision();
     if (run.backend == BenchmarkBackend::kFlux) {
       choose_flux();
     } else {
       choose_options();
-      choose_data();
+      is_finetuning_ ? plan_finetuning(*model_, values_, plan_) : choose_data();
     }
     say_block(run);
   }
@@ -101,11 +104,6 @@ class BenchmarkRules {
     }
     if (run.backend == BenchmarkBackend::kFlux) {
       run.refusal = "-m Flux: this build cannot train FLUX yet; DRY_RUN=1 shows its layout, batch and memory";
-    } else if (is_finetuning_) {
-      run.refusal = fmt::format(
-          "-t {}: this build cannot fine-tune in a benchmark yet; DRY_RUN=1 shows its layout, batch and "
-          "memory",
-          run.mode);
     }
   }
 
@@ -140,8 +138,8 @@ class BenchmarkRules {
       plan_.set({.name = std::string(name), .value = std::string(value)});
     }
     const int batch = is_finetuning_ ? model_->finetune_batch : model_->pretrain_batch;
-    set("-b", "micro_batch_size", values_.given("-b") ? values_.text("-b") : std::to_string(batch));
-    set("-s", "seq_length", values_.given("-s") ? values_.text("-s") : std::to_string(model_->seq_length));
+    set_size("-b", "MBS", "micro_batch_size", batch);
+    set_size("-s", "SEQ_LENGTH", "seq_length", model_->seq_length);
     if (run.precision == "FP8") set("-p", "fp8_format", "hybrid");
     if (values_.find("-f") == nullptr || values_.is_on("-f")) {
       set("-f", "use_torch_fsdp2", "true");
@@ -153,16 +151,24 @@ class BenchmarkRules {
     plan_.set({.name = "recompute_granularity", .value = "full"});
     plan_.set({.name = "recompute_method", .value = "uniform"});
     plan_.set({.name = "recompute_num_layers", .value = "1"});
-    if (!is_finetuning_) return;
-    plan_.set({.name = "train_iters", .value = "20"});
-    plan_.set({.name = "seed", .value = "42"});
-    plan_.set({.name = "lr", .value = run.mode == "finetune_fw" ? "2e-5" : "3e-4"});
-    plan_.set({.name = "lr_warmup_iters", .value = "0"});
-    if (run.mode == "finetune_fw") return;
-    plan_.notes.push_back(
-        fmt::format("-t {}: adapters are not there yet: the memory shown is that of training all "
-                    "weights",
-                    run.mode));
+    if (is_finetuning_) return;
+    for (const ScriptVariable& row : finetuning_variables()) {
+      const ScriptValue* given = values_.given(row.name());
+      if (given == nullptr || row.kind == VariableKind::kNoEffect) continue;
+      fail(fmt::format("{} is for fine-tuning, and -t is {}", given->text(), run.mode),
+           fmt::format("leave {} out", given->spelling));
+    }
+  }
+
+  // A size that a flag or a variable says.
+  void set_size(std::string_view flag, std::string_view variable, const char* option, int fallback) {
+    const ScriptValue *by_flag = values_.given(flag), *by_variable = values_.given(variable);
+    if (by_flag != nullptr && by_variable != nullptr && by_flag->value != by_variable->value) {
+      fail(fmt::format("{} and {} disagree: both are {}", by_flag->text(), by_variable->text(), option),
+           "keep one of them");
+    }
+    const std::string_view said = by_flag != nullptr || by_variable == nullptr ? flag : variable;
+    set(said, option, values_.given(said) ? values_.text(said) : std::to_string(fallback));
   }
 
   void choose_data() {

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "compat/benchmark_wikitext.h"
 #include "compat/script_values.h"
 #include "config/resolve.h"
 #include "core/json.h"
@@ -42,12 +43,19 @@ const std::vector<SetupItem>& setup_items() {
        {"original/*.pth"}},
       {kModel, "meta-llama/Llama-3.3-70B-Instruct", "tokenizer", "about 9 MB", true, {"Llama-3.3-70B"}, tokenizer},
       {kDataset,
-       "Salesforce/wikitext",
+       kWikitextRepo,
        "texts for fine-tuning",
        "about 310 MB",
        false,
        {"Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.3-70B"},
        {"wikitext-103-raw-v1/*"}},
+      {kDataset,
+       "HuggingFaceH4/ultrachat_200k",
+       "conversations for fine-tuning with -t HF_finetune_lora",
+       "about 730 MB",
+       false,
+       {"Llama-3.1-70B"},
+       {"data/train_sft*"}},
       {kModel, "black-forest-labs/FLUX.1-dev", "weights and encoders", "about 58 GB", true, {"Flux"}},
       {kDataset, "bghira/pseudo-camera-10k", "pictures and captions", "a few GB", false, {"Flux"}},
   };
@@ -162,6 +170,7 @@ void set_up_benchmarks(const LaunchInputs& inputs, Logger& log) {
   for (const SetupItem* item : items) {
     log.info("{}: {}, {}", item->repo, item->why, item->size);
     fmt::print("{}\n", fetch_item(settings, *item, log).string());
+    if (item->repo == kWikitextRepo) ensure_wikitext(kWikitextFile, environment, log);
     std::fflush(stdout);
   }
 }

@@ -32,9 +32,11 @@ void check_refused(const ScriptValues& values, LaunchPlan& plan) {
 // The options that a variable became: "--tensor_model_parallel_size 2".
 std::string options_from(const LaunchPlan& plan, const ScriptValue& value) {
   std::string text;
-  for (const PlannedOption& option : plan.options) {
-    if (option.variable != value.spelling) continue;
-    text += fmt::format("{}--{} {}", text.empty() ? "" : " ", option.name, option.value);
+  for (const std::vector<PlannedOption>* options : {&plan.options, &plan.inputs}) {
+    for (const PlannedOption& option : *options) {
+      if (option.variable != value.spelling) continue;
+      text += fmt::format("{}--{} {}", text.empty() ? "" : " ", option.name, option.value);
+    }
   }
   return text;
 }
@@ -97,6 +99,22 @@ void replace_words(std::string& text, const std::string& from, const std::string
   }
 }
 
+std::vector<std::string> words_of(const LaunchPlan& plan, const std::vector<PlannedOption>& options) {
+  std::vector<std::string> words;
+  if (!plan.config.empty()) words.insert(words.end(), {"--config", plan.config});
+  for (const PlannedOption& option : options) {
+    words.push_back("--" + option.name);
+    if (option.name == "data_path") {
+      const std::vector<std::string> paths = split_words(option.value);
+      words.insert(words.end(), paths.begin(), paths.end());
+    } else {
+      words.push_back(option.value);
+    }
+  }
+  words.insert(words.end(), plan.user_options.begin(), plan.user_options.end());
+  return words;
+}
+
 }  // namespace
 
 std::string LaunchPlan::command_name() const {
@@ -126,19 +144,15 @@ void LaunchPlan::drop(std::string_view name) {
 }
 
 std::vector<std::string> LaunchPlan::arguments() const {
-  std::vector<std::string> words;
-  if (!config.empty()) words.insert(words.end(), {"--config", config});
-  for (const PlannedOption& option : options) {
-    words.push_back("--" + option.name);
-    if (option.name == "data_path") {
-      const std::vector<std::string> paths = split_words(option.value);
-      words.insert(words.end(), paths.begin(), paths.end());
-    } else {
-      words.push_back(option.value);
-    }
-  }
-  words.insert(words.end(), user_options.begin(), user_options.end());
-  return words;
+  std::vector<PlannedOption> all = options;
+  all.insert(all.end(), inputs.begin(), inputs.end());
+  return words_of(*this, all);
+}
+
+std::vector<std::string> LaunchPlan::arguments_without_inputs() const {
+  std::vector<PlannedOption> all = options;
+  if (!inputs.empty()) all.push_back({.name = "mock_data", .value = "true"});
+  return words_of(*this, all);
 }
 
 LaunchPlan plan_launch(const LaunchInputs& inputs) {

@@ -50,6 +50,7 @@ struct LaunchPlan {
   FrontEnd front_end = FrontEnd::kLlama3;
   std::string config;                  // preset or file
   std::vector<PlannedOption> options;  // each name once
+  std::vector<PlannedOption> inputs = {};  // weights and rows, which a dry run does not look for
   std::vector<std::string> user_options;
   std::vector<PlannedExport> exports;
   std::vector<std::string> unset = {};  // variables that the processes must not have
@@ -84,6 +85,8 @@ struct LaunchPlan {
   void drop(std::string_view name);
   // Arguments of `megalith train`; the user's own options come last, and so win.
   std::vector<std::string> arguments() const;
+  // The same with made-up tokens in the place of inputs.
+  std::vector<std::string> arguments_without_inputs() const;
 };
 
 LaunchPlan plan_launch(const LaunchInputs& inputs);

@@ -15,7 +15,8 @@ namespace {
 const std::vector<ScriptVariable>& all_variables() {
   static const std::vector<ScriptVariable> rows = [] {
     std::vector<ScriptVariable> all;
-    for (auto part : {benchmark_variables, model_variables, data_variables, launch_variables, exported_variables}) {
+    for (auto part : {benchmark_variables, finetuning_variables, model_variables, data_variables, launch_variables,
+                      exported_variables}) {
       std::vector<ScriptVariable> some = part();
       std::move(some.begin(), some.end(), std::back_inserter(all));
     }

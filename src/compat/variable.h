@@ -73,6 +73,7 @@ std::vector<ScriptVariable> data_variables();
 std::vector<ScriptVariable> launch_variables();
 std::vector<ScriptVariable> exported_variables();
 std::vector<ScriptVariable> benchmark_variables();
+std::vector<ScriptVariable> finetuning_variables();
 
 // "TP=2", and of a flag "-m Llama-3.1-8B".
 std::string said_as(std::string_view spelling, std::string_view value);

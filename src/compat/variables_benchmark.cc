@@ -51,4 +51,52 @@ std::vector<ScriptVariable> benchmark_variables() {
   return rows;
 }
 
+std::vector<ScriptVariable> finetuning_variables() {
+  using enum VariableKind;
+  using enum VariableType;
+  constexpr FrontEnds kReports = kBenchmarkScripts;
+  constexpr std::string_view kSource = "Torchtune_Tester.sh";
+  std::vector<ScriptVariable> rows = {
+      {{"GAS"}, kOptions, kCount, kReports, "Microbatches of a GPU in a step of fine-tuning: 1.", kSource},
+      {{"MAX_STEPS"}, kOptions, kCount, kReports, "Steps of a pass of fine-tuning: 20.", kSource},
+      {{"EPOCHS"}, kOptions, kCount, kReports, "Passes of MAX_STEPS steps: 1.", kSource},
+      {{"SEED"}, kOptions, kCount, kReports, "Seed of fine-tuning: 42.", kSource},
+      {{"PACKED"},
+       kOptions,
+       kSwitch,
+       kReports,
+       "1, which it is without a word, puts several texts into a sample.",
+       kSource},
+      {{"CPU_OFFLOAD"},
+       kOptions,
+       kSwitch,
+       kReports,
+       "1 keeps weights, gradients and optimizer state in the host's memory. Without it 1 for the 405B model, else 0.",
+       kSource},
+      {{"ACTIVATION_CHECKPOINTING"},
+       kOptions,
+       kSwitch,
+       kReports,
+       "0 keeps all activations in fine-tuning, instead of computing them again.",
+       kSource},
+      {{"TRAIN_FILE"},
+       kOptions,
+       kText,
+       kReports,
+       "Rows to fine-tune on, texts under the key input. Without it wikitext_train.json, which is made from the hub.",
+       kSource},
+      {{"MODEL_DIR"},
+       kOptions,
+       kText,
+       kReports,
+       "The weights to fine-tune, a folder or a name on the hub. Without it the published model of -m.",
+       kSource},
+      {{"COMPILE"}, kNoEffect, kSwitch, kReports, "nothing is compiled at the start", kSource},
+  };
+  for (ScriptVariable& row : rows) {
+    if (row.kind == kNoEffect) row.reason = row.help;
+  }
+  return rows;
+}
+
 }  // namespace megalith

@@ -1,6 +1,7 @@
 """AMD's PyTorch benchmark scripts: setup and report as its pages print them, every entry of models.json, job files of torchtitan."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from hub_server import TOKEN, Hub
@@ -45,6 +47,9 @@ PAGE = [
     ("-t pretrain -p BF16 -m Flux", (57, 32, 768, "bf16")),
     ("-t finetune_fw -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
     ("-t finetune_lora -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
+    ("-t finetune_fw -p BF16 -m Llama-2-70B", (80, 8, 4096, "bf16")),
+    ("-t finetune_lora -p BF16 -m Llama-3.1-8B", (32, 16, 8192, "bf16")),
+    ("-t HF_finetune_lora -p BF16 -m Llama-2-13B", (40, 32, 4096, "bf16")),
     ("-t pretrain -p FP8 -m Llama-3.1-8B", (32, 18, 8192, "fp8 hybrid")),
 ]
 
@@ -115,6 +120,47 @@ def test_a_toy_run_has_amds_log_and_results(bash):
     assert "TINY=1" in said and "training log: Llama-3.1-8B-pretrain.csv" in said
 
 
+ROWS = "".join(json.dumps({"input": f"Article {i} says something of its own, and then it ends."}) + "\n" for i in range(40))
+
+
+@pytest.mark.parametrize("mode", ["finetune_fw", "finetune_lora", "HF_finetune_lora"])
+def test_a_toy_is_fine_tuned_and_amds_rules_read_its_figures(mode, bash):
+    (bash.folder / "mine.json").write_text(ROWS.replace("input", "text") if mode.startswith("HF") else ROWS)
+    # Rows of texts, also where the benchmark has conversations: a toy has no chat template.
+    words = "--tokenizer_type ByteTokenizer" + (" --sft_column text" if mode.startswith("HF") else "")
+    variables = {"TINY": "1", "GPUS_PER_NODE": "1", "TRAIN_FILE": "mine.json", "MAX_STEPS": "6"}
+    if mode.startswith("HF"):
+        words += " --sft_dataset_split null --sft_conversation_format auto"
+    printed, _ = bash(f"{REPORT} -t {mode} -p BF16 -m Llama-3.1-70B {words}", **variables)
+    log = (bash.folder / f"Llama-3.1-70B-{mode}.csv").read_text()
+    rates = [float(text) for text in re.findall(r"tokens_per_second_per_gpu:([0-9]+\.[0-9]+)", log)]
+    memory = [float(text) for text in re.findall(r"peak_memory_alloc:([0-9]+\.[0-9]+)", log)]
+    assert len(rates) == len(memory) == 6
+
+    def last(name):  # as AMD's script reads its log
+        pattern = re.escape(name) + r"\s*(\d+\.\d+|\d{1,3}(?:,\d{3})*(?:\.\d+)?|\d+)"
+        assert re.findall(pattern, log)[-1] == re.findall(pattern, printed)[-1]
+        return float(re.findall(pattern, log)[-1])
+
+    assert last("Max memory alloc (last half):") == pytest.approx(max(memory[3:]), abs=1e-6)
+    assert last("Average tokens/s/gpu (last half):") == pytest.approx(sum(rates[3:]) / 3, rel=1e-4)
+    assert last("Unmasked tokens/s/gpu:") == pytest.approx(sum(rates[1:]) / 5, rel=1e-4)
+    assert last("Average tokens/s/gpu:") > 0 and last("Max memory alloc:") == pytest.approx(max(memory), abs=1e-6)
+    rows = rows_of(bash.folder.parent / "perf_Llama-3.1-70B.csv")
+    expected = ["max_memory_alloc", "avg_tokens_per_s_per_gpu"]
+    if mode.startswith("HF"):
+        expected.insert(0, "train_samples_per_s")
+        assert last("'train_samples_per_second':") > 0
+    assert [(row["metric"], row["mode"]) for row in rows] == [(name, mode) for name in expected]
+    assert float(rows[-1]["performance"]) == pytest.approx(sum(rates[3:]) / 3, rel=0.01)
+
+
+def test_made_up_tokens_serve_a_toy_without_rows(bash):
+    _, said = bash(f"{REPORT} -t finetune_lora -m Llama-2-7B", TINY="1", GPUS_PER_NODE="1", MAX_STEPS="3")
+    assert "tokens are made up" in said
+    assert len(rows_of(bash.folder.parent / "perf_Llama-2-7B.csv")) == 2
+
+
 @pytest.mark.parametrize("tag", ["primus_pyt_megatron_lm_train_llama-3.1-8b", "pyt_megatron_lm_train_llama-3.1-8b"])
 def test_tags_of_other_backends_train_a_toy(tag, bash):
     bash(f"{REPORT} --model_repo {tag} --train_iters 12", **TINY)
@@ -134,7 +180,8 @@ BAD_INPUT = [
     ("unknown model", f"{REPORT} -m Llama-3.1-9B", ["-m Llama-3.1-9B", "Did you mean Llama-3.1-8B"]),
     ("unknown flag", f"{REPORT} -m Llama-3.1-8B -x 1", ["-x"]),
     ("FLUX", f"{REPORT} -t pretrain -m Flux", ["this build cannot train FLUX yet"]),
-    ("fine-tuning", f"TINY=1 {REPORT} -t finetune_lora -m Llama-3.1-8B", ["-t finetune_lora", "cannot fine-tune in a benchmark yet"]),
+    ("fine-tuning in FP8", f"{REPORT} -t finetune_lora -m Llama-3.1-8B -p FP8", ["-p FP8", "-t finetune_lora", "write -p BF16"]),
+    ("fine-tuning's variable", f"GAS=2 {REPORT} -t pretrain -m Llama-3.1-8B", ["GAS=2 is for fine-tuning"]),
     ("several at once", f"{REPORT} -m Llama-3.1-8B -p FP16 -n 3", ["-p FP16", "-n 3"]),
     ("setup of no model", f"{SETUP} -m Llama-4", ["-m Llama-4", "is no model that is set up"]),
     ("setup with a word", f"{SETUP} Flux", ["unexpected argument 'Flux'"]),
@@ -149,11 +196,20 @@ def test_bad_input_is_refused_as_it_was_written(command, parts, bash):
     assert printed == "" and "error" in said and list(bash.folder.iterdir()) == []
 
 
+def table_of(texts):
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), out)
+    return out.getvalue()
+
+
 @pytest.fixture
 def hub():
     server = Hub()
     server.add("meta-llama/Llama-3.1-70B-Instruct", {"model.safetensors": b"weights", "tokenizer.json": b"{}", "original/a.pth": b"no"})
-    server.add("Salesforce/wikitext", {"wikitext-103-raw-v1/train.parquet": b"texts", "wikitext-2-v1/a.parquet": b"no"}, repo_type="dataset")
+    lines = ["", " = One = \n", "", " The first . \n", " = = Part = = \n", " More of it . \n", "", " = Two = \n", " The second . \n"]
+    wikitext = {f"wikitext-103-raw-v1/{part}-00000.parquet": table_of(lines) for part in ("train", "test")}
+    server.add("Salesforce/wikitext", {**wikitext, "wikitext-2-v1/train.parquet": b"no"}, repo_type="dataset")
+    server.add("HuggingFaceH4/ultrachat_200k", {"data/train_sft-0.parquet": b"chats", "data/train_gen-0.parquet": b"no"}, repo_type="dataset")
     server.gated.add("meta-llama/Llama-3.1-70B-Instruct")
     yield server
     server.close()
@@ -167,8 +223,12 @@ def test_setup_fetches_what_the_benchmarks_need(hub, bash):
     printed, said = bash(f"{SETUP} -m Llama-3.1-70B", HF_TOKEN=TOKEN, **words)
     folders = [Path(line) for line in printed.splitlines()]
     found = [sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) for folder in folders]
-    assert found == [["model.safetensors", "tokenizer.json"], ["wikitext-103-raw-v1/train.parquet"]]
+    tables = ["wikitext-103-raw-v1/test-00000.parquet", "wikitext-103-raw-v1/train-00000.parquet"]
+    assert found == [["model.safetensors", "tokenizer.json"], tables, ["data/train_sft-0.parquet"]]
     assert TOKEN not in printed + said
+    # Articles are put together from their lines.
+    rows = [json.loads(line)["input"] for line in (bash.folder / "wikitext_train.json").read_text().splitlines()]
+    assert [row.split("\n")[0] for row in rows] == [" = One = ", " = Two = "] and " More of it . \n" in rows[0]
     # What is in the cache serves without the hub.
     assert bash(f"{SETUP} -m pyt_train_llama-3.1-70b", **{**words, "HF_HUB_OFFLINE": "1"})[0] == printed
 
@@ -176,7 +236,7 @@ def test_setup_fetches_what_the_benchmarks_need(hub, bash):
 def test_a_dry_setup_says_what_from_where_and_how_large(bash):
     printed, _ = bash(SETUP, DRY_RUN="1")
     lines = printed.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert lines[1].startswith("https://huggingface.co/meta-llama/Llama-3.1-70B-Instruct: ") and "141 GB" in lines[1] and "gated" in lines[1]
     listed = json.loads(bash(f"{SETUP} -m Flux", DRY_RUN="json")[0])
     assert [item["repo"] for item in listed] == ["black-forest-labs/FLUX.1-dev", "bghira/pseudo-camera-10k"]

@@ -7,6 +7,7 @@
 
 #include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
+#include "compat/benchmark_wikitext.h"
 #include "support/source_dir.h"
 
 namespace megalith {
@@ -97,6 +98,10 @@ TEST(Benchmark, FlagsAreRowsOfTheOneTable) {
     names += row.name();
   }
   EXPECT_EQ(names, "-t-m-p-s-n-f-b");
+  for (const ScriptVariable& row : finetuning_variables()) {
+    EXPECT_FALSE(row.help.empty() || row.source.empty()) << row.name();
+    EXPECT_EQ(find_script_variable(row.name())->name(), row.name());
+  }
   for (const ScriptVariable& row : script_variables()) EXPECT_FALSE(row.name().starts_with('-')) << row.name();
 }
 
@@ -152,7 +157,12 @@ TEST(Benchmark, BadFlagsAreNamedAsTheyWereWritten) {
       {{"-m", "Llama-3.1-8B", "-t", "train"}, {"-t train", "pretrain, HF_pretrain, finetune_fw"}},
       {{"-m", "Llama-3.1-8B", "-n", "8", "GPUS_PER_NODE=1"}, {"-n 8", "GPUS_PER_NODE=1", "disagree"}},
       {{"-m", "Llama-3.1-8B", "-p"}, {"-p needs a value"}},
-      {{"-m", "Llama-3.1-8B", "MBS=2"}, {"MBS", "benchmark has no use for it"}},
+      {{"-m", "Llama-3.1-8B", "TP=2"}, {"TP", "benchmark has no use for it"}},
+      {{"-m", "Llama-3.1-8B", "-b", "4", "MBS=2"}, {"-b 4", "MBS=2", "disagree"}},
+      {{"-m", "Llama-3.1-8B", "GAS=2"}, {"GAS=2 is for fine-tuning", "-t is pretrain"}},
+      {{"-m", "Llama-3.1-8B", "-t", "finetune_fw", "MAX_STEPS=0"}, {"MAX_STEPS=0", "at least 1"}},
+      {{"-m", "Llama-3.1-8B", "-t", "finetune_fw", "-f", "0", "CPU_OFFLOAD=1"}, {"CPU_OFFLOAD", "-f 0"}},
+      {{"-m", "Llama-3.1-8B", "-t", "finetune_lora", "PACKED=perhaps"}, {"PACKED=perhaps", "switch"}},
       {{"-m", "Flux", "-t", "finetune_fw"}, {"-t finetune_fw -m Flux"}},
       {{"-m", "Flux", "-p", "FP8"}, {"-p FP8", "BF16"}},
       {{"-m", "Flux", "-s", "4096"}, {"-s 4096", "FLUX has no such choice"}},
@@ -170,12 +180,81 @@ TEST(Benchmark, BadFlagsAreNamedAsTheyWereWritten) {
 
 TEST(Benchmark, WhatCannotRunYetSaysSo) {
   EXPECT_NE(benchmark_plan({"-m", "Flux"}).benchmark->refusal.find("cannot train FLUX yet"), std::string::npos);
-  const LaunchPlan plan = benchmark_plan({"-m", "Llama-3.1-70B", "-t", "finetune_lora"});
-  EXPECT_EQ(errors_in(plan), "");
-  EXPECT_NE(plan.benchmark->refusal.find("-t finetune_lora"), std::string::npos);
-  EXPECT_EQ(option_in(plan, "micro_batch_size"), "4");
-  EXPECT_EQ(option_in(plan, "train_iters"), "20");
   EXPECT_EQ(benchmark_plan({"-m", "Llama-3.1-8B"}).benchmark->refusal, "");
+}
+
+std::string input_in(const LaunchPlan& plan, std::string_view name) {
+  for (const PlannedOption& one : plan.inputs) {
+    if (one.name == name) return one.value;
+  }
+  return "(none)";
+}
+
+TEST(Benchmark, FineTuningHasThePagesFigures) {
+  struct Row {
+    const char *model, *batch, *seq_length, *rank;
+  };
+  for (const Row& row : {Row{"Llama-3.1-8B", "16", "8192", "8"}, Row{"Llama-3.1-70B", "4", "8192", "16"},
+                         Row{"Llama-3.3-70B", "4", "8192", "16"}, Row{"Llama-2-7B", "32", "4096", "8"},
+                         Row{"Llama-2-13B", "32", "4096", "8"}, Row{"Llama-2-70B", "8", "4096", "16"}}) {
+    for (const char* mode : {"finetune_fw", "finetune_lora", "finetune_qlora", "HF_finetune_lora"}) {
+      const LaunchPlan plan = benchmark_plan({"-t", mode, "-m", row.model, "-p", "BF16"});
+      EXPECT_EQ(errors_in(plan), "");
+      EXPECT_EQ(plan.benchmark->refusal, "");
+      EXPECT_EQ(option_in(plan, "micro_batch_size"), row.batch);
+      EXPECT_EQ(option_in(plan, "seq_length"), row.seq_length);
+      EXPECT_EQ(option_in(plan, "gradient_accumulation_steps"), "1");
+      EXPECT_EQ(option_in(plan, "train_iters"), "20");
+      EXPECT_EQ(option_in(plan, "seed"), "42");
+      EXPECT_EQ(option_in(plan, "recompute_granularity"), "full");
+      EXPECT_EQ(option_in(plan, "log_style"), "torchtune");
+      EXPECT_EQ(input_in(plan, "enable_packed_sequences"), "true");
+      const bool is_full = mode == std::string("finetune_fw"), is_chat = mode == std::string("HF_finetune_lora");
+      EXPECT_EQ(option_in(plan, "lr"), is_full ? "2e-5" : "3e-4");
+      EXPECT_EQ(option_in(plan, "lora.dim"), is_full ? "(none)" : row.rank);
+      EXPECT_EQ(option_in(plan, "lora.quantization"), mode == std::string("finetune_qlora") ? "nf4" : "(none)");
+      EXPECT_EQ(option_in(plan, "exp_avg_dtype"), is_full ? "bf16" : "(none)");
+      EXPECT_EQ(input_in(plan, "sft_data_path"), is_chat ? "HuggingFaceH4/ultrachat_200k" : "wikitext_train.json");
+      EXPECT_EQ(plan.benchmark->made_rows, is_chat ? "" : "wikitext_train.json");
+      EXPECT_EQ(plan.train_log, fmt::format("{}-{}.csv", row.model, mode));
+      // What a dry run resolves reads nothing.
+      const std::string dry = fmt::format("{}", fmt::join(plan.arguments_without_inputs(), " "));
+      EXPECT_NE(dry.find("--mock_data true"), std::string::npos);
+      EXPECT_EQ(dry.find("--load_hf"), std::string::npos);
+    }
+  }
+}
+
+TEST(Benchmark, FineTuningTakesTheVariablesOfItsScript) {
+  const LaunchPlan plan = benchmark_plan(
+      {"-t", "finetune_lora", "-m", "Llama-3.1-8B"},
+      {{"MBS", "2"}, {"GAS", "3"}, {"SEQ_LEN", "4096"}, {"PACKED", "False"}, {"CPU_OFFLOAD", "True"}, {"EPOCHS", "2"},
+       {"ACTIVATION_CHECKPOINTING", "False"}, {"MAX_STEPS", "60"}, {"SEED", "7"}, {"TRAIN_FILE", "mine.json"},
+       {"MODEL_DIR", "/models/mine"}, {"COMPILE", "True"}});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_EQ(option_in(plan, "micro_batch_size"), "2");
+  EXPECT_EQ(option_in(plan, "gradient_accumulation_steps"), "3");
+  EXPECT_EQ(option_in(plan, "seq_length"), "4096");
+  EXPECT_EQ(option_in(plan, "fsdp_cpu_offload"), "true");
+  EXPECT_EQ(option_in(plan, "train_iters"), "120");
+  EXPECT_EQ(option_in(plan, "lr_decay_iters"), "(none)");  // longer than the warm-up
+  EXPECT_EQ(option_in(plan, "seed"), "7");
+  EXPECT_EQ(option_in(plan, "recompute_granularity"), "(none)");
+  EXPECT_EQ(input_in(plan, "enable_packed_sequences"), "(none)");
+  EXPECT_EQ(input_in(plan, "sft_data_path"), "mine.json");
+  EXPECT_EQ(input_in(plan, "load_hf"), "/models/mine");
+  EXPECT_EQ(plan.benchmark->made_rows, "");
+  const std::string said = said_in(plan);
+  for (const char* line : {"GAS=3: --gradient_accumulation_steps 3\n", "TRAIN_FILE=mine.json: --sft_data_path mine.json\n",
+                           "COMPILE=1: no effect here"}) {
+    EXPECT_NE(said.find(line), std::string::npos) << line << "not in\n" << said;
+  }
+  EXPECT_EQ(option_in(benchmark_plan({"-t", "finetune_fw", "-m", "Llama-3.1-405B"}), "fsdp_cpu_offload"), "true");
+  // A toy, and whoever says so, trains on made-up tokens.
+  const LaunchPlan toy = benchmark_plan({"-t", "finetune_fw", "-m", "Llama-3.1-8B", "TINY=1"});
+  EXPECT_EQ(option_in(toy, "mock_data"), "true");
+  EXPECT_TRUE(toy.inputs.empty());
+  EXPECT_EQ(benchmark_plan({"-t", "finetune_fw", "-m", "Llama-3.1-8B", "MOCK_DATA=1"}).benchmark->made_rows, "");
 }
 
 TEST(Benchmark, FluxHasThePublishedNumberOfWeights) { EXPECT_EQ(flux_parameters(), 11891178560); }
@@ -191,19 +270,58 @@ std::string torchtitan_log(int steps) {
   return log;
 }
 
+double metric_of(const BenchmarkFigures& figures, std::string_view name) {
+  for (const auto& [metric, value] : figures.metrics) {
+    if (metric == name) return value;
+  }
+  return -1;
+}
+double tokens_of(const BenchmarkFigures& figures) { return metric_of(figures, "tok_per_s_per_gpu"); }
+double tflops_of(const BenchmarkFigures& figures) { return metric_of(figures, "TFLOPS_per_gpu"); }
+
+TEST(Benchmark, FineTuningsFiguresAreThoseOfTheLaterHalf) {
+  std::string log = "Writing logs to x\n";
+  for (int i = 1; i <= 4; ++i) {
+    log += fmt::format(" iteration {}/ 4 | tokens per GPU (tokens/s/GPU): {}.0/9.0 |\n", i, 1000 * i);
+    log += fmt::format("Step {} | loss:2 lr:3e-06 tokens_per_second_per_gpu:{}.5 peak_memory_alloc:{}.25 \n", i, 100 * i,
+                       i == 1 ? 9 : i);
+  }
+  BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kTorchtune, log);
+  EXPECT_DOUBLE_EQ(metric_of(figures, "max_memory_alloc"), 4.25);
+  EXPECT_DOUBLE_EQ(metric_of(figures, "avg_tokens_per_s_per_gpu"), 350.5);
+  EXPECT_EQ(figures.lines,
+            (std::vector<std::string>{"Max memory alloc (last half): 4.250000", "Average tokens/s/gpu (last half): 350.5000",
+                                      "Max memory alloc: 9.250000", "Average tokens/s/gpu: 3000.0000",
+                                      "Unmasked tokens/s/gpu: 300.5000"}));
+  EXPECT_THROW(read_benchmark_figures(BenchmarkBackend::kTorchtune, "no step\n"), UserError);
+}
+
+TEST(Benchmark, ArticlesAreTheLinesBetweenTheirTitles) {
+  std::vector<std::string> articles;
+  ArticleMaker maker([&](const std::string& article) { articles.push_back(article); });
+  for (const char* line : {"", " = First = \n", "", " Words . \n", " = = Part = = \n", "", " 2 = 2 = \n", " = no title = \n",
+                           "", " = Second = \n", " More . \n"}) {
+    maker.add(line);
+  }
+  maker.finish();
+  ASSERT_EQ(articles.size(), 2U);
+  EXPECT_EQ(articles[0], " = First = \n\n Words . \n = = Part = = \n\n 2 = 2 = \n = no title = \n\n");
+  EXPECT_EQ(articles[1], " = Second = \n More . \n");
+}
+
 TEST(Benchmark, FiguresAreTheMeanOfLines30To39) {
   const BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kTorchtitan, torchtitan_log(50));
-  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 1034.5);  // of 1030 to 1039
-  EXPECT_DOUBLE_EQ(figures.tflops, 2335.0);        // of 2330.5 to 2339.5
+  EXPECT_DOUBLE_EQ(tokens_of(figures), 1034.5);  // of 1030 to 1039
+  EXPECT_DOUBLE_EQ(tflops_of(figures), 2335.0);  // of 2330.5 to 2339.5
   EXPECT_EQ(figures.note, "");
 }
 
 TEST(Benchmark, AShortLogGivesTheMeanOfItsEndAndSaysSo) {
   BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kTorchtitan, torchtitan_log(25));
-  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 1019.5);  // of 1015 to 1024
+  EXPECT_DOUBLE_EQ(tokens_of(figures), 1019.5);  // of 1015 to 1024
   EXPECT_NE(figures.note.find("25 lines"), std::string::npos);
   figures = read_benchmark_figures(BenchmarkBackend::kTorchtitan, torchtitan_log(1));
-  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 1000);
+  EXPECT_DOUBLE_EQ(tokens_of(figures), 1000);
   EXPECT_THROW(read_benchmark_figures(BenchmarkBackend::kTorchtitan, "no step\n"), UserError);
 }
 
@@ -213,11 +331,11 @@ TEST(Benchmark, OtherBackendsHaveTheirOwnPatterns) {
       " iteration 2/ 2 | throughput per GPU (TFLOP/s/GPU): 20.0/9.0 | tokens per GPU (tokens/s/GPU): 200.0/90.0 |\n";
   const std::string summary = "throughput per GPU: 15.0\ntokens/GPU/s: 150\n";
   BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kPrimus, line);
-  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 200);
-  EXPECT_DOUBLE_EQ(figures.tflops, 20);
+  EXPECT_DOUBLE_EQ(tokens_of(figures), 200);
+  EXPECT_DOUBLE_EQ(tflops_of(figures), 20);
   figures = read_benchmark_figures(BenchmarkBackend::kMegatron, line + summary);
-  EXPECT_DOUBLE_EQ(figures.tokens_per_s, 150);
-  EXPECT_DOUBLE_EQ(figures.tflops, 15);
+  EXPECT_DOUBLE_EQ(tokens_of(figures), 150);
+  EXPECT_DOUBLE_EQ(tflops_of(figures), 15);
 }
 
 TEST(Benchmark, FilesOfResultsHaveTheColumnsOfTheirBackend) {
@@ -228,7 +346,7 @@ TEST(Benchmark, FilesOfResultsHaveTheColumnsOfTheirBackend) {
   BenchmarkRun run;
   run.model = "Llama-3.1-8B";
   run.mode = "pretrain";
-  const BenchmarkFigures figures{.tokens_per_s = 6310.25, .tflops = 388.2, .note = ""};
+  BenchmarkFigures figures{.metrics = {{"tok_per_s_per_gpu", 6310.25}, {"TFLOPS_per_gpu", 388.2}}};
   EXPECT_EQ(benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}),
             "model,performance,metric,mode,build_commit\n"
             "Llama-3.1-8B,6310.2,tok_per_s_per_gpu,pretrain,abc\n"
@@ -242,6 +360,16 @@ TEST(Benchmark, FilesOfResultsHaveTheColumnsOfTheirBackend) {
       "model,performance,metric,mode,precision,batch_size,global_batch_size,seq_len,device,num_gpus,build_commit\n"
       "Llama-3.1-8B,6310.2,tok_per_s_per_gpu,pretrain,BF16,2,16,32,MI300X,8,abc\n"
       "Llama-3.1-8B,388.2,TFLOPS_per_gpu,pretrain,BF16,2,16,32,MI300X,8,abc\n");
+  run.backend = BenchmarkBackend::kTorchtune;
+  run.mode = "HF_finetune_lora";
+  figures.metrics = {{"max_memory_alloc", 120.5}, {"avg_tokens_per_s_per_gpu", 1000}};
+  add_sample_rate(figures, *resolved);  // 8 GPUs, 32 tokens a sample
+  EXPECT_EQ(benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}),
+            "model,performance,metric,mode,build_commit\n"
+            "Llama-3.1-8B,250.0,train_samples_per_s,HF_finetune_lora,abc\n"
+            "Llama-3.1-8B,120.5,max_memory_alloc,HF_finetune_lora,abc\n"
+            "Llama-3.1-8B,1000.0,avg_tokens_per_s_per_gpu,HF_finetune_lora,abc\n");
+  EXPECT_EQ(figures.lines.back(), "{'train_samples_per_second': 250.000000}");
 }
 
 TEST(Benchmark, EveryTagPlansWithoutAnError) {
