@@ -97,7 +97,7 @@ def test_loss_and_every_gradient_match_torch(version, kernels, program, t5, tmp_
     output = tmp_path / "gradients"
     _, text, _ = program.run(
         *("inspect", "gradients", "--load_hf", t5[version].folder, "--prompt_ids", ids(ENCODER_IDS)),
-        *("--target_ids", ids(TARGET_IDS), "--output", output, "--kernels", kernels, "--device", "cpu", "--mock_data"),
+        *("--target_ids", ids(TARGET_IDS), "--output", output, "--kernels", kernels, "--device", "cpu"),
     )
     assert json.loads(text)["lm loss"] == pytest.approx(loss.item(), rel=1e-5)
     ours, theirs = load_file(output), dict(model.named_parameters())
