@@ -48,8 +48,8 @@ struct PlannedExport {
 
 struct LaunchPlan {
   FrontEnd front_end = FrontEnd::kLlama3;
-  std::string config;                  // preset or file
-  std::vector<PlannedOption> options;  // each name once
+  std::string config;                      // preset or file
+  std::vector<PlannedOption> options;      // each name once
   std::vector<PlannedOption> inputs = {};  // weights and rows, which a dry run does not look for
   std::vector<std::string> user_options;
   std::vector<PlannedExport> exports;

@@ -226,11 +226,19 @@ TEST(Benchmark, FineTuningHasThePagesFigures) {
 }
 
 TEST(Benchmark, FineTuningTakesTheVariablesOfItsScript) {
-  const LaunchPlan plan = benchmark_plan(
-      {"-t", "finetune_lora", "-m", "Llama-3.1-8B"},
-      {{"MBS", "2"}, {"GAS", "3"}, {"SEQ_LEN", "4096"}, {"PACKED", "False"}, {"CPU_OFFLOAD", "True"}, {"EPOCHS", "2"},
-       {"ACTIVATION_CHECKPOINTING", "False"}, {"MAX_STEPS", "60"}, {"SEED", "7"}, {"TRAIN_FILE", "mine.json"},
-       {"MODEL_DIR", "/models/mine"}, {"COMPILE", "True"}});
+  const LaunchPlan plan =
+      benchmark_plan({"-t", "finetune_lora", "-m", "Llama-3.1-8B"}, {{"MBS", "2"},
+                                                                     {"GAS", "3"},
+                                                                     {"SEQ_LEN", "4096"},
+                                                                     {"PACKED", "False"},
+                                                                     {"CPU_OFFLOAD", "True"},
+                                                                     {"EPOCHS", "2"},
+                                                                     {"ACTIVATION_CHECKPOINTING", "False"},
+                                                                     {"MAX_STEPS", "60"},
+                                                                     {"SEED", "7"},
+                                                                     {"TRAIN_FILE", "mine.json"},
+                                                                     {"MODEL_DIR", "/models/mine"},
+                                                                     {"COMPILE", "True"}});
   EXPECT_EQ(errors_in(plan), "");
   EXPECT_EQ(option_in(plan, "micro_batch_size"), "2");
   EXPECT_EQ(option_in(plan, "gradient_accumulation_steps"), "3");
@@ -245,8 +253,8 @@ TEST(Benchmark, FineTuningTakesTheVariablesOfItsScript) {
   EXPECT_EQ(input_in(plan, "load_hf"), "/models/mine");
   EXPECT_EQ(plan.benchmark->made_rows, "");
   const std::string said = said_in(plan);
-  for (const char* line : {"GAS=3: --gradient_accumulation_steps 3\n", "TRAIN_FILE=mine.json: --sft_data_path mine.json\n",
-                           "COMPILE=1: no effect here"}) {
+  for (const char* line : {"GAS=3: --gradient_accumulation_steps 3\n",
+                           "TRAIN_FILE=mine.json: --sft_data_path mine.json\n", "COMPILE=1: no effect here"}) {
     EXPECT_NE(said.find(line), std::string::npos) << line << "not in\n" << said;
   }
   EXPECT_EQ(option_in(benchmark_plan({"-t", "finetune_fw", "-m", "Llama-3.1-405B"}), "fsdp_cpu_offload"), "true");
@@ -283,29 +291,29 @@ TEST(Benchmark, FineTuningsFiguresAreThoseOfTheLaterHalf) {
   std::string log = "Writing logs to x\n";
   for (int i = 1; i <= 4; ++i) {
     log += fmt::format(" iteration {}/ 4 | tokens per GPU (tokens/s/GPU): {}.0/9.0 |\n", i, 1000 * i);
-    log += fmt::format("Step {} | loss:2 lr:3e-06 tokens_per_second_per_gpu:{}.5 peak_memory_alloc:{}.25 \n", i, 100 * i,
-                       i == 1 ? 9 : i);
+    log += fmt::format("Step {} | loss:2 lr:3e-06 tokens_per_second_per_gpu:{}.5 peak_memory_alloc:{}.25 \n", i,
+                       100 * i, i == 1 ? 9 : i);
   }
   BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kTorchtune, log);
   EXPECT_DOUBLE_EQ(metric_of(figures, "max_memory_alloc"), 4.25);
   EXPECT_DOUBLE_EQ(metric_of(figures, "avg_tokens_per_s_per_gpu"), 350.5);
   EXPECT_EQ(figures.lines,
-            (std::vector<std::string>{"Max memory alloc (last half): 4.250000", "Average tokens/s/gpu (last half): 350.5000",
-                                      "Max memory alloc: 9.250000", "Average tokens/s/gpu: 3000.0000",
-                                      "Unmasked tokens/s/gpu: 300.5000"}));
+            (std::vector<std::string>{"Max memory alloc (last half): 4.250000",
+                                      "Average tokens/s/gpu (last half): 350.5000", "Max memory alloc: 9.250000",
+                                      "Average tokens/s/gpu: 3000.0000", "Unmasked tokens/s/gpu: 300.5000"}));
   EXPECT_THROW(read_benchmark_figures(BenchmarkBackend::kTorchtune, "no step\n"), UserError);
 }
 
 TEST(Benchmark, ArticlesAreTheLinesBetweenTheirTitles) {
   std::vector<std::string> articles;
   ArticleMaker maker([&](const std::string& article) { articles.push_back(article); });
-  for (const char* line : {"", " = First = \n", "", " Words . \n", " = = Part = = \n", "", " 2 = 2 = \n", " = no title = \n",
-                           "", " = Second = \n", " More . \n"}) {
+  for (const char* line : {"", " = First = \n", "", " Words . \n", " = = Part = = \n", "", " 2 = 2 = \n",
+                           " = no title = \n", "", " = Second = \n", " More . \n"}) {
     maker.add(line);
   }
   maker.finish();
   ASSERT_EQ(articles.size(), 2U);
-  EXPECT_EQ(articles[0], " = First = \n\n Words . \n = = Part = = \n\n 2 = 2 = \n = no title = \n\n");
+  EXPECT_EQ(articles[0], " = First = \n Words . \n = = Part = = \n 2 = 2 = \n = no title = \n");
   EXPECT_EQ(articles[1], " = Second = \n More . \n");
 }
 

@@ -19,8 +19,9 @@ struct Recipes : testing::Test {
   Recipes() { folder.write("rows.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n"); }
   std::unique_ptr<Resolved> resolve_recipe(const std::string& name, std::vector<std::string> more = {}) {
     ConfigInputs inputs;
-    inputs.arguments = {"--config", name,        "--dry_run=true",
-                        "--dry_run_world_size=8", "--sft_data_path", (folder.path() / "rows.jsonl").string()};
+    inputs.arguments = {"--config",        name,
+                        "--dry_run=true",  "--dry_run_world_size=8",
+                        "--sft_data_path", (folder.path() / "rows.jsonl").string()};
     inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
     inputs.config_root = root;
     return resolve_config(inputs, 1, /*extra=*/{}, {.opens_data = true});
@@ -44,7 +45,8 @@ TEST_F(Recipes, EveryOnePassesADryRun) {
     EXPECT_EQ(resolved->config.lora.enabled, preset.name.ends_with("_lora"));
     EXPECT_EQ(resolved->derived.seq_length, model.starts_with("llama2") ? 4096 : 8192);
     EXPECT_EQ(resolved->derived.num_microbatches, *resolved->config.train.gradient_accumulation_steps);
-    EXPECT_EQ(resolved->derived.global_batch_size, resolved->derived.num_microbatches * 8 * resolved->derived.micro_batch_size);
+    EXPECT_EQ(resolved->derived.global_batch_size,
+              resolved->derived.num_microbatches * 8 * resolved->derived.micro_batch_size);
     EXPECT_FALSE(dry_run_text(*resolved, make_dry_run(*resolved)).empty());
     EXPECT_FALSE(about(preset).empty());
   }
@@ -68,7 +70,8 @@ TEST_F(Recipes, GiveWayToLengthsAndBatchesThatAreTyped) {
   const auto resolved = resolve_recipe("recipes/llama3.1_8B_lora", {"--train_iters=300", "--global_batch_size=64"});
   EXPECT_EQ(resolved->derived.train_iters, 300);
   EXPECT_EQ(resolved->derived.global_batch_size, 64);
-  EXPECT_NE(fmt::format("{}", fmt::join(resolved->notes, "\n")).find("gives way to train_iters 300"), std::string::npos);
+  EXPECT_NE(fmt::format("{}", fmt::join(resolved->notes, "\n")).find("gives way to train_iters 300"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ TEST_F(TorchtuneRecipe, EveryListedModelResolves) {
         EXPECT_EQ(text_of(*resolved, "load_hf"), "/nowhere/model/");
         EXPECT_EQ(text_of(*resolved, "tokenizer_model"), "null");  // the folder's own
         EXPECT_EQ(text_of(*resolved, "sft_data_path"), "[yahma/alpaca-cleaned/alpaca_data_cleaned.json]");
-        EXPECT_EQ(text_of(*resolved, "split"), "95,5,0");
+        EXPECT_EQ(resolved->config.data.split, "95,5,0");
         EXPECT_EQ(text_of(*resolved, "train_on_input"), "true");
         EXPECT_EQ(text_of(*resolved, "clip_grad"), "0");
         EXPECT_EQ(text_of(*resolved, "recompute_granularity"), "full");
@@ -232,7 +232,7 @@ TEST_F(TorchtuneRecipe, WhatElseRecipesAskForActs) {
   ASSERT_EQ(errors, "");
   EXPECT_EQ(text_of(*resolved, "sft_data_path"), "[wiki.json]");
   EXPECT_EQ(text_of(*resolved, "sft_column"), "input");
-  EXPECT_EQ(text_of(*resolved, "split"), "100,0,0");
+  EXPECT_EQ(resolved->config.data.split, "100,0,0");
   EXPECT_EQ(text_of(*resolved, "train_on_input"), "false");
   EXPECT_NE(notes().find("without effect: batch_size_val, compile"), std::string::npos) << notes();
 
