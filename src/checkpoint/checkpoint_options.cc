@@ -29,7 +29,11 @@ void CheckpointOptions::visit(OptionVisitor& v) {
       "load", load,
       "Folder of a run or of checkpoints to go on from: the newest intact one is taken, under any parallel layout.");
   v.field("pretrained_checkpoint", pretrained_checkpoint,
-          "Checkpoints to take the weights from when load has none; the run then starts as with finetune.");
+          "Checkpoints to take the weights from when load has none; the run then starts as with finetune.")
+      .alias("ict_load");
+  v.field("bert_load", bert_load,
+          "With model_type biencoder: checkpoints of a BERT, or a Hugging Face folder of one, that each encoder starts "
+          "from when load has none. The BERT's heads are left out.");
   v.field("ckpt_step", ckpt_step, "Load the checkpoint of this iteration instead of the newest.")
       .unit("iteration")
       .at_least(0);
@@ -74,6 +78,9 @@ std::vector<UserError> check_checkpoint_options(const CheckpointOptions& options
   }
   if (!options.load && options.ckpt_step) {
     refuse(fmt::format("ckpt_step is {}, but load is not set", *options.ckpt_step), "give the folder with --load");
+  }
+  if (options.bert_load && options.pretrained_checkpoint) {
+    refuse("bert_load and pretrained_checkpoint (ict_load) both give the weights", "keep one of them");
   }
   if (options.load_hf && options.pretrained_checkpoint) {
     refuse("load_hf and pretrained_checkpoint both give the weights", "keep one of them");

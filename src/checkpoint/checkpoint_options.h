@@ -25,6 +25,7 @@ struct CheckpointOptions {
 
   std::optional<std::string> load;
   std::optional<std::string> pretrained_checkpoint;
+  std::optional<std::string> bert_load;  // for each encoder of a biencoder
   std::optional<int64_t> ckpt_step;
   bool no_load_optim = false;
   bool finetune = false;

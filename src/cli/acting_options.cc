@@ -20,7 +20,8 @@ struct ActingOptions {
 
 // A model's description, its precision, and where it comes from. Groups that a later family adds belong here.
 const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention", "Multi-token prediction",
-                            "Precision", "Tokenizer",          "Hugging Face hub", "Device"};
+                            "Precision", "Tokenizer",          "Hugging Face hub", "Retrieval",
+                            "Device"};
 // The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
 constexpr std::string_view kAdapters = "Low-rank adapters";

@@ -182,10 +182,11 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by hybrid models", "conv_L_cache conv_bias mamba_*"},
     {Kind::kNoEffect, kSwitch, "read only by hybrid models", "disable_mamba_mem_eff_path"},
     {Kind::kNoEffect, kValue, "read only by position_embedding_type mrope, which no model here has", "mrope_section"},
-    {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models",
-     "mask_type mask_factor sample_rate retriever_* biencoder_* ict_* bert_load titles_data_path query_in_block_prob "
-     "use_one_sent_docs evidence_data_path block_data_path embedding_path indexer_* output_bert_embeddings "
+    {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models of other kinds",
+     "mask_type mask_factor sample_rate evidence_data_path retriever_seq_length output_bert_embeddings "
      "bert_embedder_type"},
+    {Kind::kNoEffect, kValue, "read only where a trained retriever makes an index of blocks, not in training",
+     "block_data_path embedding_path indexer_batch_size indexer_log_interval"},
     {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},
     {Kind::kNoEffect, kValue, "read only by vision models",
      "vision_pretraining_type vision_backbone_type swin_backbone_type num_classes img_h img_w num_channels patch_dim "

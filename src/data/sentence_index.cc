@@ -86,7 +86,8 @@ SentenceIndex::SentenceIndex(std::shared_ptr<const TokenSource> source, ElementR
       vocab_size_(vocab_size),
       cache_folder_(request.cache_folder ? request.cache_folder->string() : "") {
   const HeldSentences held(*source_, documents);
-  check_documents(*source_, documents, count_left_out(held.view(), rules.min_sentences), request, rules, log);
+  const LeftOut left_out = count_left_out(held.view(), rules.min_sentences, rules.long_single);
+  check_documents(*source_, documents, left_out, request, rules, log);
   if (!request.is_mock) {
     size_ = {documents.size(), std::accumulate(held.lengths.begin(), held.lengths.end(), int64_t{0})};
   }

@@ -21,6 +21,7 @@ struct SentenceRules {
   std::string remedy;
   std::string megatron_fields;  // what megatron-core adds to its description of the data set: a JSON object
   std::string others;           // what else the rows depend on; then megatron-core's arrays would not do
+  LongSingle long_single = LongSingle::kTaken;
   int64_t num_columns = 3;
   // first_document: number of the first of them.
   std::function<IndexArray(const DocumentSentences& documents, int64_t first_document, const MappingOptions& options)>

@@ -31,10 +31,20 @@ MappedDocument document_at(const DocumentSentences& documents, int64_t number) {
 
 int64_t num_documents_of(const DocumentSentences& documents) { return std::ssize(documents.begins) - 1; }
 
-// As in helpers.cpp: a document of one sentence may have a long one where samples of one sentence are wanted.
-bool gives_samples(const MappedDocument& document, int64_t min_sentences) {
+// As in helpers.cpp: for BERT and T5 a document of one sentence may have a long one where samples of one sentence are
+// wanted.
+bool gives_samples(const MappedDocument& document, int64_t min_sentences, LongSingle long_single) {
   const int64_t count = std::ssize(document.lengths);
-  return count >= min_sentences && count > 0 && !(count > 1 && document.has_long_sentence());
+  const bool may_be_long = count == 1 && long_single == LongSingle::kTaken;
+  return count >= min_sentences && count > 0 && (may_be_long || !document.has_long_sentence());
+}
+
+std::vector<bool> used_documents(const DocumentSentences& documents, int64_t min_sentences, LongSingle long_single) {
+  std::vector<bool> is_used;
+  for (int64_t number = 0; number < num_documents_of(documents); ++number) {
+    is_used.push_back(gives_samples(document_at(documents, number), min_sentences, long_single));
+  }
+  return is_used;
 }
 
 struct MappedSample {
@@ -95,11 +105,11 @@ IndexArray rows_from(const Fill& fill, int64_t columns, const MappingOptions& op
 
 }  // namespace
 
-LeftOut count_left_out(const DocumentSentences& documents, int64_t min_sentences) {
+LeftOut count_left_out(const DocumentSentences& documents, int64_t min_sentences, LongSingle long_single) {
   LeftOut left_out;
   for (int64_t number = 0; number < num_documents_of(documents); ++number) {
     const MappedDocument document = document_at(documents, number);
-    if (gives_samples(document, min_sentences)) continue;
+    if (gives_samples(document, min_sentences, long_single)) continue;
     const bool is_short = std::ssize(document.lengths) < std::max<int64_t>(min_sentences, 1);
     ++(is_short ? left_out.too_few_sentences : left_out.long_sentence);
   }
@@ -117,10 +127,7 @@ IndexArray build_sentence_mapping(const DocumentSentences& documents, double sho
     if (drawn % ratio != 0) return options.max_length;
     return 2 + static_cast<int64_t>(drawn % static_cast<uint64_t>(options.max_length - 1));
   };
-  std::vector<bool> is_used;
-  for (int64_t number = 0; number < num_documents_of(documents); ++number) {
-    is_used.push_back(gives_samples(document_at(documents, number), options.min_sentences));
-  }
+  const std::vector<bool> is_used = used_documents(documents, options.min_sentences, LongSingle::kTaken);
   const auto fill = [&](const auto& push) {
     walk_documents(
         documents, is_used, options, draw_target, [](int64_t left) { return left > 1; },
@@ -129,6 +136,26 @@ IndexArray build_sentence_mapping(const DocumentSentences& documents, double sho
         });
   };
   return rows_from(fill, 3, options);
+}
+
+IndexArray build_block_mapping(const DocumentSentences& documents, std::span<const int32_t> title_lengths,
+                               int64_t first_document, const MappingOptions& options) {
+  const auto num_titles = std::ssize(title_lengths);
+  MEGALITH_CHECK(num_titles == 0 || num_titles == num_documents_of(documents), "{} titles", num_titles);
+  const std::vector<bool> is_used = used_documents(documents, options.min_sentences, LongSingle::kLeftOut);
+  const auto target_of = [&](const MappedDocument& document) {
+    return options.max_length - (num_titles == 0 ? 0 : title_lengths[static_cast<size_t>(document.number)]);
+  };
+  const auto fill = [&](const auto& push) {
+    walk_documents(
+        documents, is_used, options, target_of, [&](int64_t left) { return left >= options.min_sentences; },
+        [&](const MappedSample& sample) {
+          for (const int64_t value : {sample.begin, sample.end, first_document + sample.document, sample.number}) {
+            push(value);
+          }
+        });
+  };
+  return rows_from(fill, 4, options);
 }
 
 }  // namespace megalith

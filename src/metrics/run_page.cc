@@ -79,6 +79,9 @@ std::string scale_bytes(std::vector<PlotSeries>& series) {
   return kUnits[unit];
 }
 
+// What is logged with the losses, but in percent.
+bool is_accuracy(std::string_view name) { return name.ends_with("_acc"); }
+
 double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
 
 }  // namespace
@@ -113,7 +116,7 @@ LongSeries* RunPageSink::series_for(const std::string& chart, const std::string&
     return name == loss_by_tokens_.name() ? &loss_by_tokens_
                                           : &series_of(validation_by_tokens_, evaluation_series(name));
   }
-  if (chart == "other_losses") return &series_of(other_losses_, LongSeries({.name = name}));
+  if (chart == "other_losses" || chart == "accuracies") return &series_of(other_losses_, LongSeries({.name = name}));
   for (LongSeries* one :
        {&expert_max_, &expert_min_, &learning_rate_, &grad_norm_, &tokens_per_s_, &memory_used_, &memory_peak_}) {
     if (one->name() == name) return one;
@@ -349,11 +352,10 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
     return Chart{id, {{plot_settings(std::move(title), std::move(y_label), true), std::move(series)}}, true};
   };
   std::vector<Chart> charts = {{"loss", loss_plots(), true}};
-  if (!other_losses_.empty()) {
-    std::vector<const LongSeries*> series;
-    for (const LongSeries& one : other_losses_) series.push_back(&one);
-    charts.push_back(wide("other_losses", "Other losses", "nats per token", series));
-  }
+  std::vector<const LongSeries*> losses, accuracies;
+  for (const LongSeries& one : other_losses_) (is_accuracy(one.name()) ? accuracies : losses).push_back(&one);
+  if (!losses.empty()) charts.push_back(wide("other_losses", "Other losses", "nats per token", losses));
+  if (!accuracies.empty()) charts.push_back(wide("accuracies", "Accuracy", "percent", accuracies));
   charts.push_back(half("learning_rate", "Learning rate", "", {&learning_rate_}));
   charts.push_back(half("grad_norm", "Gradient norm", "before clipping", {&grad_norm_}));
   charts.back().plots[0].settings.is_log_if_wide = true;

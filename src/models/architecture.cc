@@ -84,6 +84,7 @@ ModelConfig filled_in(const ModelConfig& config) {
   full.num_token_types.reset();
   if (config.token_types() > 0) full.num_token_types = config.token_types();
   if (config.model_type != ModelType::kBert) full.bert_binary_head = defaults.bert_binary_head;
+  if (config.model_type != ModelType::kBiencoder) reset<RetrievalOptions>(full);
   full.window_size.clear();
   if (const int64_t window = config.attention_window(); window > 0) {
     full.window_size = {window - 1, config.is_causal() ? 0 : window - 1};

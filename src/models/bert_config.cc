@@ -48,6 +48,8 @@ std::string old_name(const std::string& name) {
   return "";
 }
 
+}  // namespace
+
 std::vector<std::string> other_names(const std::string& name) {
   std::vector<std::string> others;
   const std::string old = old_name(name);
@@ -57,8 +59,6 @@ std::vector<std::string> other_names(const std::string& name) {
   if (!old.empty()) others.push_back(old.substr(kPrefix.size()));
   return others;
 }
-
-}  // namespace
 
 ModelConfig read(const Json& json, const Network& network) {
   ModelConfig config;
@@ -115,13 +115,13 @@ Json write(const ModelConfig& config, at::ScalarType dtype, const Network& netwo
   return json;
 }
 
-TransformerNames names() {
+TransformerNames names(const std::string& prefix) {
   return {
-      .embedding = "bert.embeddings.word_embeddings",
-      .positions = "bert.embeddings.position_embeddings",
-      .token_types = "bert.embeddings.token_type_embeddings",
-      .embedding_norm = "bert.embeddings.LayerNorm",
-      .layers = "bert.encoder.layer",
+      .embedding = prefix + ".embeddings.word_embeddings",
+      .positions = prefix + ".embeddings.position_embeddings",
+      .token_types = prefix + ".embeddings.token_type_embeddings",
+      .embedding_norm = prefix + ".embeddings.LayerNorm",
+      .layers = prefix + ".encoder.layer",
       .layer = {.attention = "attention",
                 .mlp = "",
                 .attention_output_norm = "attention.output.LayerNorm",
@@ -129,11 +129,18 @@ TransformerNames names() {
       .attention = {.q = "self.query", .k = "self.key", .v = "self.value", .output = "output.dense"},
       .mlp = {.up = "intermediate.dense", .down = "output.dense"},
       .experts = {},
-      .final_norm = "bert.encoder.ln",
+      .final_norm = prefix + ".encoder.ln",
       .head = "cls.predictions.decoder",
       .head_bias = {"cls.predictions.bias", "cls.predictions.decoder.bias"},
       .bert_head = {},
   };
+}
+
+TransformerNames megatron_names(const std::string& prefix) {
+  TransformerNames names = bert::names(prefix);
+  names.layer.input_norm = "attention.ln";
+  names.layer.mlp_norm = names.layer.sandwiched_mlp_norm = "ln";
+  return names;
 }
 
 std::unique_ptr<Model> build(const ModelConfig& config, const TransformerNames& names, const LayerContext& context,

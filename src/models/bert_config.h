@@ -22,8 +22,13 @@ struct Network {
 ModelConfig read(const nlohmann::json& json, const Network& network);
 nlohmann::json write(const ModelConfig& config, at::ScalarType dtype, const Network& network);
 
-// The names that both have. Those of the norms in the layers are Hugging Face's BERT's.
-TransformerNames names();
+// The names that both have, below `prefix`. Those of the norms in the layers are Hugging Face's BERT's.
+TransformerNames names(const std::string& prefix = "bert");
+// The same with those of the other network's norms beside them.
+TransformerNames megatron_names(const std::string& prefix = "bert");
+
+// Under which names files may have what is called `name` below `bert.`, that name left out.
+std::vector<std::string> other_names(const std::string& name);
 
 // Files may leave `bert.` away, as those of the class without heads do, and old ones call a norm's weight gamma and its
 // bias beta.

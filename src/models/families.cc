@@ -15,14 +15,15 @@
 namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
-    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert, kEncoder;
+    kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert, kEncoder,
+    kBiencoder;
 
 namespace {
 
 const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral, &kQwen2,        &kQwen3,  &kQwen3Moe,   &kGemma2,
                                         &kGemma3,     &kMixtral, &kOlmo2,        &kOlmo3,  &kDeepseekV2, &kDeepseekV3,
                                         &kGlm4Moe,    &kGptOss,  &kLlama4,       &kGpt2,   &kGpt,        &kT5,
-                                        &kMegatronT5, &kBert,    &kMegatronBert, &kEncoder};
+                                        &kMegatronT5, &kBert,    &kMegatronBert, &kEncoder, &kBiencoder};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;
@@ -116,7 +117,11 @@ Json make_hf_config(const ModelFamily& family, const ModelConfig& config, at::Sc
       nearest = other;
       differences = std::move(theirs.differences);
     }
-    if (nearest == nullptr) throw UserError("no Hugging Face class has this architecture, so it cannot be exported");
+    if (nearest == nullptr) {
+      throw UserError(fmt::format("no Hugging Face class has a model of the family {}, so it cannot be exported",
+                                  family.name),
+                      "leave save_hf out; its checkpoints can be loaded here");
+    }
   }
   throw UserError(fmt::format("no Hugging Face class has this architecture, so it cannot be exported; the nearest, {}, "
                               "has {}",
@@ -133,6 +138,8 @@ std::vector<Unit> model_units(const ModelConfig& config) {
       return kMegatronT5.units(config);
     case ModelType::kBert:
       return kEncoder.units(config);
+    case ModelType::kBiencoder:
+      return kBiencoder.units(config);
   }
   throw InternalError("a model type without a row here");
 }

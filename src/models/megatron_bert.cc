@@ -25,17 +25,10 @@ ModelConfig from_hf(const nlohmann::json& json) { return bert::read(json, networ
 
 nlohmann::json to_hf(const ModelConfig& config, at::ScalarType dtype) { return bert::write(config, dtype, network()); }
 
-TransformerNames names() {
-  TransformerNames names = bert::names();
-  names.layer.input_norm = "attention.ln";
-  names.layer.mlp_norm = names.layer.sandwiched_mlp_norm = "ln";
-  return names;
-}
-
-std::vector<Unit> units(const ModelConfig& config) { return transformer_units(config, names()); }
+std::vector<Unit> units(const ModelConfig& config) { return transformer_units(config, bert::megatron_names()); }
 
 std::unique_ptr<Model> build(const ModelConfig& config, const LayerContext& context, const ModelPart& part) {
-  return bert::build(config, names(), context, part);
+  return bert::build(config, bert::megatron_names(), context, part);
 }
 
 }  // namespace

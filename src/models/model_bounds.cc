@@ -125,6 +125,8 @@ double count_matrix_elements(const ModelConfig& config) {
     elements += h * in_double(config.max_position_embeddings);
   }
   elements += h * in_double(config.token_types());
+  elements *= in_double(config.num_towers());
+  elements += in_double(config.num_towers()) * h * in_double(config.biencoder_projection_dim);
   // What a BERT's head changes tokens with, and its pooler.
   if (config.model_type == ModelType::kBert) elements += h * h * (config.bert_binary_head ? 2 : 1);
   return elements;

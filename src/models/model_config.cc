@@ -13,12 +13,14 @@ namespace megalith {
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
   v.choice(
-      "model_type", model_type, {"gpt", "t5", "bert"},
+      "model_type", model_type, {"gpt", "t5", "bert", "biencoder"},
       "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
       "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
-      "has two types of tokens unless told otherwise. Other options say which of them it is, as a preset or a "
-      "Hugging Face folder does.");
-  v.field("num_layers", num_layers, "Number of transformer layers. With model_type t5, those of the encoder.")
+      "has two types of tokens unless told otherwise. biencoder: two such encoders without these heads, of questions "
+      "and of texts, whose vectors are compared. Other options say which of them it is, as a preset or a Hugging Face "
+      "folder does.");
+  v.field("num_layers", num_layers,
+          "Number of transformer layers. With model_type t5, those of the encoder; with biencoder, of each encoder.")
       .at_least(0)
       .at_most(kMostLayers)
       .alias("encoder_num_layers")
@@ -71,7 +73,7 @@ void ModelConfig::visit(OptionVisitor& v) {
   visit_head_norm(v);
   v.field("is_causal", causal,
           "A token attends only to itself and those before it. With false it attends to its whole sequence, as in "
-          "BERT; task masked_lm needs that. Default: true, and false with model_type bert.");
+          "BERT; task masked_lm needs that. Default: true, and false with model_type bert and biencoder.");
   v.field("window_size", window_size,
           "Sliding window: the tokens before itself, and those behind, that a token attends to, such as 4095,0; -1 is "
           "all. Hugging Face's sliding_window W is W-1,0. Default: all.")
@@ -119,7 +121,7 @@ void ModelConfig::visit(OptionVisitor& v) {
       .at_least(0);
   v.field("num_token_types", num_token_types,
           "Types of tokens, such as the two segments of BERT, each with a learned vector that is added to the "
-          "embedding of its tokens; only with model_type bert. Default: 2 with model_type bert, else 0.")
+          "embedding of its tokens; only with model_type bert and biencoder, where the default is 2. Default: 0.")
       .at_least(0)
       .at_most(kMostWidth);
   v.field("embedding_norm", embedding_norm, "Normalise the embeddings before the first layer (Hugging Face's BERT).");
@@ -141,6 +143,7 @@ void ModelConfig::visit(OptionVisitor& v) {
       .in_toy(InToy::kDefault);
   visit_experts(v);
   visit_latent(v);
+  visit_retrieval(v);
   v.group("Multi-token prediction", kOfModel);
   v.field("mtp_num_layers", mtp_num_layers,
           "Prediction modules behind the last layer; the k-th one predicts the token k places after the next token. "
@@ -263,11 +266,12 @@ void check_windowed_layers(const ModelConfig& config, std::vector<UserError>& er
 }
 
 void check_encoder(const ModelConfig& config, std::vector<UserError>& errors) {
-  if (config.model_type == ModelType::kBert && config.is_causal()) {
-    errors.emplace_back("is_causal true with model_type bert, whose tokens see those on both sides",
+  if (config.is_of_encoders() && config.is_causal()) {
+    errors.emplace_back(fmt::format("is_causal true with model_type {}, whose tokens see those on both sides",
+                                    config.model_type == ModelType::kBert ? "bert" : "biencoder"),
                         "leave is_causal away, or set model_type to gpt");
   }
-  if (config.model_type != ModelType::kBert && config.token_types() > 0) {
+  if (!config.is_of_encoders() && config.token_types() > 0) {
     errors.emplace_back(
         fmt::format("num_token_types is {}, and model_type is gpt, which has no types of tokens", config.token_types()),
         "set model_type to bert, or leave num_token_types away");
@@ -372,7 +376,29 @@ void check_encoder_decoder(const ModelConfig& config, std::vector<UserError>& er
          "leave is_causal away");
 }
 
+// What a biencoder's towers lack that a BERT may have, and what only they have.
+void check_biencoder(const ModelConfig& config, std::vector<UserError>& errors) {
+  const auto refuse = [&](bool is_wrong, std::string_view what, std::string_view remedy) {
+    if (is_wrong) errors.emplace_back(std::string(what), std::string(remedy));
+  };
+  if (config.model_type == ModelType::kBiencoder) {
+    refuse(config.has_experts(), "model_type biencoder with num_experts: its layers have no experts",
+           "leave num_experts away");
+    refuse(config.num_prediction_modules() > 0, "model_type biencoder with mtp_num_layers: it predicts no tokens",
+           "leave mtp_num_layers away");
+    refuse(config.untie_embeddings_and_output_weights,
+           "model_type biencoder with untie_embeddings_and_output_weights: it has no output over the vocabulary",
+           "leave untie_embeddings_and_output_weights away");
+    return;
+  }
+  constexpr std::string_view kRemedy = "set model_type to biencoder, or leave it away";
+  refuse(config.biencoder_shared_query_context_model,
+         "biencoder_shared_query_context_model is for model_type biencoder", kRemedy);
+  refuse(config.biencoder_projection_dim > 0, "biencoder_projection_dim is for model_type biencoder", kRemedy);
+}
+
 void check_model_type(const ModelConfig& config, std::vector<UserError>& errors) {
+  check_biencoder(config, errors);
   if (config.position_embedding() == PositionEmbedding::kRelative &&
       (config.relative_attention_num_buckets % 2 != 0 ||
        config.relative_attention_max_distance <= config.relative_attention_num_buckets / 2)) {

@@ -9,19 +9,20 @@
 #include "config/option.h"
 #include "core/error.h"
 #include "nn/layer_options.h"
+#include "nn/retrieval_options.h"
 
 namespace megalith {
 
-// What a model is: a decoder that continues texts, an encoder and a decoder, or an encoder that tells masked tokens and
-// pairs of sentences.
-enum class ModelType { kGpt, kT5, kBert };
+// What a model is: a decoder that continues texts, an encoder and a decoder, an encoder that tells masked tokens and
+// pairs of sentences, or two encoders whose vectors are compared.
+enum class ModelType { kGpt, kT5, kBert, kBiencoder };
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
 // The layers' options, and what concerns the model as a whole.
-struct ModelConfig : LayerOptions {
+struct ModelConfig : LayerOptions, RetrievalOptions {
   ModelType model_type = ModelType::kGpt;
-  int64_t num_layers = 0;                     // with kT5 of the encoder
+  int64_t num_layers = 0;                     // with kT5 of the encoder, with kBiencoder of each
   std::optional<int64_t> decoder_num_layers;  // of kT5; default: num_layers
   std::optional<int64_t> vocab_size;
   int64_t make_vocab_size_divisible_by = 128;
@@ -58,13 +59,18 @@ struct ModelConfig : LayerOptions {
 
   // Derived.
   // A token sees only itself and those before it.
-  bool is_causal() const { return causal.value_or(model_type != ModelType::kBert); }
-  int64_t token_types() const { return num_token_types.value_or(model_type == ModelType::kBert ? 2 : 0); }
+  bool is_causal() const { return causal.value_or(!is_of_encoders()); }
+  int64_t token_types() const { return num_token_types.value_or(is_of_encoders() ? 2 : 0); }
   PositionEmbedding position_embedding() const;
+  bool is_of_encoders() const { return model_type == ModelType::kBert || model_type == ModelType::kBiencoder; }
+  int64_t num_towers() const {  // encoders with weights of their own
+    return model_type == ModelType::kBiencoder && !biencoder_shared_query_context_model ? 2 : 1;
+  }
+  int64_t vector_size() const { return biencoder_projection_dim > 0 ? biencoder_projection_dim : hidden_size; }
   bool has_encoder() const { return model_type == ModelType::kT5; }                       // beside its decoder
   int64_t num_decoder_layers() const { return decoder_num_layers.value_or(num_layers); }  // with an encoder
   // Those of the whole model, prediction modules not counted.
-  int64_t num_all_layers() const { return num_layers + (has_encoder() ? num_decoder_layers() : 0); }
+  int64_t num_all_layers() const { return num_towers() * num_layers + (has_encoder() ? num_decoder_layers() : 0); }
   // A token sees those less than so many positions away; 0: no such limit. In the layers that layers_with_window() has
   // with 1, one entry a layer; without a window all are 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;

@@ -127,10 +127,13 @@ void Transformer::make_embedding(const LayerContext& context, const TransformerN
 
 void Transformer::make_layer(const Unit& unit, const LayerContext& context, const TransformerNames& names) {
   MEGALITH_CHECK(part().layers_per_block > 0, "blocks of {} layers", part().layers_per_block);
-  if (std::ssize(layers_) % part().layers_per_block == 0) {
+  // Groups of layers go on through the parts of a chunk. One that a new part cuts short is recomputed as its whole
+  // group is.
+  const int64_t place = (part().layers_before + std::ssize(layers_)) % part().layers_per_block;
+  if (place == 0 || layers_.empty()) {
     // What comes from the embedding or another stage is one tensor, and so is a normed sum.
     const bool adds_inputs = !layers_.empty() && !config_.norms_sums();
-    add_block({.name = unit.name, .layer = unit.number, .adds_inputs = adds_inputs});
+    add_block({.name = unit.name, .layer = part().layers_before + unit.number - place, .adds_inputs = adds_inputs});
   }
   LayerContext own = context;
   if (own.recipe != nullptr && own.recipe->leaves_plain(unit.number, config_.num_layers)) own.recipe = nullptr;
@@ -176,7 +179,7 @@ void Transformer::make_head(const LayerContext& context, const TransformerNames&
 }
 
 void Transformer::add_block(Block block) {
-  block.index = std::ssize(blocks_);
+  block.index = part().blocks_before + std::ssize(blocks_);
   blocks_.push_back(std::move(block));
 }
 

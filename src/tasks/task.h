@@ -29,6 +29,8 @@ struct TaskSetup {
   const Tokenizer* tokenizer = nullptr;  // outlives the task; null when the run has none
   bool has_sentence_head = false;        // the model says whether two segments are in order
   bool has_instructions = false;         // the data are rows of instructions
+  int64_t samples_at_once = 0;           // of a microbatch on all data-parallel ranks; 0: not known
+  std::vector<int64_t> top_ks = {};      // accuracies that the model tells of its set of samples
 };
 
 // The sum of weight * loss, and of the weights, of one loss.

@@ -7,11 +7,12 @@ namespace megalith {
 
 void TaskOptions::visit(OptionVisitor& v) {
   v.group("Task", {.in_toy = InToy::kMade});
-  v.choice("task", task, {"causal_lm", "masked_lm", "bert", "t5"},
+  v.choice("task", task, {"causal_lm", "masked_lm", "bert", "t5", "ict"},
            "What the model learns. causal_lm: to predict the next token of a text. masked_lm: to predict masked tokens "
            "from both sides, as RoBERTa does; needs is_causal false. bert: Megatron-LM's BERT, which reads sentences, "
            "hides whole words, and says whether two segments are in order. t5: to write what is hidden of sentences; "
-           "needs an encoder and a decoder.");
+           "needs an encoder and a decoder. ict: to find the text that a sentence was taken from; needs model_type "
+           "biencoder.");
   v.field("mask_prob", mask_prob,
           "masked_lm, bert, t5: the share of tokens that are to be predicted. masked_lm and bert replace 80 % of them "
           "by the mask token and 10 % by a random one, and 10 % stay as they are; t5 replaces spans by sentinels.")
@@ -29,6 +30,15 @@ void TaskOptions::visit(OptionVisitor& v) {
       .at_least(2)
       .at_most(INT32_MAX)
       .in_toy(InToy::kMade);
+  v.field("titles_data_path", titles_data_path,
+          "ict: prefix of the token files with the titles, one document for each of data_path's. Default: the texts "
+          "have no titles.");
+  v.field("query_in_block_prob", query_in_block_prob,
+          "ict: in this share of the samples the sentence that is the question also stays in its text.")
+      .at_least(0)
+      .at_most(1);
+  v.field("use_one_sent_docs", use_one_sent_docs,
+          "ict: also take documents of one sentence, and blocks of one. Without it a block has two at least.");
 }
 
 }  // namespace megalith

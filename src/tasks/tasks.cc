@@ -1,6 +1,7 @@
 // Every task there is; a new one is a class and a row here (docs/add_task.md).
 #include "tasks/bert.h"
 #include "tasks/causal_lm.h"
+#include "tasks/ict.h"
 #include "tasks/masked_lm.h"
 #include "tasks/sft.h"
 #include "tasks/t5.h"
@@ -22,6 +23,8 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
       return std::make_unique<BertTask>(options, setup);
     case TaskKind::kT5:
       return std::make_unique<T5Task>(options, setup);
+    case TaskKind::kIct:
+      return std::make_unique<IctTask>(options, setup);
   }
   throw InternalError("a task without a row here");
 }

@@ -74,6 +74,13 @@ void add_encoder_shapes(ModelInput& input, int64_t encoder_s) {
   input.more.set("encoder_row_ids", numbers({input.context.b, encoder_s}));
 }
 
+void add_query_shapes(ModelInput& input) {
+  for (const char* name : {"query_tokens", "query_row_ids"}) input.more.set(name, at::empty_like(input.tokens));
+  const at::Tensor lengths = at::empty({input.context.b}, input.tokens.options());
+  input.more.set("query_key_lengths", lengths);
+  input.context.mask.key_lengths = lengths;
+}
+
 int64_t measure_activations(const Resolved& resolved, const Mesh& mesh, int rank) {
   return measure_activation_owners(resolved, mesh, rank).all;
 }
@@ -86,6 +93,7 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   const CostShape sample = sample_shape(resolved);
   ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
   if (resolved.config.model.has_encoder()) add_encoder_shapes(input, sample.encoder_s);
+  if (resolved.config.model.model_type == ModelType::kBiencoder) add_query_shapes(input);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

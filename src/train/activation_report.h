@@ -18,6 +18,8 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
 // Adds what a model with an encoder reads beside it: sequences of encoder_s tokens.
 void add_encoder_shapes(ModelInput& input, int64_t encoder_s);
+// Adds the questions that a biencoder reads beside its texts, of as many tokens.
+void add_query_shapes(ModelInput& input);
 
 // The most bytes of activations that a rank holds at once in the schedule of a full step. What kernels need while they
 // run is not part of it.

@@ -47,6 +47,11 @@ std::vector<UserError> check_adapters(const Config& config, const ModelConfig& a
     errors.emplace_back("adapter names adapters, and no model is named that they belong to", "name it with --load_hf");
   }
   if (!config.lora.enabled || !check_lora_options(config.lora).empty()) return errors;
+  if (architecture.model_type == ModelType::kBiencoder) {
+    errors.emplace_back("lora.enabled with model_type biencoder, whose encoders are trained whole",
+                        "leave lora.enabled out");
+    return errors;
+  }
   if (architecture.has_encoder() && config.lora.dropout > 0) {
     errors.emplace_back(
         fmt::format("lora.dropout is {} with model_type t5, where adapters drop nothing", config.lora.dropout),

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/number_of.h"
 #include "hub/hub.h"
+#include "models/biencoder.h"
 #include "models/families.h"
 #include "models/model_bounds.h"
 #include "train/adapters.h"
@@ -326,6 +327,8 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   setup.has_instructions = resolved.config.data.sft.has_paths();
   const ModelConfig& model = resolved.config.model;
   setup.has_sentence_head = model.model_type == ModelType::kBert && model.bert_binary_head;
+  setup.samples_at_once = resolved.derived.micro_batch_size * resolved.derived.data_parallel_size;
+  setup.top_ks = model.retriever_report_topk_accuracies;
   setup.tokenizer = resolved.tokenizer.get();
   if (setup.tokenizer != nullptr) setup.special_ids = setup.tokenizer->special_ids();
   if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);
@@ -471,6 +474,11 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
                     config.parallel.context_parallel_size),
         "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type t5");
   }
+  if (config.model.model_type == ModelType::kBiencoder) {
+    append(errors, check_biencoder_ranks({.tp = tp,
+                                          .cp = config.parallel.context_parallel_size,
+                                          .pp = config.parallel.pipeline_model_parallel_size}));
+  }
   resolve_sequence_parallel(resolved, reads_batches, errors);
   check_encoder_ranks(config, resolved.notes, errors);
   resolve_pipeline(config, d, errors);
@@ -540,8 +548,8 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
 void name_task_of_model(Resolved& resolved) {
   const ModelType type = resolved.config.model.model_type;
   if (type == ModelType::kGpt) return;
-  apply_values(*resolved.options, {{"task", type == ModelType::kT5 ? "t5" : "bert"}},
-               {OptionLayer::kModel, "model_type"});
+  const char* task = type == ModelType::kT5 ? "t5" : type == ModelType::kBert ? "bert" : "ict";
+  apply_values(*resolved.options, {{"task", task}}, {OptionLayer::kModel, "model_type"});
 }
 
 }  // namespace

@@ -16,6 +16,10 @@ void check_generation(const ModelConfig& config, const GenerationRequest& reques
     throw UserError("a BERT fills in masked tokens: it cannot write a text from left to right",
                     "generate with a model of model_type gpt");
   }
+  if (config.model_type == ModelType::kBiencoder) {
+    throw UserError("a biencoder gives vectors of texts: it cannot write a text",
+                    "generate with a model of model_type gpt");
+  }
   if (!config.is_causal()) {
     throw UserError("a model with is_causal false attends to both sides: it cannot write a text from left to right",
                     "generate with a model that was trained with is_causal true");

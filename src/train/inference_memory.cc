@@ -53,6 +53,7 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
     if (chunk->recipe_memory() != nullptr) memory.weight_copies += chunk->recipe_memory()->weight_bytes();
     ModelInput input = shape_of_microbatch(shape.rows, shape.length / cp, cp > 1 ? shape.length : 0);
     if (resolved.config.model.has_encoder()) add_encoder_shapes(input, shape.length);
+    if (resolved.config.model.model_type == ModelType::kBiencoder) add_query_shapes(input);
     KvCache cache;
     cache.capacity = shape.cached_positions;
     input.context.is_training = false;

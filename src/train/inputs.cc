@@ -18,6 +18,7 @@
 #include "data/prepare_input.h"
 #include "data/split.h"
 #include "hub/names.h"
+#include "train/bert_weights.h"
 #include "train/text_data.h"
 
 namespace megalith {
@@ -131,6 +132,7 @@ std::vector<UserError> check_weights(const Resolved& resolved) {
     if (is_dry) collect(errors, [&] { open_some_checkpoint(*options.pretrained_checkpoint, std::nullopt); });
     return errors;
   }
+  for (UserError& error : check_bert_load(resolved)) errors.push_back(std::move(error));
   // The weights behind a name of the hub come last.
   const bool is_path = options.load_hf && options.load_hf == resolved.config.checkpoint.load_hf;
   if (is_path) collect(errors, [&] { open_hf_weights(*options.load_hf); });

@@ -352,6 +352,11 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
                        number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"),
                        number_of(d.train_iters, "step", "steps"),
                        counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * tokens_per_sample(resolved)))));
+  if (c.model.model_type == ModelType::kBiencoder) {
+    rows.add("retrieval",
+             fmt::format("a set is {}: a microbatch of all data-parallel ranks",
+                         number_of(d.micro_batch_size * d.data_parallel_size, "sample", "samples")));
+  }
   rows.add("layout", layout_text(resolved));
   const Mesh mesh = Mesh::from_options(c.parallel, d.world_size);
   for (const std::string& line : rank_picture(mesh, kReportColumns - kTopicColumns)) rows.add_as_it_is("", line);

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "train/adapters.h"
+#include "train/bert_weights.h"
 #include "train/text_tokenizer.h"
 #include "train/trainer.h"
 
@@ -97,6 +98,11 @@ void Trainer::load() {
     return;
   }
   if (options.load_hf && !has_adapters) load_base(model_tensors(*data_parallel_));
+  if (options.bert_load) {
+    load_bert(*options.bert_load, model_tensors(*data_parallel_), groups_, log_);
+    data_parallel_->publish();
+    optimizer_->reset_masters();
+  }
   if (has_adapters && options.adapter) {
     load_adapter(*options.adapter, tensors_by_owner(*data_parallel_).adapters, groups_);
     data_parallel_->publish();

@@ -118,6 +118,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   shrink_adapters(config.lora);
   config.task = asked.task;
   config.task.mask_token_id = *config.model.vocab_size - 1;  // the person's may lie beyond the toy's vocabulary
+  config.task.titles_data_path.reset();  // the check's rows are made up
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
   config.train.fp32 = true;
   config.train.train_iters = num_steps;
@@ -150,14 +151,19 @@ void spread(const Resolved& user, const ToyWorld& world, const ToyLayers& layers
 }
 
 // One rank reads a step in one microbatch, unless the objective is defined over each (the balance of experts).
-void gather_on_one_rank(const Config& layout, Config& config) {
+// A biencoder's is defined over a microbatch of all ranks.
+void gather_on_one_rank(const Config& layout, int64_t data_parallel_size, Config& config) {
   config.parallel = {};
   config.pipeline = {};
   config.recompute = {};
   config.data_parallel = {};
   config.sequence_parallel = false;
   config.model.moe_shared_expert_overlap = false;
-  if (!config.model.has_experts()) config.train.micro_batch_size = *layout.train.global_batch_size;
+  if (config.model.model_type == ModelType::kBiencoder) {
+    config.train.micro_batch_size = layout.train.micro_batch_size * data_parallel_size;
+  } else if (!config.model.has_experts()) {
+    config.train.micro_batch_size = *layout.train.global_batch_size;
+  }
   config.runtime.kernels = Kernels::kReference;
 }
 
@@ -252,7 +258,7 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
   Config& one = toy.one_rank->config;
   shrink_task(user, world, layers, precision, num_steps, one);
   one.train = layout.train;
-  gather_on_one_rank(layout, one);
+  gather_on_one_rank(layout, world.data_parallel_size(), one);
   derive(*toy.layout, world.world_size, precision);
   derive(*toy.one_rank, 1, precision);
   toy.set_aside = parts_set_aside(*user.options);

@@ -75,6 +75,19 @@ const Words kT5 = {"--model_type=t5",         "--num_layers=4",
 const Words kRelative = {"--position_embedding_type=relative", "--relu", "--normalization=RMSNorm",
                          "--disable_bias_linear"};
 const Words kEightExperts = {"--num_experts=8", "--moe_router_topk=2", "--moe_aux_loss_coeff=0.02"};
+const Words kBiencoder = {"--model_type=biencoder",
+                          "--num_layers=4",
+                          "--hidden_size=64",
+                          "--num_attention_heads=8",
+                          "--vocab_size=1000",
+                          "--seq_length=48",
+                          "--max_position_embeddings=128",
+                          "--micro_batch_size=4",
+                          "--biencoder_projection_dim=16",
+                          "--retriever_score_scaling",
+                          "--retriever_report_topk_accuracies=1,5",
+                          "--mock_data",
+                          "--task=ict"};
 
 // "--tensor_model_parallel_size=2 …" for sizes above one.
 Words layout(int world_size, int tp, int pp, int cp) {
@@ -124,6 +137,10 @@ std::vector<DoctorCase> doctor_cases() {
       kLlama + kDocuments + kDropout + layout(8, 1, 1, 4) +
           Words{"--cp_comm_type=a2a+p2p", "--hierarchical_context_parallel_sizes", "2", "2"});
   add("GPT-2, tp 2", kGpt2 + layout(2, 2, 1, 1));
+  add("biencoder, dp 4, distributed optimizer",
+      kBiencoder + kDropout + layout(4, 1, 1, 1) + Words{"--use_distributed_optimizer"});
+  add("biencoder, dp 2, FSDP, one encoder", kBiencoder + layout(2, 1, 1, 1) +
+                                                Words{"--use_torch_fsdp2", "--biencoder_shared_query_context_model"});
   add("tp 2, Muon", kLlama + kUntied + kMuon + layout(2, 2, 1, 1));
   add("dp 3, FSDP, Muon", kLlama + kUntied + kMuon + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2"});
   add("mixtral, dp 4 ep 2", kExperts + layout(4, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});

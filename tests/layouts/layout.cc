@@ -105,6 +105,18 @@ void make_bert(const TinyRun& task, ModelConfig& config) {
   config.embedding_norm = true;
 }
 
+// Megatron-LM's encoders, with scores that are scaled; one encoder has no layer behind it.
+void make_biencoder(const TinyRun& task, ModelConfig& config) {
+  make_bert(task, config);
+  config.model_type = ModelType::kBiencoder;
+  config.causal.reset();
+  config.untie_embeddings_and_output_weights = false;
+  config.biencoder_shared_query_context_model = task.family == "biencoder_shared";
+  config.biencoder_projection_dim = config.biencoder_shared_query_context_model ? 0 : 6;
+  config.retriever_score_scaling = true;
+  config.retriever_report_topk_accuracies = {1, 2};
+}
+
 // With caps near the scores and logits that there are.
 void make_gemma(bool is_third, ModelConfig& config) {
   config.swiglu = false;
@@ -167,6 +179,7 @@ ModelConfig config_of(const TinyRun& task) {
   if (task.family == "gpt") make_gpt(config);
   if (task.is_t5()) make_t5(task, config);
   if (task.is_bert()) make_bert(task, config);
+  if (task.is_biencoder()) make_biencoder(task, config);
   if (task.family.starts_with("gemma")) make_gemma(task.family == "gemma3", config);
   if (task.silent) uncouple_tokens(config);
   return config;
@@ -211,6 +224,7 @@ std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& confi
   options.mask_token_id = *config.vocab_size - 1;
   const TaskSetup setup{.seed = 5, .vocab_size = *config.vocab_size, .special_ids = {.eod = 3}};
   if (task.is_bert()) return std::make_unique<BertObjective>(options, setup);
+  if (task.is_biencoder()) options.task = TaskKind::kIct;
   return make_task(options, setup);
 }
 
@@ -402,9 +416,10 @@ std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& preci
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps) {
   static std::map<std::tuple<TinyRun, int64_t, at::ScalarType, Kernels, int>, RankOutcome> known;
   const TinyRun& task = layout.task;
-  const bool is_of_microbatches = task.has_experts() || !task.fp8_format.empty();
-  // Delayed scales are those of all data-parallel ranks together, whose samples are one microbatch to a single rank.
-  const bool is_of_all_ranks = !task.fp8_format.empty() && task.fp8_recipe == "delayed";
+  const bool is_of_microbatches = task.has_experts() || !task.fp8_format.empty() || task.is_biencoder();
+  // Delayed scales are those of all data-parallel ranks together, whose samples are one microbatch to a single rank. So
+  // is the loss that compares samples.
+  const bool is_of_all_ranks = (!task.fp8_format.empty() && task.fp8_recipe == "delayed") || task.is_biencoder();
   const int64_t of_rank = is_of_all_ranks ? layout.micro_batch * layout.dp : layout.micro_batch;
   const int64_t micro_batch = is_of_microbatches ? of_rank : task.global_batch;
   const auto key = std::make_tuple(task, micro_batch, precision.dtype, precision.kernels, num_steps);
@@ -418,7 +433,8 @@ Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, 
                    double tolerance) {
   // One vector on all keys changes no softmax, so the gradient of their biases is rounding: of about 53 and of
   // 24 bits of the others' (verify/parallel_check.cc).
-  const bool has_key_biases = layout.task.is_bert() || layout.task.family.starts_with("megatron_t5");
+  const bool has_key_biases =
+      layout.task.is_bert() || layout.task.is_biencoder() || layout.task.family.starts_with("megatron_t5");
   const double floor = !has_key_biases ? 0 : tolerance < 1e-6 ? 1e-4 : 1e-2;
   Comparison found = compare_with_one_rank(ranks, 0, expected, {.relative = tolerance, .floor = floor});
   if (!found.is_ok()) found.first_failure = fmt::format("{}: {}", layout.text(), found.first_failure);

@@ -45,7 +45,8 @@ struct TinyRun {
   bool has_sinks = false;  // in the softmax of attention, one for each head
   // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek", "llama4": with
   // experts; "t5", "megatron_t5", "t5_experts", "megatron_t5_experts": num_layers in each of two stacks; "bert",
-  // "megatron_bert" and "bert_experts", which is Megatron-LM's with them: masked, with labels of sentences
+  // "megatron_bert" and "bert_experts", which is Megatron-LM's with them: masked, with labels of sentences; "biencoder" and
+  // "biencoder_shared": questions and texts
   std::string family = "llama";
   bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
@@ -64,6 +65,7 @@ struct TinyRun {
   }
   bool is_t5() const { return family.find("t5") != std::string::npos; }
   bool is_bert() const { return family.find("bert") != std::string::npos; }
+  bool is_biencoder() const { return family.starts_with("biencoder"); }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;
   auto operator<=>(const TinyRun&) const = default;
@@ -115,7 +117,8 @@ OptimizerOptions optimizer_of(const TinyRun& task);
 std::vector<RankOutcome> run_layout(const Layout& layout, const Precision& precision, int num_steps,
                                     const Mistake* mistake = nullptr);
 // The same task on one rank on the CPU, kept for the next layout that asks: in one microbatch, or in those of `layout`
-// where the task's numbers are defined per microbatch (balance of experts, scales of eight-bit products).
+// where the task's numbers are defined per microbatch (balance of experts, scales of eight-bit products), and of all
+// ranks together where they are of such a set (a biencoder's loss).
 const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& precision, int num_steps);
 
 // The comparison of train/layout_check.h; a failure begins with the layout.

@@ -134,10 +134,12 @@ const Expected kExpected[] = {
     {"bert_base", 110'106'428, 0},
     {"bert_large", 336'226'108, 0},
     {"bert_345M", 336'297'858, 0},
+    {"ict_217M", 217'890'816, 0},
 };
 
 std::string family_of(const std::string& preset) {
   if (preset.starts_with("bert")) return preset == "bert_345M" ? "encoder" : "bert";
+  if (preset.starts_with("ict")) return "biencoder";
   if (preset.starts_with("gpt_oss")) return "gpt_oss";
   if (preset.starts_with("t5_")) return preset == "t5_220M" ? "megatron_t5" : "t5";
   if (preset.find("gpt") != std::string::npos) return "gpt2";

@@ -30,7 +30,9 @@ TEST(OptionTraits, WeightsDependOnTheModelsOptionsButThese) {
                           "moe_router_load_balancing_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
                           "moe_input_jitter_eps", "moe_router_bias_update_rate", "moe_router_force_load_balancing",
                           "moe_token_dispatcher_type", "moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity",
-                          "moe_token_drop_policy", "moe_shared_expert_overlap", "mtp_loss_scaling_factor"};
+                          "moe_token_drop_policy", "moe_shared_expert_overlap", "mtp_loss_scaling_factor",
+                          // How vectors are compared.
+                          "retriever_score_scaling", "retriever_report_topk_accuracies"};
   EXPECT_EQ(names_with(options, [](const Option& option) { return !option.traits().changes_weights; }), expected);
 }
 

@@ -1,0 +1,98 @@
+// Two encoders, of questions and of texts, or one for both, and the loss that compares their vectors: Megatron-LM's
+// model for the inverse cloze task. A text's vector is the hidden state of its first token behind the final norm, with
+// biencoder_projection_dim a linear layer behind that.
+//
+//   query_model    embedding, layers, vector    of the questions
+//   context_model  embedding, layers, vector    of the texts
+//   retrieval      the loss (nn/retrieval_head.h)
+//
+// With biencoder_shared_query_context_model there is one, shared_model, which reads both as one batch.
+//
+// Canonical names are those of Hugging Face's BertModel, or MegatronBertModel for its norms, below the encoder's name:
+// query_model.encoder.layer.0.attention.self.query.weight. The linear layer is query_model.projection_enc, as in
+// Megatron-LM. Files of a BERT serve each encoder: its parameters also have the names that they have there.
+//
+// A ModelInput has the texts' tokens and context, and in `more`
+//   query_tokens       (b, s) int64
+//   query_key_lengths  (b) int64: tokens from this index on are padding; absent: none are
+//   query_row_ids      (b, s) int64: global number of each token, none of which is a token of a text; absent without
+//                      dropout
+//
+// Tensor, context and pipeline parallelism are refused, as in Megatron-LM.
+// Source: Lee et al. 2019, arXiv:1906.00300; megatron/model/biencoder_model.py.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "models/transformer.h"
+#include "nn/linear.h"
+#include "nn/norm.h"
+#include "nn/retrieval_head.h"
+
+namespace megalith {
+
+// The kinds of its units beside those of a Transformer.
+inline constexpr const char *kVectorUnit = "vector", *kRetrievalUnit = "retrieval";
+
+std::vector<Unit> biencoder_units(const ModelConfig& config);
+
+// The ranks that share a sample or a layer.
+struct SampleRanks {
+  int64_t tp = 1, cp = 1, pp = 1;
+};
+// One error for each axis that a biencoder cannot be spread over.
+std::vector<UserError> check_biencoder_ranks(const SampleRanks& ranks);
+
+// Whether a parameter is of the linear layer behind an encoder, which no BERT has.
+bool is_of_projection(const std::string& parameter);
+
+class Biencoder : public Model {
+ public:
+  // The configuration passed check_model_config() and has a vocab_size; UserErrors otherwise, and for ranks that it
+  // cannot be spread over. The part is all of biencoder_units().
+  Biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
+
+  // Only a loss, with the losses of the rows as token_losses (b, 1), and accuracies. UserError for logits.
+  ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
+  // The vectors (b, vector_size) of questions or of texts, differentiable; tokens (b, s) and context are theirs.
+  enum class Side { kQuery, kContext };
+  at::Tensor vectors(Side side, const at::Tensor& tokens, const ForwardContext& context);
+
+  const ModelConfig& config() const override { return config_; }
+  at::ScalarType dtype() const override { return dtype_; }
+  std::vector<TensorSpec> boundary(const ForwardContext&) const override { return {}; }
+  std::vector<std::string> added_losses() const override;
+  const std::vector<Block>& blocks() const override { return blocks_; }
+
+ protected:
+  CostShape shape_of(const Module& child, const CostShape& shape) const override;
+
+ private:
+  struct Tower {
+    std::unique_ptr<Transformer> encoder;
+    std::unique_ptr<Norm> norm;          // null where the layers norm their sums
+    std::unique_ptr<Linear> projection;  // null without one
+    size_t vector_block = 0;             // its place in blocks_
+  };
+  // first_unit: its embedding's
+  void add_tower(const std::string& name, int64_t first_unit, const LayerContext& context);
+  at::Tensor encoded(Tower& tower, const at::Tensor& tokens, const ForwardContext& context);
+  // Both sides of a batch.
+  struct Pair {
+    at::Tensor queries, contexts;
+  };
+  Pair encoded(const ModelInput& input);
+
+  ModelConfig config_;
+  at::ScalarType dtype_;
+  std::vector<Tower> towers_;  // of questions and of texts; one for both
+  std::unique_ptr<RetrievalHead> head_;
+  std::vector<Block> blocks_;
+};
+
+std::unique_ptr<Model> build_biencoder(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
+
+}  // namespace megalith
