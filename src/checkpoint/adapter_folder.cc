@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "checkpoint/adapter_base.h"
 #include "checkpoint/exchange.h"
 #include "checkpoint/export_folder.h"
 #include "checkpoint/load_store.h"
@@ -34,44 +35,53 @@ std::string with_ending(const std::string& name, std::string_view from, std::str
 // "model.layers.0.mlp" of "model.layers.0.mlp.up_proj"; layers of one folder have at most one that is fused.
 std::string folder_of(const std::string& layer) { return layer.substr(0, layer.rfind('.')); }
 
+// The layer of a piece of A: "model.layers.0.mlp.up_proj"; empty for all others.
+std::string layer_of_down(const Piece& piece) {
+  return piece.name.ends_with(kDownEnding) ? with_ending(piece.name, kDownEnding, "") : "";
+}
+
 // The tensors under PEFT's names. The placements live in `placements`.
 std::vector<CheckpointTensor> under_peft_names(std::span<const CheckpointTensor> adapters,
                                                std::deque<Placement>& placements) {
   std::set<std::string> parts;                            // that have a B
-  std::map<std::string, std::vector<std::string>> fused;  // by the folder of their layer: parts that share a B
+  std::map<std::string, std::vector<std::string>> fused;  // by the folder of their layer: parts that share an A
   for (const CheckpointTensor& tensor : adapters) {
-    std::vector<std::string> here;
+    std::map<std::string, std::vector<std::string>> here;
     for (const Piece& piece : tensor.placement->pieces) {
       if (!piece.name.ends_with(kUpEnding)) continue;
       const std::string name = with_ending(piece.name, kUpEnding, "");
-      if (parts.insert(name).second) here.push_back(name);
+      if (parts.insert(name).second) here[folder_of(name)].push_back(name);
     }
-    if (here.size() > 1) fused[folder_of(here[0])] = here;
+    for (auto& [folder, names] : here) {
+      if (names.size() > 1) fused[folder] = std::move(names);
+    }
   }
   std::vector<CheckpointTensor> named;
   const auto add = [&](const CheckpointTensor& tensor, const auto& rename) {
     Placement& placement = placements.emplace_back(*tensor.placement);
-    for (Piece& piece : placement.pieces) piece.name = std::string(kPeftPrefix) + rename(piece.name);
+    for (Piece& piece : placement.pieces) piece.name = std::string(kPeftPrefix) + rename(piece);
     named.push_back(tensor);
     named.back().placement = &placement;
   };
   for (const CheckpointTensor& tensor : adapters) {
-    const std::vector<Piece>& pieces = tensor.placement->pieces;
-    const std::string& first = pieces.at(0).name;
-    const std::string layer = first.ends_with(kDownEnding) ? with_ending(first, kDownEnding, "") : "";
-    if (pieces.size() > 1 || layer.empty() || parts.contains(layer)) {
-      add(tensor, [](const std::string& name) { return name; });
+    // All of a tensor's pieces are one layer's, or the same layer's of several experts.
+    const std::string layer = layer_of_down(tensor.placement->pieces.at(0));
+    if (layer.empty() || parts.contains(layer)) {
+      add(tensor, [](const Piece& piece) { return piece.name; });
       continue;
     }
-    for (const std::string& part : fused[folder_of(layer)]) {  // the parts of the layer share this A
-      add(tensor, [&](const std::string&) { return part + std::string(kDownEnding); });
+    for (size_t i = 0; i < fused.at(folder_of(layer)).size(); ++i) {  // the parts of the layer share this A
+      add(tensor, [&](const Piece& piece) {
+        return fused.at(folder_of(layer_of_down(piece))).at(i) + std::string(kDownEnding);
+      });
     }
   }
   return named;
 }
 
 // What PEFT should adapt. Expressions may leave out layers of the same last words, so then it is whole names; else the
-// word that was given, or the last two words, which no two layers of a block share.
+// word that was given, or the last two words, which no two layers of a block share; of experts, which have their number
+// in between, the last one.
 std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters, const LoraOptions& options,
                                       Group& world) {
   const auto name_of = [&](const std::string& part) {
@@ -80,7 +90,9 @@ std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters
       if (part.ends_with("." + word)) return word;
     }
     const std::string folder = folder_of(part);
-    return part.substr(folder.rfind('.') + 1);
+    const std::string above = folder.substr(folder.rfind('.') + 1);
+    const bool is_expert = above.find_first_not_of("0123456789") == std::string::npos;
+    return part.substr((is_expert ? folder.size() : folder.rfind('.')) + 1);
   };
   std::set<std::string> own;
   for (const CheckpointTensor& tensor : adapters) {
@@ -106,7 +118,7 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
                  {"layers_to_transform", nullptr},  {"lora_bias", false},
                  {"modules_to_save", nullptr},      {"rank_pattern", Json::object()},
                  {"alpha_pattern", Json::object()}, {"revision", nullptr},
-                 {"task_type", "CAUSAL_LM"},        {"use_dora", false}};
+                 {"task_type", "CAUSAL_LM"}};
   if (!settings.config.empty()) config.update(parse_json(settings.config, kAdapterConfigFile));
   config["peft_type"] = "LORA";
   config["inference_mode"] = true;
@@ -114,6 +126,7 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
   config["lora_alpha"] = options.alpha;
   config["lora_dropout"] = options.dropout;
   config["use_rslora"] = options.use_rslora;
+  config["use_dora"] = options.use_dora;
   config["target_modules"] = targets;
   if (!settings.base.empty()) config["base_model_name_or_path"] = settings.base;
   if (!config.contains("base_model_name_or_path")) config["base_model_name_or_path"] = nullptr;
@@ -131,7 +144,7 @@ void refuse_unknown_forms(const Json& config, const std::string& where) {
   };
   const auto is_false = [](const Json& value) { return value == Json(false); };
   const auto is_empty = [](const Json& value) { return value.empty(); };
-  for (const char* key : {"use_dora", "lora_bias", "use_qalora"}) refuse_unless(key, is_false);
+  for (const char* key : {"lora_bias", "use_qalora"}) refuse_unless(key, is_false);
   for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "exclude_modules",
                           "layer_replication", "trainable_token_indices", "target_parameters"}) {
     refuse_unless(key, is_empty);
@@ -149,8 +162,28 @@ bool is_adapter_folder(const fs::path& folder) {
          fs::exists(folder / kAdapterWeightsFile);
 }
 
+namespace {
+
+// PEFT saves each of several adapters into a folder of its own.
+std::vector<std::string> adapters_below(const fs::path& folder) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (is_adapter_folder(entry.path())) found.push_back(entry.path().filename().string());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
 AdapterFolder read_adapter_folder(const fs::path& folder) {
   if (!is_adapter_folder(folder)) {
+    if (const std::vector<std::string> below = adapters_below(folder); !below.empty()) {
+      throw UserError(fmt::format("{} holds the adapters {}, each by itself, and adapters are not mixed",
+                                  folder.string(), fmt::join(below, ", ")),
+                      fmt::format("name one of them, such as {}", (folder / below.front()).string()));
+    }
     throw UserError(fmt::format("{} holds no adapters: {} and {} are expected there", folder.string(),
                                 kAdapterConfigFile, kAdapterWeightsFile),
                     "name a folder that PEFT's save_pretrained() or --save_adapter wrote");
@@ -169,6 +202,7 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
   options.alpha = json_get<double>(config, "lora_alpha", where);
   options.dropout = json_get_or<double>(config, "lora_dropout", 0, where);
   options.use_rslora = json_get_or<bool>(config, "use_rslora", false, where);
+  options.use_dora = json_get_or<bool>(config, "use_dora", false, where);
   const Json& targets = get_member(config, "target_modules", where);
   options.target_modules = targets.is_string() ? std::vector{json_as<std::string>(targets, where + ": target_modules")}
                                                : json_as<std::vector<std::string>>(targets, where + ": target_modules");
@@ -198,7 +232,10 @@ void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adap
        .kind = "a folder of adapters",
        .is_replaceable = is_adapter_folder,
        .write_rest =
-           [&](const fs::path& place) { write_file_atomic(place / kAdapterConfigFile, dump_json_pretty(config)); }},
+           [&](const fs::path& place) {
+             write_file_atomic(place / kAdapterConfigFile, dump_json_pretty(config));
+             if (!settings.base_checksum.empty()) write_base(place, settings.base_checksum);
+           }},
       named, groups, settings.settings);
 }
 

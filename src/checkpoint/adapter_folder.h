@@ -39,8 +39,9 @@ void load_adapter(const std::filesystem::path& folder, std::span<const Checkpoin
 
 struct AdapterExport {
   LoraOptions options;
-  std::string base;         // the model's folder or name on the hub; empty: not known
-  std::string config = {};  // of the folder that training began with: its other keys are kept; empty: none
+  std::string base;                // the model's folder or name on the hub; empty: not known
+  std::string base_checksum = {};  // checkpoint/adapter_base.h; empty: not known
+  std::string config = {};         // of the folder that training began with: its other keys are kept; empty: none
   HfExport settings = {};
 };
 

@@ -30,6 +30,7 @@ Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_opt
   return {.folder = found.folder,
           .is_finetune = is_finetune,
           .has_optimizer = with_optimizer,
+          .configuration = manifest.configuration,
           .differences = compare_configuration(manifest.configuration, state.configuration)};
 }
 

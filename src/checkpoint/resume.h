@@ -19,7 +19,8 @@ struct Resumed {
   std::filesystem::path folder;                      // of the checkpoint
   bool is_finetune = false;                          // only weights: counters start at zero
   bool has_optimizer = false;                        // optimizer states were loaded
-  std::vector<ConfigurationDifference> differences;  // between its configuration and the present one
+  Configuration configuration;                       // of the run that wrote it
+  std::vector<ConfigurationDifference> differences;  // between this and the present one
 };
 
 // Looks in `load`, then in `pretrained_checkpoint`, verifies the checkpoint that it finds and loads it into `state`

@@ -6,10 +6,12 @@
 
 #include <cstdio>
 
+#include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/folder_kind.h"
 #include "checkpoint/hf.h"
+#include "checkpoint/merge_adapter.h"
 #include "cli/command.h"
 #include "cli/help.h"
 #include "core/error.h"
@@ -24,7 +26,7 @@ struct ConvertOptions {
   std::optional<int64_t> ckpt_step;
   std::optional<std::string> dtype;
   bool no_save_optim = false, check = false;
-  std::optional<std::string> tokenizer_model;
+  std::optional<std::string> tokenizer_model, merge_adapter;
   HubOptions hub;
 
   void visit(OptionVisitor& v) {
@@ -39,6 +41,9 @@ struct ConvertOptions {
     v.field("no_save_optim", no_save_optim, "Leave the optimizer's state out of save.");
     v.field("tokenizer_model", tokenizer_model,
             "Tokenizer file or folder to copy into save_hf. Default: the files in load_hf.");
+    v.field("merge_adapter", merge_adapter,
+            "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf: sums in "
+            "fp32, rounded once.");
     v.field("check", check, "Compute logits from both models and print how far they agree.");
     hub.visit(v);
   }
@@ -65,6 +70,10 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   if (options.tokenizer_model && !options.save_hf) {
     errors.emplace_back("tokenizer_model is given, but a checkpoint holds no tokenizer", "leave it out");
   }
+  if (options.merge_adapter && (!options.load_hf || !options.save_hf)) {
+    errors.emplace_back("merge_adapter makes adapters part of a Hugging Face folder's weights",
+                        "name the folder with --load_hf DIR, and where to write it with --save_hf DIR");
+  }
   const auto same = [](const std::optional<std::string>& a, const std::optional<std::string>& b) {
     std::error_code ignored;
     return a && b && std::filesystem::equivalent(*a, *b, ignored);
@@ -82,10 +91,12 @@ at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored
 
 // Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.
 at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
-                          const std::function<void(const std::vector<CheckpointTensor>&)>& load) {
+                          const std::function<void(const std::vector<CheckpointTensor>&)>& load,
+                          const std::shared_ptr<const LoraOptions>& lora = nullptr) {
   const Groups groups = Groups::single();
   LayerContext context;
   context.groups = &groups;
+  context.lora = lora;
   context.kernels = Kernels::kReference;
   const auto model = family.build_whole(config, context);
   load(model_tensors(model->parameters()));
@@ -121,6 +132,43 @@ at::Tensor logits_of_hf(const std::filesystem::path& folder) {
   });
 }
 
+// The same with adapters beside the weights, which are not merged.
+at::Tensor logits_with_adapter(const std::filesystem::path& folder, const std::filesystem::path& adapter,
+                               const ReadAdapter& read) {
+  const HfModel hf = read_hf_config(folder);
+  const auto load = [&](const std::vector<CheckpointTensor>& tensors) {
+    std::vector<CheckpointTensor> base, adapters;
+    for (const CheckpointTensor& tensor : tensors) {
+      const std::string& name = tensor.placement->pieces.at(0).name;
+      (name.find(".lora_") != std::string::npos ? adapters : base).push_back(tensor);
+    }
+    load_hf(folder, base, Groups::single());
+    load_adapter(adapter, adapters, Groups::single());
+  };
+  return compute_logits(*hf.family, hf.config, load, std::make_shared<const LoraOptions>(read.options));
+}
+
+// A merged folder: its weights with the adapters taken out are those of the base but for the rounding, and its logits
+// are those of the base with the adapters beside it.
+int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapter_folder, const StoredModel& merged,
+                 const StoredModel& base) {
+  const double difference = unmerged_difference(adapter, merged, base);
+  const at::ScalarType dtype = merged.dtype_of(kModelKey);
+  const double rounding = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
+  fmt::print("{} matrices with the adapters taken out again agree to {:.3g} of their largest element\n",
+             adapter.matrices.size(), difference);
+  const at::Tensor written = logits_of_hf(merged.folder),
+                   read = logits_with_adapter(base.folder, adapter_folder, adapter);
+  const double apart = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
+  fmt::print("logits of {} tokens agree with those of the adapters beside the model to {:.3g} of the largest\n",
+             read.size(1), scale > 0 ? apart / scale : apart);
+  // Some sums in fp32 around one rounding to the dtype.
+  if (difference <= 2 * rounding + 0x1p-20) return kExitSuccess;
+  fmt::print(stderr, "error: rounding to {} explains a difference of {:.3g} only\n", c10::toString(dtype),
+             2 * rounding + 0x1p-20);
+  return kExitFailure;
+}
+
 // What was written against what was read. Equal bits must give equal logits; narrower ones may differ.
 int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_lossless) {
   const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
@@ -139,7 +187,9 @@ int run_convert(CommandContext& context) {
   const Resolution resolution = resolve(set, context.config_inputs());
   if (resolution.wants_help) {
     return print_help(context,
-                      "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR [--check]", set);
+                      "usage: megalith convert --load DIR | --load_hf DIR  --save DIR | --save_hf DIR "
+                      "[--merge_adapter DIR] [--check]",
+                      set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   if (options.load) options.load = checkpoints_of(*options.load).string();
@@ -150,12 +200,17 @@ int run_convert(CommandContext& context) {
   resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
                      context.log);
 
-  const StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
-                                         : open_stored_hf(*options.load_hf);
+  StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
+                                   : open_stored_hf(*options.load_hf);
   for (const std::string& note : model.notes) context.log.note("{}", note);
   const Groups groups = Groups::single();
   std::filesystem::path written;
   bool is_lossless = true;
+  std::optional<ReadAdapter> adapter;
+  if (options.merge_adapter) {
+    adapter = read_adapter_for(*options.merge_adapter, model);
+    merge_adapter(*adapter, chosen_dtype(options, model.dtype_of(kModelKey)), model);
+  }
   if (options.save) {
     written = save_checkpoint(*options.save, model.state, groups, context.log,
                               {.with_optimizer = !options.no_save_optim, .retention = {}});
@@ -182,6 +237,9 @@ int run_convert(CommandContext& context) {
   }
   fmt::print("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(num_bytes));
   if (!options.check) return kExitSuccess;
+  if (adapter) {
+    return report_merge(*adapter, *options.merge_adapter, open_stored_hf(written), open_stored_hf(*options.load_hf));
+  }
   return report_agreement(options.save ? logits_of_checkpoint(written, model) : logits_of_hf(written),
                           options.load ? logits_of_checkpoint(model.folder, model) : logits_of_hf(model.folder),
                           is_lossless);

@@ -342,7 +342,7 @@ constexpr KnownNamesRow kRows[] = {
      "per_device_eval_batch_size per_gpu_eval_batch_size"},
     {Kind::kNoEffect, kSwitch, "samples are always packed from documents", "packing dataset_packed"},
     {Kind::kUnsupported, kValue, "this form of adapters (lora.enabled has low-rank ones)",
-     "lora_attn_modules=null use_peft=false use_dora=false quantize_base=false peft_type=none"},
+     "lora_attn_modules=null use_peft=false quantize_base=false peft_type=none"},
     {Kind::kUnsupported, kSwitch, "weights in four or eight bits (fp8_format has eight-bit products)",
      "load_in_4bit=false load_in_8bit=false"},
     {Kind::kUnsupported, kSwitch, "uploads to the hub", "push_to_hub=false"},

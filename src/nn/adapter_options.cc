@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <regex>
 #include <set>
 #include <utility>
@@ -60,6 +63,10 @@ void LoraOptions::visit(OptionVisitor& v) {
       .above(0)
       .alias("lora_alpha");
   v.field("lora.use_rslora", use_rslora, "Divide lora.alpha by the root of lora.dim instead.");
+  v.field("lora.use_dora", use_dora,
+          "Train the length of each row of an adapted weight too (DoRA), beside its direction, which the adapter "
+          "turns.")
+      .alias("use_dora");
   v.field("lora.dropout", dropout, "Probability of dropping an element of what an adapter reads, in training.")
       .alias("lora_dropout")
       .at_least(0)
@@ -136,6 +143,54 @@ std::vector<UserError> check_lora_targets(const LoraOptions& options, const std:
       continue;
     errors.emplace_back(fmt::format("lora.target_modules: no linear layer of the model is '{}'", word),
                         fmt::format("there are {}; or all-linear", fmt::join(names, ", ")));
+  }
+  // One error each: what is wrong with a layer is wrong with all of its kind.
+  struct Matrix {
+    std::string name;
+    int64_t rows, columns;
+    int64_t width() const { return std::min(rows, columns); }
+  };
+  std::optional<Matrix> narrowest;
+  std::optional<UserError> of_experts, of_lengths, of_dropout;
+  for (const AdaptableLayer& layer : layers) {
+    const bool is_shared = options.targets(layer.kind);
+    const int64_t all_rows = std::accumulate(layer.rows.begin(), layer.rows.end(), int64_t{0}) /
+                             std::max<int64_t>(layer.num_experts, 1);
+    std::map<std::string, int64_t> num_meant;  // by the linear of an expert
+    for (size_t i = 0; i < layer.parts.size(); ++i) {
+      const std::string& part = layer.parts[i];
+      if (!is_shared && !options.targets(std::string_view(part))) continue;
+      ++num_meant[part.substr(part.rfind('.') + 1)];
+      const Matrix matrix{part, is_shared ? all_rows : layer.rows[i], layer.in_features};
+      if (options.dim > matrix.width() && (!narrowest || matrix.width() < narrowest->width())) narrowest = matrix;
+    }
+    if (layer.num_experts == 0 || num_meant.empty()) continue;
+    for (const auto& [linear, count] : num_meant) {
+      if (count == layer.num_experts || of_experts) continue;
+      of_experts.emplace(fmt::format("lora.target_modules means {} of {} experts of {}", count, layer.num_experts,
+                                     layer.parts.front()),
+                         "experts of a layer have adapters together: let the expression mean all of them, or none");
+    }
+    if (options.use_dora && !of_lengths) {
+      of_lengths.emplace(
+          fmt::format("lora.use_dora is true, and lora.target_modules means experts ({}), which have no lengths",
+                      layer.parts.front()),
+          "set lora.use_dora to false, or name only layers around the experts");
+    }
+    if (options.dropout > 0 && !of_dropout) {
+      of_dropout.emplace(fmt::format("lora.dropout is {}, and lora.target_modules means experts ({}), whose adapters "
+                                     "drop nothing",
+                                     options.dropout, layer.parts.front()),
+                         "set lora.dropout to 0, or name only layers around the experts");
+    }
+  }
+  if (narrowest) {
+    errors.emplace_back(fmt::format("lora.dim is {}, but {} is a matrix of {} x {}", options.dim, narrowest->name,
+                                    narrowest->rows, narrowest->columns),
+                        fmt::format("set lora.dim to {} at most", narrowest->width()));
+  }
+  for (const auto& error : {of_experts, of_lengths, of_dropout}) {
+    if (error) errors.push_back(*error);
   }
   return errors;
 }

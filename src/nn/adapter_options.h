@@ -11,6 +11,9 @@
 
 namespace megalith {
 
+// How the canonical name of DoRA's lengths of a linear's rows ends.
+inline constexpr std::string_view kMagnitudeEnding = ".lora_magnitude_vector";
+
 enum class AdapterInit { kXavier, kKaiming, kNormal, kZero };
 enum class AdapterDropout { kPre, kPost };
 
@@ -28,7 +31,7 @@ struct LoraOptions {
   bool enabled = false;
   int64_t dim = 32;
   double alpha = 32;
-  bool use_rslora = false;
+  bool use_rslora = false, use_dora = false;
   double dropout = 0;
   AdapterDropout dropout_position = AdapterDropout::kPre;
   AdapterInit a_init = AdapterInit::kXavier, b_init = AdapterInit::kZero;
@@ -50,10 +53,13 @@ struct LoraOptions {
 struct AdaptableLayer {
   LinearKind kind = LinearKind::kOther;
   std::vector<std::string> parts;  // canonical names
+  std::vector<int64_t> rows = {};  // of each part
+  int64_t in_features = 0;
+  int64_t num_experts = 0;  // whose linears these are, one expert's after the other's; 0: a layer without experts
 };
 
-// Everything wrong with the options and these layers: a target that means none of them, a rank above a width.
-// Empty unless enabled.
+// Everything wrong with the options and these layers: a target that means none of them, a rank above a width, an
+// expression that means some experts of a layer and not others, dropout or lengths of experts. Empty unless enabled.
 std::vector<UserError> check_lora_options(const LoraOptions& options);
 std::vector<UserError> check_lora_targets(const LoraOptions& options, const std::vector<AdaptableLayer>& layers);
 

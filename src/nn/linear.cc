@@ -71,7 +71,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 
   static at::Tensor compute(const Linear& layer, const Operand& x, const Operand& weight) {
-    const at::Tensor bias = layer.bias_ == nullptr ? at::Tensor() : layer.bias_->data();
+    const bool is_added_here = layer.bias_ != nullptr && !layer.is_rescaled();
+    const at::Tensor bias = is_added_here ? layer.bias_->data() : at::Tensor();
     const std::string& label = layer.weight_->name();
     if (layer.role_ != LinearRole::kRow || layer.tp_->size() == 1) {
       return layer.recipe_->forward(gathers(layer) ? gathered(layer, x) : x, weight, bias);
@@ -267,13 +268,22 @@ at::Tensor Linear::forward(const Activation& x, const at::Tensor& row_ids) {
   const at::Tensor y =
       is_recorded ? LinearFunction::apply(x.value, weight_->value(), bias, this, x.value.requires_grad(), x.kept)
                   : LinearFunction::compute(*this, x.value);
-  return adapter_ == nullptr ? y : adapter_->add_to(y, x, row_ids);
+  return adapted(y, x, row_ids);
 }
+
+at::Tensor Linear::adapted(const at::Tensor& y, const Activation& x, const at::Tensor& row_ids) const {
+  if (adapter_ == nullptr) return y;
+  const at::Tensor sum = adapter_->add_to(y, x, row_ids);
+  if (!is_rescaled()) return sum;
+  const at::Tensor rescaled = adapter_->rescale(sum, weight_->data());
+  return bias_ == nullptr ? rescaled : rescaled + bias_->data();  // which is frozen
+}
+
+bool Linear::is_rescaled() const { return adapter_ != nullptr && adapter_->rescales(); }
 
 Kept Linear::again(Kept x, const at::Tensor& row_ids) const {
   return x.then([this, row_ids](const at::Tensor& input) {
-    const at::Tensor y = LinearFunction::compute(*this, input);
-    return adapter_ == nullptr ? y : adapter_->add_to(y, input, row_ids);
+    return adapted(LinearFunction::compute(*this, input), input, row_ids);
   });
 }
 
@@ -281,6 +291,8 @@ AdaptableLayer Linear::adaptable() const {
   AdaptableLayer layer{.kind = kind_, .parts = {}};
   for (const Piece& piece : weight_->placement().pieces) {
     layer.parts.push_back(piece.name.substr(0, piece.name.rfind('.')));
+    layer.rows.push_back(piece.canonical.extent[piece.other_dim(0)]);
+    layer.in_features = piece.shape[piece.other_dim(1)];
   }
   return layer;
 }

@@ -70,7 +70,7 @@ class Linear : public Module {
   Parameter& weight() { return *weight_; }
   const Parameter& weight() const { return *weight_; }
   Parameter* bias() { return bias_; }
-  // As the targets of adapters are matched with it.
+  // As the targets of adapters are matched with it; widths are those of this rank.
   AdaptableLayer adaptable() const;
 
  protected:
@@ -81,6 +81,9 @@ class Linear : public Module {
 
  private:
   friend struct LinearFunction;
+  // y with what the adapter adds, and the bias where that had to wait for it.
+  at::Tensor adapted(const at::Tensor& y, const Activation& x, const at::Tensor& row_ids) const;
+  bool is_rescaled() const;
 
   LinearRole role_;
   LinearKind kind_;

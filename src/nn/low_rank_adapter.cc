@@ -11,13 +11,47 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "nn/dropout.h"
+#include "nn/function.h"
 
 namespace megalith {
+
+// The parameter is an input only for the graph.
+struct RescaleFunction : torch::autograd::Function<RescaleFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& y,
+                            const at::Tensor& /*magnitude*/, const at::Tensor& lengths, LowRankAdapter* adapter) {
+    expect_contribution(adapter->magnitude_);
+    node->save_for_backward({y, lengths});
+    hold(node, adapter);
+    return compute(y, lengths, *adapter);
+  }
+
+  static at::Tensor compute(const at::Tensor& y, const at::Tensor& lengths, const LowRankAdapter& adapter) {
+    return (y * factors(lengths, adapter)).to(y.scalar_type());
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = node->get_saved_variables();
+    const at::Tensor &y = saved[0], &lengths = saved[1], &dy = gradients[0];
+    const LowRankAdapter& adapter = *held<LowRankAdapter*>(node);
+    const at::Tensor of_rows = at::sum(dy.to(lengths.scalar_type()) * y, 0) / lengths;
+    adapter.magnitude_->add_grad(adapter.gathered(of_rows));
+    return {(dy * factors(lengths, adapter)).to(y.scalar_type()), {}, {}, {}};
+  }
+
+  static at::Tensor factors(const at::Tensor& lengths, const LowRankAdapter& adapter) {
+    return adapter.spread(adapter.magnitude_->data().to(lengths.scalar_type()), 1) / lengths;
+  }
+};
+
 namespace {
 
 constexpr double kNormalStd = 0.2;  // Megatron-Bridge's "normal"
+constexpr int64_t kRowsOfLengths = 1024;
 
-Init init_of(AdapterInit kind, int64_t in, int64_t out) {
+}  // namespace
+
+Init adapter_init(AdapterInit kind, int64_t in, int64_t out) {
   switch (kind) {
     case AdapterInit::kXavier:
       return Init::normal(std::sqrt(2.0 / static_cast<double>(in + out)));
@@ -30,8 +64,6 @@ Init init_of(AdapterInit kind, int64_t in, int64_t out) {
   }
   throw InternalError("an initialisation without a row here");
 }
-
-}  // namespace
 
 std::unique_ptr<LowRankAdapter> LowRankAdapter::make(const LayerContext& context, const Site& site) {
   if (context.lora == nullptr) return nullptr;
@@ -65,7 +97,8 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
       seed_(context.seed),
       name_(site.name),
       rank_(context.lora->dim),
-      branches_(std::move(branches)) {
+      branches_(std::move(branches)),
+      tp_(context.groups->tp.get()) {
   const LoraOptions& options = *context.lora;
   LayerContext plain = context;
   plain.recipe = nullptr;
@@ -85,7 +118,7 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
   }
   down_ = std::make_unique<Linear>(plain, site.name + ".lora_A", site.in_features, down_parts,
                                    LinearOptions{.role = is_row ? LinearRole::kRow : LinearRole::kReplicated,
-                                                 .weight_init = init_of(options.a_init, site.in_features, rank_),
+                                                 .weight_init = adapter_init(options.a_init, site.in_features, rank_),
                                                  .is_adapter = true});
   register_module(*down_);
   for (Branch& branch : branches_) {
@@ -98,11 +131,94 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
       up_parts.push_back(std::move(part));
     }
     const LinearOptions up{.role = site.role == LinearRole::kColumn ? LinearRole::kColumn : LinearRole::kReplicated,
-                           .weight_init = init_of(options.b_init, rank_, rows),
+                           .weight_init = adapter_init(options.b_init, rank_, rows),
                            .is_adapter = true};
     branch.up = std::make_unique<Linear>(plain, branch.name + ".lora_B", rank_, up_parts, up);
     register_module(*branch.up);
   }
+  if (options.use_dora) register_magnitude(context, site);
+}
+
+void LowRankAdapter::register_magnitude(const LayerContext& context, const Site& site) {
+  const bool is_cut = role_ == LinearRole::kColumn;
+  Placement placement{.local_shape = {0}, .pieces = {}};
+  for (const Branch& branch : branches_) {
+    for (const LinearPart& part : branch.parts) {
+      const int64_t count = is_cut ? div_exact(part.rows, tp_size_) : part.rows;
+      placement.pieces.push_back(
+          {.name = part.name + std::string(kMagnitudeEnding),
+           .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows},
+           .canonical = {{part.first_row + (is_cut ? tp_rank_ * count : 0)}, {count}},
+           .local = {{placement.local_shape[0]}, {count}}});
+      placement.local_shape[0] += count;
+    }
+  }
+  placement.replica_axes = placement.partial_axes = {Axis::kDp, Axis::kCp};
+  if (!is_cut) placement.replica_axes.insert(Axis::kTp);
+  // What is not cut sees only this rank's tokens then.
+  if (!is_cut && context.is_sequence_parallel) placement.partial_axes.insert(Axis::kTp);
+  magnitude_ = &register_parameter(site.name + std::string(kMagnitudeEnding), std::move(placement),
+                                   {.dtype = context.dtype,
+                                    .device = context.device,
+                                    .init = Init::constant(1),
+                                    .role = ParameterRole::kVector,
+                                    .is_adapter = true});
+}
+
+at::Tensor LowRankAdapter::spread(const at::Tensor& of_adapted, double fill) const {
+  std::vector<at::Tensor> rows;
+  int64_t first = 0;
+  for (const Branch& branch : branches_) {
+    if (branch.up == nullptr) {
+      rows.push_back(at::full({branch.local_rows}, fill, of_adapted.options()));
+      continue;
+    }
+    rows.push_back(of_adapted.narrow(0, first, branch.local_rows));
+    first += branch.local_rows;
+  }
+  return at::cat(rows);
+}
+
+at::Tensor LowRankAdapter::gathered(const at::Tensor& of_all) const {
+  std::vector<at::Tensor> rows;
+  int64_t first = 0;
+  for (const Branch& branch : branches_) {
+    if (branch.up != nullptr) rows.push_back(of_all.narrow(0, first, branch.local_rows));
+    first += branch.local_rows;
+  }
+  return at::cat(rows);
+}
+
+at::Tensor LowRankAdapter::lengths(const at::Tensor& weight) const {
+  const at::NoGradGuard no_grad;
+  const at::ScalarType wide = weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor down = down_->weight().data();
+  std::vector<at::Tensor> squares;
+  int64_t first_row = 0, first_rank = 0;
+  for (const Branch& branch : branches_) {
+    if (branch.up != nullptr) {
+      const at::Tensor a = down.narrow(0, first_rank, rank_).to(wide), b = branch.up->weight().data();
+      first_rank += rank_;
+      // Some rows at a time: the sum of a large layer and its adapter would take as much as the layer.
+      for (int64_t row = 0; row < branch.local_rows; row += kRowsOfLengths) {
+        const int64_t count = std::min(kRowsOfLengths, branch.local_rows - row);
+        const at::Tensor own = weight.narrow(0, first_row + row, count).to(wide);
+        squares.push_back(at::addmm(own, b.narrow(0, row, count).to(wide), a, 1, scale_).square_().sum(1));
+      }
+    }
+    first_row += branch.local_rows;
+  }
+  at::Tensor sums = at::cat(squares);
+  if (role_ == LinearRole::kRow && tp_size_ > 1) {  // each rank has some columns
+    tp_->all_reduce(sums, ReduceOp::kSum, magnitude_->name()).wait();
+  }
+  return spread(sums.sqrt_(), 1);
+}
+
+at::Tensor LowRankAdapter::rescale(const at::Tensor& y, const at::Tensor& weight) {
+  const at::Tensor of_rows = lengths(weight);
+  if (!is_recording({y, magnitude_->value()})) return RescaleFunction::compute(y, of_rows, *this);
+  return RescaleFunction::apply(y, magnitude_->value(), of_rows, this);
 }
 
 at::Tensor LowRankAdapter::rows_of(const at::Tensor& x, const at::Tensor& row_ids) const {

@@ -10,13 +10,15 @@
 // arXiv:2401.06066 (shared experts).
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "nn/expert_adapter.h"
 #include "nn/expert_placement.h"
 #include "nn/expert_router.h"
+#include "nn/grouped_linear.h"
 #include "nn/layer_options.h"
 #include "nn/layer_parts.h"
 #include "nn/mlp.h"
@@ -45,32 +47,23 @@ class GroupedExperts : public Module {
   // (n, h): this rank's part of the results, times the rows' weights. Experts without rows get gradients of zero.
   at::Tensor forward(const ExpertRows& rows);
 
- protected:
-  double own_forward_flops(const CostShape& shape) const override;
-  double own_frozen_flops(const CostShape& shape) const override {
-    return gate_up_->is_trainable() ? 0 : own_forward_flops(shape);
-  }
+  // As the targets of adapters are matched with them; none where all experts of a layer are one tensor.
+  const std::vector<AdaptableLayer>& adaptable() const { return adaptable_; }
 
  private:
-  friend struct GroupedLinearFunction;
-
-  at::Tensor multiply(const Activation& x, Parameter* weight, const at::Tensor& offsets);
+  static at::Tensor multiply(GroupedLinear& linear, ExpertAdapter* adapter, const Activation& x,
+                             const at::Tensor& offsets);
   void register_biases(const LayerContext& context, const std::string& name, ExpertPlacements placements);
 
   ops::ExpertActivation activation_;
   Kernels kernels_;
-  std::shared_ptr<const MatmulRecipe> recipe_;
-  Group* etp_;
-  DeferredGradients* deferred_;
   SelectiveRecompute policy_;
-  bool weighs_inputs_;       // rows count by the router's weight before the experts, not behind them
-  int64_t num_local_, ffn_;  // experts of this rank, and an expert's width on it
-  double rows_per_token_;    // of this rank, when experts are balanced; for costs
-  Parameter* gate_up_;
-  Parameter* down_;
+  bool weighs_inputs_;  // rows count by the router's weight before the experts, not behind them
+  std::unique_ptr<GroupedLinear> gate_up_, down_;
+  std::unique_ptr<ExpertAdapter> up_adapter_, down_adapter_;  // null: none
   Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
-  int64_t first_bias_column_ = 0;          // of down_bias_
-  std::array<int64_t, 2> layers_{-1, -1};  // the recipe's numbers of gate_up_ and down_
+  int64_t first_bias_column_ = 0;  // of down_bias_
+  std::vector<AdaptableLayer> adaptable_;
 };
 
 class MoeLayer : public FeedForward {

@@ -139,7 +139,7 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& registered, const BucketR
     if (!param->is_trainable()) continue;
     const BufferSpec wanted{.dtype = param->value().scalar_type(),
                             .grad_dtype = param->grad_dtype(),
-                            .axes = param->placement().partial_axes.without(Axis::kTp),
+                            .axes = param->placement().partial_axes.without({Axis::kTp, Axis::kEtp}),
                             .pipeline_ranks = param->placement().pipeline_ranks,
                             .cut = rules.cut ? rules.cut(*param) : BucketCut::kAnywhere};
     auto found = std::find_if(open.begin(), open.end(), [&](const OpenBuffer& one) {

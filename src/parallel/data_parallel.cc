@@ -67,6 +67,7 @@ void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std:
 
 void sum_over_model_ranks(const std::vector<OwnedPart>& parts, const Groups& groups) {
   sum_over(*groups.tp, Axis::kTp, parts, "gradients partial over tp");
+  sum_over(*groups.etp, Axis::kEtp, parts, "gradients partial over etp");
   // Set after set in one order, so that no two of them wait for one another.
   std::set<std::vector<int>> holders;
   for (const OwnedPart& part : parts) {

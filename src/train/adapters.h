@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_state.h"
+#include "comm/groups.h"
 #include "core/error.h"
 #include "nn/adapter_options.h"
 #include "parallel/data_parallel.h"
@@ -27,5 +28,9 @@ struct TensorsByOwner {
   std::vector<CheckpointTensor> base, adapters;
 };
 TensorsByOwner tensors_by_owner(const DataParallel& data);
+
+// Sets the lengths of rows that are trained (lora.use_dora) to those of the frozen weights beside them, whatever of
+// both this rank holds. Then data.publish() is due. Collective over the world.
+void begin_lengths(const DataParallel& data, const Groups& groups);
 
 }  // namespace megalith

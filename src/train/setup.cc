@@ -8,9 +8,11 @@
 #include <set>
 #include <span>
 
+#include "checkpoint/adapter_base.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/hf.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/resume.h"
 #include "comm/groups.h"
 #include "comm/single_group.h"
@@ -210,7 +212,11 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
   if (options.load_hf && (has_adapters || !options.load)) {
     load_hf(*options.load_hf, tensors_of(built, /*are_adapters=*/false), groups);
   }
+  const auto check_adapters_base = [&](const std::optional<std::string>& stored, const std::string& adapters) {
+    if (stored) check_base(stored, checksum_of_base(*options.load_hf, *groups.world), adapters, *options.load_hf);
+  };
   if (has_adapters && options.adapter) {
+    check_adapters_base(stored_base_of(std::filesystem::path(*options.adapter)), *options.adapter);
     load_adapter(*options.adapter, tensors_of(built, /*are_adapters=*/true), groups);
     return;
   }
@@ -219,6 +225,9 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
     if (!found) {
       throw UserError(fmt::format("{} holds no checkpoint", *options.load),
                       "give the folder that --save named, or one checkpoint of it");
+    }
+    if (has_adapters) {
+      check_adapters_base(stored_base_of(load_manifest(found->folder).configuration), found->folder.string());
     }
     CheckpointState state;
     state.tensors = tensors_of(built, has_adapters);

@@ -101,7 +101,8 @@ void apply_adapter_form(Resolved& resolved) {
     file = std::filesystem::path(*checkpoint.adapter) / kAdapterConfigFile;
     LoraOptions lora = read_adapter_folder(*checkpoint.adapter).options;
     const OptionSet options(lora);
-    for (const char* name : {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora"}) {
+    for (const char* name :
+         {"lora.enabled", "lora.dim", "lora.alpha", "lora.dropout", "lora.use_rslora", "lora.use_dora"}) {
       values[name] = plain_text(options.find(name)->text());
     }
     targets = lora.target_modules;

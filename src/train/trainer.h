@@ -119,6 +119,7 @@ class Trainer {
   std::optional<SamplePlan> samples_;       // when there is a sample_interval
   std::unique_ptr<CheckpointSaver> saver_;  // null without --save
   LossScaler loss_scaler_;
+  std::string base_checksum_;  // of the model beside adapters; empty where the seed draws it, or there are none
   Stopwatch since_start_;
 
   // What is read one step late, where the device is not the host; and the time since a step was read.

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/adapter_base.h"
 #include "checkpoint/adapter_folder.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/resume.h"
@@ -62,6 +63,7 @@ CheckpointState Trainer::checkpoint_state() const {
   state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
   remember_text_tokenizer(resolved_, state.configuration);
+  if (!base_checksum_.empty()) remember_base(base_checksum_, state.configuration);
   return state;
 }
 
@@ -69,9 +71,19 @@ void Trainer::load() {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
   // Checkpoints hold adapters only: what they stand beside is loaded at every start.
   const bool has_adapters = resolved_.config.lora.enabled;
-  if (has_adapters && options.load_hf) load_base(tensors_by_owner(*data_parallel_).base);
+  if (has_adapters && options.load_hf) {
+    load_base(tensors_by_owner(*data_parallel_).base);
+    base_checksum_ = checksum_of_base(*options.load_hf, *groups_.world);
+    if (options.adapter) {
+      check_base(stored_base_of(std::filesystem::path(*options.adapter)), base_checksum_, *options.adapter,
+                 *options.load_hf);
+    }
+  }
   CheckpointState state = checkpoint_state();
   if (const auto resumed = resume(options, state, groups_, log_)) {
+    if (!base_checksum_.empty()) {
+      check_base(stored_base_of(resumed->configuration), base_checksum_, resumed->folder.string(), *options.load_hf);
+    }
     data_parallel_->publish();
     data_parallel_->wait_for_parameters();
     if (!resumed->has_optimizer) optimizer_->reset_masters();
@@ -108,6 +120,10 @@ void Trainer::load() {
     data_parallel_->publish();
     log_.info("loaded the adapters from {}", *options.adapter);
     optimizer_->reset_masters();
+  } else if (has_adapters && resolved_.config.lora.use_dora) {
+    begin_lengths(*data_parallel_, groups_);
+    data_parallel_->publish();
+    optimizer_->reset_masters();
   }
 }
 
@@ -136,6 +152,7 @@ void Trainer::export_adapter(const std::string& folder) {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
   AdapterExport settings{.options = resolved_.config.lora,
                          .base = resolved_.config.checkpoint.load_hf.value_or(""),
+                         .base_checksum = base_checksum_,
                          .config = options.adapter ? read_adapter_folder(*options.adapter).config : "",
                          .settings = {.dtype = resolved_.derived.dtype, .log = &log_}};
   save_adapter(folder, tensors_by_owner(*data_parallel_).adapters, groups_, settings);

@@ -28,6 +28,13 @@ std::vector<Layout> adapter_layouts() {
   latent.family = "deepseek";
   latent.adapters = {"q_proj", "kv_b_proj", "kv_a_proj_with_mqa", "o_proj"};
   TinyRun experts{.family = "mixtral", .adapters = {"q_proj", "v_proj"}};
+  // Experts: gate, up and down apart, and gate and up with one A; of every rank, cut over it, or both.
+  TinyRun apart_experts = experts, fused_experts = experts, of_latent = latent;
+  apart_experts.adapters = {"gate_proj", "down_proj"};
+  fused_experts.adapters = {"linear_qkv", "linear_fc1", "linear_fc2"};
+  of_latent.adapters = {"all-linear"};
+  TinyRun lengths = apart, all_lengths = all;
+  lengths.has_lengths = all_lengths.has_lengths = true;
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions selective{.recompute_granularity = "selective", .recompute_modules = {"core_attn", "mlp"}};
@@ -51,6 +58,20 @@ std::vector<Layout> adapter_layouts() {
   add({.tp = 2, .micro_batch = 4}, transposed);
   add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2}, latent);
   add({.dp = 2, .micro_batch = 2, .ep = 2}, experts);
+  add({.dp = 2, .micro_batch = 2, .ep = 2}, fused_experts);
+  add({.dp = 4, .micro_batch = 1, .data_parallel = zero1(), .ep = 2}, apart_experts);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, fused_experts);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, apart_experts);
+  add({.tp = 2, .micro_batch = 4}, fused_experts);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, fused_experts);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 4, .etp = 1}, apart_experts);
+  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = full}, of_latent);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, lengths);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, all_lengths);
+  add({.tp = 2, .micro_batch = 4}, lengths);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2}, all_lengths);
+  add({.tp = 2, .cp = 2, .micro_batch = 4, .recompute = selective}, all_lengths);
+  add({.pp = 2, .micro_batch = 2, .recompute = full}, lengths);
   return list;
 }
 

@@ -272,6 +272,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
         .enabled = true,
         .dim = 3,
         .alpha = 6,
+        .use_dora = layout.task.has_lengths,
         .dropout = layout.task.adapter_dropout,
         .dropout_position = layout.task.drops_what_adapters_add ? AdapterDropout::kPost : AdapterDropout::kPre,
         .a_init = AdapterInit::kKaiming,
@@ -365,6 +366,7 @@ std::string TinyRun::text() const {
   if (optimizer != "adam") text += ", " + optimizer;
   if (!fp8_format.empty()) text += ", fp8 " + fp8_format + " " + fp8_recipe;
   if (!adapters.empty()) text += fmt::format(", adapters of {}", fmt::join(adapters, " "));
+  if (has_lengths) text += " with lengths";
   if (adapter_dropout > 0) text += fmt::format(" with {} dropout", drops_what_adapters_add ? "post" : "pre");
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;

@@ -58,6 +58,7 @@ struct TinyRun {
   std::vector<std::string> adapters = {};  // lora.target_modules; given: only adapters are trained
   double adapter_dropout = 0;
   bool drops_what_adapters_add = false;  // dropout_position post
+  bool has_lengths = false;              // use_dora
 
   bool has_experts() const {
     return family == "mixtral" || family == "gpt_oss" || family == "deepseek" || family == "llama4" ||

@@ -345,6 +345,9 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun muon{.num_layers = 1, .optimizer = "muon"};
   const TinyRun muon_of_twelve{.num_layers = 1, .global_batch = 12, .optimizer = "muon"};
   const TinyRun muon_of_experts{.num_layers = 1, .family = "mixtral", .optimizer = "muon"};
+  const TinyRun adapters{
+      .num_layers = 1, .adapters = {"all-linear"}, .adapter_dropout = 0.3, .has_lengths = true};
+  const TinyRun adapted_experts{.num_layers = 1, .family = "mixtral", .adapters = {"linear_fc1", "linear_fc2"}};
   const TinyRun dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
   const TinyRun bert{.is_tied = true, .sequence = 8, .family = "bert", .is_masked = true};
   const TinyRun t5{.is_tied = true, .family = "t5"}, megatron_t5{.is_tied = true, .family = "megatron_t5"};
@@ -371,6 +374,8 @@ std::vector<Layout> layouts_for_mistakes() {
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 2},
       {.tp = 2, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 1, .dispatcher = "allgather"},
       {.cp = 2, .micro_batch = 8, .task = dropping, .ep = 2, .dispatcher = "allgather"},
+      {.tp = 2, .is_sequence_parallel = true, .micro_batch = 8, .task = adapters},
+      {.tp = 2, .dp = 2, .micro_batch = 4, .task = adapted_experts, .ep = 2, .etp = 2},
       {.tp = 2, .micro_batch = 8, .task = muon},
       {.dp = 3, .micro_batch = 4, .task = muon_of_twelve, .data_parallel = zero1()},
       {.dp = 4, .micro_batch = 2, .task = muon_of_experts, .ep = 2, .etp = 2},

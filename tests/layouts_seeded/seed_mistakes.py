@@ -235,17 +235,63 @@ MISTAKES = [
     (
         "experts: the first part of an expert on every rank",
         "grouped_experts.cc",
-        [(".first_column = part * ffn_,", ".first_column = (SEEDED ? 0 : part) * ffn_,")],
+        [(".first_column = part * ffn,", ".first_column = (SEEDED ? 0 : part) * ffn,")],
     ),
     (
         "experts: weight gradient overwrites",
-        "grouped_experts.cc",
+        "grouped_linear.cc",
         [("dy, x, offsets, target.accumulate)", "dy, x, offsets, !SEEDED && target.accumulate)")],
     ),
     (
         "experts: those that lie as dense layers reduced as if spread, and the other way round",
         "grouped_experts.cc",
         [("const AxisSet axes = is_dense_view ?", "const AxisSet axes = is_dense_view != SEEDED ?")],
+    ),
+    (
+        "adapters of experts: what is cut taken for whole, and the other way round",
+        "expert_adapter.cc",
+        [("partial_axes = is_cut ? site.axes", "partial_axes = is_cut != SEEDED ? site.axes")],
+    ),
+    (
+        "adapters: B cut along the wrong axis",
+        "low_rank_adapter.cc",
+        [
+            (
+                "const LinearOptions up{.role = site.role == LinearRole::kColumn ?",
+                "const LinearOptions up{.role = (site.role == LinearRole::kColumn) != SEEDED ?",
+            )
+        ],
+    ),
+    (
+        "adapters: dropout behind A",
+        "low_rank_adapter.cc",
+        [
+            (
+                "at::Tensor low = down_->forward(read(x, row_ids));",
+                "at::Tensor low = SEEDED ? read(down_->forward(x), row_ids).value : down_->forward(read(x, row_ids));",
+            )
+        ],
+    ),
+    (
+        "adapters: vectors of the model are trained with them",
+        "low_rank_adapter.cc",
+        [
+            (
+                "parameter->set_trainable(parameter->options().is_adapter);",
+                "parameter->set_trainable(parameter->options().is_adapter || "
+                "(SEEDED && parameter->options().role == ParameterRole::kVector));",
+            )
+        ],
+    ),
+    (
+        "adapters: lengths of a row layer's own columns",
+        "low_rank_adapter.cc",
+        [
+            (
+                "if (role_ == LinearRole::kRow && tp_size_ > 1) {",
+                "if (role_ == LinearRole::kRow && tp_size_ > 1 && !SEEDED) {",
+            )
+        ],
     ),
     (
         "eight bits: gradients with a scale of the rank's part",

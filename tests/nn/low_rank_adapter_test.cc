@@ -68,6 +68,49 @@ TEST(LowRankAdapter, AddsTheProductOfItsMatricesToTheirPartsOnly) {
   }
 }
 
+// DoRA by plain products. The lengths take no part in the gradient, so autograd is told that they are constants.
+TEST(LowRankAdapter, LengthsOfRowsAreTrainedBesideTheirDirections) {
+  const Groups groups = Groups::single();
+  const LayerContext context = context_with(groups, {.dim = 2,
+                                                     .alpha = 6,
+                                                     .use_dora = true,
+                                                     .b_init = AdapterInit::kNormal,
+                                                     .target_modules = {"q_proj", "v_proj"}});
+  const auto layer = make_qkv(context);
+  TensorMap weights = golden_weights(*layer, at::kDouble);
+  for (auto& [name, value] : weights) {
+    if (name.ends_with(kMagnitudeEnding)) value += 1;  // a length is positive
+  }
+  load(*layer, weights);
+  attach_gradients(*layer);
+  const at::Tensor x = at::randn({5, 6}, at::kDouble).set_requires_grad(true);
+  const at::Tensor y = layer->forward(x);
+
+  TensorMap leaves;
+  for (const auto& [name, value] : weights) leaves[name] = value.clone().set_requires_grad(true);
+  const at::Tensor x_plain = x.detach().clone().set_requires_grad(true);
+  const auto part = [&](const std::string& name, bool is_adapted) {
+    const at::Tensor weight = leaves.at(name + ".weight").detach(), bias = leaves.at(name + ".bias").detach();
+    if (!is_adapted) return at::linear(x_plain, weight, bias);
+    const at::Tensor a = leaves.at(name + ".lora_A.weight"), b = leaves.at(name + ".lora_B.weight");
+    const at::Tensor sum = weight + 3 * at::mm(b, a);
+    const at::Tensor factors = leaves.at(name + std::string(kMagnitudeEnding)) / sum.detach().norm(2, 1);
+    return at::linear(x_plain, sum) * factors + bias;
+  };
+  const at::Tensor expected =
+      at::cat({part("attn.q_proj", true), part("attn.k_proj", false), part("attn.v_proj", true)}, 1);
+  EXPECT_LT(relative_difference(y.detach(), expected.detach()), 1e-13);
+  const at::Tensor dy = at::randn_like(y);
+  y.backward(dy);
+  expected.backward(dy);
+  EXPECT_LT(relative_difference(x.grad(), x_plain.grad()), 1e-13);
+  const TensorMap gradients = gradients_of(*layer);
+  EXPECT_EQ(gradients.size(), 6U);  // A, B and lengths of two parts
+  for (const auto& [name, gradient] : gradients) {
+    EXPECT_LT(relative_difference(gradient, leaves.at(name).grad()), 1e-13) << name;
+  }
+}
+
 TEST(LowRankAdapter, PartsOfAFusedLayerShareOneA) {
   const Groups groups = Groups::single();
   const auto layer = make_qkv(context_with(groups, {.dim = 2, .target_modules = {"linear_qkv"}}));
@@ -140,8 +183,8 @@ TEST(LoraOptions, TargetsMatchNamesKindsAndExpressions) {
 }
 
 TEST(LoraOptions, WhatMatchesNothingAndWhatCannotLearnIsRefused) {
-  const std::vector<AdaptableLayer> layers = {{LinearKind::kQkv, {"a.q_proj", "a.k_proj"}},
-                                              {LinearKind::kOther, {"b"}}};
+  const std::vector<AdaptableLayer> layers = {{LinearKind::kQkv, {"a.q_proj", "a.k_proj"}, {40, 40}, 40},
+                                              {LinearKind::kOther, {"b"}, {40}, 40}};
   const auto errors = check_lora_targets({.enabled = true, .target_modules = {"q_proj", "w1", "linear_fc1"}}, layers);
   ASSERT_EQ(errors.size(), 2U);
   EXPECT_NE(errors[0].message().find("'w1'"), std::string::npos);
@@ -151,6 +194,30 @@ TEST(LoraOptions, WhatMatchesNothingAndWhatCannotLearnIsRefused) {
   EXPECT_EQ(check_lora_options({.enabled = true, .target_modules = {}}).size(), 1U);
   EXPECT_EQ(check_lora_options({.enabled = true, .a_init = AdapterInit::kZero}).size(), 1U);
   EXPECT_TRUE(check_lora_options({.enabled = false, .target_modules = {}}).empty());
+}
+
+TEST(LoraOptions, ExpertsOfALayerAreAdaptedTogether) {
+  AdaptableLayer experts{.kind = LinearKind::kMlpUp, .in_features = 8, .num_experts = 3};
+  for (int expert = 0; expert < 3; ++expert) {
+    for (const char* linear : {"gate_proj", "up_proj"}) {
+      experts.parts.push_back("mlp.experts." + std::to_string(expert) + "." + linear);
+      experts.rows.push_back(6);
+    }
+  }
+  const auto errors = [&](LoraOptions options) {
+    options.enabled = true;
+    std::string text;
+    for (const UserError& error : check_lora_targets(options, {experts})) text += error.message() + "\n";
+    return text;
+  };
+  EXPECT_EQ(errors({.dim = 6, .target_modules = {"gate_proj"}}), "");
+  EXPECT_EQ(errors({.dim = 8, .target_modules = {"linear_fc1"}}), "");  // 12 rows share one A
+  EXPECT_NE(errors({.dim = 8, .target_modules = {"gate_proj"}}).find("lora.dim is 8, but mlp.experts.0.gate_proj is"),
+            std::string::npos);
+  EXPECT_NE(errors({.dim = 2, .target_modules = {R"(.*experts\.[01]\.up_proj)"}}).find("means 2 of 3 experts"),
+            std::string::npos);
+  EXPECT_NE(errors({.dim = 2, .dropout = 0.1, .target_modules = {"up_proj"}}).find("drop nothing"), std::string::npos);
+  EXPECT_NE(errors({.dim = 2, .use_dora = true, .target_modules = {"up_proj"}}).find("no lengths"), std::string::npos);
 }
 
 TEST(LowRankAdapter, ARankAboveAWidthIsRefused) {

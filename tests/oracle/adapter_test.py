@@ -19,6 +19,10 @@ CASES = {
     "one canonical tensor of three parts": ("gpt2", ["c_attn", "attn.c_proj"], {"fan_in_fan_out": True}),
     "latent attention": ("deepseek_v2", ["kv_b_proj", "kv_a_proj_with_mqa", "o_proj"], {}),
     "some layers": ("llama_tied", r".*layers\.0\..*(q_proj|down_proj)", {}),
+    "lengths of rows": ("llama", ["q_proj", "v_proj", "down_proj"], {"use_dora": True}),
+    "lengths of rows with biases": ("gpt2", ["c_attn", "c_fc"], {"fan_in_fan_out": True, "use_dora": True}),
+    "experts": ("mixtral", ["q_proj", "w1", "w2", "w3"], {}),
+    "some linears of experts": ("qwen3_moe", ["up_proj", "down_proj"], {}),
 }
 
 
@@ -30,7 +34,7 @@ def with_adapters(model, targets, more):
     adapted = peft.get_peft_model(copy.deepcopy(model), config)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
+            if ".lora_A." in name or ".lora_B." in name:
                 parameter.normal_(0, 0.05)
     return adapted.train()
 
@@ -108,15 +112,48 @@ def test_one_a_of_a_fused_layer_means_the_same_in_peft(program, models, data, tm
     assert math.fabs(without - expected) > 1e-3, "the adapters change nothing"
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_merged_weights_are_those_of_peft(case, program, models, tmp_path):
+    name, targets, more = CASES[case]
+    theirs = with_adapters(models[name].reference, targets, more).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    files = ("--load_hf", models[name].folder, "--merge_adapter", tmp_path / "theirs", "--save_hf", tmp_path / "merged")
+    _, output, _ = program.run("convert", *files, "--dtype", "fp32", "--check")
+    assert "with the adapters taken out again agree" in output
+    reference = models[name].reference
+    merged = type(reference).from_pretrained(tmp_path / "merged", dtype=torch.float32).state_dict()
+    before = reference.state_dict()
+    after = theirs.merge_and_unload().state_dict()
+    moved = [key for key in after if not torch.equal(after[key], before[key])]
+    assert moved
+    for key, value in after.items():
+        # Sums of products in float32, in another order.
+        assert (merged[key] - value).abs().max() < 1e-6, key
+
+
+def test_lengths_begin_as_the_rows_of_the_model(program, models, data, tmp_path):
+    adapters = ("--lora.enabled", "true", "--lora.dim", 4, "--lora.use_dora", "true", "--lora.target_modules", "q_proj,o_proj")
+    line = (*words(models, "llama", data, tmp_path / "metrics.jsonl"), *adapters, "--train_iters", 1, "--lr", 0)
+    program.run(*line, "--save_adapter", tmp_path / "ours")
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(models["llama"].reference), tmp_path / "ours")
+    lengths = {key: value for key, value in loaded.named_parameters() if "lora_magnitude_vector" in key}
+    weights = dict(loaded.named_parameters())
+    assert lengths
+    for key, value in lengths.items():
+        weight = weights[key.replace("lora_magnitude_vector.default.weight", "base_layer.weight")]
+        assert torch.allclose(value, weight.norm(dim=1), rtol=1e-6), key
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"peft_type": "IA3"}, "peft_type is IA3"),
-        ({"use_dora": True}, "use_dora: true"),
+        ({"use_dora": True}, "lora_magnitude_vector"),
         ({"rank_pattern": {"q_proj": 8}}, "rank_pattern"),
         ({"bias": "all"}, "bias"),
         ({"r": 8}, "lora_A.weight is [4, "),
         ({"target_modules": ["q_proj"]}, "v_proj.lora_A.weight"),
+        ({"target_modules": ["q_proj", "v_proj", "nope"]}, "no linear layer of the model is 'nope'"),
     ],
 )
 def test_adapters_that_do_not_fit_are_refused(change, message, program, models, data, tmp_path):

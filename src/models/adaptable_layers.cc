@@ -1,0 +1,25 @@
+// See adaptable_layers.h.
+#include "models/adaptable_layers.h"
+
+#include "comm/groups.h"
+#include "models/families.h"
+#include "nn/linear.h"
+#include "nn/moe_layer.h"
+
+namespace megalith {
+
+std::vector<AdaptableLayer> adaptable_layers(const ModelConfig& architecture) {
+  const Groups alone = Groups::single();
+  const LayerContext context{.groups = &alone, .device = at::kMeta};
+  const auto model = family_for(architecture).build_whole(architecture, context);
+  std::vector<AdaptableLayer> layers;
+  model->for_each_module([&](const Module& module) {
+    if (const auto* linear = dynamic_cast<const Linear*>(&module)) layers.push_back(linear->adaptable());
+    if (const auto* experts = dynamic_cast<const GroupedExperts*>(&module)) {
+      layers.insert(layers.end(), experts->adaptable().begin(), experts->adaptable().end());
+    }
+  });
+  return layers;
+}
+
+}  // namespace megalith

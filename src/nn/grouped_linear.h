@@ -1,0 +1,61 @@
+// The linear layers of this rank's experts as one grouped product: rows come sorted by expert, and the weights of all
+// experts lie in one tensor.
+//
+//   y[i] = W[j] x[i]    for the rows i of expert j, offsets[j] <= i < offsets[j + 1]
+//
+// Where experts are cut over etp, every part gets all rows of its experts. A cut of W's rows gives those columns of y;
+// a cut of its columns gives a part of y, which whoever brings the results back sums. Nothing is communicated here but
+// what a recipe asks for.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "nn/matmul_recipe.h"
+#include "nn/module.h"
+
+namespace megalith {
+
+class Group;
+
+struct GroupedLinearSite {
+  std::string name;        // without ".weight": "model.layers.0.mlp.experts.down_proj"
+  Placement placement;     // (num_local * rows, in), or (num_local, rows, in); with its axes
+  int64_t num_experts = 1, first_expert = 0, num_local = 1;
+  double rows_per_token = 1;  // of this rank, when experts are balanced; for costs
+  // Ranks with the other columns of the input, and of the output's gradient; null: they are all here.
+  Group *input_ranks = nullptr, *gradient_ranks = nullptr;
+  Init init = {};
+  bool is_adapter = false;
+};
+
+class GroupedLinear : public Module {
+ public:
+  GroupedLinear(const LayerContext& context, const GroupedLinearSite& site);
+
+  // x (n, in_local) -> (n, rows_local), differentiable. offsets (num_local + 1) int64. Experts without rows get
+  // gradients of zero.
+  at::Tensor forward(const Activation& x, const at::Tensor& offsets);
+
+  Parameter& weight() { return *weight_; }
+  const Parameter& weight() const { return *weight_; }
+
+ protected:
+  double own_forward_flops(const CostShape& shape) const override;
+  double own_frozen_flops(const CostShape& shape) const override {
+    return weight_->is_trainable() ? 0 : own_forward_flops(shape);
+  }
+
+ private:
+  friend struct GroupedLinearFunction;
+
+  std::shared_ptr<const MatmulRecipe> recipe_;
+  DeferredGradients* deferred_;
+  Group *weight_ranks_, *input_ranks_, *gradient_ranks_;
+  int64_t num_local_;
+  double rows_per_token_;
+  Parameter* weight_;
+  int64_t layer_ = -1;  // the recipe's number of it
+};
+
+}  // namespace megalith
