@@ -269,7 +269,11 @@ void Fsdp::before_backward(size_t index) {
   layer.unit->gather();
   if (options_.overlap && index > 0 && layers_[index - 1].num_awaiting > 0) layers_[index - 1].unit->gather();
   if (layer.unit->has_trainable()) {
-    while (reductions_.size() >= kGradientUnits) finish_oldest_reduction();
+    // A model of one layer meets its own, of the microbatch before.
+    const auto is_under_way = [&] {
+      return std::find(reductions_.begin(), reductions_.end(), index) != reductions_.end();
+    };
+    while (reductions_.size() >= kGradientUnits || is_under_way()) finish_oldest_reduction();
     layer.unit->open_gradients(pool_);
   }
   layer.unit->wait_until_whole();
