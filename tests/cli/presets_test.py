@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = sorted(path.stem for path in (ROOT / "configs/models").glob("*.yaml"))
-RECIPES = sorted(path.stem for path in (ROOT / "configs/experiments").glob("*.yaml"))
+RECIPES = [f"{kind}/{path.stem}" for kind in ("experiments", "recipes") for path in (ROOT / "configs" / kind).glob("*.yaml")]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def listed(program):
 
 
 def test_every_file_is_listed(listed):
-    assert sorted(listed) == sorted([*MODELS, *(f"experiments/{name}" for name in RECIPES)])
+    assert sorted(listed) == sorted([*MODELS, *RECIPES])
 
 
 def test_sizes_of_a_model_stand_together(listed):
@@ -39,7 +39,8 @@ def test_the_list_fits_a_terminal_and_is_filtered_by_words(program):
     text = program.run("presets")[1]
     assert max(map(len, text.splitlines())) <= 110
     names = [line.split()[0] for line in program.run("presets", "llama3", "8b")[1].splitlines()]
-    assert names == ["name", "llama3_8B", "llama3.1_8B"]
+    assert [name for name in names if "/" not in name] == ["name", "llama3_8B", "llama3.1_8B"]
+    assert {name for name in names if "/" in name} == {f"recipes/llama{n}_8B_{kind}" for n in (3, 3.1) for kind in ("full", "lora")}
     _, _, errors = program.run("presets", "llama9", expected=2)
     assert "no preset has 'llama9' in its name" in errors
 
