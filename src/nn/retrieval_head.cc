@@ -22,7 +22,7 @@ constexpr const char* kLabel = "vectors of texts";
 at::Tensor places_of(const at::Tensor& scores, const at::Tensor& own) {
   const at::Tensor right = scores.gather(1, own.unsqueeze(1));
   const at::Tensor comes_before = at::arange(scores.size(1), own.options()).unsqueeze(0).lt(own.unsqueeze(1));
-  return scores.gt(right).logical_or(scores.eq(right).logical_and(comes_before)).sum(1);
+  return scores.gt(right).bitwise_or(scores.eq(right).bitwise_and(comes_before)).sum(1);
 }
 
 }  // namespace
