@@ -22,6 +22,8 @@ SHAPE = (
 MODEL = (*SHAPE, "--seq_length", 32)
 MOCK = (*MODEL, "--mock_data")
 T5 = (*MOCK, "--model_type", "t5", "--position_embedding_type", "relative")
+PP2 = ("--dry_run", "--dry_run_world_size", 2, "--pipeline_model_parallel_size", 2)
+TP2 = ("--dry_run", "--dry_run_world_size", 2, "--tensor_model_parallel_size", 2)
 
 # what is wrong, command, parts of the message in any order
 CONFIGURATION = [
@@ -72,12 +74,37 @@ CONFIGURATION = [
     (
         "an encoder that rotates",
         ("train", *MOCK, "--model_type", "t5"),
-        ["model_type t5 with a position_embedding_type other than relative", "set position_embedding_type to relative"],
+        ["model_type t5 with position_embedding_type rope", "set position_embedding_type to relative"],
     ),
     (
         "an encoder's sequences cut",
         ("train", *T5, "--context_parallel_size", 2, "--dry_run_world_size", 2),
         ["context_parallel_size is 2", "two sequences", "set context_parallel_size to 1"],
+    ),
+    (
+        "an encoder on every rank of a pipeline",
+        ("train", *T5, *PP2, "--decoder_seq_length", 16, "--pipeline_model_parallel_split_rank", 2),
+        ["pipeline_model_parallel_split_rank 2 leaves the decoder no rank", "pipeline_model_parallel_size is 2", "1 to 1"],
+    ),
+    (
+        "stages of an encoder that is not there",
+        ("train", *MOCK, *PP2, "--encoder_pipeline_model_parallel_size", 1),
+        ["encoder_pipeline_model_parallel_size 1 is for a model with an encoder", "leave it out"],
+    ),
+    (
+        "an encoder's layers on ranks of their own",
+        ("train", *T5, "--decoder_seq_length", 16, "--encoder_tensor_model_parallel_size", 2),
+        ["encoder_tensor_model_parallel_size 2 is not tensor_model_parallel_size 1", "leave it out"],
+    ),
+    (
+        "a decoder's tokens that ranks cannot share",
+        ("train", *T5, "--decoder_seq_length", 15, *TP2, "--sequence_parallel"),
+        ["decoder_seq_length 15", "tensor_model_parallel_size 2", "multiple of 2"],
+    ),
+    (
+        "an encoder's sequence beyond the positions",
+        ("train", *MOCK, "--model_type", "t5", "--position_embedding_type", "learned_absolute", "--encoder_seq_length", 65),
+        ["seq_length 65", "max_position_embeddings 64"],
     ),
     (
         "more buckets than distances",
