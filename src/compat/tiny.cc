@@ -41,10 +41,10 @@ std::vector<std::string> fitting_layout(const ParallelOptions& parallel, int wor
     for (const char* name : {"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"}) {
       set_one(name);
     }
-    words.insert(words.end(), {"--pipeline_model_parallel_layout", "null", "--num_layers_per_virtual_pipeline_stage",
-                               "null", "--num_virtual_stages_per_pipeline_rank", "null",
-                               "--pipeline_model_parallel_split_rank", "null", "--encoder_pipeline_model_parallel_size",
-                               "0", "--encoder_tensor_model_parallel_size", "0"});
+    words.insert(words.end(),
+                 {"--pipeline_model_parallel_layout", "null", "--num_layers_per_virtual_pipeline_stage", "null",
+                  "--num_virtual_stages_per_pipeline_rank", "null", "--pipeline_model_parallel_split_rank", "null",
+                  "--encoder_pipeline_model_parallel_size", "0", "--encoder_tensor_model_parallel_size", "0"});
   }
   const int64_t stages = fits ? parallel.pipeline_model_parallel_size : 1;
   const int64_t tp = fits ? parallel.tensor_model_parallel_size : 1;

@@ -39,7 +39,7 @@ namespace megalith {
 
 // Canonical names; the defaults are those of Hugging Face's T5.
 struct EncoderDecoderNames {
-  std::string embedding = "shared";                       // without `.weight`
+  std::string embedding = "shared";                      // without `.weight`
   std::string positions = "shared_position_embeddings";  // likewise, of learned ones
   std::vector<std::string> embedding_aliases = {"encoder.embed_tokens", "decoder.embed_tokens"};
   std::string encoder_layers = "encoder.block", decoder_layers = "decoder.block";      // before the layer's number

@@ -17,8 +17,8 @@ class Group;
 std::vector<std::string> expert_loss_names(const ModelConfig& config);
 std::vector<ObservationSpec> expert_observations(const ModelConfig& config, int64_t num_layers);
 
-// Adds what the layers of this pass observed, and with kLoss their terms: as Megatron-LM logs them, the mean over layers
-// and microbatches. Losses are summed over the cp ranks, which all have a microbatch's value.
+// Adds what the layers of this pass observed, and with kLoss their terms: as Megatron-LM logs them, the mean over
+// layers and microbatches. Losses are summed over the cp ranks, which all have a microbatch's value.
 void report_experts(const ModelConfig& config, const Group& cp, const ExpertRecords& records, HeadOutput head,
                     ModelOutput& output);
 

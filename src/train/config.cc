@@ -159,13 +159,14 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
   // The decoder's sequences are cut as the encoder's are.
   const int64_t decoder = sample_shape(resolved).s;
   if (decoder != d.seq_length && d.micro_batch_size * decoder % tp != 0) {
-    errors.emplace_back(fmt::format("sequence_parallel splits the {} tokens of a decoder's microbatch (micro_batch_size "
-                                    "{} × decoder_seq_length {}) over tensor_model_parallel_size {} ranks, and they do "
-                                    "not divide",
-                                    d.micro_batch_size * decoder, d.micro_batch_size, decoder, tp),
-                        fmt::format("set decoder_seq_length or micro_batch_size to a multiple of {}, or leave "
-                                    "sequence_parallel out",
-                                    tp));
+    errors.emplace_back(
+        fmt::format("sequence_parallel splits the {} tokens of a decoder's microbatch (micro_batch_size "
+                    "{} × decoder_seq_length {}) over tensor_model_parallel_size {} ranks, and they do "
+                    "not divide",
+                    d.micro_batch_size * decoder, d.micro_batch_size, decoder, tp),
+        fmt::format("set decoder_seq_length or micro_batch_size to a multiple of {}, or leave "
+                    "sequence_parallel out",
+                    tp));
   }
   const int64_t part = d.seq_length / cp;  // what a context-parallel rank has; that it divides is another rule
   if (d.micro_batch_size * part % tp == 0) return;
@@ -271,10 +272,10 @@ void check_encoder_ranks(const Config& config, std::vector<std::string>& notes, 
   const int64_t stages = config.pipeline.encoder_pipeline_model_parallel_size;
   const int64_t pp = config.parallel.pipeline_model_parallel_size;
   if (stages > 0 && stages < pp) {
-    notes.push_back(
-        fmt::format("encoder_pipeline_model_parallel_size {}: that many of the {} ranks of pipeline_model_parallel_size, "
-                    "which Megatron-LM adds to it",
-                    stages, pp));
+    notes.push_back(fmt::format(
+        "encoder_pipeline_model_parallel_size {}: that many of the {} ranks of pipeline_model_parallel_size, "
+        "which Megatron-LM adds to it",
+        stages, pp));
   }
 }
 

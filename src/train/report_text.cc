@@ -345,13 +345,13 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
   rows.add("optimizer", optimizer_text(c));
   if (d.train_iters > 0) rows.add("", curve_text(resolved));
   if (facts.data != nullptr) add_data(resolved, *facts.data, rows);
-  rows.add("batch",
-           fmt::format("{} of {} = {} of {} on {}; {}, {} tokens", number_of(d.global_batch_size, "sample", "samples"),
-                       sample_text(resolved),
-                       number_of(d.num_microbatches, "microbatch", "microbatches"), d.micro_batch_size,
-                       number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"),
-                       number_of(d.train_iters, "step", "steps"),
-                       counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * tokens_per_sample(resolved)))));
+  rows.add(
+      "batch",
+      fmt::format("{} of {} = {} of {} on {}; {}, {} tokens", number_of(d.global_batch_size, "sample", "samples"),
+                  sample_text(resolved), number_of(d.num_microbatches, "microbatch", "microbatches"),
+                  d.micro_batch_size, number_of(d.data_parallel_size, "data-parallel rank", "data-parallel ranks"),
+                  number_of(d.train_iters, "step", "steps"),
+                  counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * tokens_per_sample(resolved)))));
   if (c.model.model_type == ModelType::kBiencoder) {
     rows.add("retrieval",
              fmt::format("a set is {}: a microbatch of all data-parallel ranks",

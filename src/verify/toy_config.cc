@@ -268,8 +268,8 @@ ToyConfig make_toy_config(const Resolved& user, const ToyWorld& world, ToyPrecis
 std::string ToyConfig::text() const {
   const ModelConfig& m = layout->config.model;
   const Derived& d = layout->derived;
-  std::string text = fmt::format("{}, {} layers of width {}, {} heads", family_for(m).name, m.num_all_layers(), m.hidden_size,
-                                 m.num_attention_heads);
+  std::string text = fmt::format("{}, {} layers of width {}, {} heads", family_for(m).name, m.num_all_layers(),
+                                 m.hidden_size, m.num_attention_heads);
   if (m.num_kv_heads() != m.num_attention_heads) text += fmt::format(" on {} keys", m.num_kv_heads());
   if (m.has_experts()) text += fmt::format(", {} experts of which a token meets {}", *m.num_experts, m.moe_router_topk);
   if (m.num_prediction_modules() > 0) text += fmt::format(", {} prediction module(s)", m.num_prediction_modules());

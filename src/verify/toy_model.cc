@@ -114,8 +114,8 @@ std::vector<int64_t> toy_layers(const std::vector<int64_t>& asked, const std::ve
 }
 
 std::string toy_layer_pattern(const ModelConfig& user, const std::vector<int64_t>& sources) {
-  return fmt::format("[{}]",
-                     fmt::join(toy_layers(parse_moe_layer_freq(user.moe_layer_freq, user.num_all_layers()), sources), ","));
+  return fmt::format(
+      "[{}]", fmt::join(toy_layers(parse_moe_layer_freq(user.moe_layer_freq, user.num_all_layers()), sources), ","));
 }
 
 }  // namespace

@@ -145,8 +145,8 @@ TEST_F(Resolve, UnsupportedFeaturesAreRefusedUnlessNeutral) {
   inputs.arguments = {"--router_logit_softcapping", "null",  "--num_seq_splits=1",
                       "--fp16_lm_cross_entropy",    "false", "--no-fp16-lm-cross-entropy"};
   EXPECT_EQ(errors(), "");
-  inputs.arguments = {"--router-logit-softcapping",           "8", "--fp16_lm_cross_entropy", "--no-initialization",
-                      "--num-seq-splits",                     "2"};
+  inputs.arguments = {"--router-logit-softcapping", "8", "--fp16_lm_cross_entropy", "--no-initialization",
+                      "--num-seq-splits",           "2"};
   EXPECT_EQ(errors(),
             "--router-logit-softcapping 8: this build does not support soft-capping of a router's logits\n"
             "--fp16_lm_cross_entropy true: this build does not support a cross entropy in fp16\n"

@@ -61,13 +61,14 @@ std::vector<Layout> bert_layouts() {
 // No Hugging Face class has them; their tensors have the names of Megatron-LM's BERT.
 std::vector<Layout> layouts_with_experts() {
   std::vector<Layout> list;
-  for (Layout layout :
-       {Layout{.dp = 2, .ep = 2}, Layout{.tp = 2, .is_sequence_parallel = true, .micro_batch = 2},
-        Layout{.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2},
-        Layout{.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kFullBlocks, .ep = 2},
-        Layout{.dp = 2, .micro_batch = 1, .data_parallel = fsdp()},
-        Layout{.pp = 2, .micro_batch = 2, .recompute = {.recompute_granularity = "selective", .recompute_modules = {"moe"}}},
-        Layout{.dp = 2, .pp = 2, .micro_batch = 2, .ep = 2}}) {
+  for (Layout layout : {Layout{.dp = 2, .ep = 2}, Layout{.tp = 2, .is_sequence_parallel = true, .micro_batch = 2},
+                        Layout{.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2},
+                        Layout{.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kFullBlocks, .ep = 2},
+                        Layout{.dp = 2, .micro_batch = 1, .data_parallel = fsdp()},
+                        Layout{.pp = 2,
+                        .micro_batch = 2,
+                        .recompute = {.recompute_granularity = "selective", .recompute_modules = {"moe"}}},
+                        Layout{.dp = 2, .pp = 2, .micro_batch = 2, .ep = 2}}) {
     layout.task = bert_run("bert_experts");
     list.push_back(layout);
   }

@@ -63,14 +63,19 @@ const Words kGpt2 = {
     "--num_layers=4", "--hidden_size=64", "--num_attention_heads=8",      "--vocab_size=1000", "--seq_length=48",
     "--openai_gelu",  "--mock_data",      "--max_position_embeddings=128"};
 
-const Words kBert = {"--model_type=bert",     "--num_layers=4",     "--hidden_size=64", "--num_attention_heads=8",
-                     "--vocab_size=1000",     "--seq_length=48",    "--mock_data",      "--max_position_embeddings=128",
+const Words kBert = {"--model_type=bert",   "--num_layers=4",  "--hidden_size=64", "--num_attention_heads=8",
+                     "--vocab_size=1000",   "--seq_length=48", "--mock_data",      "--max_position_embeddings=128",
                      "--micro_batch_size=4"};
-const Words kT5 = {"--model_type=t5",         "--num_layers=4",
-                   "--decoder_num_layers=2",  "--hidden_size=64",
-                   "--num_attention_heads=8", "--vocab_size=1000",
-                   "--seq_length=48",         "--decoder_seq_length=24",
-                   "--mock_data",             "--max_position_embeddings=128",
+const Words kT5 = {"--model_type=t5",
+                   "--num_layers=4",
+                   "--decoder_num_layers=2",
+                   "--hidden_size=64",
+                   "--num_attention_heads=8",
+                   "--vocab_size=1000",
+                   "--seq_length=48",
+                   "--decoder_seq_length=24",
+                   "--mock_data",
+                   "--max_position_embeddings=128",
                    "--micro_batch_size=2"};
 const Words kRelative = {"--position_embedding_type=relative", "--relu", "--normalization=RMSNorm",
                          "--disable_bias_linear"};
@@ -158,12 +163,14 @@ std::vector<DoctorCase> doctor_cases() {
           Words{"--expert_model_parallel_size=2", "--moe_expert_capacity_factor=0.75", "--micro_batch_size=4"});
   add("BERT, tp 2, sequence parallel", kBert + layout(2, 2, 1, 1) + Words{"--sequence_parallel"});
   add("BERT, cp 2, distributed optimizer", kBert + layout(4, 1, 1, 2) + Words{"--use_distributed_optimizer"});
-  add("BERT with experts, dp 2 ep 2", kBert + kEightExperts + layout(2, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});
+  add("BERT with experts, dp 2 ep 2",
+      kBert + kEightExperts + layout(2, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});
   add("T5, tp 2 pp 2, relative positions", kT5 + kRelative + layout(4, 2, 2, 1));
   add("T5, pp 3, the encoder on 2", kT5 + layout(3, 1, 3, 1) + Words{"--pipeline_model_parallel_split_rank=2"});
   add("T5, tp 2, sequence parallel", kT5 + layout(2, 2, 1, 1) + Words{"--sequence_parallel"});
   add("T5 with experts, dp 2 ep 2 pp 2, distributed optimizer",
-      kT5 + kEightExperts + layout(4, 1, 2, 1) + Words{"--expert_model_parallel_size=2", "--use_distributed_optimizer"});
+      kT5 + kEightExperts + layout(4, 1, 2, 1) +
+          Words{"--expert_model_parallel_size=2", "--use_distributed_optimizer"});
   return cases;
 }
 

@@ -43,8 +43,8 @@ struct TinyRun {
   // window_attn_skip_freq; where it is given, layers with a window also rotate by a base of their own.
   std::string windowed_layers = {};
   bool has_sinks = false;  // in the softmax of attention, one for each head
-  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek", "llama4": with
-  // experts; "t5", "megatron_t5", "t5_experts", "megatron_t5_experts": num_layers in each of two stacks; "bert",
+  // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek", "llama4":
+  // with experts; "t5", "megatron_t5", "t5_experts", "megatron_t5_experts": num_layers in each of two stacks; "bert",
   // "megatron_bert" and "bert_experts", which is Megatron-LM's with them: masked, with labels of sentences;
   // "biencoder" and "biencoder_shared": questions and texts
   std::string family = "llama";

@@ -187,9 +187,10 @@ bool is_llama4(const ModelConfig& c) {
 // An encoder and decoder, with an output that is scaled exactly where it is tied.
 bool is_t5(const ModelConfig& c) {
   return c.normalization == Normalization::kRmsNorm && !c.apply_layernorm_1p &&
-         c.position_embedding() == PositionEmbedding::kRelative && !c.has_experts() && (c.relu || c.geglu) && !c.has_linear_bias() &&
-         !c.add_qkv_bias && c.num_kv_heads() == c.num_attention_heads && c.query_pre_attn_scalar == 1.0 &&
-         c.final_logit_softcapping == 0 && c.scale_decoder_outputs != c.untie_embeddings_and_output_weights;
+         c.position_embedding() == PositionEmbedding::kRelative && !c.has_experts() && (c.relu || c.geglu) &&
+         !c.has_linear_bias() && !c.add_qkv_bias && c.num_kv_heads() == c.num_attention_heads &&
+         c.query_pre_attn_scalar == 1.0 && c.final_logit_softcapping == 0 &&
+         c.scale_decoder_outputs != c.untie_embeddings_and_output_weights;
 }
 
 // Biases everywhere, learned positions and one form of GELU in the layers and the head; the norms tell the two apart.

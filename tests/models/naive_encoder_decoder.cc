@@ -71,7 +71,8 @@ struct NaiveStack {
   at::Tensor mlp(const std::string& below, const at::Tensor& x) const {
     if (!config.geglu) {
       const at::Tensor up = linear(x, below + ".wi");
-      return linear(config.relu ? at::relu(up) : at::gelu(up, config.bias_gelu_fusion ? "tanh" : "none"), below + ".wo");
+      return linear(config.relu ? at::relu(up) : at::gelu(up, config.bias_gelu_fusion ? "tanh" : "none"),
+                    below + ".wo");
     }
     return linear(at::gelu(linear(x, below + ".wi_0"), "tanh") * linear(x, below + ".wi_1"), below + ".wo");
   }

@@ -178,8 +178,7 @@ TEST(T5, LossAndEveryGradientAreTheNaiveModels) {
 // A chunk for every unit that may end a stage: what travels and comes back is hidden, memory, or both.
 TEST(T5, ChunksInARowGiveTheWholeModelsGradients) {
   const Groups groups = Groups::single();
-  for (const ModelConfig& config :
-       {tiny_t5(), tiny_t5_v1_1(), tiny_megatron_t5(), with_experts(tiny_megatron_t5())}) {
+  for (const ModelConfig& config : {tiny_t5(), tiny_t5_v1_1(), tiny_megatron_t5(), with_experts(tiny_megatron_t5())}) {
     const NaivePair pair = tiny_pair(config, 2, 6, 4);
     const ModelInput input = pair_model_input(pair);
     const TensorMap weights = golden_weights(*build_model(config, tiny_context(groups)), at::kDouble);
@@ -288,7 +287,8 @@ TEST(T5, MegatronsHasOneTableOfPositionsAndABiasOfTheTiedOutput) {
   EXPECT_THROW(make_hf_config(family_for(config), config, at::kFloat), UserError);
   const auto shapes_of = [&](const ModelConfig& one) {
     std::map<std::string, std::vector<int64_t>> shapes;
-    for (const auto& [name, tensor] : values_of(*build_model(one, tiny_context(groups)))) shapes[name] = tensor.sizes().vec();
+    for (const auto& [name, tensor] : values_of(*build_model(one, tiny_context(groups))))
+      shapes[name] = tensor.sizes().vec();
     return shapes;
   };
   const std::map<std::string, std::vector<int64_t>> shapes = shapes_of(config);

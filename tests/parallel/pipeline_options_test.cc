@@ -207,7 +207,8 @@ TEST(PipelineOptions, AnyListOfUnitsIsCut) {
        "pipeline_model_parallel_size counts the ranks of both stacks: give it more than 3, or set the other from 1 to "
        "2"},
       {{.pipeline_model_parallel_split_rank = 1, .encoder_pipeline_model_parallel_size = 2},
-       "pipeline_model_parallel_split_rank 1 and encoder_pipeline_model_parallel_size 2 both say how many stages are the "
+       "pipeline_model_parallel_split_rank 1 and encoder_pipeline_model_parallel_size 2 both say how many stages are "
+       "the "
        "encoder's / keep one of them"},
       {{.num_virtual_stages_per_pipeline_rank = 2, .encoder_pipeline_model_parallel_size = 2},
        "encoder_pipeline_model_parallel_size 2 and num_virtual_stages_per_pipeline_rank both say which layers a stage "

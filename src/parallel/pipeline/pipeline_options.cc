@@ -55,18 +55,20 @@ void PipelineOptions::visit(OptionVisitor& v) {
       "allow_padding_num_layers", allow_padding_num_layers,
       "Where the layers cannot be shared out evenly, share them out as evenly as they can be: the first stages hold "
       "one more.");
-  v.field("pipeline_model_parallel_split_rank", pipeline_model_parallel_split_rank,
-          "With model_type t5: the pipeline rank that the decoder begins on. The ranks in front share the encoder's "
-          "layers evenly, it and those behind the decoder's. Default: all ranks share the layers of both stacks evenly.")
+  v.field(
+       "pipeline_model_parallel_split_rank", pipeline_model_parallel_split_rank,
+       "With model_type t5: the pipeline rank that the decoder begins on. The ranks in front share the encoder's "
+       "layers evenly, it and those behind the decoder's. Default: all ranks share the layers of both stacks evenly.")
       .at_least(1);
   v.field("encoder_pipeline_model_parallel_size", encoder_pipeline_model_parallel_size,
           "The same as pipeline_model_parallel_split_rank in newer words: how many of the pipeline's ranks hold the "
           "encoder. pipeline_model_parallel_size counts them too. 0: not said.")
       .unit("ranks")
       .at_least(0);
-  v.field("encoder_tensor_model_parallel_size", encoder_tensor_model_parallel_size,
-          "Ranks that share the matrices of an encoder's layers: tensor_model_parallel_size, as those of the decoder's, "
-          "or 0, which means the same.")
+  v.field(
+       "encoder_tensor_model_parallel_size", encoder_tensor_model_parallel_size,
+       "Ranks that share the matrices of an encoder's layers: tensor_model_parallel_size, as those of the decoder's, "
+       "or 0, which means the same.")
       .unit("ranks")
       .at_least(0);
 }
@@ -231,13 +233,15 @@ class PlanMaker {
     if (border == units.end()) {
       return refuse(fmt::format("{} is for a model with an encoder beside its decoder", said), "leave it out");
     }
-    num_encoder_layers_ = count_units(units.subspan(0, static_cast<size_t>(border - units.begin())), UnitLetter::kLayer);
+    num_encoder_layers_ =
+        count_units(units.subspan(0, static_cast<size_t>(border - units.begin())), UnitLetter::kLayer);
     split_ = rank.value_or(size);
     if (*split_ >= p_) {
-      return refuse(fmt::format("{} leaves the decoder no rank: pipeline_model_parallel_size is {}", said, p_),
-                    fmt::format("pipeline_model_parallel_size counts the ranks of both stacks: give it more than {}, or "
-                                "set the other from 1 to {}",
-                                *split_, p_ - 1));
+      return refuse(
+          fmt::format("{} leaves the decoder no rank: pipeline_model_parallel_size is {}", said, p_),
+          fmt::format("pipeline_model_parallel_size counts the ranks of both stacks: give it more than {}, or "
+                      "set the other from 1 to {}",
+                      *split_, p_ - 1));
     }
     std::vector<std::string> others = uneven_options();
     if (o_.pipeline_model_parallel_layout) others.emplace_back("pipeline_model_parallel_layout");
@@ -539,7 +543,7 @@ class PlanMaker {
   int64_t p_, num_layers_, num_modules_;
   std::optional<int64_t> split_;    // ranks of the encoder, where that is said
   int64_t num_encoder_layers_ = 0;  // with split_
-  std::string word_;  // how the person chose the algorithm
+  std::string word_;                // how the person chose the algorithm
   bool is_interleaved_ = false;
 };
 
