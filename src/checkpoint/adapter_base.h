@@ -17,11 +17,11 @@ namespace megalith {
 // Beside PEFT's files in a folder of adapters; PEFT does not read it.
 inline constexpr const char* kAdapterBaseFile = "adapter_base.json";
 
-// Of the weights in a Hugging Face folder: 32 hexadecimal digits, however they lie in files. UserError when they cannot
-// be read. Collective: the first rank reads.
+// The weights of a Hugging Face folder give 32 hexadecimal digits, however they lie in files. UserError when they
+// cannot be read. Collective: the first rank reads.
 std::string checksum_of_base(const std::filesystem::path& folder, Group& world);
 
-// Of the base of a folder's adapters; nothing where PEFT wrote it. UserError for a file that says nothing.
+// What a folder of adapters says of its base; nothing where PEFT wrote it. UserError for a file that says nothing.
 std::optional<std::string> stored_base_of(const std::filesystem::path& adapters);
 void write_base(const std::filesystem::path& adapters, const std::string& base);
 

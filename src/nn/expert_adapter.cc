@@ -81,7 +81,7 @@ ExpertAdapter::ExpertAdapter(const LayerContext& context, const ExpertCut& cut, 
   plain.recipe = nullptr;
   plain.lora = nullptr;
   const ExpertPart part = part_of(cut, site.is_down);
-  // Of A the columns of the layer, of B its rows.
+  // A has the columns of the layer, B its rows.
   const int64_t in = part.shape[1], out = part.shape[0], first_in = part.box.offset[1], num_in = part.box.extent[1],
                 first_out = part.box.offset[0], num_out = part.box.extent[0];
   AxisSet copied = site.axes;
