@@ -272,9 +272,9 @@ void check_encoder(const ModelConfig& config, std::vector<UserError>& errors) {
                         "leave is_causal away, or set model_type to gpt");
   }
   if (!config.is_of_encoders() && config.token_types() > 0) {
-    errors.emplace_back(
-        fmt::format("num_token_types is {}, and model_type is gpt, which has no types of tokens", config.token_types()),
-        "set model_type to bert, or leave num_token_types away");
+    errors.emplace_back(fmt::format("num_token_types is {}, and model_type is {}, which has no types of tokens",
+                                    config.token_types(), config.has_encoder() ? "t5" : "gpt"),
+                        "set model_type to bert, or leave num_token_types away");
   }
   if (config.num_prediction_modules() == 0) return;
   if (config.norms_sums()) {
@@ -411,7 +411,9 @@ void check_model_type(const ModelConfig& config, std::vector<UserError>& errors)
   }
   if (config.has_encoder()) return check_encoder_decoder(config, errors);
   const auto is_of_t5 = [&](std::string_view what, const char* remedy) {
-    errors.emplace_back(fmt::format("{} is for model_type t5, which is gpt", what), remedy);
+    errors.emplace_back(fmt::format("{} is for model_type t5, which is {}", what,
+                                    config.model_type == ModelType::kBert ? "bert" : "gpt"),
+                        remedy);
   };
   if (config.position_embedding() == PositionEmbedding::kRelative) {
     is_of_t5("position_embedding_type relative", "set model_type to t5, or another position_embedding_type");

@@ -29,7 +29,8 @@ BertTask::BertTask(const TaskOptions& options, const TaskSetup& setup)
 std::vector<UserError> BertTask::check(const ModelConfig& model, const DataOptions& data) const {
   std::vector<UserError> errors = SentenceTask::check(model, data);
   if (model.is_causal()) {
-    errors.emplace_back("task bert needs attention to both sides, and is_causal is true", "set is_causal to false");
+    errors.emplace_back("task bert needs attention to both sides, and is_causal is true",
+                        "set model_type to bert, or is_causal to false");
   }
   return errors;
 }

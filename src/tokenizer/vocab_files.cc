@@ -217,8 +217,13 @@ std::unique_ptr<Tokenizer> load_bert_vocabulary(const fs::path& vocab_file, bool
     }
     vocab[std::string(line)] = num_lines++;
   });
+  std::string missing;
   for (const char* token : {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"}) {
-    if (!vocab.contains(token)) throw UserError(fmt::format("{}: the token {} is missing", where, token));
+    if (!vocab.contains(token)) missing += (missing.empty() ? "" : ", ") + std::string(token);
+  }
+  if (!missing.empty()) {
+    throw UserError(fmt::format("{} is not a vocabulary of BERT: it lacks {}", where, missing),
+                    "take the vocab.txt that the data was prepared with");
   }
   Json added = Json::array();
   int64_t next_id = num_lines;

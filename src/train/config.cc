@@ -310,6 +310,10 @@ void check_task(const Resolved& resolved, std::vector<UserError>& errors) {
     const std::unique_ptr<Task> task = make_task(config.task, make_task_setup(resolved));
     const std::vector<UserError> found = task->check(config.model, config.data);
     errors.insert(errors.end(), found.begin(), found.end());
+    if (config.task.decoder_seq_length && config.task.task != TaskKind::kT5) {
+      errors.emplace_back(fmt::format("decoder_seq_length is given, and task {} has no decoder's texts", task->name()),
+                          "leave decoder_seq_length out, or set model_type to t5");
+    }
     if (config.samples.is_on() && task->sample_kind() != SampleKind::kText) {
       errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task->name()),
                           "leave sample_interval out");
@@ -488,7 +492,9 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
 // What depends on the tokenizer. check_model() comes before.
 void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserError>& errors) {
   resolve_vocabulary(resolved, errors);
-  if (reads_batches) check_task(resolved, errors);
+  // A tokenizer that was named and could not be opened is one mistake, not two.
+  const bool lacks_tokenizer = resolved.tokenizer == nullptr && resolved.derived.tokenizer.is_named();
+  if (reads_batches && !lacks_tokenizer) check_task(resolved, errors);
   ModelConfig architecture = resolved.config.model;
   if (!check_architecture(architecture).empty()) return;  // said already
   architecture.vocab_size = resolved.derived.vocab_size;

@@ -44,6 +44,38 @@ std::vector<std::string> list_items(std::string_view text) {
   return items;
 }
 
+// "T5 1.0 (relu)": a folder's architecture by what tells it from others of its name.
+std::string network_of(std::string_view model_type, std::string_view activation) {
+  if (model_type != "t5") return fmt::format("a network with {}", activation);
+  return fmt::format("{} ({})", activation == "relu" ? "T5 1.0" : "T5 1.1", activation);
+}
+
+// What presets, files and the command line say of the kind of model and of its MLPs must be what the folder holds: one
+// activation would come on top of the other, and one kind of model would get the other's options.
+void check_same_network(const std::filesystem::path& folder, const OptionSet& theirs, const OptionSet& ours) {
+  const auto is_given = [](const Option* option) { return option->source().layer > OptionLayer::kModel; };
+  const std::string type = theirs.find("model_type")->text();
+  const Option* asked = ours.find("model_type");
+  if (is_given(asked) && asked->text() != type) {
+    throw UserError(fmt::format("{} holds a model of model_type {}; this model is of model_type {} ({}): these are "
+                                "different networks",
+                                folder.string(), type, asked->text(), asked->source().where),
+                    "leave model_type away: --load_hf gives the architecture");
+  }
+  constexpr const char* kActivations[] = {"swiglu", "geglu", "quick_geglu", "squared_relu", "relu", "openai_gelu"};
+  for (const char* stored : kActivations) {
+    const Option* replaced = ours.find(stored);
+    if (theirs.find(stored)->text() != "true" || (is_given(replaced) && replaced->text() != "true")) continue;
+    for (const char* name : kActivations) {
+      const Option* other = ours.find(name);
+      if (std::string_view(name) == stored || !is_given(other) || other->text() != "true") continue;
+      throw UserError(fmt::format("{} holds {}; this model is {} ({}): these are different networks", folder.string(),
+                                  network_of(type, stored), network_of(type, name), other->source().where),
+                      fmt::format("leave {} away: --load_hf gives the architecture", name));
+    }
+  }
+}
+
 }  // namespace
 
 void apply_hf_architecture(Resolved& resolved) {
@@ -51,6 +83,7 @@ void apply_hf_architecture(Resolved& resolved) {
   HfModel hf = read_hf_config(folder);
   for (std::string& note : hf.notes) resolved.notes.push_back(std::move(note));
   OptionSet theirs(hf.config);
+  check_same_network(folder, theirs, *resolved.options);
   std::map<std::string, std::string> values;
   for (const auto& option : theirs.options()) values[option->name()] = plain_text(option->text());
   apply_values(*resolved.options, values, {OptionLayer::kModel, (folder / "config.json").string()});
