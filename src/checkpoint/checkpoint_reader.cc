@@ -128,6 +128,10 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
     for (const CheckpointTensor& tensor : state.tensors) {
       if (!is_wanted(tensor, settings)) continue;
       for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range, tensor.form)) {
+        if (tensor.is_passed_over) {
+          used.merge(compare_with_store(store_of(stores, kModelKey), std::span(&view, 1)).used);
+          continue;
+        }
         const std::string key = source_key(stores, tensor.key, view);
         const TensorStore& store = store_of(stores, key);
         StoreFit fit = compare_with_store(store, std::span(&view, 1));
@@ -174,7 +178,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
   });
   run_on_all(world, "checkpoint read", [&] {
     for (const CheckpointTensor& tensor : state.tensors) {
-      const bool is_read = is_wanted(tensor, settings) && !afresh.contains(&tensor);
+      const bool is_read = is_wanted(tensor, settings) && !tensor.is_passed_over && !afresh.contains(&tensor);
       const bool has_padding = tensor.placement->num_local_elements() != tensor.placement->num_canonical_elements();
       if (is_read && has_padding) at::Tensor(tensor.local).zero_();
     }

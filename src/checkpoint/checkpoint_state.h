@@ -35,6 +35,8 @@ struct CheckpointTensor {
   AxisSet replica_axes = {};
   // Read only from a checkpoint that has it in this shape: it can begin afresh.
   bool is_optional = false;
+  // Belongs to a part of the model that is not built here: files may have it, and it is not read.
+  bool is_passed_over = false;
   // What files hold, where that is not `local` as it is; its parts are shaped as `local`.
   std::optional<StoredForm> form = std::nullopt;
 };

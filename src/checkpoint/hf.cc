@@ -32,14 +32,28 @@ bool HfWeights::is_of_heads(std::string_view name) {
   return name.starts_with("cls.") || name.starts_with("bert.pooler.") || name.starts_with("pooler.");
 }
 
-bool lacks_heads(const std::filesystem::path& folder) {
+namespace {
+
+constexpr std::string_view kEncoderClass = "EncoderModel";  // how the names of an encoder's classes end
+
+std::vector<std::string> classes_of(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kHfConfigFile;
-  if (!std::filesystem::exists(path)) return false;
+  if (!std::filesystem::exists(path)) return {};
   const Json json = load_json(path);
   const Json* classes = find_member(json, "architectures", path.string());
-  if (classes == nullptr) return false;
-  const auto names = json_as<std::vector<std::string>>(*classes, path.string() + ": architectures");
-  return !names.empty() && std::ranges::all_of(names, [](const std::string& name) { return name.ends_with("Model"); });
+  if (classes == nullptr) return {};
+  return json_as<std::vector<std::string>>(*classes, path.string() + ": architectures");
+}
+
+bool is_encoder_class(const std::string& name) { return name.ends_with(kEncoderClass); }
+
+}  // namespace
+
+bool lacks_heads(const std::filesystem::path& folder) {
+  const std::vector<std::string> names = classes_of(folder);
+  return !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
+    return name.ends_with("Model") && !is_encoder_class(name);
+  });
 }
 
 namespace {
@@ -115,12 +129,13 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
              std::set<std::string>* begun_afresh) {
   HfWeights weights;
-  bool has_no_heads = false;
+  bool has_no_heads = false, is_encoder = false;
   load_store({.what = folder.string(),
               .open =
                   [&] {
                     weights = open_hf_weights(folder);
                     has_no_heads = lacks_heads(folder);
+                    is_encoder = std::ranges::any_of(classes_of(folder), is_encoder_class);
                     return weights.store;
                   },
               .check = [&](const TensorStore& store,
@@ -133,6 +148,7 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
                   },
               .may_be_unused = [&](std::string_view name) { return weights.may_be_unused(name); },
               .remedy = [&]() -> std::string {
+                if (is_encoder) return "config.json names an encoder without its decoder, which only embed reads";
                 if (has_no_heads) {
                   return "config.json names a class without heads: a training run begins them anew, with train "
                          "--load_hf";

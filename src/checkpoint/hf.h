@@ -27,7 +27,8 @@ namespace megalith {
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
              std::set<std::string>* begun_afresh = nullptr);
 
-// Whether config.json names a class without heads, such as BertModel, whose weights a training run may start from.
+// Whether config.json names a class without heads, such as BertModel, whose weights a training run may start from. One
+// without a decoder, such as T5EncoderModel, lacks more than that.
 bool lacks_heads(const std::filesystem::path& folder);
 
 // The tensors of a folder, read as its config.json says if there is one.

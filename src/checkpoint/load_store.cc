@@ -16,17 +16,18 @@ namespace megalith {
 void load_store(const StoreSource& source, std::span<const CheckpointTensor> tensors, const Groups& groups) {
   Group& world = *groups.world;
   std::optional<TensorStore> store;
-  std::vector<PieceView> views;
+  std::vector<PieceView> views, passed_over;
   StoreFit fit;
   run_on_all(world, "load open", [&] {
     store = source.open();
     for (const CheckpointTensor& tensor : tensors) {
       for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
-        views.push_back(std::move(view));
+        (tensor.is_passed_over ? passed_over : views).push_back(std::move(view));
       }
     }
     if (source.check != nullptr) source.check(*store, views);
     fit = compare_with_store(*store, views);
+    fit.used.merge(compare_with_store(*store, passed_over).used);
     if (source.may_be_missing == nullptr) return;
     std::set<std::string> left;
     std::erase_if(fit.missing,
@@ -52,7 +53,8 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
   });
   run_on_all(world, "load read", [&] {
     for (const CheckpointTensor& tensor : tensors) {
-      if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
+      if (tensor.is_passed_over || padding_boxes(*tensor.placement).empty()) continue;
+      at::Tensor(tensor.local).zero_();
     }
     read_pieces(*store, views);
   });

@@ -11,6 +11,7 @@ constexpr Command kCommands[] = {
     {"fetch", "models, tokenizers and data sets from the Hugging Face hub into its cache", run_fetch, fetch_options},
     {"generate", "text from a checkpoint or a Hugging Face folder", run_generate, generate_options},
     {"evaluate", "loss and perplexity on a data set", run_evaluate, evaluate_options},
+    {"embed", "vectors of texts, and the nearest of them", run_embed, embed_options},
     {"inspect", "what is in a configuration, data set, tokenizer, checkpoint or model", run_inspect, inspect_options},
     {"convert", "Hugging Face folders and checkpoints of any layout into one another", run_convert, convert_options},
     {"presets", "the models and recipes that came with the program", run_presets, presets_options},

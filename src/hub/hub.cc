@@ -42,6 +42,17 @@ std::vector<std::string> top_files(const HubListing& listing, const std::vector<
   return names;
 }
 
+// What says how a model of sentence-transformers makes vectors of texts (train/sentence_folder.h); nothing in others.
+std::vector<std::string> sentence_files(const HubListing& listing) {
+  std::vector<std::string> names = top_files(listing, {"modules.json"});
+  if (names.empty()) return names;
+  for (const HubFile& file : listing.files) {
+    const bool is_of_pooling = file.name.ends_with("_Pooling/config.json");
+    if (file.name == "sentence_bert_config.json" || is_of_pooling) names.push_back(file.name);
+  }
+  return names;
+}
+
 bool has_tokenizer(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -184,6 +195,9 @@ fs::path fetch_needed(HubFetch& fetch, const HubName& name, HubNeed need, const 
       std::vector<std::string> patterns = tokenizer_file_patterns();
       if (need != HubNeed::kTokenizer) patterns.emplace_back(kWeightsIndex);
       std::vector<std::string> names = top_files(fetch.listing(), patterns);
+      if (need != HubNeed::kTokenizer) {
+        for (std::string& file : sentence_files(fetch.listing())) names.push_back(std::move(file));
+      }
       if (!name.inner.empty()) names = {name.inner};
       fetch.get(names);
       if (need == HubNeed::kModel) get_weights(fetch, name, what);

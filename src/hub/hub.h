@@ -18,7 +18,7 @@ namespace megalith {
 // What an option needs of a repository: which files are fetched, and when the cache's are enough.
 enum class HubNeed {
   kTokenizer,    // the tokenizer's files
-  kModelConfig,  // config.json, the tokenizer's files, the index of the weights: small
+  kModelConfig,  // config.json, the tokenizer's files, the index of the weights, how vectors of texts are made: small
   kModel,        // these and the weights (safetensors)
   kTokenData,    // the .bin and .idx of one prefix of a data set repository
   kTextFile,     // one file of a data set repository

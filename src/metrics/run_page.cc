@@ -32,6 +32,15 @@ LongSeries& series_of(std::vector<LongSeries>& all, const LongSeries& fresh) {
   return *one;
 }
 
+std::vector<const LongSeries*> pointers_to(const std::vector<LongSeries>& all) {
+  std::vector<const LongSeries*> pointers;
+  for (const LongSeries& one : all) pointers.push_back(&one);
+  return pointers;
+}
+
+// Percentages of what is told right: "sop accuracy", "top5_acc". They are no losses, and have a picture of their own.
+bool is_accuracy(const std::string& name) { return name.ends_with("accuracy") || name.ends_with("_acc"); }
+
 std::string card(const std::string& name, const std::string& value, const std::string& unit, const std::string& more) {
   return fmt::format(
       "<div class=\"card\"><div class=\"name\">{}</div><div class=\"value\">{}{}</div><div "
@@ -79,9 +88,6 @@ std::string scale_bytes(std::vector<PlotSeries>& series) {
   return kUnits[unit];
 }
 
-// What is logged with the losses, but in percent.
-bool is_accuracy(std::string_view name) { return name.ends_with("_acc"); }
-
 double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
 
 }  // namespace
@@ -116,7 +122,8 @@ LongSeries* RunPageSink::series_for(const std::string& chart, const std::string&
     return name == loss_by_tokens_.name() ? &loss_by_tokens_
                                           : &series_of(validation_by_tokens_, evaluation_series(name));
   }
-  if (chart == "other_losses" || chart == "accuracies") return &series_of(other_losses_, LongSeries({.name = name}));
+  if (chart == "other_losses") return &series_of(other_losses_, LongSeries({.name = name}));
+  if (chart == "accuracies") return &series_of(accuracies_, LongSeries({.name = name}));
   for (LongSeries* one :
        {&expert_max_, &expert_min_, &learning_rate_, &grad_norm_, &tokens_per_s_, &memory_used_, &memory_peak_}) {
     if (one->name() == name) return one;
@@ -213,7 +220,8 @@ void RunPageSink::on_step(const StepRecord& record) {
   averages_.add(record);
   for (size_t i = 0; i < record.losses.size(); ++i) {
     const auto& [name, value] = record.losses[i];
-    add_point(i == 0 ? train_loss_ : series_of(other_losses_, LongSeries({.name = name})), record.iteration, value);
+    std::vector<LongSeries>& others = is_accuracy(name) ? accuracies_ : other_losses_;
+    add_point(i == 0 ? train_loss_ : series_of(others, LongSeries({.name = name})), record.iteration, value);
   }
   tokens_per_sample_ =
       static_cast<double>(record.tokens) / static_cast<double>(std::max<int64_t>(record.global_batch_size, 1));
@@ -352,10 +360,10 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
     return Chart{id, {{plot_settings(std::move(title), std::move(y_label), true), std::move(series)}}, true};
   };
   std::vector<Chart> charts = {{"loss", loss_plots(), true}};
-  std::vector<const LongSeries*> losses, accuracies;
-  for (const LongSeries& one : other_losses_) (is_accuracy(one.name()) ? accuracies : losses).push_back(&one);
-  if (!losses.empty()) charts.push_back(wide("other_losses", "Other losses", "nats per token", losses));
-  if (!accuracies.empty()) charts.push_back(wide("accuracies", "Accuracy", "percent", accuracies));
+  if (!other_losses_.empty()) {
+    charts.push_back(wide("other_losses", "Other losses", "nats per token", pointers_to(other_losses_)));
+  }
+  if (!accuracies_.empty()) charts.push_back(wide("accuracies", "Accuracy", "percent", pointers_to(accuracies_)));
   charts.push_back(half("learning_rate", "Learning rate", "", {&learning_rate_}));
   charts.push_back(half("grad_norm", "Gradient norm", "before clipping", {&grad_norm_}));
   charts.back().plots[0].settings.is_log_if_wide = true;

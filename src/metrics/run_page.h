@@ -95,7 +95,7 @@ class RunPageSink : public MetricsSink {
   ExpertLoadWindow expert_loads_;
   LongSeries expert_max_, expert_min_;  // over the mean, of a step
   LongSeries train_loss_, learning_rate_, grad_norm_, tokens_per_s_, memory_used_, memory_peak_;
-  std::vector<LongSeries> other_losses_, validation_;
+  std::vector<LongSeries> other_losses_, accuracies_, validation_;
   LongSeries loss_by_tokens_;
   std::vector<LongSeries> validation_by_tokens_;
   double tokens_per_sample_ = 0;

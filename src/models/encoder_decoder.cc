@@ -316,7 +316,7 @@ ModelOutput EncoderDecoder::forward(const ModelInput& input, const Bundle& bound
     Bundle given;
     if (stream.delta.defined()) given.set("hidden", stream.sum());
     if (memory.hidden.defined()) given.set("memory", memory.hidden);
-    output.boundary = outgoing_bundle(part().units, part().range, given, boundary);
+    output.boundary = part().is_last() ? given : outgoing_bundle(part().units, part().range, given, boundary);
   }
   if (context.expert_records) report_experts(config_, *cp_, *context.expert_records, head, output);
   return output;

@@ -14,6 +14,9 @@
 //
 // Layers with experts (moe_layer_freq) are counted through both stacks, the encoder's first.
 //
+// A list that ends behind the encoder's norm is an encoder by itself (states_units(), models/families.h): its
+// ModelOutput::boundary has "memory" (t, h), and it reads nothing of the decoder's.
+//
 // A ModelInput has the decoder's tokens, labels and context; context.encoder_s; and in `more`
 //   encoder_tokens       (b, encoder_s) int64; where the encoder's embedding is
 //   encoder_key_lengths  (b) int64: tokens from this index on are padding; everywhere; absent: none are

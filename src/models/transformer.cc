@@ -94,6 +94,9 @@ void Transformer::make(const Unit& unit, const LayerContext& context, const Tran
   if (unit.kind == kEmbeddingUnit) return make_embedding(context, names);
   if (unit.kind == kLayerUnit) return make_layer(unit, context, names);
   if (unit.kind == kHeadUnit) return make_head(context, names);
+  if (unit.kind == kStatesUnit || unit.kind == kPooledStatesUnit) {
+    return make_states(context, names, unit.kind == kPooledStatesUnit);
+  }
   MEGALITH_CHECK(unit.kind == kPredictionUnit, "a decoder has no unit of kind {}", unit.kind);
   predictions_.push_back(std::make_unique<PredictionModule>(context, config_, names, unit.number + 1));
 }
@@ -143,15 +146,30 @@ void Transformer::make_layer(const Unit& unit, const LayerContext& context, cons
   blocks_.back().modules.push_back(layers_.back().get());
 }
 
+void Transformer::make_final_norm(const LayerContext& context, const TransformerNames& names, Block& block) {
+  if (config_.norms_sums()) return;
+  final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, config_);
+  register_module(*final_norm_);
+  block.modules.push_back(final_norm_.get());
+}
+
+void Transformer::make_states(const LayerContext& context, const TransformerNames& names, bool has_pooler) {
+  gives_states_ = true;
+  Block block{.name = "states", .is_layer = false};
+  make_final_norm(context, names, block);
+  if (has_pooler) {
+    pooler_ = std::make_unique<BertPooler>(context, config_, names.bert_head.pooler);
+    register_module(*pooler_);
+    block.modules.push_back(pooler_.get());
+  }
+  add_block(std::move(block));
+}
+
 // The units of prediction modules came before, and their parameters lie between the norm's and the head's.
 void Transformer::make_head(const LayerContext& context, const TransformerNames& names) {
   const VocabularyWeights weights = vocabulary_weights(config_, names, part(), context.groups->tp->size());
   Block block{.name = "head", .is_layer = false};
-  if (!config_.norms_sums()) {
-    final_norm_ = std::make_unique<Norm>(context, names.final_norm, config_.hidden_size, config_);
-    register_module(*final_norm_);
-    block.modules.push_back(final_norm_.get());
-  }
+  make_final_norm(context, names, block);
   if (config_.model_type == ModelType::kBert) {
     bert_head_ = std::make_unique<BertHead>(context, config_, names.bert_head, config_.bert_binary_head);
     register_module(*bert_head_);
@@ -226,10 +244,17 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
         run_block(runner(), *block, {stream.delta, stream.residual}, [&](const std::vector<at::Tensor>& inputs) {
           output = head_output(input, context, views, {inputs[0], inputs[1]}, head);
           std::vector<at::Tensor> terms;
-          for (const LossTerm& term : output.terms) terms.push_back(term.objective);
+          for (const LossTerm& term : output.terms) {
+            if (term.objective.defined()) terms.push_back(term.objective);
+          }
           return terms;
         });
-    for (size_t i = 0; i < objectives.size(); ++i) output.terms[i].objective = objectives[i];
+    auto objective = objectives.begin();
+    for (LossTerm& term : output.terms) {
+      if (term.objective.defined()) term.objective = *objective++;
+    }
+  } else if (gives_states_) {
+    output.boundary = states_of(context, std::move(stream));
   } else {
     Bundle given;
     given.set("hidden", stream.sum());
@@ -237,6 +262,15 @@ ModelOutput Transformer::forward(const ModelInput& input, const Bundle& boundary
   }
   if (context.expert_records) report_experts(config_, *cp_, *context.expert_records, head, output);
   return output;
+}
+
+Bundle Transformer::states_of(const ForwardContext& context, ResidualStream stream) const {
+  MEGALITH_CHECK(token_split_ == 1, "states of tokens that {} ranks share", token_split_);
+  const at::Tensor states = final_norm_ ? final_norm_->forward(stream) : stream.sum();
+  Bundle given;
+  if (pooler_) given.set("pooled", pooler_->forward(states.view({context.b, context.s, -1}).select(1, 0).contiguous()));
+  given.set("states", states);
+  return given;
 }
 
 std::vector<std::string> Transformer::added_losses() const {
@@ -376,9 +410,13 @@ void Transformer::predict_further(const ModelInput& input, const ForwardContext&
 // A task without such labels names one term.
 void Transformer::add_sentence_loss(const ModelInput& input, const at::Tensor& hidden, ModelOutput& output) const {
   if (!bert_head_ || !bert_head_->has_sentence_head() || input.terms.size() < 2) return;
-  LossTerm term = bert_head_->sentence_loss(hidden, input.more.at("sentence_labels"), input.scales(1), input.context);
-  term.name = input.terms[1].name;
-  output.terms.push_back(std::move(term));
+  BertHead::SentenceLoss loss =
+      bert_head_->sentence_loss(hidden, input.more.at("sentence_labels"), input.scales(1), input.context);
+  loss.term.name = input.terms[1].name;
+  const LossTerm accuracy{
+      .name = kSentenceAccuracy, .sum = loss.num_right * 100, .weight = loss.term.weight, .objective = {}};
+  output.terms.push_back(std::move(loss.term));
+  output.terms.push_back(accuracy);
 }
 
 ModelOutput Transformer::head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,

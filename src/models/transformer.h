@@ -7,6 +7,10 @@
 //
 // Canonical names are those of the family's Hugging Face class (TransformerNames). Between units travels one tensor,
 // "hidden" (t, h): the residual stream.
+//
+// A chunk that ends with states in the place of a head (states_units(), models/families.h) predicts nothing. Its
+// ModelOutput::boundary has "states" (t, h), what a head would read, and with a pooler "pooled" (b, h). Without sequence
+// parallelism.
 #pragma once
 
 #include <memory>
@@ -24,13 +28,21 @@
 
 namespace megalith {
 
+// A term without an objective beside the sentences' loss: how many of them a BERT tells right, of those that count.
+inline constexpr const char* kSentenceAccuracy = "sop accuracy";
+
 // The kinds of its units.
 inline constexpr const char *kEmbeddingUnit = "embedding", *kLayerUnit = "layer",
-                            *kPredictionUnit = "prediction module", *kHeadUnit = "head";
+                            *kPredictionUnit = "prediction module", *kHeadUnit = "head", *kStatesUnit = "states",
+                            *kPooledStatesUnit = "pooled states";
 
 // One embedding, the layers, the prediction modules, one head. With Llama's names when none are given.
 std::vector<Unit> transformer_units(const ModelConfig& config, const TransformerNames& names);
 std::vector<Unit> transformer_units(const ModelConfig& config);
+
+// The units of such a model with states in the place of the prediction modules and the head.
+//   has_pooler  a BERT's, which makes one vector of a sequence
+std::vector<Unit> with_states_as_end(std::vector<Unit> units, bool has_pooler);
 
 class Transformer : public Model {
  public:
@@ -57,6 +69,8 @@ class Transformer : public Model {
   void make(const Unit& unit, const LayerContext& context, const TransformerNames& names);
   void make_embedding(const LayerContext& context, const TransformerNames& names);
   void make_layer(const Unit& unit, const LayerContext& context, const TransformerNames& names);
+  void make_final_norm(const LayerContext& context, const TransformerNames& names, Block& block);
+  void make_states(const LayerContext& context, const TransformerNames& names, bool has_pooler);
   void make_head(const LayerContext& context, const TransformerNames& names);
   void add_block(Block block);
   bool is_tied() const { return !config_.untie_embeddings_and_output_weights; }
@@ -82,6 +96,7 @@ class Transformer : public Model {
                              double multiplier) const;
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                           ResidualStream stream, HeadOutput head) const;
+  Bundle states_of(const ForwardContext& context, ResidualStream stream) const;
   void add_sentence_loss(const ModelInput& input, const at::Tensor& hidden, ModelOutput& output) const;
   void predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                        at::Tensor hidden, ModelOutput& output) const;
@@ -103,6 +118,8 @@ class Transformer : public Model {
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   std::vector<int64_t> layer_numbers_;   // of each, in the whole model
   std::unique_ptr<Norm> final_norm_;     // null where the layers norm their sums
+  bool gives_states_ = false;            // it ends with them, and not with a head
+  std::unique_ptr<BertPooler> pooler_;   // of the states; null without one
   std::unique_ptr<BertHead> bert_head_;  // null in a decoder
   std::unique_ptr<LmHead> head_;
   std::vector<std::unique_ptr<PredictionModule>> predictions_;

@@ -39,6 +39,15 @@ std::vector<Unit> transformer_units(const ModelConfig& config, const Transformer
 
 std::vector<Unit> transformer_units(const ModelConfig& config) { return transformer_units(config, {}); }
 
+std::vector<Unit> with_states_as_end(std::vector<Unit> units, bool has_pooler) {
+  std::erase_if(units, [](const Unit& unit) { return unit.kind == kPredictionUnit || unit.kind == kHeadUnit; });
+  units.push_back({.kind = has_pooler ? kPooledStatesUnit : kStatesUnit,
+                   .name = kStatesUnit,
+                   .letter = UnitLetter::kHead,
+                   .reads = {"hidden"}});
+  return units;
+}
+
 DecoderSite decoder_site(const ModelConfig& config, const TransformerNames& names, int64_t layer) {
   // Output projections start smaller, so that the stream's variance does not grow with depth (Radford et al. 2019).
   const double output_init_std = config.init_method_std / std::sqrt(2.0 * static_cast<double>(config.num_layers));

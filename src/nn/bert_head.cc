@@ -79,6 +79,11 @@ struct FirstTokensFunction : torch::autograd::Function<FirstTokensFunction> {
   }
 };
 
+BertPooler::BertPooler(const LayerContext& context, const LayerOptions& options, const std::string& name)
+    : dense_(with_whole_tokens(context), name, options.hidden_size, options.hidden_size, replicated(options)) {
+  register_module(dense_);
+}
+
 BertHead::BertHead(const LayerContext& context, const LayerOptions& options, const BertHeadNames& names,
                    bool has_sentence_head)
     : tp_(context.groups->tp.get()),
@@ -94,14 +99,11 @@ BertHead::BertHead(const LayerContext& context, const LayerOptions& options, con
   register_module(transform_);
   register_module(transform_norm_);
   if (!has_sentence_head) return;
-  const auto make_linear = [&](const std::string& name, int64_t out) {
-    auto linear =
-        std::make_unique<Linear>(with_whole_tokens(context), name, options.hidden_size, out, replicated(options));
-    register_module(*linear);
-    return linear;
-  };
-  pooler_ = make_linear(names.pooler, options.hidden_size);
-  sentence_ = make_linear(names.sentence, kSentenceClasses);
+  pooler_ = std::make_unique<BertPooler>(context, options, names.pooler);
+  register_module(*pooler_);
+  sentence_ = std::make_unique<Linear>(with_whole_tokens(context), names.sentence, options.hidden_size,
+                                       kSentenceClasses, replicated(options));
+  register_module(*sentence_);
 }
 
 at::Tensor BertHead::transformed(const at::Tensor& x) {
@@ -116,11 +118,11 @@ at::Tensor BertHead::first_tokens(const at::Tensor& x, const ForwardContext& for
 
 at::Tensor BertHead::sentence_logits(const at::Tensor& x, const ForwardContext& forward) {
   MEGALITH_CHECK(has_sentence_head(), "this model has no classifier of sentences");
-  return sentence_->forward(pooler_->forward(first_tokens(x, forward)).tanh());
+  return sentence_->forward(pooler_->forward(first_tokens(x, forward)));
 }
 
-LossTerm BertHead::sentence_loss(const at::Tensor& x, const at::Tensor& labels, const ObjectiveScales& scales,
-                                 const ForwardContext& forward) {
+BertHead::SentenceLoss BertHead::sentence_loss(const at::Tensor& x, const at::Tensor& labels,
+                                               const ObjectiveScales& scales, const ForwardContext& forward) {
   const at::Tensor logits = sentence_logits(x, forward);
   const auto wide = ops::wide_dtype(logits.scalar_type());
   const at::Tensor of_sequences = labels.reshape({-1});
@@ -132,7 +134,9 @@ LossTerm BertHead::sentence_loss(const at::Tensor& x, const at::Tensor& labels, 
       log_probabilities.gather(1, of_sequences.clamp(0, kSentenceClasses - 1).unsqueeze(1)).squeeze(1).neg();
   const at::Tensor sum = (losses * weights).sum();
   const at::Tensor objective = scales.per_weight.defined() ? sum * scales.per_weight.to(sum.scalar_type()) : sum;
-  return {.name = {}, .sum = sum.detach(), .weight = weights.sum(), .objective = objective};
+  const at::Tensor num_right = (logits.detach().argmax(1).eq(of_sequences).to(wide) * weights).sum();
+  return {.term = {.name = {}, .sum = sum.detach(), .weight = weights.sum(), .objective = objective},
+          .num_right = num_right};
 }
 
 // The classifier sees one token of a sequence, and as children its layers were counted with all.
@@ -140,8 +144,8 @@ double BertHead::own_forward_flops(const CostShape& shape) const {
   if (!has_sentence_head()) return 0;
   const CostShape first{.b = shape.b, .s = 1};
   double excess = 0;
-  for (const Linear* linear : {pooler_.get(), sentence_.get()}) {
-    excess += linear->forward_flops(shape) - linear->forward_flops(first);
+  for (const Module* part : std::initializer_list<const Module*>{pooler_.get(), sentence_.get()}) {
+    excess += part->forward_flops(shape) - part->forward_flops(first);
   }
   return -excess;
 }

@@ -26,6 +26,19 @@ struct BertHeadNames {
   std::string pooler = "bert.pooler.dense", sentence = "cls.seq_relationship";
 };
 
+// tanh(dense(first token)): what a BERT says of a whole sequence.
+class BertPooler : public Module {
+ public:
+  // name  canonical, without `.weight` and `.bias`
+  BertPooler(const LayerContext& context, const LayerOptions& options, const std::string& name);
+
+  // The first tokens (b, h), on all tp ranks the same -> (b, h), differentiable.
+  at::Tensor forward(const at::Tensor& first) { return dense_.forward(first).tanh(); }
+
+ private:
+  Linear dense_;
+};
+
 class BertHead : public Module {
  public:
   BertHead(const LayerContext& context, const LayerOptions& options, const BertHeadNames& names,
@@ -38,9 +51,13 @@ class BertHead : public Module {
 
   // x as above -> (b, 2); differentiable. Right on the ranks that hold the beginnings of the sequences.
   at::Tensor sentence_logits(const at::Tensor& x, const ForwardContext& forward);
+  struct SentenceLoss {
+    LossTerm term;
+    at::Tensor num_right;  // 0-d wide, detached: sequences that count and are told right
+  };
   // labels (b) int64: 0 or 1; below 0: the sequence does not count. The objective is the sum of the sequences' losses
   // times scales.per_weight.
-  LossTerm sentence_loss(const at::Tensor& x, const at::Tensor& labels, const ObjectiveScales& scales,
+  SentenceLoss sentence_loss(const at::Tensor& x, const at::Tensor& labels, const ObjectiveScales& scales,
                          const ForwardContext& forward);
 
  protected:
@@ -56,7 +73,8 @@ class BertHead : public Module {
   ops::ExpertActivation activation_;
   Linear transform_;
   Norm transform_norm_;
-  std::unique_ptr<Linear> pooler_, sentence_;  // null without the classifier
+  std::unique_ptr<BertPooler> pooler_;  // null without the classifier
+  std::unique_ptr<Linear> sentence_;    // as well
 };
 
 }  // namespace megalith

@@ -8,6 +8,7 @@
 #include "core/philox.h"
 #include "data/masked_samples.h"
 #include "device/transfer.h"
+#include "models/transformer.h"
 
 namespace megalith {
 namespace {
@@ -84,18 +85,31 @@ ModelInput BertTask::make_input(const Batch& part, at::Device device, std::span<
   return input;
 }
 
+std::vector<std::string> BertTask::measured_names() const {
+  if (!has_sentence_head_) return {};
+  return {kSentenceAccuracy};
+}
+
+std::vector<std::string> BertTask::evaluated_names() const {
+  std::vector<std::string> names = loss_names();
+  for (std::string& name : measured_names()) names.push_back(std::move(name));
+  return names;
+}
+
 HeadOutput BertTask::evaluated_output() const {
-  // Only a loss has the term of the sentence head.
+  // Only a loss has the terms of the sentence head.
   return has_sentence_head_ ? HeadOutput::kLoss : HeadOutput::kTokenLosses;
 }
 
 at::Tensor BertTask::evaluate(const Batch& part, const ModelOutput& output) const {
-  const at::Tensor tokens = SentenceTask::evaluate(part, output);
-  if (!has_sentence_head_) return tokens;
-  const auto term = std::ranges::find(output.terms, kSentenceLoss, &LossTerm::name);
-  MEGALITH_CHECK(term != output.terms.end(), "the model gives no {}", kSentenceLoss);
-  const at::Tensor sentences = at::stack({term->sum.to(at::kDouble), term->weight.to(at::kDouble)});
-  return at::cat({tokens, sentences.unsqueeze(0)});
+  std::vector<at::Tensor> rows = {SentenceTask::evaluate(part, output)};
+  if (!has_sentence_head_) return rows[0];
+  for (const char* name : {kSentenceLoss, kSentenceAccuracy}) {
+    const auto term = std::ranges::find(output.terms, name, [](const LossTerm& one) { return one.name; });
+    MEGALITH_CHECK(term != output.terms.end(), "the model gives no {}", name);
+    rows.push_back(at::stack({term->sum.to(at::kDouble), term->weight.to(at::kDouble)}).unsqueeze(0));
+  }
+  return at::cat(rows);
 }
 
 std::vector<std::string> BertTask::missing_tokens(const SpecialIds& ids) const {

@@ -21,7 +21,11 @@ class BertTask : public SentenceTask {
   std::vector<double> count_weights(const Batch& part) const override;
   // Beside a text's: more["token_types"] (b, s) for the embedding, more["sentence_labels"] (b) for the sentence head.
   ModelInput make_input(const Batch& part, at::Device device, std::span<const Unit> units) const override;
+  // With a sentence head "sop accuracy": the percentage of rows whose segments' order the model tells.
+  std::vector<std::string> measured_names() const override;
   HeadOutput evaluated_output() const override;
+  // The losses, and what is measured.
+  std::vector<std::string> evaluated_names() const override;
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;
 
  protected:

@@ -82,6 +82,10 @@ class Task {
   virtual at::Tensor evaluate(const Batch& part, const ModelOutput& output) const = 0;
 
   virtual SampleKind sample_kind() const { return SampleKind::kNone; }
+
+  // What the model's head measures of a training batch beside the losses: terms without an objective, logged behind
+  // them, as accuracies are.
+  virtual std::vector<std::string> measured_names() const { return {}; }
 };
 
 // UserError for options that the task cannot work with.

@@ -193,16 +193,26 @@ BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::
 
 namespace {
 
-// What adapters hold, or what all else holds.
-std::vector<CheckpointTensor> tensors_of(const BuiltModel& built, bool are_adapters) {
-  std::vector<Parameter*> parameters = built.parameters();
-  std::erase_if(parameters, [&](const Parameter* p) { return p->options().is_adapter != are_adapters; });
-  return model_tensors(parameters);
+// What adapters hold, or what all else holds; of the whole model, where there is one, as passed over.
+std::vector<CheckpointTensor> tensors_of(const BuiltModel& built, const BuiltModel* whole, bool are_adapters) {
+  const auto tensors = [&](const BuiltModel& model) {
+    std::vector<Parameter*> parameters = model.parameters();
+    std::erase_if(parameters, [&](const Parameter* p) { return p->options().is_adapter != are_adapters; });
+    return model_tensors(parameters);
+  };
+  std::vector<CheckpointTensor> all = tensors(built);
+  if (whole == nullptr) return all;
+  for (CheckpointTensor& tensor : tensors(*whole)) {
+    tensor.is_passed_over = true;
+    all.push_back(std::move(tensor));
+  }
+  return all;
 }
 
 }  // namespace
 
-void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log) {
+void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log,
+                  const BuiltModel* whole) {
   const CheckpointOptions& options = resolved.derived.checkpoint;
   const bool has_adapters = resolved.config.lora.enabled;
   if (has_adapters && (!options.load_hf || (!options.load && !options.adapter))) {
@@ -210,14 +220,14 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
                     "name the model with --load_hf, and the adapters with --adapter or their checkpoint with --load");
   }
   if (options.load_hf && (has_adapters || !options.load)) {
-    load_hf(*options.load_hf, tensors_of(built, /*are_adapters=*/false), groups);
+    load_hf(*options.load_hf, tensors_of(built, whole, /*are_adapters=*/false), groups);
   }
   const auto check_adapters_base = [&](const std::optional<std::string>& stored, const std::string& adapters) {
     if (stored) check_base(stored, checksum_of_base(*options.load_hf, *groups.world), adapters, *options.load_hf);
   };
   if (has_adapters && options.adapter) {
     check_adapters_base(stored_base_of(std::filesystem::path(*options.adapter)), *options.adapter);
-    load_adapter(*options.adapter, tensors_of(built, /*are_adapters=*/true), groups);
+    load_adapter(*options.adapter, tensors_of(built, whole, /*are_adapters=*/true), groups);
     return;
   }
   if (options.load) {
@@ -230,7 +240,7 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
       check_adapters_base(stored_base_of(load_manifest(found->folder).configuration), found->folder.string());
     }
     CheckpointState state;
-    state.tensors = tensors_of(built, has_adapters);
+    state.tensors = tensors_of(built, whole, has_adapters);
     for (CheckpointTensor& tensor : built.recipe_tensors()) state.tensors.push_back(std::move(tensor));
     state.architecture = architecture_of(built.config());
     std::set<std::string> begun_afresh;

@@ -56,7 +56,10 @@ struct BlockRunners {
 BlockRunners set_block_runners(const BuiltModel& built, DataParallel& data, at::Device device);
 
 // Only weights, from --load or --load_hf, for evaluation, generation and inspection. UserError when neither is given.
-void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log);
+//   whole  where `built` is a part of a model: all of it, without storage; what it has and `built` has not is passed
+//          over in the files. Null: `built` is the model.
+void load_weights(const Resolved& resolved, const BuiltModel& built, const Groups& groups, Logger& log,
+                  const BuiltModel* whole = nullptr);
 
 // The tokenizer that came with --load_hf, now or when the checkpoint was trained (train/text_tokenizer.h), or the byte
 // tokenizer when its vocabulary fits the model's; null when there is neither. For commands that need text where

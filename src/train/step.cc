@@ -60,6 +60,7 @@ void TrainStep::accumulate(const std::vector<Batch>& whole_batches, double loss_
   for (size_t i = 0; i < names.size(); ++i) terms.push_back({.name = names[i], .per_weight = scales[i]});
   const double per_microbatch = loss_scale / static_cast<double>(std::ssize(batches) * groups_.dp->size());
 
+  for (std::string& measured : task_.measured_names()) names.push_back(std::move(measured));
   for (std::string& added : model_.added_losses()) names.push_back(std::move(added));
   statistics_ = std::make_shared<StepStatistics>(std::move(names), model_.observations(), groups_, device_);
   InputsAhead inputs(

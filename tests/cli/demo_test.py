@@ -55,13 +55,21 @@ def test_who_says_how_many_steps_gets_them(tmp_path):
     assert steps_of(words) == 7 and calls == 5, "no steps are tried"
 
 
-def test_the_demo_goes_from_text_to_text(program, tmp_path):
+WHAT_IT_SHOWS = {
+    "demo": "In the beginning",
+    "demo_bert": '"sop accuracy":',
+    "demo_t5": "== 5/5  It fills gaps",
+}
+
+
+@pytest.mark.parametrize("experiment", WHAT_IT_SHOWS)
+def test_the_demo_goes_from_text_to_what_a_model_makes_of_it(experiment, program, tmp_path):
     tiny = ("--num_layers", 1, "--hidden_size", 64, "--num_attention_heads", 2, "--ffn_hidden_size", 128, "--train_iters", 2)
     tiny = (*tiny, "--seq_length", 32, "--micro_batch_size", 2, "--global_batch_size", 2, "--eval_iters", 1)
     command = ["sh", SCRIPT, program.path, tmp_path / "out", *tiny, "--lr_warmup_iters", 1]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "EXPERIMENT": experiment}
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert '"perplexity":' in done.stdout and "In the beginning" in done.stdout
+    assert '"perplexity":' in done.stdout and WHAT_IT_SHOWS[experiment] in done.stdout
     for name in ("loss.svg", "run.html", "metrics.jsonl", "checkpoint/latest_checkpointed_iteration.txt"):
         assert (tmp_path / "out" / name).is_file(), name

@@ -32,7 +32,7 @@ def test_the_page_is_the_one_that_was_read(name, program):
     assert printed == expected, f"read this page, then: megalith {command} --help {' '.join(word)} > tests/cli/help/{name}.txt"
 
 
-COMMANDS = ("train", "prepare", "prepare merge", "prepare check", "fetch", "generate", "evaluate", "inspect config")
+COMMANDS = ("train", "prepare", "prepare merge", "prepare check", "fetch", "generate", "evaluate", "embed", "inspect config")
 COMMANDS += ("inspect data", "inspect tokenizer", "inspect sft", "inspect checkpoint", "inspect logits", "inspect gradients", "convert")
 COMMANDS += ("plan", "doctor", "doctor --parallel", "verify", "bench ops", "bench train", "bench overlap", "completion")
 
@@ -104,6 +104,10 @@ ACTING = {
     "evaluate": (
         {"eval_split", "losses_file", "data_path", "split", "eval_iters", "micro_batch_size", "seq_length", "seed"},
         {"lr", "train_iters", "save", "temperature", "clip_grad", "optimizer", "profile", "num_workers"},
+    ),
+    "embed": (
+        {"text", "input", "pooling", "normalise", "output", "query", "top_k", "load_hf", "seq_length", "micro_batch_size"},
+        {"lr", "data_path", "save", "temperature", "max_new_tokens", "recompute_granularity", "global_batch_size"},
     ),
     "plan": (
         {"draw", "svg_file", "pp_algorithm", "num_layers", "pipeline_model_parallel_size"},

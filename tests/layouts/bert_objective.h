@@ -25,6 +25,7 @@ class BertObjective : public MaskedLm {
     rows.set(BatchField::of_rows(kSentenceLabels, index.remainder(3) - 1));
   }
   std::vector<std::string> loss_names() const override { return {"lm loss", "sop loss"}; }
+  std::vector<std::string> measured_names() const override { return {"sop accuracy"}; }
   // A sequence counts once: on the rank that holds its beginning.
   std::vector<double> count_weights(const Batch& part) const override {
     std::vector<double> weights = MaskedLm::count_weights(part);

@@ -185,6 +185,20 @@ TEST_F(Page, AnyTextAndAnyNumberIsHarmless) {
   EXPECT_FALSE(points.contains("grad_norm"));
 }
 
+TEST_F(Page, AccuraciesAreNoLosses) {
+  RunPageSink sink(settings(), log_);
+  StepRecord record = step(1);
+  record.losses = {{"lm loss", 3.0}, {"sop loss", 0.7}, {"sop accuracy", 0.5}, {"top5_acc", 0.25}};
+  sink.on_step(record);
+  sink.on_end();
+  const Json points = points_of(page());
+  ASSERT_EQ(points.at("other_losses").size(), 1U);
+  ASSERT_EQ(points.at("accuracies").size(), 2U);
+  EXPECT_EQ(points.at("accuracies").at(0).at("name"), "sop accuracy");
+  EXPECT_EQ(points.at("accuracies").at(1).at("y").at(0), 0.25);
+  EXPECT_TRUE(has(page(), "share of samples"));
+}
+
 TEST_F(Page, ShowsTheLatestSamplesAsText) {
   RunPageSink sink(settings(), log_);
   sink.on_step(step(1));

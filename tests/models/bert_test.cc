@@ -272,12 +272,16 @@ void expect_formulas(const BertCase& tested, at::ScalarType dtype, Kernels kerne
   attach_gradients(*model);
   const BertBatch batch = uneven_batch(tested.config);
   const ModelOutput output = model->forward(batch.input(0.25, 0.5), {}, HeadOutput::kLoss);
-  ASSERT_EQ(output.terms.size(), tested.config.bert_binary_head ? 2U : 1U);
+  ASSERT_EQ(output.terms.size(), tested.config.bert_binary_head ? 3U : 1U);
   at::Tensor objective = output.terms[0].objective;
   EXPECT_EQ(output.terms[0].weight.item<double>(), batch.weights.sum().item<double>());
   if (tested.config.bert_binary_head) {
     objective = objective + output.terms[1].objective;
     EXPECT_EQ(output.terms[1].weight.item<double>(), 2) << "a label below 0 does not count";
+    const at::Tensor told = model->forward(batch.input(), {}, HeadOutput::kLogits).sentence_logits.argmax(1);
+    EXPECT_EQ(output.terms[2].name, "sop accuracy");
+    EXPECT_EQ(output.terms[2].sum.item<int64_t>(), told.eq(batch.sentence_labels).sum().item<int64_t>());
+    EXPECT_EQ(output.terms[2].weight.item<double>(), 2);
   }
   objective.backward();
   std::vector<at::Tensor> leaves;

@@ -129,6 +129,8 @@ const Expected kExpected[] = {
     {"deepseek_v3", 671'026'419'200 + 11'610'068'224, 260.0},  // with its prediction module
     {"demo_mixtral", 13'511'424, 0},
     {"demo_deepseek", 8'896'048 + 2'803'152, 0},
+    {"demo_bert", 4'410'882, 0},
+    {"demo_t5", 6'885'888, 0},
     {"demo", 11'015'040, 0},
     {"llama_125M", 124'668'672, 0},
     {"bert_base", 110'106'428, 0},
@@ -143,6 +145,8 @@ std::string family_of(const std::string& preset) {
   if (preset.starts_with("gpt_oss")) return "gpt_oss";
   if (preset.starts_with("t5_")) return preset == "t5_220M" ? "megatron_t5" : "t5";
   if (preset.find("gpt") != std::string::npos) return "gpt2";
+  if (preset == "demo_bert") return "encoder";
+  if (preset == "demo_t5") return "t5";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
   if (preset.starts_with("mistral")) return preset == "mistral_7B_v0.1" ? "mistral" : "llama";  // the others see all
@@ -171,14 +175,15 @@ TEST(Presets, HaveThePublishedParametersAndWork) {
   for (const Expected& expected : kExpected) {
     const ModelConfig config = read_preset(kFolder / (expected.preset + ".yaml"));
     EXPECT_TRUE(check_model_config(config).empty()) << expected.preset;
-    const bool has_dropout = family_of(expected.preset) == "gpt2" || config.model_type != ModelType::kGpt;
+    const bool has_dropout = (family_of(expected.preset) == "gpt2" || config.model_type != ModelType::kGpt) &&
+                             !expected.preset.starts_with("demo_");
     EXPECT_EQ(family_for(config).name, family_of(expected.preset)) << expected.preset;
     EXPECT_EQ(config.hidden_dropout, has_dropout ? 0.1 : 0);
     EXPECT_EQ(config.attention_dropout, has_dropout ? 0.1 : 0);
     // OpenAI's vocabulary of 50257, OLMo 3's, Llama 4's, that of bytes, that of Gemma 3's images and BERT's are padded,
     // the others are multiples already.
     const int64_t padded = expected.preset.starts_with("gpt2")     ? 50304
-                           : expected.preset.starts_with("demo_")  ? 384
+                           : *config.vocab_size == 257             ? 384
                            : expected.preset.starts_with("olmo3")  ? 100352
                            : expected.preset.starts_with("llama4") ? 202112
                            : *config.vocab_size == 262208          ? 262272

@@ -68,7 +68,7 @@ TEST(BertTask, EachLossHasItsOwnWeight) {
   EXPECT_EQ(second[1], 0);
 }
 
-TEST(BertTask, EvaluationMeasuresBothLosses) {
+TEST(BertTask, EvaluationMeasuresBothLossesAndTheAccuracy) {
   Batch rows = plain_rows(2, 4, 0);
   const BertTask task = bert_task();
   task.draw(rows);
@@ -76,10 +76,14 @@ TEST(BertTask, EvaluationMeasuresBothLosses) {
   ModelOutput output;
   output.token_losses = at::full({2, 4}, 3.0);
   output.terms = {{.name = "lm loss", .sum = {}, .weight = {}, .objective = {}},
-                  {.name = "sop loss", .sum = at::full({}, 1.25), .weight = at::full({}, 2.0), .objective = {}}};
+                  {.name = "sop loss", .sum = at::full({}, 1.25), .weight = at::full({}, 2.0), .objective = {}},
+                  {.name = "sop accuracy", .sum = at::full({}, 1.0), .weight = at::full({}, 2.0), .objective = {}}};
+  EXPECT_EQ(task.evaluated_names(), (std::vector<std::string>{"lm loss", "sop loss", "sop accuracy"}));
+  EXPECT_EQ(task.measured_names(), std::vector<std::string>{"sop accuracy"});
+  EXPECT_TRUE(bert_task(false).measured_names().empty());
   const at::Tensor sums = task.evaluate(rows, output);
   const double tokens = rows.at(field::kLossWeights).sum().item<double>();
-  EXPECT_TRUE(at::equal(sums, at::tensor({3 * tokens, tokens, 1.25, 2.0}, at::kDouble).view({2, 2}))) << sums;
+  EXPECT_TRUE(at::equal(sums, at::tensor({3 * tokens, tokens, 1.25, 2.0, 1.0, 2.0}, at::kDouble).view({3, 2}))) << sums;
   EXPECT_EQ(bert_task(false).evaluated_output(), HeadOutput::kTokenLosses);
 }
 

@@ -1,0 +1,346 @@
+// megalith embed: vectors of texts from a checkpoint or a Hugging Face folder, and the nearest of them.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "checkpoint/tensor_store.h"
+#include "cli/help.h"
+#include "cli/session.h"
+#include "cli/vector_files.h"
+#include "cli/within_memory.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/input_file.h"
+#include "core/json.h"
+#include "core/number_of.h"
+#include "core/strings.h"
+#include "core/time.h"
+#include "train/outputs.h"
+#include "train/text_vectors.h"
+
+namespace megalith {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: megalith embed --load_hf DIR|--load DIR --text TEXT …|--input FILE [--query TEXT] [--option value ...]";
+constexpr int64_t kRows = 32;    // texts that are read together where nobody says how many
+constexpr int64_t kNearest = 5;  // texts that are printed for a query where nobody says how many
+
+// The words of --pooling are those of Pooling behind the first, which leaves it to the model.
+enum class PoolingChoice { kOfModel, kCls, kMean, kLast, kPooler };
+
+struct EmbedOptions {
+  std::vector<std::string> text, query;
+  std::optional<std::string> input, output;
+  std::string text_key = "text";
+  PoolingChoice pooling = PoolingChoice::kOfModel;
+  std::optional<bool> normalise;
+
+  void visit(OptionVisitor& v) {
+    v.group("Vectors of texts");
+    v.field("text", text, "Texts to make vectors of, each in quotes.");
+    v.field("input", input,
+            "File of texts: one a line, or with the ending .jsonl one JSON object a line, whose text_key is read. - is "
+            "standard input.");
+    v.field("text_key", text_key, "The key of the text in an object of a .jsonl file.");
+    v.choice("pooling", pooling, {"auto", "cls", "mean", "last", "pooler"},
+             "How the states of a text's tokens become one vector: the first token's, the mean, the last token's, or "
+             "what a BERT's pooler makes of the first. auto: as the folder of a sentence-transformers model says it; "
+             "else the mean, but a decoder must be told.");
+    v.field("normalise", normalise,
+            "Give every vector the length 1. Default: as the folder of a sentence-transformers model says it, else "
+            "off.")
+        .alias("normalize");
+    v.field("output", output,
+            "File for the vectors: .npy (fp32, a row a text) or .jsonl. Default: JSON lines on standard output, where "
+            "there is no query.");
+    v.field("query", query,
+            "Texts whose nearest among the others are printed, top_k of them, by the cosine of their angle.");
+  }
+};
+
+// Takes `--NAME WORD …` out of the arguments. Each word is one text, whatever commas and blanks are in it.
+std::vector<std::string> take_texts(std::vector<std::string>& arguments, const std::string& name) {
+  std::vector<std::string> texts, rest;
+  const std::string option = "--" + name, attached = option + "=";
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with(attached)) {
+      texts.push_back(arguments[i].substr(attached.size()));
+    } else if (arguments[i] == option && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) {
+      while (i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) texts.push_back(arguments[++i]);
+    } else {
+      rest.push_back(arguments[i]);
+    }
+  }
+  arguments = std::move(rest);
+  return texts;
+}
+
+// What a run is to do beyond its configuration.
+struct Plan {
+  VectorSettings settings;
+  int64_t longest = 0;  // tokens of a text
+};
+
+bool has_pooler(const CheckpointOptions& checkpoint, const ModelConfig& model) {
+  if (!checkpoint.load_hf) return model.bert_binary_head;
+  const TensorStore store = TensorStore::open_folder(*checkpoint.load_hf);
+  return store.find("bert.pooler.dense.weight") != nullptr || store.find("pooler.dense.weight") != nullptr;
+}
+
+std::optional<UserError> check_pooler(const Resolved& resolved) {
+  const ModelConfig& model = resolved.config.model;
+  if (model.model_type != ModelType::kBert) {
+    return UserError("pooling pooler is a BERT's, and this model is another", "use mean, cls or last");
+  }
+  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  if (has_pooler(checkpoint, model)) return std::nullopt;
+  return UserError(fmt::format("pooling is pooler, and {} has none",
+                               checkpoint.load_hf ? *checkpoint.load_hf : checkpoint.load.value_or("the checkpoint")),
+                   "use cls or mean: poolers come with the classifier of sentences");
+}
+
+void choose_pooling(const Resolved& resolved, const EmbedOptions& options,
+                    const std::optional<SentenceFolder>& sentences, VectorSettings& settings,
+                    std::vector<UserError>& errors) {
+  const ModelConfig& model = resolved.config.model;
+  settings.normalise = options.normalise.value_or(sentences && sentences->normalises);
+  if (options.pooling != PoolingChoice::kOfModel) {
+    settings.pooling = static_cast<Pooling>(static_cast<int>(options.pooling) - 1);
+  } else if (sentences && sentences->pooling) {
+    settings.pooling = *sentences->pooling;
+  } else if (sentences) {
+    errors.emplace_back(fmt::format("{} makes vectors with {}, which there is not here",
+                                    *resolved.derived.checkpoint.load_hf, sentences->other_form),
+                        "give --pooling cls, mean or last for vectors of another kind");
+  } else if (model.is_causal() && !model.has_encoder()) {
+    errors.emplace_back("this model is a decoder, whose tokens see only those before them, and pooling is not given",
+                        "say what a vector is made of: --pooling last, mean or cls");
+  }
+  if (settings.pooling != Pooling::kPooler) return;
+  if (std::optional<UserError> error = check_pooler(resolved)) errors.push_back(std::move(*error));
+}
+
+void check_given(const EmbedOptions& options, std::vector<UserError>& errors) {
+  const int given = static_cast<int>(!options.text.empty()) + static_cast<int>(options.input.has_value());
+  if (given != 1) {
+    errors.emplace_back(given == 0 ? "no texts given" : "texts and a file of texts are both given",
+                        "give --text 'a text' 'another' or --input FILE");
+  }
+  if (!options.output) return;
+  if (!options.output->ends_with(".npy") && !options.output->ends_with(".jsonl")) {
+    errors.emplace_back(fmt::format("output is '{}'", *options.output), "its name must end in .npy or .jsonl");
+  } else if (auto error = check_writable("output", *options.output, /*is_folder=*/false)) {
+    errors.push_back(std::move(*error));
+  }
+}
+
+// A text goes through the model whole, and only tensor- and expert-parallel ranks share one.
+void check_layout(const Resolved& resolved, std::vector<UserError>& errors) {
+  const ParallelOptions& parallel = resolved.config.parallel;
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"pipeline_model_parallel_size", parallel.pipeline_model_parallel_size},
+      {"context_parallel_size", parallel.context_parallel_size}};
+  for (const auto& [name, size] : sizes) {
+    if (size == 1) continue;
+    errors.emplace_back(fmt::format("{} is {}, and embed reads every text on one stage, whole", name, size),
+                        fmt::format("set {} to 1; tensor_model_parallel_size spreads the model, and more ranks share "
+                                    "the texts",
+                                    name));
+  }
+}
+
+// How many tokens of a text are read: seq_length, else what the folder says, and no more than there are positions.
+int64_t longest_text(const Resolved& resolved, const std::optional<SentenceFolder>& sentences) {
+  const ModelConfig& model = resolved.config.model;
+  if (resolved.config.train.seq_length || !sentences || !sentences->max_seq_length) return resolved.derived.seq_length;
+  const bool is_bounded = model.position_embedding() != PositionEmbedding::kRelative;
+  return is_bounded ? std::min(*sentences->max_seq_length, model.max_position_embeddings) : *sentences->max_seq_length;
+}
+
+std::vector<UserError> check_embed(const Resolved& resolved, const EmbedOptions& options, Plan& plan) {
+  std::vector<UserError> errors;
+  check_given(options, errors);
+  check_layout(resolved, errors);
+  // What follows depends on the model.
+  const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
+  if (resolved.config.model.num_layers == 0) return errors;
+  try {
+    std::optional<SentenceFolder> sentences;
+    if (checkpoint.load_hf && !checkpoint.load) sentences = read_sentence_folder(*checkpoint.load_hf);
+    choose_pooling(resolved, options, sentences, plan.settings, errors);
+    plan.longest = longest_text(resolved, sentences);
+    const bool is_given = resolved.options->find("micro_batch_size")->is_set();
+    plan.settings.rows = is_given ? resolved.derived.micro_batch_size : kRows;
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+  return errors;
+}
+
+std::vector<std::string> read_texts(const EmbedOptions& options) {
+  if (!options.input) return options.text;
+  const std::string path = *options.input == "-" ? "/dev/stdin" : *options.input;
+  const std::string content = read_stream(path);
+  const bool is_json = options.input->ends_with(".jsonl");
+  std::vector<std::string> texts;
+  for (size_t begin = 0, number = 1; begin < content.size(); ++number) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    std::string line = content.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (!is_json) {
+      texts.push_back(std::move(line));
+      continue;
+    }
+    if (trim(line).empty()) continue;
+    const std::string where = fmt::format("{}:{}", *options.input, number);
+    texts.push_back(json_get<std::string>(parse_json(line, where), options.text_key, where));
+  }
+  if (texts.empty()) throw UserError(fmt::format("{} has no texts", *options.input), "give a file with one text a line");
+  return texts;
+}
+
+// The ids of the texts with the tokens that the tokenizer puts around one, cut in front of those that end it.
+std::vector<std::vector<int32_t>> ids_of(const std::vector<std::string>& texts, const Tokenizer& tokenizer,
+                                         int64_t longest, Logger& log) {
+  std::vector<std::vector<int32_t>> all;
+  int64_t num_cut = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    std::vector<int32_t> ids = tokenizer.encode(texts[i], /*add_special=*/true);
+    if (ids.empty()) {
+      throw UserError(fmt::format("text {} (counted from 1) has no tokens", i + 1),
+                      "leave it out: there is nothing to make a vector of");
+    }
+    if (std::ssize(ids) > longest) {
+      ++num_cut;
+      std::vector<int32_t> end;
+      while (tokenizer.is_special(ids.back()) && std::ssize(end) + 1 < longest) {
+        end.insert(end.begin(), ids.back());
+        ids.pop_back();
+      }
+      ids.resize(static_cast<size_t>(longest) - end.size());
+      ids.insert(ids.end(), end.begin(), end.end());
+    }
+    all.push_back(std::move(ids));
+  }
+  if (num_cut > 0) {
+    log.note("{} longer than {} tokens: what is behind them is not read (seq_length)",
+             number_of(num_cut, "text is", "texts are"), longest);
+  }
+  return all;
+}
+
+// A line of output for a text: its first line, and not much of it.
+std::string beginning_of(const std::string& text) {
+  constexpr size_t kMost = 96;
+  std::string line = text.substr(0, text.find('\n'));
+  if (line.size() <= kMost) return line;
+  size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;  // within a character
+  return line.substr(0, end) + "…";
+}
+
+void print_nearest(const EmbedOptions& options, int64_t most, const std::vector<std::string>& texts,
+                   const at::Tensor& vectors, const at::Tensor& queries) {
+  const auto unit = [](const at::Tensor& rows) { return rows / rows.norm(2, 1, /*keepdim=*/true).clamp_min(1e-12); };
+  const at::Tensor scores = at::mm(unit(queries), unit(vectors).t());
+  const int64_t k = std::min<int64_t>(most, std::ssize(texts));
+  const auto [best, places] = scores.topk(k, 1);
+  for (int64_t query = 0; query < queries.size(0); ++query) {
+    fmt::print("{}{}\n", query == 0 ? "" : "\n", beginning_of(options.query[static_cast<size_t>(query)]));
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t place = places[query][i].item<int64_t>();
+      fmt::print("  {:>7.4f}  {:>6}  {}\n", best[query][i].item<double>(), place + 1,
+                 beginning_of(texts[static_cast<size_t>(place)]));
+    }
+  }
+}
+
+int embed(CommandContext& context, Session& session, const EmbedOptions& options, const Plan& plan,
+          const PipelinePlan& whole, const std::vector<std::string>& texts,
+          const std::vector<std::vector<int32_t>>& ids) {
+  Resolved& run = *session.resolved;
+  const StatesModel model = build_states_model(run, whole, session.groups, session.device);
+  load_weights(run, model.built, session.groups, context.log, &model.whole);
+  const Stopwatch watch;
+  Progress progress(context.log, "embed", std::ssize(ids), "texts");
+  const at::Tensor vectors = text_vectors(model.built, ids, plan.settings, session.groups, session.device,
+                                          [&](int64_t done) { progress.advance(done); });
+  progress.finish();
+  if (!session.groups.world->is_first()) return kExitSuccess;
+  const int64_t n = std::ssize(texts);
+  const at::Tensor of_texts = vectors.narrow(0, 0, n);
+  if (options.output) {
+    const bool is_npy = options.output->ends_with(".npy");
+    write_file_atomic(*options.output, is_npy ? npy_text(of_texts) : vector_lines(texts, of_texts));
+  } else if (options.query.empty()) {
+    fmt::print("{}", vector_lines(texts, of_texts));
+  }
+  if (!options.query.empty()) {
+    const int64_t most = run.config.sampling.top_k > 0 ? run.config.sampling.top_k : kNearest;
+    print_nearest(options, most, texts, of_texts, vectors.narrow(0, n, vectors.size(0) - n));
+  }
+  std::fflush(stdout);
+  context.log.info("{} of {} numbers in {}{}", number_of(n, "vector", "vectors"), vectors.size(1),
+                   format_duration(watch.elapsed_s()), options.output ? ", written to " + *options.output : "");
+  return kExitSuccess;
+}
+
+int embed_within_memory(CommandContext& context, Session& session, const Launch& launch, const EmbedOptions& options,
+                        const Plan& plan) {
+  Resolved& run = *session.resolved;
+  const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
+  const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
+  if (tokenizer == nullptr) {
+    throw UserError("text needs a tokenizer, and none was found", "name one with --tokenizer_model");
+  }
+  const std::vector<std::string> texts = read_texts(options);
+  std::vector<std::string> all = texts;
+  all.insert(all.end(), options.query.begin(), options.query.end());
+  const std::vector<std::vector<int32_t>> ids = ids_of(all, *tokenizer, plan.longest, context.log);
+  const auto longest = std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
+  const PipelinePlan whole = plan_states(run, plan.settings.pooling == Pooling::kPooler);
+  const MemoryMeasure measure =
+      estimate_vectors(std::min(plan.settings.rows, std::ssize(ids)), std::ssize(*longest));
+  return run_within_memory(session, launch, measure, [&](const MemoryEstimate&) {
+    return embed(context, session, options, plan, whole, texts, ids);
+  });
+}
+
+}  // namespace
+
+int run_embed(CommandContext& context) {
+  const Launch launch = join_launch(context);
+  EmbedOptions options;
+  Plan plan;
+  std::vector<std::string> texts = take_texts(context.arguments, "text");
+  std::vector<std::string> queries = take_texts(context.arguments, "query");
+  const auto with_given = [&] {
+    if (!texts.empty()) options.text = texts;
+    if (!queries.empty()) options.query = queries;
+  };
+  std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
+    return resolve_config(
+        context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
+        {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired, .more_checks = [&](Resolved& run) {
+           with_given();
+           return check_embed(run, options, plan);
+         }});
+  });
+  if (resolved->wants_help) return print_help(context, kUsage, *resolved->options);
+  Session session = start_session(context, std::move(resolved), launch);
+  return run_in_session(session, [&] {
+    const int code = embed_within_memory(context, session, launch, options, plan);
+    session.finish();
+    return code;
+  });
+}
+
+std::vector<CommandOptions> embed_options() { return {options_of<EmbedOptions, Config>("embed")}; }
+
+}  // namespace megalith

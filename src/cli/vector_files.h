@@ -1,0 +1,17 @@
+// Rows of numbers as others read them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+namespace megalith {
+
+// A .npy file of (n, h) fp32. Source: numpy/lib/format.py (version 1.0).
+std::string npy_text(const at::Tensor& rows);
+
+// {"text": …, "vector": […]}, a line for each text and its row of (n, h) fp32.
+std::string vector_lines(const std::vector<std::string>& texts, const at::Tensor& rows);
+
+}  // namespace megalith

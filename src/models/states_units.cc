@@ -1,0 +1,24 @@
+// See states_units.h.
+#include "models/states_units.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "models/encoder_decoder.h"
+#include "models/families.h"
+#include "models/transformer.h"
+
+namespace megalith {
+
+std::vector<Unit> states_units(const ModelConfig& config, bool has_pooler) {
+  MEGALITH_CHECK(!has_pooler || config.model_type == ModelType::kBert, "only a BERT has a pooler");
+  std::vector<Unit> units = model_units(config);
+  if (!config.has_encoder()) return with_states_as_end(std::move(units), has_pooler);
+  const auto norm = std::ranges::find(units, kEncoderNormUnit, &Unit::kind);
+  MEGALITH_CHECK(norm != units.end(), "an encoder without its norm");
+  units.erase(norm + 1, units.end());
+  return units;
+}
+
+}  // namespace megalith
