@@ -280,7 +280,7 @@ void expect_formulas(const BertCase& tested, at::ScalarType dtype, Kernels kerne
     EXPECT_EQ(output.terms[1].weight.item<double>(), 2) << "a label below 0 does not count";
     const at::Tensor told = model->forward(batch.input(), {}, HeadOutput::kLogits).sentence_logits.argmax(1);
     EXPECT_EQ(output.terms[2].name, "sop accuracy");
-    EXPECT_EQ(output.terms[2].sum.item<int64_t>(), told.eq(batch.sentence_labels).sum().item<int64_t>());
+    EXPECT_EQ(output.terms[2].sum.item<int64_t>(), 100 * told.eq(batch.sentence_labels).sum().item<int64_t>());
     EXPECT_EQ(output.terms[2].weight.item<double>(), 2);
   }
   objective.backward();
