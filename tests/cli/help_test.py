@@ -107,7 +107,7 @@ ACTING = {
     ),
     "embed": (
         {"text", "input", "pooling", "normalise", "output", "query", "top_k", "load_hf", "seq_length", "micro_batch_size"},
-        {"lr", "data_path", "save", "temperature", "max_new_tokens", "recompute_granularity", "global_batch_size"},
+        {"lr", "data_path", "save", "temperature", "recompute_granularity", "global_batch_size"},
     ),
     "plan": (
         {"draw", "svg_file", "pp_algorithm", "num_layers", "pipeline_model_parallel_size"},
