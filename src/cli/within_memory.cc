@@ -8,15 +8,19 @@ namespace megalith {
 int run_within_memory(const Session& session, const Launch& launch, const MemoryMeasure& measure,
                       const std::function<int(const MemoryEstimate&)>& body) {
   const Resolved& run = *session.resolved;
-  const MemoryEstimate estimate = measure(run, launch.rank);
+  const MemoryMeasure measured = [&](const Resolved& resolved, int rank) {
+    const MemoryEstimate all = measure(resolved, rank);
+    return session.device.is_cpu() ? all.of_one_memory() : all;
+  };
+  const MemoryEstimate estimate = measured(run, launch.rank);
   const std::optional<MemoryThere> there = memory_there(session.device, launch.local_world_size);
-  check_memory(run, estimate, session.device, there, measure);
+  check_memory(run, estimate, session.device, there, measured);
   std::string text;
   try {
     return body(estimate);
   } catch (const std::exception& error) {
     if (!is_out_of_memory(error)) throw;
-    text = out_of_memory_text(error, run, estimate, session.device, there, measure);
+    text = out_of_memory_text(error, run, estimate, session.device, there, measured);
   }
   throw std::runtime_error(text);
 }

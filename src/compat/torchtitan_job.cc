@@ -331,6 +331,10 @@ class JobFileReader {
     if (reshard == "never" && whole("parallelism.pipeline_parallel_degree") <= 1) {
       set("parallelism.fsdp_reshard_after_forward", "torch_fsdp2_reshard_after_forward", "false");
     }
+    if (text("training.enable_cpu_offload") == "true") {
+      const bool is_fsdp = sharded != 1 && whole("parallelism.pipeline_parallel_degree") <= 1;
+      set("training.enable_cpu_offload", is_fsdp ? "fsdp_cpu_offload" : "optimizer_cpu_offload", "true");
+    }
     set_as("parallelism.tensor_parallel_degree", "tensor_model_parallel_size");
     if (whole("parallelism.tensor_parallel_degree") > 1) {
       set("parallelism.tensor_parallel_degree", "sequence_parallel", "true");

@@ -63,7 +63,7 @@ constexpr JobKey kJobKeys[] = {
     {"training.dtype", kRefused, "float32", "weights and moments that are not fp32; see --main_params_dtype"},
     {"training.mixed_precision_param", kRule, "bfloat16", ""},
     {"training.mixed_precision_reduce", kRule, "float32", ""},
-    {"training.enable_cpu_offload", kRefused, "false", "weights in host memory; see --optimizer_cpu_offload"},
+    {"training.enable_cpu_offload", kRule, "false", ""},
     {"training.compile", kNoCounterpart, "false", ""},
     {"training.gc_freq", kNoCounterpart, "50", ""},
     {"training.gc_debug", kNoCounterpart, "false", ""},

@@ -111,13 +111,9 @@ constexpr KnownNamesRow kRows[] = {
      "distribute_saved_activations=false"},
     {Kind::kRemoved, kSwitch, "write recompute_granularity selective and recompute_modules moe",
      "moe_layer_recompute=false"},
-    {Kind::kUnsupported, kSwitch,
-     "optimizer state in host memory (use_distributed_optimizer and use_torch_fsdp2 spread it over ranks, "
-     "master_weights and exp_avg_dtype make it smaller)",
-     "optimizer_cpu_offload=false"},
-    {Kind::kNoEffect, kSwitch, "read only with optimizer_cpu_offload",
-     "use_torch_optimizer_for_cpu_offload overlap_cpu_optimizer_d2h_h2d pin_cpu_grads pin_cpu_params"},
-    {Kind::kNoEffect, kValue, "read only with optimizer_cpu_offload", "optimizer_offload_fraction"},
+    {Kind::kNoEffect, kSwitch,
+     "optimizer_cpu_offload updates with our own kernels; what travels is pinned, and nothing else is",
+     "use_torch_optimizer_for_cpu_offload pin_cpu_grads pin_cpu_params"},
     {Kind::kUnsupported, kSwitch, "products that round partial sums otherwise (deterministic_mode fixes their order)",
      "disable_bf16_reduced_precision_matmul=false"},
 

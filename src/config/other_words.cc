@@ -60,6 +60,7 @@ constexpr OtherWordsRow kOtherWords[] = {
     {kTorchtune, "load_hf", "checkpointer_checkpoint_dir"},
     {kTorchtune, "tensor_model_parallel_size", "tensor_parallel_dim"},
 
+    {kTorchtitan, "fsdp_cpu_offload", "training_enable_cpu_offload enable_cpu_offload"},
     {kTorchtitan, "train_iters", "training_steps"},
     {kTorchtitan, "micro_batch_size", "training_local_batch_size local_batch_size"},
     {kTorchtitan, "seq_length", "training_seq_len seq_len"},

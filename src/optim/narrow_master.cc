@@ -25,7 +25,7 @@ ops::MasterForm master_form(const UpdateRule& rule, at::ScalarType model, const 
 at::Tensor wide_master(const UpdateSlot& slot) {
   if (slot.master.defined()) return slot.master;
   if (!slot.remainder.defined()) return slot.model.to(slot.grad.scalar_type());
-  return ops::join_master(slot.model, slot.remainder, slot.state[AdamwRule::kExpAvgSq]);
+  return ops::join_master(slot.model.to(slot.remainder.device()), slot.remainder, slot.state[AdamwRule::kExpAvgSq]);
 }
 
 void reset_master(const UpdateSlot& slot) {
@@ -41,9 +41,14 @@ void reset_master(const UpdateSlot& slot) {
 StoredForm stored_master(const UpdateSlot& slot) {
   return {.dtype = at::kFloat,
           .parts = {slot.model, slot.remainder, slot.state[AdamwRule::kExpAvgSq]},
-          .join = [](const std::vector<at::Tensor>& p) { return ops::join_master(p[0], p[1], p[2]); },
-          .split = [](const at::Tensor& stored,
-                      const std::vector<at::Tensor>& p) { ops::split_master(stored, p[0], p[1], p[2]); }};
+          .join = [](const std::vector<at::Tensor>& p) {
+            return ops::join_master(p[0].to(p[1].device()), p[1], p[2]);  // the rest may lie in host memory
+          },
+          .split = [](const at::Tensor& stored, const std::vector<at::Tensor>& p) {
+            const at::Tensor weight = p[0].to(p[1].device());
+            ops::split_master(stored, weight, p[1], p[2]);
+            if (!weight.is_same(p[0])) p[0].copy_(weight);
+          }};
 }
 
 StoredForm stored_square(const UpdateSlot& slot) {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "device/transfer.h"
 #include "ops/grad_norm/grad_norm.h"
 #include "optim/adamw.h"
 #include "optim/narrow_master.h"
@@ -47,26 +48,66 @@ Optimizer::Optimizer(DataParallel& data, const Groups& groups, const OptimizerOp
       kernels_(kernels),
       rules_(make_update_rules(options, kernels)),
       slots_(rules_.size()),
-      device_(data.parts().empty() ? groups.world->device() : data.parts()[0].grad.device()),
-      num_steps_(at::zeros({}, at::TensorOptions(device_).dtype(at::kDouble))) {
-  for (const OwnedPart& part : data.parts()) {
+      device_(data.parts().empty() ? groups.world->device() : data.parts()[0].grad.device()) {
+  const std::vector<bool> is_on_host = parts_on_host();
+  std::vector<HostUpdate::Entry> on_host;
+  for (size_t i = 0; i < data.parts().size(); ++i) {
+    const OwnedPart& part = data.parts()[i];
     const size_t rule = rule_of(rules_, *part.parameter);
-    slots_[rule].push_back(make_slot(part, *rules_[rule]));
+    UpdateSlot slot = make_slot(part, *rules_[rule], is_on_host[i]);
+    if (is_on_host[i] && has_own_memory(device_)) {
+      on_host.push_back({rule, std::move(slot)});
+    } else {
+      slots_[rule].push_back(std::move(slot));
+    }
   }
+  if (!on_host.empty()) {
+    host_ = std::make_unique<HostUpdate>(device_, std::move(on_host), options.overlap_cpu_optimizer_d2h_h2d);
+  }
+  num_steps_ = at::zeros({}, at::TensorOptions(is_moved_by_host() ? at::kCPU : device_).dtype(at::kDouble));
   for (const auto& rule : rules_) rule->prepare(data, groups);
   reset_masters();
 }
 
-UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule) {
+// As many of the parts, in their order, as stay within the fraction of the elements.
+std::vector<bool> Optimizer::parts_on_host() const {
+  std::vector<bool> is_on_host(data_.parts().size());
+  if (!options_.optimizer_cpu_offload || device_.is_cpu()) return is_on_host;
+  int64_t all = 0, taken = 0;
+  for (const OwnedPart& part : data_.parts()) all += part.model.numel();
+  const double limit = options_.optimizer_offload_fraction * static_cast<double>(all);
+  for (size_t i = 0; i < is_on_host.size(); ++i) {
+    const int64_t count = data_.parts()[i].model.numel();
+    if (static_cast<double>(taken + count) > limit) continue;
+    is_on_host[i] = true;
+    taken += count;
+  }
+  return is_on_host;
+}
+
+template <typename Visit>
+void Optimizer::for_each_slot(const Visit& visit) const {
+  for (const auto& slots : slots_) {
+    for (const UpdateSlot& slot : slots) visit(slot);
+  }
+  if (!host_) return;
+  for (const HostUpdate::Entry& entry : host_->entries()) visit(entry.slot);
+}
+
+UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule, bool is_on_host) {
   UpdateSlot slot{.part = &part, .grad = part.grad};
-  const auto like = part.grad.options();
+  const size_t first = state_.size();
+  // Estimates are made of parts on kMeta, and of their states there.
+  const bool is_elsewhere = is_on_host && has_own_memory(part.grad.device());
+  const auto like = is_elsewhere ? part.grad.options().device(at::kCPU) : part.grad.options();
   const std::vector<StateSpec> specs = rule.state(part.grad.scalar_type());
   for (const StateSpec& spec : specs) slot.state.push_back(at::zeros(part.model.sizes(), like.dtype(spec.dtype)));
+  // On the host a weight that is its own master comes and goes with every step (host_update.h).
   const bool is_own_master = part.model.scalar_type() == part.grad.scalar_type();
   const ops::MasterForm form = master_form(rule, part.model.scalar_type(), options_);
   const bool has_remainder = form == ops::MasterForm::kRemainder;
   if (is_own_master) {
-    slot.master = part.model;
+    (is_elsewhere ? slot.model : slot.master) = part.model;
   } else {
     slot.model = part.model;
     if (has_remainder) {
@@ -81,14 +122,13 @@ UpdateSlot Optimizer::make_slot(const OwnedPart& part, const UpdateRule& rule) {
     state_.push_back({specs[i].key, &part, slot.state[i]});
     if (has_remainder && i == AdamwRule::kExpAvgSq) state_.back().form = stored_square(slot);
   }
+  for (size_t i = first; i < state_.size(); ++i) state_[i].is_on_host = is_on_host;
   return slot;
 }
 
 void Optimizer::reset_masters() {
   data_.wait_for_parameters();
-  for (const auto& slots : slots_) {
-    for (const UpdateSlot& slot : slots) reset_master(slot);
-  }
+  for_each_slot(reset_master);
 }
 
 std::vector<at::Tensor> Optimizer::counted_gradients() const {
@@ -124,7 +164,9 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   return read(numbers.to(at::kCPU), loss_scale, /*has_gradients=*/true);
 }
 
-void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers) {
+void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& reduced) {
+  const HostCopy to_host = is_moved_by_host() ? HostCopy(reduced) : HostCopy();
+  const at::Tensor& numbers = is_moved_by_host() ? to_host.wait() : reduced;
   const at::Tensor norm = numbers[kSquare].sqrt() / loss_scale;
   is_made_ = is_finite_square(numbers[kSquare]);
   if (is_made_.is_cpu()) {  // to read it is no wait
@@ -136,14 +178,22 @@ void Optimizer::step(double lr, double weight_decay, double loss_scale, const at
     scale.mul_(at::full_like(norm, options_.clip_grad).div_(norm + 1e-6).clamp_max_(1.0));
   }
   num_steps_ = is_made_.defined() ? num_steps_ + is_made_.to(at::kDouble) : num_steps_ + 1;
-  const UpdateStep update{.grad_scale = scale.to(device_), .number = num_steps_, .is_made = is_made_};
+  const UpdateStep update{
+      .grad_scale = sent_to(scale, device_), .number = sent_to(num_steps_, device_), .is_made = is_made_};
+  const auto set_step = [&](UpdateSlot& slot) {
+    slot.lr = lr;
+    slot.weight_decay = weight_decay * slot.part->parameter->options().decay_mult;
+  };
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
-    for (UpdateSlot& slot : slots_[rule]) {
-      const ParameterOptions& p = slot.part->parameter->options();
-      slot.lr = lr;
-      slot.weight_decay = weight_decay * p.decay_mult;
-    }
+    for (UpdateSlot& slot : slots_[rule]) set_step(slot);
     rules_[rule]->update(slots_[rule], update);
+  }
+  if (host_) {
+    const UpdateStep on_host{.grad_scale = scale, .number = num_steps_, .is_made = {}};
+    host_->run([&](size_t rule, std::span<UpdateSlot> slots) {
+      for (UpdateSlot& slot : slots) set_step(slot);
+      rules_[rule]->update(slots, on_host);
+    });
   }
   data_.publish();
 }
@@ -182,29 +232,42 @@ int64_t Optimizer::num_bytes() const {
   return bytes;
 }
 
+int64_t Optimizer::host_bytes() const {
+  int64_t bytes = host_ ? host_->staging_bytes() : 0;
+  for (const OptimizerTensor& entry : state_) {
+    if (entry.is_on_host) bytes += static_cast<int64_t>(entry.tensor.nbytes());
+  }
+  return bytes;
+}
+
 std::string Optimizer::rules_text() const {
+  std::vector<size_t> counts;
+  for (const auto& slots : slots_) counts.push_back(slots.size());
+  if (host_) {
+    for (const HostUpdate::Entry& entry : host_->entries()) ++counts[entry.rule];
+  }
   std::string text;
   for (size_t rule = 0; rule < rules_.size(); ++rule) {
-    if (slots_[rule].empty()) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", rules_[rule]->name(), slots_[rule].size());
+    if (counts[rule] == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", rules_[rule]->name(), counts[rule]);
   }
   return text;
 }
 
 double Optimizer::params_norm() const {
-  std::vector<at::Tensor> masters;
+  std::vector<at::Tensor> masters, on_host;
   double square = 0;
-  for (const auto& slots : slots_) {
-    for (const UpdateSlot& slot : slots) {
-      if (!counts_here(*slot.part, groups_)) continue;
-      if (slot.master.defined()) {
-        masters.push_back(slot.master);
-      } else {  // one at a time: each is a copy
-        square += ops::squared_norm({wide_master(slot)}, kernels_).item<double>();
-      }
+  for_each_slot([&](const UpdateSlot& slot) {
+    if (!counts_here(*slot.part, groups_)) return;
+    if (slot.master.defined()) {
+      (slot.master.device() == device_ ? masters : on_host).push_back(slot.master);
+    } else {  // one at a time: each is a copy
+      square += ops::squared_norm({wide_master(slot)}, kernels_).item<double>();
     }
+  });
+  for (const std::vector<at::Tensor>& some : {masters, on_host}) {
+    if (!some.empty()) square += ops::squared_norm(some, kernels_).item<double>();
   }
-  if (!masters.empty()) square += ops::squared_norm(masters, kernels_).item<double>();
   return std::sqrt(groups_.world->reduced(square, ReduceOp::kSum, "parameter norm"));
 }
 

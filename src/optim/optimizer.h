@@ -19,6 +19,7 @@
 
 #include "comm/groups.h"
 #include "ops/kernels.h"
+#include "optim/host_update.h"
 #include "optim/optimizer_options.h"
 #include "optim/stored_form.h"
 #include "optim/update_rule.h"
@@ -32,6 +33,7 @@ struct OptimizerTensor {
   const OwnedPart* part;
   at::Tensor tensor;
   std::optional<StoredForm> form = std::nullopt;  // what checkpoints hold, where that is not the tensor as it is
+  bool is_on_host = false;                        // beside a device that holds the part (optimizer_cpu_offload)
 };
 
 struct OptimizerStep {
@@ -69,13 +71,20 @@ class Optimizer {
   int64_t num_steps() const;
   void set_num_steps(int64_t steps);
   int64_t num_bytes() const;
+  // What of it lies in host memory beside a device, and the buffers through which gradients and weights travel.
+  int64_t host_bytes() const;
   // Which rules move how many of this rank's parts: "Muon 15, AdamW 8"; one rule: "AdamW 23".
   std::string rules_text() const;
   // The L2 norm of all parameters that the rules move, of the masters where there are any. Collective over the world.
   double params_norm() const;
 
  private:
-  UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule);
+  UpdateSlot make_slot(const OwnedPart& part, const UpdateRule& rule, bool is_on_host);
+  std::vector<bool> parts_on_host() const;
+  // Whether masters and states are moved by the CPU, which then must know a step's numbers: all, or those of host_.
+  bool is_moved_by_host() const { return device_.is_cpu() || host_ != nullptr; }
+  template <typename Visit>
+  void for_each_slot(const Visit& visit) const;
   std::vector<at::Tensor> counted_gradients() const;
   std::string find_bad_parameter() const;
 
@@ -86,8 +95,9 @@ class Optimizer {
   std::vector<std::unique_ptr<UpdateRule>> rules_;
   std::vector<std::vector<UpdateSlot>> slots_;  // of each rule, in the order of DataParallel::parts()
   std::vector<OptimizerTensor> state_;
-  at::Device device_;
-  at::Tensor num_steps_;  // 0-d fp64 on the device
+  at::Device device_;                 // of the gradients
+  std::unique_ptr<HostUpdate> host_;  // the parts whose state lies in host memory; null: none
+  at::Tensor num_steps_;              // 0-d fp64, on the CPU where the CPU moves anything
   at::Tensor is_made_;
 };
 

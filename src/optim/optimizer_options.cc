@@ -42,6 +42,20 @@ void OptimizerOptions::visit(OptionVisitor& v) {
           "Round what AdamW keeps in bf16, moments and weights without masters, up or down at random, so that the "
           "expected value is exact. The same under every layout.")
       .in_toy(InToy::kDefault);
+  v.field("optimizer_cpu_offload", optimizer_cpu_offload,
+          "Keep master weights and moments in host memory, where the CPU moves them: gradients travel there, and updated "
+          "weights back. On the CPU nothing changes.")
+      .changes_numbers(false);
+  v.field("optimizer_offload_fraction", optimizer_offload_fraction,
+          "With optimizer_cpu_offload, the part of this rank's elements whose state lies in host memory, in the order of "
+          "the parameters; the device keeps and moves the rest.")
+      .at_least(0)
+      .at_most(1)
+      .changes_numbers(false);
+  v.field("overlap_cpu_optimizer_d2h_h2d", overlap_cpu_optimizer_d2h_h2d,
+          "With optimizer_cpu_offload, fetch the next gradients and send back the last weights while the CPU moves what "
+          "lies between.")
+      .changes_numbers(false);
   v.field("sgd_momentum", sgd_momentum, "Decay of SGD's momentum; 0 means no momentum and no optimizer state.")
       .at_least(0)
       .below(1);
@@ -96,6 +110,25 @@ void append_narrow_errors(const OptimizerOptions& options, std::vector<UserError
   }
 }
 
+void append_offload_errors(const OptimizerOptions& options, std::vector<UserError>& errors) {
+  if (options.optimizer_cpu_offload) {
+    if (options.optimizer == OptimizerKind::kMuon) {
+      errors.emplace_back("optimizer_cpu_offload with optimizer muon, whose matrix products belong on the device",
+                          "use optimizer adam or sgd, or divide the state with use_distributed_optimizer");
+    }
+    return;
+  }
+  if (options.overlap_cpu_optimizer_d2h_h2d) {
+    errors.emplace_back("overlap_cpu_optimizer_d2h_h2d needs optimizer_cpu_offload",
+                        "add --optimizer_cpu_offload, or leave overlap_cpu_optimizer_d2h_h2d out");
+  }
+  if (options.optimizer_offload_fraction != 1.0) {
+    errors.emplace_back(
+        fmt::format("optimizer_offload_fraction {} needs optimizer_cpu_offload", options.optimizer_offload_fraction),
+        "add --optimizer_cpu_offload, or leave optimizer_offload_fraction out");
+  }
+}
+
 }  // namespace
 
 std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) {
@@ -115,6 +148,7 @@ std::vector<UserError> check_optimizer_options(const OptimizerOptions& options) 
         "leave exp_avg_dtype and exp_avg_sq_dtype out");
   }
   append_narrow_errors(options, errors);
+  append_offload_errors(options, errors);
   return errors;
 }
 

@@ -46,6 +46,8 @@ struct OptimizerOptions {
   MomentDtype exp_avg_dtype = MomentDtype::kFp32, exp_avg_sq_dtype = MomentDtype::kFp32;
   MasterWeights master_weights = MasterWeights::kFp32;
   bool stochastic_rounding = false;
+  bool optimizer_cpu_offload = false, overlap_cpu_optimizer_d2h_h2d = false;
+  double optimizer_offload_fraction = 1.0;
   double sgd_momentum = 0.9;
   MuonOptions muon;
 

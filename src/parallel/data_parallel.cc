@@ -53,7 +53,8 @@ void sum_over(Group& group, Axis axis, const std::vector<OwnedPart>& parts, std:
     if (axis == Axis::kPp) std::sort(summed.begin(), summed.end(), comes_first);
     std::vector<at::Tensor> flat;
     for (const OwnedPart* part : summed) flat.push_back(part->grad.view({-1}));
-    const at::Tensor together = at::cat(flat);
+    at::Tensor together = at::cat(flat);
+    if (together.is_cpu()) together = together.to(group.device());  // gradients that lie in host memory beside a device
     group.all_reduce(together, ReduceOp::kSum, label).wait();
     int64_t offset = 0;
     for (at::Tensor& one : flat) {

@@ -76,6 +76,8 @@ class DataParallel {
   // What is held between steps on this rank, in bytes.
   virtual int64_t parameter_bytes() const = 0;
   virtual int64_t gradient_bytes() const = 0;
+  // What of it lies in host memory beside the device that computes, and what else is taken there for it.
+  virtual int64_t host_bytes() const { return 0; }
 };
 
 // The parameters as they are, whole: model_parts() where nothing of them is sharded.

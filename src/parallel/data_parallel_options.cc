@@ -25,6 +25,10 @@ void DataParallelOptions::visit(OptionVisitor& v) {
   v.field("torch_fsdp2_reshard_after_forward", torch_fsdp2_reshard_after_forward,
           "With use_torch_fsdp2, free a layer's parameters after its forward and gather them again in backward.")
       .opposite("torch_fsdp2_no_reshard_after_forward");
+  v.field("fsdp_cpu_offload", fsdp_cpu_offload,
+          "With use_torch_fsdp2, keep what a rank holds of parameters and gradients, and with it the optimizer's state, "
+          "in host memory, where the CPU updates it; a layer is on the device while it computes. On the CPU nothing "
+          "changes.");
   v.field("use_megatron_fsdp", use_megatron_fsdp,
           "Megatron-LM's FSDP. data_parallel_sharding_strategy says what is divided, and is done by the options above.")
       .alias("use_custom_fsdp");
@@ -153,6 +157,10 @@ std::vector<UserError> check_data_parallel_options(const DataParallelOptions& op
                                       fsdp, *parallel.expert_tensor_parallel_size, tp),
                           "make them equal, or use use_distributed_optimizer instead");
     }
+  } else if (options.fsdp_cpu_offload) {
+    errors.emplace_back("fsdp_cpu_offload needs use_torch_fsdp2",
+                        "add --use_torch_fsdp2, or keep only the optimizer's state in host memory with "
+                        "--optimizer_cpu_offload");
   } else if (!options.torch_fsdp2_reshard_after_forward) {
     errors.emplace_back("torch_fsdp2_no_reshard_after_forward needs use_torch_fsdp2",
                         "add --use_torch_fsdp2, or leave it out");
@@ -181,6 +189,7 @@ std::unique_ptr<DataParallel> make_data_parallel(const std::vector<Parameter*>& 
     return std::make_unique<Fsdp>(params, blocks, groups,
                                   FsdpOptions{.reshard_after_forward = options.torch_fsdp2_reshard_after_forward,
                                               .grad_reduce_in_bf16 = options.grad_reduce_in_bf16,
+                                              .cpu_offload = options.fsdp_cpu_offload,
                                               .device = device});
   }
   int64_t num_elements = 0;

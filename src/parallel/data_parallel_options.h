@@ -22,6 +22,7 @@ enum class ShardingStrategy { kNothing, kOptimizer, kOptimizerAndGradients, kAll
 struct DataParallelOptions {
   bool use_distributed_optimizer = false;
   bool use_torch_fsdp2 = false, torch_fsdp2_reshard_after_forward = true;
+  bool fsdp_cpu_offload = false;
   bool overlap_grad_reduce = false, overlap_param_gather = false;
   bool grad_reduce_in_bf16 = false;
   bool use_megatron_fsdp = false;  // resolve_fsdp() turns it, with the strategy, into the options above

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "device/transfer.h"
 #include "nn/function.h"
 
 namespace megalith {
@@ -97,6 +98,7 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
   const at::Device device = options_.device.value_or(params[0]->value().device());
   MEGALITH_CHECK(device != at::kMeta || options_.device,
                  "FSDP of parameters without memory needs to be told the device");
+  if (options_.cpu_offload && has_own_memory(device)) host_ = std::make_unique<HostRuns>(device);
   // How many layers a parameter belongs to: what is shared is the root's.
   std::map<const Parameter*, int> num_layers;
   std::vector<std::vector<Parameter*>> members;  // by block
@@ -118,7 +120,7 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
     own.erase(std::remove_if(own.begin(), own.end(), [&](const Parameter* param) { return !is_own(param); }),
               own.end());
     place.layer = layers_.size();
-    layers_.push_back({std::make_unique<FsdpUnit>(block.name, own, shard_group, device, memory_)});
+    layers_.push_back({std::make_unique<FsdpUnit>(block.name, own, shard_group, device, memory_, host_.get())});
   }
   for (size_t i = places_.size(); i-- > 1;) {
     places_[i - 1].next = places_[i].layer ? places_[i].layer : places_[i].next;
@@ -127,7 +129,7 @@ Fsdp::Fsdp(const std::vector<Parameter*>& params, const std::vector<Block>& bloc
   for (Parameter* param : params) {
     if (!is_own(param)) rest.push_back(param);
   }
-  root_ = std::make_unique<FsdpUnit>("root", rest, shard_group, device, memory_);
+  root_ = std::make_unique<FsdpUnit>("root", rest, shard_group, device, memory_, host_.get());
   list_parts(params);
 }
 
@@ -167,6 +169,10 @@ int64_t Fsdp::gradient_bytes() const {
   int64_t bytes = root_->gradient_bytes();
   for (const Layer& layer : layers_) bytes += layer.unit->gradient_bytes();
   return bytes;
+}
+
+int64_t Fsdp::host_bytes() const {
+  return host_ ? parameter_bytes() + gradient_bytes() + host_->landing_bytes() : 0;
 }
 
 int64_t Fsdp::whole_parameter_bytes_bound() const {
@@ -219,6 +225,7 @@ void Fsdp::finish_step() {
     while (!reductions_.empty()) finish_oldest_reduction();
     root_->finish_reduction(pool_);
   }
+  if (host_) host_->settle();
   for_each_unit([&](FsdpUnit& unit) { unit.finish_replica_sum(*groups_.dp_replicate, options_.grad_reduce_in_bf16); });
   reshard_all();
   pool_.release();
@@ -296,7 +303,8 @@ void Fsdp::finish_oldest_reduction() {
   Layer& layer = layers_[reductions_.front()];
   reductions_.pop_front();
   layer.unit->finish_reduction(pool_);
-  if (is_last_microbatch_ && layer.num_awaiting == 0) {
+  // Runs in host memory are complete at the end of the step.
+  if (is_last_microbatch_ && layer.num_awaiting == 0 && !host_) {
     layer.unit->start_replica_sum(*groups_.dp_replicate, options_.grad_reduce_in_bf16);
   }
 }

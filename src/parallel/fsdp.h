@@ -42,6 +42,7 @@ struct FsdpOptions {
   bool reshard_after_forward = true;  // false: layers stay whole from forward to backward; less traffic, more memory
   bool overlap = true;                // gather a layer ahead, reduce while the next computes; the same numbers
   bool grad_reduce_in_bf16 = false;   // fp32 gradients travel in bf16; they are summed over microbatches in fp32
+  bool cpu_offload = false;           // runs in host memory (host_runs.h), where the device has memory of its own
   std::optional<at::Device> device;   // unset: the parameters'; needed when they are on kMeta
 };
 
@@ -70,6 +71,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   BlockRunner* runner() override { return this; }
   int64_t parameter_bytes() const override;
   int64_t gradient_bytes() const override;
+  int64_t host_bytes() const override;
 
   // ---- BlockRunner: only the model's blocks, in any mode, also outside a step ----
   std::vector<at::Tensor> run(const Block& block, const std::vector<at::Tensor>& inputs,
@@ -111,6 +113,7 @@ class Fsdp : public DataParallel, public BlockRunner {
   FsdpOptions options_;
   FsdpMemory memory_;
   GradientPool pool_;
+  std::unique_ptr<HostRuns> host_;  // null: the runs are on the device
   std::unique_ptr<FsdpUnit> root_;
   std::vector<Layer> layers_;
   struct Place {

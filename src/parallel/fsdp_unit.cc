@@ -27,8 +27,10 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
 
 at::Tensor GradientPool::take(int64_t num_elements, const at::TensorOptions& options) {
   for (auto candidate = free_.begin(); candidate != free_.end(); ++candidate) {
-    if (candidate->numel() < num_elements || candidate->scalar_type() != options.dtype().toScalarType()) continue;
-    at::Tensor found = std::move(*candidate);
+    const at::Tensor& buffer = candidate->buffer;
+    if (buffer.numel() < num_elements || buffer.scalar_type() != options.dtype().toScalarType()) continue;
+    candidate->wait();
+    at::Tensor found = std::move(candidate->buffer);
     free_.erase(candidate);
     return found;
   }
@@ -38,16 +40,31 @@ at::Tensor GradientPool::take(int64_t num_elements, const at::TensorOptions& opt
   return buffer;
 }
 
-void GradientPool::give_back(at::Tensor buffer) { free_.push_back(std::move(buffer)); }
+void GradientPool::Free::wait() const {
+  if (read) read->make_wait(current_stream(buffer.device()));
+}
+
+void GradientPool::give_back(at::Tensor buffer, std::optional<StreamEvent> read) {
+  free_.push_back({std::move(buffer), std::move(read)});
+}
 
 void GradientPool::release() {
-  for (const at::Tensor& buffer : free_) memory_.gradients.add(-bytes_of(buffer));
+  for (const Free& one : free_) {
+    one.wait();
+    memory_.gradients.add(-bytes_of(one.buffer));
+  }
   free_.clear();
 }
 
 FsdpUnit::FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
-                   FsdpMemory& memory)
-    : name_(std::move(name)), params_(params), group_(shard_group), memory_(memory) {
+                   FsdpMemory& memory, HostRuns* host)
+    : name_(std::move(name)),
+      params_(params),
+      group_(shard_group),
+      device_(device),
+      memory_(memory),
+      host_(host),
+      copied_(host != nullptr ? device : at::Device(at::kCPU)) {
   std::map<std::pair<bool, at::ScalarType>, std::vector<Parameter*>> kinds;  // by (is frozen, dtype)
   for (Parameter* param : params_) kinds[{!param->is_trainable(), param->value().scalar_type()}].push_back(param);
   for (const auto& [kind, members] : kinds) {
@@ -71,10 +88,14 @@ void FsdpUnit::add_flat(const std::vector<Parameter*>& params, std::string label
   flat.num_elements = flat.run_elements * group_.size();
   const auto options = at::TensorOptions().dtype(params[0]->value().scalar_type()).device(device);
   flat.whole = at::empty({flat.num_elements}, options);
-  flat.run = at::zeros({flat.run_elements}, options);
+  const auto make_run = [&](at::ScalarType dtype) {
+    if (host_ != nullptr) return host_->make_run(flat.run_elements, dtype);
+    return at::zeros({flat.run_elements}, options.dtype(dtype));
+  };
+  flat.run = make_run(flat.whole.scalar_type());
   if (flat.is_trainable) {
     has_trainable_ = true;
-    flat.grad_run = at::zeros({flat.run_elements}, options.dtype(params[0]->grad_dtype()));
+    flat.grad_run = make_run(params[0]->grad_dtype());
   }
   const int64_t run_begin = flat.run_elements * group_.rank(), run_end = run_begin + flat.run_elements;
   int64_t offset = 0;
@@ -120,11 +141,25 @@ void FsdpUnit::allocate_whole(Flat& flat) {
   memory_.parameters.add(bytes);
 }
 
+at::Tensor FsdpUnit::own_run_in(const Flat& flat, const at::Tensor& whole) const {
+  return whole.narrow(0, flat.run_elements * group_.rank(), flat.run_elements);
+}
+
 void FsdpUnit::gather() {
   if (state_ != State::kSharded) return;
-  for (Flat& flat : flats_) {
-    allocate_whole(flat);
-    flat.gathering = group_.all_gather(flat.whole, flat.run, flat.label);
+  for (Flat& flat : flats_) allocate_whole(flat);
+  if (host_ != nullptr) {
+    // Beside what the current stream computes, but behind who had this memory before.
+    host_->follow_current();
+    const StreamScope scope(host_->copies());
+    for (Flat& flat : flats_) {
+      const at::Tensor own = own_run_in(flat, flat.whole);
+      own.copy_(flat.run, /*non_blocking=*/true);
+      flat.gathering = group_.all_gather(flat.whole, own, flat.label);
+    }
+    copied_.record(host_->copies());
+  } else {
+    for (Flat& flat : flats_) flat.gathering = group_.all_gather(flat.whole, flat.run, flat.label);
   }
   state_ = State::kGathering;
 }
@@ -132,6 +167,7 @@ void FsdpUnit::gather() {
 void FsdpUnit::wait_until_whole() {
   gather();
   if (state_ == State::kWhole) return;
+  if (host_ != nullptr) copied_.make_wait(current_stream(device_));
   for (Flat& flat : flats_) std::exchange(flat.gathering, {}).wait();
   state_ = State::kWhole;
 }
@@ -157,16 +193,14 @@ void FsdpUnit::make_whole_zero() {
 
 void FsdpUnit::keep_run() {
   MEGALITH_CHECK(state_ == State::kWhole, "{} is sharded", name_);
-  for (Flat& flat : flats_) {
-    flat.run.copy_(flat.whole.narrow(0, flat.run_elements * group_.rank(), flat.run_elements));
-  }
+  for (Flat& flat : flats_) flat.run.copy_(own_run_in(flat, flat.whole));
 }
 
 void FsdpUnit::open_gradients(GradientPool& pool) {
   if (are_gradients_open_) return;
   for (Flat& flat : flats_) {
     if (!flat.is_trainable) continue;
-    flat.grad_buffer = pool.take(flat.num_elements, flat.grad_run.options());
+    flat.grad_buffer = pool.take(flat.num_elements, flat.whole.options().dtype(flat.grad_run.scalar_type()));
     flat.grad_whole = flat.grad_buffer.narrow(0, 0, flat.num_elements);
     int64_t offset = 0;
     for (Parameter* param : flat.params) {
@@ -194,7 +228,7 @@ void FsdpUnit::reduce_gradients(GradientPool& pool, bool in_bf16) {
       pool.give_back(std::exchange(flat.grad_buffer, {}));
     }
     flat.grad_whole.reset();
-    flat.reduced = summand.narrow(0, flat.run_elements * group_.rank(), flat.run_elements);
+    flat.reduced = own_run_in(flat, summand);
     flat.reduction = group_.reduce_scatter(flat.reduced, summand, ReduceOp::kSum, flat.label);
   }
   are_gradients_open_ = false;
@@ -205,15 +239,21 @@ void FsdpUnit::finish_reduction(GradientPool& pool) {
     if (!flat.is_trainable) continue;
     MEGALITH_CHECK(flat.reduced.defined(), "no reduction of {} is under way", flat.label);
     std::exchange(flat.reduction, {}).wait();
-    if (has_gradient_)
+    std::optional<StreamEvent> read;
+    if (host_ != nullptr) {
+      read = host_->land(flat.reduced, flat.grad_run, /*replaces=*/!has_gradient_);
+    } else if (has_gradient_) {
       flat.grad_run.add_(flat.reduced);
-    else
+    } else {
       flat.grad_run.copy_(flat.reduced);
-    flat.reduced.reset();
-    if (flat.grad_buffer.defined())
-      pool.give_back(std::exchange(flat.grad_buffer, {}));
-    else
+    }
+    if (flat.grad_buffer.defined()) {
+      pool.give_back(std::exchange(flat.grad_buffer, {}), std::move(read));
+    } else {
+      if (read) flat.reduced.record_stream(host_->copies());  // freed here, and read there
       memory_.gradients.add(-flat.num_elements * static_cast<int64_t>(c10::elementSize(at::kBFloat16)));
+    }
+    flat.reduced.reset();
   }
   has_gradient_ = true;
 }
@@ -225,6 +265,7 @@ void FsdpUnit::start_replica_sum(Group& replicas, bool in_bf16) {
     if (replicas.size() == 1) continue;
     flat.reduced =
         in_bf16 && flat.grad_run.scalar_type() == at::kFloat ? flat.grad_run.to(at::kBFloat16) : flat.grad_run;
+    if (host_ != nullptr) flat.reduced = flat.reduced.to(device_);  // the replicas meet on the device
     flat.reduction = replicas.all_reduce(flat.reduced, ReduceOp::kSum, flat.label);
   }
   is_replica_sum_under_way_ = true;

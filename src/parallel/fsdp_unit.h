@@ -10,11 +10,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/group.h"
+#include "device/stream.h"
 #include "nn/parameter.h"
+#include "parallel/host_runs.h"
 
 namespace megalith {
 
@@ -36,13 +39,20 @@ class GradientPool {
   explicit GradientPool(FsdpMemory& memory) : memory_(memory) {}
   // At least so many elements, content void.
   at::Tensor take(int64_t num_elements, const at::TensorOptions& options);
-  void give_back(at::Tensor buffer);
+  // read: another stream reads it until then
+  void give_back(at::Tensor buffer, std::optional<StreamEvent> read = std::nullopt);
   // Frees what was given back.
   void release();
 
  private:
+  struct Free {
+    at::Tensor buffer;
+    std::optional<StreamEvent> read;
+    // Whoever takes or frees it does so on the current stream, behind that reader.
+    void wait() const;
+  };
   FsdpMemory& memory_;
-  std::vector<at::Tensor> free_;
+  std::vector<Free> free_;
 };
 
 // Where a Parameter lies in its unit, and what this rank owns of it.
@@ -57,9 +67,10 @@ struct FsdpPart {
 class FsdpUnit {
  public:
   // Takes over the parameters' values, and leaves them sharded; of parameters on kMeta (shape only) the runs are zero.
-  // The parameters, the group and memory outlive the unit.
+  // host: the runs lie in host memory, and come from there; null: on the device. The parameters, the group, memory and
+  // host outlive the unit.
   FsdpUnit(std::string name, const std::vector<Parameter*>& params, Group& shard_group, at::Device device,
-           FsdpMemory& memory);
+           FsdpMemory& memory, HostRuns* host = nullptr);
   FsdpUnit(const FsdpUnit&) = delete;
 
   const std::string& name() const { return name_; }
@@ -93,7 +104,8 @@ class FsdpUnit {
   void reduce_gradients(GradientPool& pool, bool in_bf16);
   // Waits for it and adds the result to the run (the first of a step replaces it).
   void finish_reduction(GradientPool& pool);
-  // Sum of the runs over the groups that shard alike; zeros where nothing came. finish starts it if need be.
+  // Sum of the runs over the groups that shard alike; zeros where nothing came. finish starts it if need be. Runs in
+  // host memory must have come (HostRuns::settle) before it starts.
   void start_replica_sum(Group& replicas, bool in_bf16);
   void finish_replica_sum(Group& replicas, bool in_bf16);
 
@@ -113,11 +125,15 @@ class FsdpUnit {
 
   void add_flat(const std::vector<Parameter*>& params, std::string label, at::Device device);
   void allocate_whole(Flat& flat);
+  at::Tensor own_run_in(const Flat& flat, const at::Tensor& whole) const;
 
   std::string name_;
   std::vector<Parameter*> params_;
   Group& group_;
+  at::Device device_;
   FsdpMemory& memory_;
+  HostRuns* host_;
+  StreamEvent copied_;  // the runs of a gather under way are on the device
   std::vector<Flat> flats_;
   std::vector<FsdpPart> parts_;
   State state_ = State::kSharded;

@@ -179,6 +179,25 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
                   tp));
 }
 
+// Where parameters and optimizer states lie, and what then cannot be had beside it.
+void check_host_memory(const Config& config, const Derived& d, std::vector<std::string>& notes,
+                       std::vector<UserError>& errors) {
+  const bool has_runs = d.data_parallel.fsdp_cpu_offload, has_states = config.optimizer.optimizer_cpu_offload;
+  if (has_runs && has_states) {
+    notes.emplace_back("fsdp_cpu_offload keeps the optimizer's state in host memory too: optimizer_cpu_offload adds "
+                       "nothing");
+  }
+  if (has_runs && config.optimizer.optimizer == OptimizerKind::kMuon) {
+    errors.emplace_back("fsdp_cpu_offload with optimizer muon, whose matrix products belong on the device",
+                        "use optimizer adam or sgd, or leave fsdp_cpu_offload out");
+  }
+  if ((has_runs || has_states) && config.runtime.device.fail_on_host_sync) {
+    errors.emplace_back(fmt::format("fail_on_host_sync with {}: the CPU waits for gradients to update with",
+                                    has_runs ? "fsdp_cpu_offload" : "optimizer_cpu_offload"),
+                        "keep one of them");
+  }
+}
+
 void check_precision(const Config& config, Derived& d, std::vector<UserError>& errors) {
   const TrainOptions& train = config.train;
   std::vector<std::string> given;
@@ -399,6 +418,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   if (d.data_parallel.use_torch_fsdp2 && config.train.fp16) {
     errors.emplace_back("use_torch_fsdp2 does not work with fp16", "use bf16, or use_distributed_optimizer");
   }
+  check_host_memory(config, d, resolved.notes, errors);
   if (config.data_parallel.use_torch_fsdp2 && config.parallel.tensor_model_parallel_size > 1) {
     resolved.notes.push_back(
         fmt::format("use_torch_fsdp2 with tensor_model_parallel_size {} works, but guides to FSDP2 find 1 faster",

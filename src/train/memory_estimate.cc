@@ -133,7 +133,9 @@ std::vector<MemoryRow> MemoryEstimate::rows() const {
                                 {"master weights", masters},      {"optimizer states", optimizer},
                                 {"gradients", gradients},         {"keys and values", cache},
                                 {"activations", activations},     {"logits and loss", logits},
-                                {"communication", communication}, {"data", data}};
+                                {"communication", communication}, {"data", data},
+                                {"host: parameters", host.parameters}, {"host: masters", host.masters},
+                                {"host: states", host.optimizer}, {"host: gradients", host.gradients}};
   std::erase_if(all, [](const MemoryRow& row) { return row.bytes == 0; });
   return all;
 }
@@ -144,9 +146,21 @@ std::string MemoryEstimate::text() const {
   return join(parts, ", ");
 }
 
+MemoryEstimate MemoryEstimate::of_one_memory() const {
+  MemoryEstimate all = *this;
+  all.parameters += host.parameters;
+  all.gradients += host.gradients;
+  all.masters += host.masters;
+  all.optimizer += host.optimizer;
+  all.host = {};
+  return all;
+}
+
 std::string memory_table(const MemoryEstimate& memory, int64_t world_size) {
-  std::string text = fmt::format("memory of rank {}{}, estimated: {}\n", memory.rank,
-                                 world_size > 1 ? ", of those that hold most" : "", format_bytes(memory.total()));
+  const std::string on_host =
+      memory.host.total() > 0 ? fmt::format(", and {} of host memory", format_bytes(memory.host.total())) : "";
+  std::string text = fmt::format("memory of rank {}{}, estimated: {}{}\n", memory.rank,
+                                 world_size > 1 ? ", of those that hold most" : "", format_bytes(memory.total()), on_host);
   for (const MemoryRow& row : memory.rows())
     text += fmt::format("  {:<18} {:>10}\n", row.owner, format_bytes(row.bytes));
   return text;
@@ -169,10 +183,14 @@ MemoryEstimate estimate_memory(const Resolved& resolved, int rank) {
   }
   const std::unique_ptr<DataParallel> data = make_data_parallel(resolved, built, groups, at::kMeta);
   const Optimizer optimizer(*data, groups, config.optimizer, config.runtime.kernels);
-  memory.parameters = data->parameter_bytes();
-  memory.gradients = data->gradient_bytes();
+  const bool has_host_runs = resolved.derived.data_parallel.fsdp_cpu_offload;
+  (has_host_runs ? memory.host.parameters : memory.parameters) = data->parameter_bytes();
+  (has_host_runs ? memory.host.gradients : memory.gradients) = data->gradient_bytes();
   for (const OptimizerTensor& entry : optimizer.state()) {
-    (entry.key == kMasters ? memory.masters : memory.optimizer) += static_cast<int64_t>(entry.tensor.nbytes());
+    const bool is_master = entry.key == kMasters;
+    int64_t& on_device = is_master ? memory.masters : memory.optimizer;
+    int64_t& on_host = is_master ? memory.host.masters : memory.host.optimizer;
+    (has_host_runs || entry.is_on_host ? on_host : on_device) += static_cast<int64_t>(entry.tensor.nbytes());
   }
   if (const auto* fsdp = dynamic_cast<const Fsdp*>(data.get())) {
     memory.communication = fsdp->whole_parameter_bytes_bound() + fsdp->whole_gradient_bytes_bound();

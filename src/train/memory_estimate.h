@@ -21,6 +21,13 @@ struct MemoryRow {
   int64_t bytes = 0;
 };
 
+// What lies in host memory beside a device (fsdp_cpu_offload, optimizer_cpu_offload), on the CPU as elsewhere.
+struct HostMemory {
+  int64_t parameters = 0, gradients = 0, masters = 0, optimizer = 0;
+
+  int64_t total() const { return parameters + gradients + masters + optimizer; }
+};
+
 struct MemoryEstimate {
   int rank = 0;
   int64_t parameters = 0;
@@ -33,9 +40,12 @@ struct MemoryEstimate {
   int64_t logits = 0;         // what the head and its loss add to that in training
   int64_t communication = 0;  // layers that FSDP gathers, gradients that travel in bf16
   int64_t data = 0;           // the batches of a step and of the next, in host memory
+  HostMemory host;            // beside all of these, which are the device's
 
   int64_t state() const { return parameters + weight_copies + masters + optimizer + gradients + communication; }
   int64_t total() const { return state() + cache + activations + logits + data; }
+  // The same for a device that is the CPU: its memory is the host's, and nothing lies elsewhere.
+  MemoryEstimate of_one_memory() const;
   // Owner after owner, those that hold nothing left out.
   std::vector<MemoryRow> rows() const;
   // "parameters 1.2 GiB, gradients 2.4 GiB, …"

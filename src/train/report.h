@@ -24,6 +24,7 @@ struct MemoryByOwner {
   int64_t parameters = 0, gradients = 0, optimizer = 0;
   int64_t activations = 0;    // measured without data, see activation_report.h
   int64_t weight_copies = 0;  // what a recipe makes of the weights, during a step
+  int64_t on_host = 0;        // of parameters, gradients and optimizer, beside a device; with buffers for copies
 };
 
 struct ModelNumbers {

@@ -244,6 +244,7 @@ std::string memory_text(const MemoryByOwner& memory) {
                                  format_bytes(memory.parameters), format_bytes(memory.gradients),
                                  format_bytes(memory.optimizer), format_bytes(memory.activations));
   if (memory.weight_copies > 0) text += fmt::format(", eight-bit weights {}", format_bytes(memory.weight_copies));
+  if (memory.on_host > 0) text += fmt::format("; in host memory {}", format_bytes(memory.on_host));
   return text;
 }
 

@@ -90,7 +90,7 @@ at::Tensor StepStatistics::sums() const {
       all[slot.begin + slot.spec.size].fill_(static_cast<double>(slot.num_passes));
     }
   }
-  if (gradient_.defined()) all.narrow(0, num_sums_, num_gradient_numbers()).copy_(gradient_);
+  if (gradient_.defined()) all.narrow(0, num_sums_, num_gradient_numbers()).copy_(sent_to(gradient_, device_));
   if (vote_ > 0) all[num_sums_ + num_gradient_numbers() + vote_ - 1].fill_(1);
   return all;
 }

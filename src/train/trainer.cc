@@ -63,6 +63,10 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   if (runners_.offload && device_.is_cpu()) {
     log_.note("cpu_offloading_num_layers saves nothing on the CPU: host memory is all there is");
   }
+  if (device_.is_cpu() && (config.optimizer.optimizer_cpu_offload || config.data_parallel.fsdp_cpu_offload)) {
+    log_.note("{} saves nothing on the CPU: host memory is all there is",
+              config.data_parallel.fsdp_cpu_offload ? "fsdp_cpu_offload" : "optimizer_cpu_offload");
+  }
   optimizer_ = std::make_unique<Optimizer>(*data_parallel_, groups_, config.optimizer, config.runtime.kernels);
   if (config.optimizer.optimizer == OptimizerKind::kMuon) {
     log_.info("parameters on this rank, by the rule that moves them: {}", optimizer_->rules_text());
@@ -94,6 +98,7 @@ std::string Trainer::report(const std::string& device_text, const MemoryEstimate
   memory.parameters = data_parallel_->parameter_bytes();
   memory.gradients = data_parallel_->gradient_bytes();
   memory.optimizer = optimizer_->num_bytes();
+  memory.on_host = data_parallel_->host_bytes() + optimizer_->host_bytes();
   memory.activations = estimate != nullptr ? estimate->activations + estimate->logits
                                            : measure_activations(resolved_, groups_.mesh, groups_.rank);
   for (const auto& chunk : built_.chunks) {

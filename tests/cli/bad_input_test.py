@@ -233,6 +233,17 @@ CONFIGURATION = [
         ("train", *MOCK, "--dry_run", "--dry_run_world_size", 2, "--use_torch_fsdp2", "--pipeline_model_parallel_size", 2),
         ["use_torch_fsdp2 does not work with pipeline_model_parallel_size 2"],
     ),
+    ("runs in host memory without FSDP", ("train", *MOCK, "--fsdp_cpu_offload"), ["fsdp_cpu_offload needs use_torch_fsdp2"]),
+    (
+        "states in host memory, and none of them",
+        ("train", *MOCK, "--optimizer_offload_fraction", 0.5, "--overlap_cpu_optimizer_d2h_h2d"),
+        ["optimizer_offload_fraction 0.5 needs optimizer_cpu_offload", "overlap_cpu_optimizer_d2h_h2d needs optimizer_cpu_offload"],
+    ),
+    (
+        "Muon in host memory",
+        ("train", *MOCK, "--optimizer", "muon", "--optimizer_cpu_offload", "--fail_on_host_sync"),
+        ["optimizer_cpu_offload with optimizer muon", "use optimizer adam or sgd", "fail_on_host_sync with optimizer_cpu_offload"],
+    ),
     ("resharding of nothing", ("train", *MOCK, "--torch_fsdp2_no_reshard_after_forward"), ["needs use_torch_fsdp2"]),
     ("replicas compared never", ("train", *MOCK, "--check_sync", 0), ["check_sync", "1"]),
     ("recomputed layers of nothing", ("train", *MOCK, "--recompute_num_layers", 1), ["recompute_num_layers 1", "recompute_granularity full"]),

@@ -243,6 +243,16 @@ TEST_F(TorchtitanJob, KeysWithoutACounterpartAreNamed) {
       << notes;
 }
 
+TEST_F(TorchtitanJob, WhatLiesInHostMemoryFollowsTheSharding) {
+  const std::string offload = "[training]\nenable_cpu_offload = true\n";
+  const auto sharded = resolve_job(offload);
+  EXPECT_TRUE(sharded->derived.data_parallel.fsdp_cpu_offload);
+  EXPECT_FALSE(sharded->config.optimizer.optimizer_cpu_offload);
+  const auto whole = resolve_job(offload + "[parallelism]\ndata_parallel_shard_degree = 1\n");
+  EXPECT_FALSE(whole->derived.data_parallel.fsdp_cpu_offload);
+  EXPECT_TRUE(whole->config.optimizer.optimizer_cpu_offload);
+}
+
 TEST_F(TorchtitanJob, BadFilesAreRefusedWithTheirLine) {
   const std::pair<const char*, std::vector<std::string>> rows[] = {
       {"[training]\nstep = 5\n", {"job.toml:2", "'training.step'", "Did you mean 'training.steps'"}},
@@ -252,7 +262,6 @@ TEST_F(TorchtitanJob, BadFilesAreRefusedWithTheirLine) {
       {"[training]\nsteps = \"many\"\n", {"job.toml:2", "training.steps", "many", "whole number"}},
       {"[model]\nname = \"deepseek_v3\"\n", {"job.toml:2", "deepseek_v3", "llama3"}},
       {"[model]\nflavor = \"9B\"\n", {"job.toml:2", "9B", "8B, 70B, 405B"}},
-      {"[training]\nenable_cpu_offload = true\n", {"job.toml:2", "enable_cpu_offload"}},
       {"[optimizer]\nname = \"Adam\"\n", {"job.toml:2", "AdamW"}},
       {"[parallelism]\npipeline_parallel_degree = 2\n", {"job.toml:2", "global_batch_size"}},
       {"[activation_checkpoint]\nmode = \"memory_budget\"\n", {"job.toml:2", "memory_budget", "selective, full"}},

@@ -57,7 +57,7 @@ TEST(KnownNames, WhatDecidesResultsOrMemoryIsNeverWithoutEffect) {
     return known != nullptr && known->kind != Kind::kNoEffect && !is_neutral(*known, WrittenValue::of(value));
   };
   for (const char* name :
-       {"optimizer_cpu_offload", "distribute_saved_activations", "moe_layer_recompute", "offload", "cpu_offload",
+       {"distribute_saved_activations", "moe_layer_recompute", "offload", "cpu_offload",
         "standalone_embedding_stage", "use_checkpoint_opt_param_scheduler", "use_mp_args_from_checkpoint_args",
         "moe_use_megatron_switch", "check_for_large_grads", "check_for_spiky_loss", "enable_turbo_attention_float8",
         "perform_rl_step", "enable_1f1b_v", "gradient_checkpointing", "enable_full_sharding_in_hsdp",

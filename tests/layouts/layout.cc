@@ -335,8 +335,19 @@ DataParallelKind fsdp() {
           }};
 }
 
+DataParallelKind fsdp_on_host() {
+  return {"fsdp on the host", [](const BuiltModel& model, const Groups& groups) -> std::unique_ptr<DataParallel> {
+            return std::make_unique<Fsdp>(model.parameters(), model.chunks.at(0)->blocks(), groups,
+                                          FsdpOptions{.cpu_offload = true});
+          }};
+}
+
 OptimizerOptions optimizer_of(const TinyRun& task) {
   OptimizerOptions options{.clip_grad = kClipGrad};
+  if (task.optimizer == "adam on the host") {
+    options.optimizer_cpu_offload = options.overlap_cpu_optimizer_d2h_h2d = true;
+    options.optimizer_offload_fraction = 0.5;
+  }
   if (task.optimizer == "sgd") options.optimizer = OptimizerKind::kSgd;
   if (!task.is_of_muon()) return options;
   options.optimizer = OptimizerKind::kMuon;

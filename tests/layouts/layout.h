@@ -31,6 +31,7 @@ struct DataParallelKind {
 DataParallelKind zero1();                   // the distributed optimizer
 DataParallelKind zero1_between_matrices();  // the same with the buckets that Muon asks for
 DataParallelKind fsdp();
+DataParallelKind fsdp_on_host();  // runs in host memory
 
 // The run that a layout must reproduce: all that may change its numbers.
 struct TinyRun {
@@ -52,7 +53,9 @@ struct TinyRun {
   DropPolicy drop_policy = DropPolicy::kProbability;
   bool is_masked = false;                // masked_lm, without causality
   std::optional<SilentDocument> silent;  // needs has_documents; tokens are not coupled then (verify/document_check.h)
-  std::string optimizer = "adam";        // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix)
+  // "sgd", "muon", "muon, joined" (queries, keys and values as one matrix), "adam on the host" (of half of a rank's
+  // elements)
+  std::string optimizer = "adam";
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";
   std::vector<std::string> adapters = {};  // lora.target_modules; given: only adapters are trained

@@ -20,6 +20,8 @@ std::vector<Layout> layouts_of_devices() {
   four.num_layers = 4;
   TinyRun longer_mixtral = mixtral;
   longer_mixtral.sequence = 8;
+  TinyRun on_host = plain, experts_on_host = mixtral;
+  on_host.optimizer = experts_on_host.optimizer = "adam on the host";
   RecomputeOptions offloaded{.recompute_granularity = "full", .recompute_method = "block", .recompute_num_layers = 2};
   offloaded.cpu_offloading_num_layers = 1;
   return {
@@ -43,6 +45,16 @@ std::vector<Layout> layouts_of_devices() {
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .task = plain, .data_parallel = zero1()},
       {.dp = 2, .cp = 2, .micro_batch = 2, .task = longer_mixtral, .cp_comm_type = {"p2p"}, .ep = 4},
       {.tp = 2, .dp = 2, .micro_batch = 4, .task = plain, .data_parallel = fsdp()},
+      // States, or parameters too, in host memory.
+      {.dp = 2, .micro_batch = 2, .task = on_host},
+      {.pp = 2, .micro_batch = 2, .task = on_host},
+      {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .task = on_host, .data_parallel = zero1()},
+      {.dp = 2, .micro_batch = 2, .task = experts_on_host, .data_parallel = zero1(), .ep = 2},
+      {.dp = 2, .micro_batch = 2, .task = plain, .data_parallel = fsdp_on_host()},
+      {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .task = plain,
+       .data_parallel = fsdp_on_host()},
+      {.dp = 4, .dp_replicate = 2, .micro_batch = 1, .task = plain, .data_parallel = fsdp_on_host()},
+      {.dp = 2, .cp = 2, .micro_batch = 2, .task = longer, .data_parallel = fsdp_on_host(), .recompute = offloaded},
   };
 }
 

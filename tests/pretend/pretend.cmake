@@ -43,6 +43,7 @@ target_link_libraries(megalith_pretend PRIVATE megalith_bench megalith_warnings)
 # the library that LibTorch has loaded. So have those of the test programs.
 set_target_properties(megalith_pretend PROPERTIES ENABLE_EXPORTS ON)
 megalith_python_test(pretend/training_test.py pretend)
+megalith_python_test(pretend/host_states_test.py pretend)
 megalith_python_test(pretend/waits_test.py pretend)
 megalith_python_test(pretend/graphs_test.py pretend)
 # What will be run when a GPU is at hand (scripts/gpu/first_hour.sh).

@@ -39,6 +39,8 @@ WAITS = {
     "experts with jitter": (in_bf16("experts_with_jitter"), 0),
     "sinkhorn": (in_bf16("sinkhorn"), 0),
     "DeepSeek-V3": (in_bf16("deepseek_v3"), 0),
+    "states in host memory": ((*CASES["bf16"], "--optimizer_cpu_offload"), 3),
+    "FSDP in host memory": ((*in_bf16("fsdp"), "--fsdp_cpu_offload"), 11),
     "CUDA graphs": ((*CASES["bf16"], "--cuda_graphs", "microbatch", "--cuda_graph_warmup_steps", 1), 0),
 }
 

@@ -67,6 +67,38 @@ INSTANTIATE_TEST_SUITE_P(
                     EstimateCase{"pipeline", 3, {"--pipeline_model_parallel_size=3", "--global_batch_size=4"}}),
     [](const auto& info) { return info.param.name; });
 
+// Where the device has a memory of its own these options move bytes to the host's, and none appears or is lost.
+TEST(MemoryEstimate, WhatLiesOnTheHostIsBesideTheDevice) {
+  const auto estimate = [](EstimateWords words) {
+    words.insert(words.end(), {"--bf16", "--use_torch_fsdp2"});
+    return estimate_memory(*resolve_estimated(words, 2), 0);
+  };
+  const auto states = [](EstimateWords words) {
+    words.emplace_back("--bf16");
+    return estimate_memory(*resolve_estimated(words, 1), 0);
+  };
+  const MemoryEstimate plain = states({}), all = states({"--optimizer_cpu_offload"});
+  EXPECT_EQ(plain.host.total(), 0);
+  EXPECT_EQ(all.host.masters, plain.masters);
+  EXPECT_EQ(all.host.optimizer, plain.optimizer);
+  EXPECT_EQ(all.masters + all.optimizer, 0);
+  EXPECT_EQ(all.total() + all.host.total(), plain.total());
+  EXPECT_EQ(all.of_one_memory().total(), plain.total());
+
+  const MemoryEstimate half = states({"--optimizer_cpu_offload", "--optimizer_offload_fraction=0.5"});
+  EXPECT_GT(half.host.masters, 0);
+  EXPECT_LE(2 * half.host.masters, plain.masters);
+  EXPECT_EQ(half.of_one_memory().total(), plain.total());
+
+  const MemoryEstimate sharded = estimate({}), runs = estimate({"--fsdp_cpu_offload"});
+  EXPECT_EQ(runs.host.parameters, sharded.parameters);
+  EXPECT_EQ(runs.host.gradients, sharded.gradients);
+  EXPECT_EQ(runs.host.masters + runs.host.optimizer, sharded.masters + sharded.optimizer);
+  EXPECT_EQ(runs.parameters + runs.gradients + runs.masters + runs.optimizer, 0);
+  EXPECT_EQ(runs.communication, sharded.communication);
+  EXPECT_NE(memory_table(runs, 2).find("host: parameters"), std::string::npos);
+}
+
 TEST(MemoryEstimate, ALogitOfEachTokenIsTheHeads) {
   // 32 tokens of 64 000 ids: logits in fp32 and their gradient are 16 MB, and all else is small.
   const auto resolved = resolve_estimated({"--vocab_size=64000"}, 1);
