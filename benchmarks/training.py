@@ -182,8 +182,8 @@ def report(arguments, rates, peaks):
     return "\n".join(rows)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser):
+    """What every comparison of training programs is told."""
     parser.add_argument("--program", default=str(ROOT / "build" / "megalith"))
     parser.add_argument("--config", default=str(ROOT / "configs" / "models" / "llama_125M.yaml"))
     parser.add_argument("--rounds", type=int, default=3)
@@ -194,12 +194,43 @@ def main():
     parser.add_argument("--output", help="append the table to this file (Markdown)")
     parser.add_argument("--bf16", action="store_true", default=None)
     parser.add_argument("--fp32", dest="bf16", action="store_false")
-    parser.add_argument("--peer", choices=("eager", "compile", "autocast"), help=argparse.SUPPRESS)
+
+
+def parsed(parser):
     arguments = parser.parse_args()
     if arguments.steps < 3:
         parser.error("--steps must be at least 3: the first two are left out")
     if arguments.bf16 is None:
         arguments.bf16 = "bf16" in Path("/proc/cpuinfo").read_text()
+    return arguments
+
+
+def rounds_of(arguments, programs):
+    """Each program once a round: tokens/s of its steps by program and round, and its peaks of memory."""
+    tokens = arguments.batch * arguments.sequence
+    rates = {name: [] for name in programs}
+    peaks = {name: [] for name in programs}
+    for number in range(arguments.rounds):
+        for name, measure in programs.items():
+            print(f"round {number + 1} of {arguments.rounds}: {name}", file=sys.stderr, flush=True)
+            seconds, peak_bytes = measure()
+            rates[name].append([tokens / one for one in seconds[2:]])
+            peaks[name].append(peak_bytes)
+    return rates, peaks
+
+
+def write(table, output):
+    print(table)
+    if output:
+        with open(output, "a", encoding="utf-8") as file:
+            file.write(f"\n{table}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--peer", choices=("eager", "compile", "autocast"), help=argparse.SUPPRESS)
+    arguments = parsed(parser)
     if arguments.peer:
         run_peer(arguments)
         return
@@ -213,23 +244,11 @@ def main():
         "autocast": lambda: measure_peer(arguments, "autocast", {}),
         "megalith, reference kernels": lambda: measure_megalith(arguments, "reference"),
     }
-    tokens = arguments.batch * arguments.sequence
-    rates = {name: [] for name in programs}
-    peaks = {name: [] for name in programs}
-    for number in range(arguments.rounds):
-        for name, measure in programs.items():
-            print(f"round {number + 1} of {arguments.rounds}: {name}", file=sys.stderr, flush=True)
-            seconds, peak_bytes = measure()
-            rates[name].append([tokens / one for one in seconds[2:]])
-            peaks[name].append(peak_bytes)
-
+    rates, peaks = rounds_of(arguments, programs)
     table = report(arguments, rates, peaks)
     starts = [seconds_to_first_step(arguments) for _ in range(arguments.rounds)]
-    table += f"\n* process start to the end of Megalith's first step and exit: {statistics.median(starts):.1f} s\n"
-    print(table)
-    if arguments.output:
-        with open(arguments.output, "a", encoding="utf-8") as file:
-            file.write(f"\n{table}")
+    table += f"\n* process start to the end of Megalith's first step and exit: {statistics.median(starts):.1f} s"
+    write(table, arguments.output)
 
 
 if __name__ == "__main__":
