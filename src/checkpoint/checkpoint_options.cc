@@ -43,7 +43,8 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           "Refuse to start when load has no checkpoint, instead of starting afresh.");
   v.field("load_hf", load_hf,
           "Hugging Face folder that gives the architecture and the weights, or a model of the hub: org/name, or "
-          "org/name@revision.");
+          "org/name@revision.")
+      .alias("hf_path");
   v.field("save_hf", save_hf, "Hugging Face folder that the model is exported to at the end.");
   v.field("adapter", adapter,
           "Folder of low-rank adapters as PEFT writes it, to go on from or to use: it gives lora.* and the weights.");

@@ -85,7 +85,7 @@ const ActingOptions* row_of(std::string_view command) {
                kMemory,
                {"micro_batch_size", "global_batch_size", "decrease_batch_size_if_needed", "seq_length", "eval_iters",
                 "seed"}}),
-       joined({kTraining, {"num_workers"}})},
+       joined({kTraining, {"num_workers", "loss", "dpo_beta", "dpo_reference"}})},
       {{"embed"},
        joined({kModelGroups, kLayoutGroups}),
        joined({kWeights, kWords, kMemory, {"micro_batch_size", "seq_length", "top_k"}}),

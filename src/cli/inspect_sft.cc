@@ -40,6 +40,7 @@ struct SftInspection {
         .unit("tokens")
         .at_least(1)
         .at_most(INT32_MAX);
+    sft.visit_paths(v);
     sft.visit_rows(v);
     sft.visit_sequences(v);
     tokenizer.visit_standalone(v);

@@ -1,10 +1,12 @@
 // megalith prepare: text into token files; data sets joined and checked.
 #include "data/prepare.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/prepare_sft.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
@@ -96,6 +98,12 @@ int run_prepare(CommandContext& context) {
       return run_topic(context, "prepare", kPrepareTopics);
     }
   }
+  const auto sft = std::find(context.arguments.begin(), context.arguments.end(), "--sft");
+  if (sft != context.arguments.end()) {
+    context.arguments.erase(sft);
+    context.command = "prepare --sft";
+    return prepare_sft_files(context);
+  }
   PrepareOptions options;
   OptionSet set(options);
   const Resolution resolution = resolve(set, context.config_inputs());
@@ -104,6 +112,7 @@ int run_prepare(CommandContext& context) {
     for (const Command& topic : kPrepareTopics) {
       usage += fmt::format("\n       megalith prepare {:<6} --help   {}", topic.name, topic.summary);
     }
+    usage += "\n       megalith prepare --sft  --help   instruction data into tokens and masks";
     return print_help(context, usage, set);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
@@ -129,7 +138,7 @@ int run_prepare(CommandContext& context) {
 
 std::vector<CommandOptions> prepare_options() {
   return {options_of<PrepareOptions>("prepare"), options_of<MergeOptions>("prepare merge"),
-          options_of<CheckOptions>("prepare check")};
+          options_of<CheckOptions>("prepare check"), prepare_sft_options()};
 }
 
 }  // namespace megalith

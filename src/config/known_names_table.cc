@@ -217,6 +217,9 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "the model's own chat template says how a conversation is written",
      "sft_tokenizer_prompt_format sft_bridge_*"},
     {Kind::kNoEffect, kValue, "read only by tools that filter instructions", "lb_mini_*"},
+    {Kind::kUnsupported, kSwitch,
+     "updates by a gradient whose NaNs were set to zero (no_check_for_nan_in_loss_and_grad skips such steps)",
+     "sft_sanitize_nan_grads=false"},
     {Kind::kUnsupported, kSwitch, "weight decay of the norms of queries and keys (norms have none)",
      "apply_wd_to_qk_layernorm=false"},
 

@@ -16,7 +16,11 @@
 #include <string_view>
 #include <vector>
 
+#include "data/arrow_json.h"
+
 namespace {
+
+namespace json = megalith::arrow_json;
 
 constexpr int64_t kRowsAtOnce = 256;  // documents may be long
 
@@ -40,56 +44,6 @@ std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
   return text;
-}
-
-bool is_text(const arrow::DataType& type) {
-  switch (type.id()) {
-    case arrow::Type::STRING:
-    case arrow::Type::LARGE_STRING:
-    case arrow::Type::STRING_VIEW:
-    case arrow::Type::NA:
-      return true;
-    case arrow::Type::DICTIONARY:
-      return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
-    default:
-      return false;
-  }
-}
-
-std::string_view text_at(const arrow::Array& array, int64_t row) {
-  if (array.IsNull(row)) return "";
-  switch (array.type_id()) {
-    case arrow::Type::STRING:
-      return static_cast<const arrow::StringArray&>(array).GetView(row);
-    case arrow::Type::LARGE_STRING:
-      return static_cast<const arrow::LargeStringArray&>(array).GetView(row);
-    case arrow::Type::STRING_VIEW:
-      return static_cast<const arrow::StringViewArray&>(array).GetView(row);
-    case arrow::Type::DICTIONARY: {
-      const auto& words = static_cast<const arrow::DictionaryArray&>(array);
-      return text_at(*words.dictionary(), words.GetValueIndex(row));
-    }
-    default:
-      return "";
-  }
-}
-
-void append_json(std::string& line, std::string_view text) {
-  line += '"';
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      line += '\\';
-      line += c;
-    } else if (byte < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", byte);
-      line += code;
-    } else {
-      line += c;
-    }
-  }
-  line += '"';
 }
 
 std::string lower(std::string text) {
@@ -123,7 +77,7 @@ void check_columns(const arrow::Schema& schema, const std::vector<std::string>& 
       throw RowsError("there is no column '" + column + "', but: " + joined(schema.field_names()),
                       "name the column that holds the text: --json_keys NAME");
     }
-    if (!is_text(*field->type())) {
+    if (!json::is_text(*field->type())) {
       throw RowsError("column '" + column + "' holds " + field->type()->ToString() + ", not text",
                       "name a column that holds text: --json_keys NAME; there are: " + joined(schema.field_names()));
     }
@@ -149,7 +103,8 @@ class ParquetBatches final : public Batches {
     std::vector<int> leaves, groups;
     for (const std::string& column : columns) leaves.push_back(metadata->schema()->ColumnIndex(column));
     for (int group = 0; group < metadata->num_row_groups(); ++group) groups.push_back(group);
-    batches_ = value_of(reader_->GetRecordBatchReader(groups, leaves));
+    batches_ = value_of(columns.empty() ? reader_->GetRecordBatchReader(groups)
+                                        : reader_->GetRecordBatchReader(groups, leaves));
   }
   std::shared_ptr<arrow::RecordBatch> next() override {
     std::shared_ptr<arrow::RecordBatch> batch;
@@ -219,8 +174,11 @@ class CsvBatches final : public Batches {
           arrow::io::default_io_context(), plain(path, value_of(arrow::io::ReadableFile::Open(path))), read, parse,
           convert));
       check_columns(*header->schema(), columns);
+      if (columns.empty()) {
+        for (const std::string& name : header->schema()->field_names()) convert.column_types[name] = arrow::utf8();
+      }
     }
-    convert.include_columns = columns;
+    convert.include_columns = columns;  // none: all
     reader_ = value_of(
         arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), plain(path, file), read, parse, convert));
   }
@@ -273,6 +231,31 @@ std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector
   return batches;
 }
 
+// Rows with the texts of these columns.
+void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string>& columns, std::string& lines) {
+  std::vector<std::shared_ptr<arrow::Array>> arrays;
+  for (const std::string& column : columns) arrays.push_back(batch.GetColumnByName(column));
+  for (int64_t row = 0; row < batch.num_rows(); ++row) {
+    for (size_t column = 0; column < arrays.size(); ++column) {
+      lines += column == 0 ? "{" : ", ";
+      json::append_text(lines, columns[column]);
+      lines += ": ";
+      json::append_text(lines, json::text_at(*arrays[column], row));
+    }
+    lines += "}\n";
+  }
+}
+
+// Rows with all that can be written as JSON.
+void append_all(const arrow::RecordBatch& batch, std::string& lines) {
+  for (int64_t row = 0; row < batch.num_rows(); ++row) {
+    json::append_object(
+        lines, batch.num_columns(), row, [&](int i) -> std::string_view { return batch.schema()->field(i)->name(); },
+        [&](int i) { return batch.column(i); });
+    lines += '\n';
+  }
+}
+
 void say(const std::exception& error, const std::string& remedy, MegalithRowsError& out) {
   std::snprintf(out.message, sizeof(out.message), "%s", error.what());
   std::snprintf(out.remedy, sizeof(out.remedy), "%s", remedy.c_str());
@@ -320,16 +303,10 @@ int megalith_rows_next(MegalithRows* rows, const char** data, size_t* size, int6
         *input_bytes = batch == nullptr ? rows->batches->file_bytes : rows->batches->taken();
         rows->lines.clear();
         if (batch == nullptr) return 0;
-        std::vector<std::shared_ptr<arrow::Array>> arrays;
-        for (const std::string& column : rows->columns) arrays.push_back(batch->GetColumnByName(column));
-        for (int64_t row = 0; row < batch->num_rows(); ++row) {
-          for (size_t column = 0; column < arrays.size(); ++column) {
-            rows->lines += column == 0 ? "{" : ", ";
-            append_json(rows->lines, rows->columns[column]);
-            rows->lines += ": ";
-            append_json(rows->lines, text_at(*arrays[column], row));
-          }
-          rows->lines += "}\n";
+        if (rows->columns.empty()) {
+          append_all(*batch, rows->lines);
+        } else {
+          append_texts(*batch, rows->columns, rows->lines);
         }
         *data = rows->lines.data();
         *size = rows->lines.size();

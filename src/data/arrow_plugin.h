@@ -18,12 +18,13 @@ struct MegalithRowsError {
 
 // Opens a file whose kind its first bytes tell (Parquet, Arrow's file and stream formats), or its name (.csv, .tsv,
 // also compressed: .gz, .zst, .bz2). The named columns of each row are given; they hold
-// text. Null: *error says why.
+// text. Without names all columns are given, whatever they hold. Null: *error says why.
 MegalithRows* megalith_rows_open(const char* path, const char* const* columns, size_t num_columns,
                                  MegalithRowsError* error);
 
-// The next rows, each as a line {"column": "text", …}; a missing value is an empty text. The bytes stay valid until the
-// next call.
+// The next rows, each as a line {"column": "text", …}; a missing value is an empty text. Without named columns a value
+// is what JSON has for it: texts, numbers, booleans, lists and objects. What is missing, and what JSON has nothing for,
+// is left out. The bytes stay valid until the next call.
 //   input_bytes  of the file, taken so far
 // 1; 0 at the end; -1: *error says why.
 int megalith_rows_next(MegalithRows* rows, const char** data, size_t* size, int64_t* input_bytes,

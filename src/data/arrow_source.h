@@ -13,8 +13,8 @@ namespace megalith {
 // .tsv, also compressed).
 bool is_rows_file(const std::string& path);
 
-// A line {"column": "text", …} for each row. UserError: the file is damaged or lacks a column, a column holds no text,
-// or this build cannot load Arrow.
+// A line {"column": "text", …} for each row; without columns one of all columns, nested ones as lists and objects.
+// UserError: the file is damaged or lacks a column, a column holds no text, or this build cannot load Arrow.
 std::unique_ptr<TextSource> open_rows(const std::string& path, const std::vector<std::string>& columns);
 
 }  // namespace megalith

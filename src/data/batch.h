@@ -33,6 +33,10 @@ inline constexpr std::string_view kPositionIds = "position_ids";
 inline constexpr std::string_view kDocumentIds = "document_ids";
 // (b) int64: tokens of a row that are not padding at its end. Absent: all.
 inline constexpr std::string_view kKeyLengths = "key_lengths";
+// (b, s) float32: the log-probability that a reference model gives the label, of labels that count. Pairs of answers.
+inline constexpr std::string_view kReferenceLogProbs = "reference_log_probs";
+// (b) int64: pairs of answers in the row. Documents 2 k and 2 k + 1 are the chosen and the rejected one of pair k.
+inline constexpr std::string_view kNumPairs = "num_pairs";
 // (b) int64: the row's place in the order of training, counted over the whole run (samples consumed before this step
 // plus the place in the global batch). The same under every layout; what is drawn for a row is keyed by it. Every
 // batch has it, whatever its data are.

@@ -128,6 +128,9 @@ void append_sft_errors(const DataOptions& options, std::vector<UserError>& error
   if (sft.max_samples_per_sequence && sft.has_paths() && !sft.enable_packed_sequences) {
     errors.emplace_back("max_samples_per_sequence without enable_packed_sequences", "add --enable_packed_sequences");
   }
+  if (sft.has_pairs() && !sft.has_paths()) {
+    errors.emplace_back("loss dpo without pairs of answers", "name their rows with --sft_data_path FILE");
+  }
   if (sft.has_paths() && (options.reset_position_ids || options.reset_attention_mask || options.eod_mask_loss)) {
     errors.emplace_back("reset_position_ids, reset_attention_mask or eod_mask_loss with sft_data_path",
                         "they are for texts of data_path; use_packed_attention keeps samples apart");

@@ -1,6 +1,7 @@
 // See sft_batches.h.
 #include "data/sft_batches.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +15,14 @@ namespace {
 
 constexpr const char* kDefaultSftSplit = "969, 30, 1";
 
+// Texts fill sequences to the last token.
+bool goes_on_in_next(const SftSet& set, const DataOptions& options) {
+  return set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
+}
+
 // Samples as they are learned: cut, or refused for their length.
 std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions& options, int64_t s) {
-  const bool splits = set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
-  if (splits) return [&set](int64_t sample) { return set.length(sample); };
+  if (goes_on_in_next(set, options)) return [&set](int64_t sample) { return set.length(sample); };
   if (!options.sft.truncate && set.report().longest > s) {
     int64_t num_longer = 0;
     for (int64_t i = 0; i < set.num_samples(); ++i) num_longer += set.length(i) > s ? 1 : 0;
@@ -26,16 +31,6 @@ std::function<int64_t(int64_t)> lengths_in(const SftSet& set, const DataOptions&
                     "raise --seq_length, cut them with --truncate, or leave them out");
   }
   return [&set, s](int64_t sample) { return std::min(set.length(sample), s); };
-}
-
-std::shared_ptr<const SftSet> open_set(const std::vector<std::string>& prefixes) {
-  MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
-  return std::make_shared<const SftSet>(prefixes[0]);
-}
-
-SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s) {
-  const bool splits = set.report().form == SftForm::kText && options.sft.enable_packed_sequences;
-  return {range.begin, range.end, lengths_in(set, options, s), s, splits, options.sft};
 }
 
 UserError empty_training_error(const SftSet& set) {
@@ -53,7 +48,47 @@ DataSize size_of(const SftPacks& packs) {
   return size;
 }
 
+// Pairs without a loss of pairs, and the other way round.
+void check_form(const SftSet& set, const SftOptions& options) {
+  if (set.has_pairs() && !options.has_pairs()) {
+    throw UserError(fmt::format("{} holds pairs of answers, and loss is next_token", set.prefix()),
+                    "add --loss dpo; or give rows with one answer each");
+  }
+  if (!set.has_pairs() && options.has_pairs()) {
+    throw UserError(fmt::format("loss is dpo, and {} holds {}", set.prefix(), sft_form_name(set.report().form)),
+                    "its rows have prompt, chosen and rejected; or leave --loss out");
+  }
+}
+
+std::shared_ptr<const SftSet> open_set(const std::vector<std::string>& prefixes, const SftOptions& options) {
+  MEGALITH_CHECK(prefixes.size() == 1, "{} prefixes of prepared instructions", prefixes.size());
+  auto set = std::make_shared<const SftSet>(prefixes[0]);
+  check_form(*set, options);
+  return set;
+}
+
+SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s) {
+  return {range.begin, range.end, lengths_in(set, options, s), s, goes_on_in_next(set, options), options.sft};
+}
+
 }  // namespace
+
+std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPiece> pack) {
+  std::vector<SftPiece> pieces;
+  for (const SftPiece& piece : pack) {
+    if (!set.has_pairs()) {
+      pieces.push_back(piece);
+      continue;
+    }
+    const int64_t first = 2 * piece.sample;
+    const int64_t chosen = set.sequence_length(first), rejected = set.sequence_length(first + 1);
+    // The shorter one keeps what the other has no use for.
+    const int64_t kept = std::min(chosen, std::max(piece.length / 2, piece.length - rejected));
+    pieces.push_back({first, 0, kept});
+    pieces.push_back({first + 1, 0, std::min(rejected, piece.length - kept)});
+  }
+  return pieces;
+}
 
 void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
                   int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents) {
@@ -62,7 +97,7 @@ void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, 
   std::vector<int64_t> ids;
   std::vector<uint8_t> counts;
   for (const SftPiece& piece : pack) {
-    const int64_t known = std::min(piece.length + 1, set.length(piece.sample) - piece.offset);
+    const int64_t known = std::min(piece.length + 1, set.sequence_length(piece.sample) - piece.offset);
     ids.resize(static_cast<size_t>(known));
     counts.resize(ids.size());
     set.read(piece.sample, piece.offset, known, ids.data(), counts.data());
@@ -89,7 +124,7 @@ SftBatchSource::SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs
                                const DataSetup& setup, bool shuffles)
     : set_(std::move(set)),
       packs_(std::move(packs)),
-      keeps_apart_(options.enable_packed_sequences && options.use_packed_attention),
+      keeps_apart_(set_->has_pairs() || (options.enable_packed_sequences && options.use_packed_attention)),
       shuffles_(shuffles),
       sequence_length_(setup.sequence_length),
       vocab_size_(setup.vocab_size),
@@ -119,14 +154,15 @@ Batch SftBatchSource::read(const DataPosition& position) {
   const auto row_of = [&]<typename T>(std::string_view name, int64_t row, T* /*type*/) {
     return batch.at(name).mutable_data_ptr<T>() + row * s;
   };
+  std::vector<std::vector<SftPiece>> rows;
   int64_t* order = batch.at(field::kSampleIndex).mutable_data_ptr<int64_t>();
   for (int64_t row = 0; row < b; ++row) {
     order[row] = position.consumed_samples + position.dp_rank * b + row;
     std::unique_lock lock(order_mutex_);
-    const int64_t pack = pack_at(order[row]);
+    rows.push_back(sequences_at(order[row]));
     lock.unlock();
     int64_t* tokens = row_of(field::kTokens, row, static_cast<int64_t*>(nullptr));
-    fill_sft_row(*set_, packs_.pack(pack), s, keeps_apart_, tokens,
+    fill_sft_row(*set_, rows.back(), s, keeps_apart_, tokens,
                  row_of(field::kLabels, row, static_cast<int64_t*>(nullptr)),
                  row_of(field::kLossWeights, row, static_cast<float*>(nullptr)),
                  row_of(field::kPositionIds, row, static_cast<int64_t*>(nullptr)),
@@ -138,14 +174,42 @@ Batch SftBatchSource::read(const DataPosition& position) {
           "the tokenizer is not the model's");
     }
   }
+  if (set_->has_pairs()) add_pairs(batch, rows);
   return batch;
+}
+
+void SftBatchSource::add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const {
+  const int64_t s = sequence_length_, b = std::ssize(rows);
+  const at::Tensor pairs = at::empty({b}, at::kLong);
+  for (int64_t row = 0; row < b; ++row) {
+    pairs.mutable_data_ptr<int64_t>()[row] = std::ssize(rows[static_cast<size_t>(row)]) / 2;
+  }
+  batch.set(BatchField::of_rows(field::kNumPairs, pairs));
+  if (!reference_) return;
+  const at::Tensor log_probs = at::zeros({b, s}, at::kFloat);
+  for (int64_t row = 0; row < b; ++row) {
+    float* at = log_probs.mutable_data_ptr<float>() + row * s;
+    for (const SftPiece& piece : rows[static_cast<size_t>(row)]) {
+      // Labels are the tokens from the second on.
+      const int64_t known = std::min(piece.length, set_->sequence_length(piece.sample) - piece.offset - 1);
+      reference_->read(piece.sample, piece.offset + 1, known, at);
+      at += piece.length;
+    }
+  }
+  batch.set(BatchField::of_tokens(field::kReferenceLogProbs, log_probs));
+}
+
+std::unique_ptr<SftBatchSource> make_whole_sft_source(std::shared_ptr<const SftSet> set, const DataOptions& options,
+                                                      const DataSetup& setup) {
+  SftPacks packs = pack_range(*set, {0, set->num_samples()}, options, setup.sequence_length);
+  return std::make_unique<SftBatchSource>(std::move(set), std::move(packs), options.sft, setup, /*shuffles=*/false);
 }
 
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log) {
   const SftOptions& sft = options.sft;
-  const auto train = open_set(sft.sft_data_path);
+  const auto train = open_set(sft.sft_data_path, sft);
   std::shared_ptr<const SftSet> valid;
-  if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path);
+  if (!sft.sft_valid_data_path.empty()) valid = open_set(sft.sft_valid_data_path, sft);
   const std::string split = options.split.value_or(kDefaultSftSplit);
   if (!valid && !options.split) {
     log.note("split is not given: {} of sft_data_path go to training, validation and test", split);
@@ -175,7 +239,7 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
 }
 
 int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length) {
-  const auto set = open_set(options.sft.sft_data_path);
+  const auto set = open_set(options.sft.sft_data_path, options.sft);
   ElementRange range{0, set->num_samples()};
   if (options.sft.sft_valid_data_path.empty()) {
     const auto ranges = split_ranges(parse_split(options.split.value_or(kDefaultSftSplit)), set->num_samples());

@@ -6,12 +6,17 @@
 #include "core/log.h"
 #include "data/data_sets.h"
 #include "data/sft_packs.h"
+#include "data/sft_reference.h"
 #include "data/sft_set.h"
 
 namespace megalith {
 
-// A sequence as the model takes it, s tokens each. A piece's last token predicts what follows it in its sample, with
-// that token's weight, and nothing where the sample ends.
+// The sequences of a pack's samples (SftSet::num_sequences), in their order, in at most s tokens: of pairs each sample
+// gives two, and of those that are too long together both are cut.
+std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPiece> pack);
+
+// A sequence as the model takes it, s tokens each. Pieces are of sequences. A piece's last token predicts what follows
+// it in its sequence, with that token's weight, and nothing where that ends.
 //   documents  number of the piece within the row; padding has one of its own. Null: they are not wanted
 void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
                   int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents);
@@ -28,10 +33,18 @@ class SftBatchSource final : public BatchSource {
   std::string name() const override { return set_->prefix(); }
   std::optional<DataSize> data_size() const override { return size_; }
 
+  // What rows of pairs get in reference_log_probs; without it they have none.
+  void set_reference(std::shared_ptr<const SftReference> reference) { reference_ = std::move(reference); }
+  const std::shared_ptr<const SftSet>& set() const { return set_; }
+  // The sequences of the row at this place in the order of the run.
+  std::vector<SftPiece> sequences_at(int64_t place) { return sequences_of_pack(*set_, packs_.pack(pack_at(place))); }
+
  private:
   int64_t pack_at(int64_t place);
+  void add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const;
 
   std::shared_ptr<const SftSet> set_;
+  std::shared_ptr<const SftReference> reference_;
   SftPacks packs_;
   bool keeps_apart_, shuffles_;
   int64_t sequence_length_, vocab_size_;
@@ -41,6 +54,10 @@ class SftBatchSource final : public BatchSource {
   std::vector<int64_t> order_;  // of pass order_pass_
   int64_t order_pass_ = -1;
 };
+
+// All samples of a set in the order of the rows, as these options pack them.
+std::unique_ptr<SftBatchSource> make_whole_sft_source(std::shared_ptr<const SftSet> set, const DataOptions& options,
+                                                      const DataSetup& setup);
 
 // The sets of prepared instruction data (train/instruction_data.h) that the options name by their prefixes. UserError
 // for samples longer than the sequence, and for a training set without samples.

@@ -2,11 +2,13 @@
 #include "data/sft_encoder.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/checksum.h"
 #include "core/error.h"
 
 namespace megalith {
@@ -154,7 +156,14 @@ std::string text_of(const OrderedJson& row, const std::string& key, const std::s
 }  // namespace
 
 int64_t SftSample::num_counted() const {
-  return weights.empty() ? 0 : std::accumulate(weights.begin() + 1, weights.end(), int64_t{0});
+  const auto counted = [&](size_t begin, size_t end) {
+    if (begin >= end) return int64_t{0};
+    return std::accumulate(weights.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
+                           weights.begin() + static_cast<std::ptrdiff_t>(end), int64_t{0});
+  };
+  if (form != SftForm::kPairs) return counted(0, weights.size());
+  const int64_t chosen = counted(0, rejected_begin), rejected = counted(rejected_begin, weights.size());
+  return chosen > 0 && rejected > 0 ? chosen + rejected : 0;
 }
 
 SftEncoder::SftEncoder(const Tokenizer& tokenizer, const fs::path& tokenizer_model, const SftOptions& options)
@@ -169,19 +178,26 @@ const ChatTemplate& SftEncoder::chat_template() const {
 }
 
 std::string SftEncoder::identity() const {
-  return fmt::format("{}\n{}\n{}\n{}\n{}", tokenizer_.name(), chat_ ? chat_->identity() : "",
-                     static_cast<int>(options_.sft_conversation_format), options_.train_on_input,
-                     options_.sft_column.value_or(""));
+  // A tokenizer is told by what it makes of a text in which most of them differ.
+  constexpr std::string_view kProbe =
+      "The quick brown fox: 1234567 + 3.14 =\n\n\tdon't DON'T  caf\u00e9 \u65e5\u672c\u8a9e \U0001F999 "
+      "def f(x):\r\n    return x**2  # ok";
+  const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
+  const std::string text = fmt::format(
+      "{} {} {}\n{}\n{}\n{}\n{}", tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1), fmt::join(ids, " "),
+      chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format), options_.train_on_input,
+      options_.sft_column.value_or(""));
+  return fmt::format("{:016x}", checksum64(text));
 }
 
-SftSample SftEncoder::encode_chat(const OrderedJson& messages, const OrderedJson& tools,
-                                  const std::string& where) const {
+SftSample SftEncoder::encode_chat(const OrderedJson& messages, const OrderedJson& tools, const std::string& where,
+                                  size_t first_counted) const {
   try {
     const Conversation conversation(chat_template(), tokenizer_, messages, tools);
     SftSample sample;
     sample.tokens = conversation.ids();
     sample.weights.assign(sample.tokens.size(), options_.train_on_input ? 1 : 0);
-    for (size_t i = 0; i < messages.size() && !options_.train_on_input; ++i) {
+    for (size_t i = first_counted; i < messages.size() && !options_.train_on_input; ++i) {
       if (messages[i]["role"] != "assistant") continue;
       const auto range = conversation.find(i);
       if (!range) {
@@ -210,6 +226,47 @@ SftSample SftEncoder::encode_answer(const std::string& prompt, const std::string
   return sample;
 }
 
+SftSample SftEncoder::encode_texts(SftForm form, const std::string& question, const std::string& input,
+                                   const std::string& answer, const std::string& where) const {
+  const ConversationFormat format = options_.sft_conversation_format;
+  if (format == ConversationFormat::kChatTemplate) {
+    const OrderedJson messages = {{{"role", "user"}, {"content", question + (input.empty() ? "" : "\n\n" + input)}},
+                                  {{"role", "assistant"}, {"content", answer}}};
+    return encode_chat(messages, nullptr, where);
+  }
+  if (form != SftForm::kAlpaca && format != ConversationFormat::kAlpaca) return encode_answer(question, answer);
+  return encode_answer(input.empty() ? fmt::format(fmt::runtime(kAlpacaWithoutInput), question)
+                                     : fmt::format(fmt::runtime(kAlpacaWithInput), question, input),
+                       answer);
+}
+
+SftSample SftEncoder::encode_pair(const OrderedJson& row, const std::string& where) const {
+  if (options_.train_on_input) {
+    throw UserError(fmt::format("{}: train_on_input with pairs of answers", where),
+                    "the question is the same in both, so nothing is learned of it: leave train_on_input out");
+  }
+  SftSample chosen, rejected;
+  if (is_chat_pair(row)) {
+    const OrderedJson pair = sft_pair_of(row, where);
+    const auto num_common = json_as<size_t>(Json(pair["num_common"]), where);
+    const OrderedJson tools = row.contains("tools") ? row["tools"] : OrderedJson(nullptr);
+    chosen = encode_chat(pair["chosen"], tools, where, num_common);
+    rejected = encode_chat(pair["rejected"], tools, where, num_common);
+  } else {
+    const std::string prompt = text_of(row, "prompt", where);
+    if (prompt.empty()) {
+      throw UserError(fmt::format("{}: the row has chosen and rejected as texts, and no prompt", where),
+                      "give the question as prompt, or the answers as lists of messages");
+    }
+    chosen = encode_texts(SftForm::kPairs, prompt, "", text_of(row, "chosen", where), where);
+    rejected = encode_texts(SftForm::kPairs, prompt, "", text_of(row, "rejected", where), where);
+  }
+  chosen.rejected_begin = chosen.tokens.size();
+  chosen.tokens.insert(chosen.tokens.end(), rejected.tokens.begin(), rejected.tokens.end());
+  chosen.weights.insert(chosen.weights.end(), rejected.weights.begin(), rejected.weights.end());
+  return chosen;
+}
+
 SftSample SftEncoder::encode(const SftLine& line) const {
   const std::string where = line.where();
   const OrderedJson row = parse_ordered_json(line.json, where);
@@ -226,22 +283,13 @@ SftSample SftEncoder::encode(const SftLine& line) const {
     }
     const OrderedJson tools = row.contains("tools") ? row["tools"] : OrderedJson(nullptr);
     sample = encode_chat(sft_messages_of(row, where), tools, where);
+  } else if (form == SftForm::kPairs) {
+    sample = encode_pair(row, where);
   } else {
     const bool is_alpaca = form == SftForm::kAlpaca;
-    const std::string question = text_of(row, is_alpaca ? "instruction" : "prompt", where);
-    const std::string answer = text_of(row, is_alpaca ? "output" : "completion", where);
-    const std::string input = is_alpaca ? text_of(row, "input", where) : "";
-    if (format == ConversationFormat::kChatTemplate) {
-      const OrderedJson messages = {{{"role", "user"}, {"content", question + (input.empty() ? "" : "\n\n" + input)}},
-                                    {{"role", "assistant"}, {"content", answer}}};
-      sample = encode_chat(messages, nullptr, where);
-    } else if (is_alpaca || format == ConversationFormat::kAlpaca) {
-      sample = encode_answer(input.empty() ? fmt::format(fmt::runtime(kAlpacaWithoutInput), question)
-                                           : fmt::format(fmt::runtime(kAlpacaWithInput), question, input),
-                             answer);
-    } else {
-      sample = encode_answer(question, answer);
-    }
+    sample = encode_texts(form, text_of(row, is_alpaca ? *sft_key_of(row, sft_question_keys()) : "prompt", where),
+                          is_alpaca ? text_of(row, "input", where) : "",
+                          text_of(row, is_alpaca ? *sft_key_of(row, sft_answer_keys()) : "completion", where), where);
   }
   sample.form = form;
   return sample;

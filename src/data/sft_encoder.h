@@ -22,8 +22,11 @@ struct SftSample {
   SftForm form = SftForm::kText;
   std::vector<int32_t> tokens;
   std::vector<uint8_t> weights;  // of each token as a label: 1 or 0
+  // Of kPairs: where the rejected answer's sequence begins, behind the chosen one's; each begins with the question.
+  size_t rejected_begin = 0;
 
-  // Labels in the loss: the first token is nobody's label.
+  // Labels in the loss: the first token of a sequence is nobody's label. Nothing counts of a pair in which one answer
+  // has none.
   int64_t num_counted() const;
 };
 
@@ -36,11 +39,19 @@ class SftEncoder {
   // UserError, which names the row, for rows that cannot be used. Several threads may call it.
   SftSample encode(const SftLine& line) const;
 
-  // What the tokens depend on besides the rows.
+  // What the tokens depend on besides the rows, in 16 digits: equal ones make equal tokens of equal rows, wherever the
+  // tokenizer lies.
   std::string identity() const;
+  const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  SftSample encode_chat(const OrderedJson& messages, const OrderedJson& tools, const std::string& where) const;
+  // Answers before message first_counted do not count.
+  SftSample encode_chat(const OrderedJson& messages, const OrderedJson& tools, const std::string& where,
+                        size_t first_counted = 0) const;
+  SftSample encode_pair(const OrderedJson& row, const std::string& where) const;
+  // A question and its answer as texts, by sft_conversation_format.
+  SftSample encode_texts(SftForm form, const std::string& question, const std::string& input, const std::string& answer,
+                         const std::string& where) const;
   SftSample encode_answer(const std::string& prompt, const std::string& answer) const;
   const ChatTemplate& chat_template() const;
 

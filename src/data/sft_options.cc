@@ -3,11 +3,15 @@
 
 namespace megalith {
 
-void SftOptions::visit_rows(OptionVisitor& v) {
+void SftOptions::visit_paths(OptionVisitor& v) {
   v.field("sft_data_path", sft_data_path,
-          "Files or folders of conversations, instructions or prompts (JSON lines, JSON lists, Parquet): the model is "
-          "fine-tuned on them, with the loss on the answers only. They are made into tokens first, once.")
+          "Files or folders of conversations, instructions or prompts (JSON lines, JSON lists, Parquet), or names of "
+          "data sets of the hub: the model is fine-tuned on them, with the loss on the answers only. They are made "
+          "into tokens first, once; or the prefix of files that prepare --sft made.")
       .alias("sft_dataset_name");
+}
+
+void SftOptions::visit_rows(OptionVisitor& v) {
   v.field(
       "sft_dataset_split", sft_dataset_split,
       "A folder of sft_data_path gives only the files and folders whose names begin with this word, such as train.");
@@ -43,6 +47,7 @@ void SftOptions::visit(OptionVisitor& v) {
       "stage", stage, {"auto", "pretrain", "sft"},
       "What kind of data the run learns from. auto: instructions where sft_data_path is given, texts otherwise. sft "
       "and pretrain insist on one of them.");
+  visit_paths(v);
   visit_rows(v);
   v.field("sft_valid_data_path", sft_valid_data_path,
           "Files or folders that are used whole for validation; sft_data_path is then used whole for training.");
@@ -51,6 +56,16 @@ void SftOptions::visit(OptionVisitor& v) {
       "use_packed_attention", use_packed_attention,
       "enable_packed_sequences: a sample attends only to itself, and its positions begin at 0, so that it is learned "
       "as if it had a sequence of its own. false: it also sees the samples before it in the sequence.");
+  v.choice("loss", loss, {"next_token", "dpo"},
+           "next_token: answers are learned token by token. dpo: of the two answers of a pair (rows with prompt, "
+           "chosen and rejected) the chosen one becomes more likely than the rejected one, compared with the model "
+           "that training begins with.");
+  v.field("dpo_beta", dpo_beta, "loss dpo: how closely the model is held to the one that training begins with.")
+      .above(0);
+  v.choice("dpo_reference", dpo_reference, {"ahead", "on_the_fly"},
+           "loss dpo: when the model that training begins with reads the pairs. ahead: once, before the first step; "
+           "what it says is kept beside the tokens. on_the_fly: in each step, which takes adapters (lora.enabled): "
+           "without them the model is what it was.");
 }
 
 }  // namespace megalith

@@ -14,6 +14,8 @@ namespace megalith {
 enum class TrainingStage { kAuto, kPretrain, kSft };
 enum class ConversationFormat { kAuto, kAlpaca, kChatTemplate };
 enum class SftPacking { kGreedy, kFirstFitDecreasing };
+enum class SftLoss { kNextToken, kDpo };
+enum class DpoReference { kAhead, kOnTheFly };
 
 struct SftOptions {
   TrainingStage stage = TrainingStage::kAuto;
@@ -27,13 +29,18 @@ struct SftOptions {
   bool use_packed_attention = true;
   SftPacking sft_packing = SftPacking::kGreedy;
   std::optional<int64_t> max_samples_per_sequence;
+  SftLoss loss = SftLoss::kNextToken;
+  double dpo_beta = 0.1;
+  DpoReference dpo_reference = DpoReference::kAhead;
 
   void visit(OptionVisitor& v);
-  // Those that say how rows become tokens and their weights, and how samples become sequences: `inspect sft` has only
-  // these.
+  // Those that say which rows are read, how they become tokens and their weights, and how samples become sequences:
+  // what `inspect sft` and `prepare --sft` have of them.
+  void visit_paths(OptionVisitor& v);
   void visit_rows(OptionVisitor& v);
   void visit_sequences(OptionVisitor& v);
   bool has_paths() const { return !sft_data_path.empty() || !sft_valid_data_path.empty(); }
+  bool has_pairs() const { return loss == SftLoss::kDpo; }
 };
 
 }  // namespace megalith

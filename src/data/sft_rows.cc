@@ -40,25 +40,6 @@ std::vector<PrepareInput> inputs_of(const std::vector<std::string>& paths, const
   return all;
 }
 
-// The columns of a table that make a form. Each set is tried, because a table says what it has not.
-std::unique_ptr<TextSource> open_table(const std::string& path, const std::optional<std::string>& column) {
-  if (column) return open_rows(path, {*column});
-  const std::vector<std::vector<std::string>> sets = {
-      {"instruction", "input", "output"}, {"instruction", "output"}, {"prompt", "completion"}, {"text"}};
-  std::optional<UserError> last;
-  for (const std::vector<std::string>& columns : sets) {
-    try {
-      return open_rows(path, columns);
-    } catch (const UserError& error) {
-      last = error;
-    }
-  }
-  throw UserError(
-      fmt::format("{}: {}", path, last->message()),
-      "a table has the columns instruction, input and output, or prompt and completion, or text, or the one "
-      "that --sft_column names; conversations are read of JSON lines");
-}
-
 std::string keys_text(const OrderedJson& row) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : row.items()) keys.push_back(key);
@@ -133,11 +114,30 @@ std::string_view sft_form_name(SftForm form) {
       return "prompts and completions";
     case SftForm::kChat:
       return "conversations";
+    case SftForm::kPairs:
+      return "pairs of answers";
   }
   throw InternalError("a form without a name");
 }
 
 std::string SftLine::where() const { return fmt::format("{}:{}", file, number); }
+
+std::span<const std::string_view> sft_question_keys() {
+  static constexpr std::array<std::string_view, 2> kKeys = {"instruction", "question"};
+  return kKeys;
+}
+
+std::span<const std::string_view> sft_answer_keys() {
+  static constexpr std::array<std::string_view, 3> kKeys = {"output", "response", "answer"};
+  return kKeys;
+}
+
+std::optional<std::string> sft_key_of(const OrderedJson& row, std::span<const std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    if (row.contains(key) && !row[std::string(key)].is_null()) return std::string(key);
+  }
+  return std::nullopt;
+}
 
 SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& column, const std::string& where) {
   if (!row.is_object()) throw UserError(fmt::format("{}: the row is no JSON object", where));
@@ -147,18 +147,19 @@ SftForm sft_form_of(const OrderedJson& row, const std::optional<std::string>& co
     throw UserError(fmt::format("{}: the row has no {} (its keys: {})", where, *column, keys_text(row)),
                     "sft_column names the key of the text");
   }
+  if (has("chosen") && has("rejected")) return SftForm::kPairs;
   if (has("messages") || has("conversations")) return SftForm::kChat;
-  if (has("instruction") && has("output")) return SftForm::kAlpaca;
+  if (sft_key_of(row, sft_question_keys()) && sft_key_of(row, sft_answer_keys())) return SftForm::kAlpaca;
   if (has("prompt") && has("completion")) return SftForm::kPrompt;
   if (has("text")) return SftForm::kText;
   throw UserError(fmt::format("{}: the row has the keys of no form (its keys: {})", where, keys_text(row)),
-                  "rows have messages; conversations; instruction and output; prompt and completion; text; or the key "
-                  "that --sft_column names");
+                  "rows have messages; conversations; instruction and output; prompt and completion; prompt, chosen "
+                  "and rejected; text; or the key that --sft_column names");
 }
 
-OrderedJson sft_messages_of(const OrderedJson& row, const std::string& where) {
-  const char* key = row.contains("messages") && !row["messages"].is_null() ? "messages" : "conversations";
-  const OrderedJson& list = row[key];
+namespace {
+
+OrderedJson messages_of(const OrderedJson& list, std::string_view key, const std::string& where) {
   if (!list.is_array() || list.empty()) throw UserError(fmt::format("{}: {} is no list of messages", where, key));
   OrderedJson messages = OrderedJson::array();
   for (const OrderedJson& message : list) {
@@ -175,15 +176,64 @@ OrderedJson sft_messages_of(const OrderedJson& row, const std::string& where) {
     }
     messages.push_back(std::move(made));
   }
+  return messages;
+}
+
+}  // namespace
+
+OrderedJson sft_messages_of(const OrderedJson& row, const std::string& where) {
+  const char* key = row.contains("messages") && !row["messages"].is_null() ? "messages" : "conversations";
+  OrderedJson messages = messages_of(row[key], key, where);
   check_order(messages, where);
   return messages;
+}
+
+bool is_chat_pair(const OrderedJson& row) { return row["chosen"].is_array() || row["rejected"].is_array(); }
+
+OrderedJson sft_pair_of(const OrderedJson& row, const std::string& where) {
+  OrderedJson question = OrderedJson::array();
+  const bool has_prompt = row.contains("prompt") && !row["prompt"].is_null();
+  if (has_prompt && row["prompt"].is_string()) {
+    question.push_back({{"role", "user"}, {"content", row["prompt"]}});
+  } else if (has_prompt) {
+    question = messages_of(row["prompt"], "prompt", where);
+  }
+  const auto conversation = [&](const char* key) {
+    const OrderedJson answer = messages_of(row[key], key, where);
+    // Some sets repeat the question in both answers.
+    OrderedJson all = answer[0]["role"] == "assistant" ? question : OrderedJson::array();
+    for (const OrderedJson& message : answer) all.push_back(message);
+    check_order(all, fmt::format("{}: {}", where, key));
+    if (all.back()["role"] != "assistant") {
+      throw UserError(fmt::format("{}: {} ends with the {}'s message", where, key,
+                                  json_as<std::string>(Json(all.back()["role"]), where)),
+                      "it ends with the assistant's answer");
+    }
+    return all;
+  };
+  OrderedJson chosen = conversation("chosen"), rejected = conversation("rejected");
+  const size_t most = std::min(chosen.size(), rejected.size());
+  size_t num_common = 0;
+  while (num_common < most && chosen[num_common] == rejected[num_common]) ++num_common;
+  if (num_common == most) {
+    throw UserError(
+        fmt::format("{}: chosen and rejected are the same conversation, or one is the other's beginning", where),
+        "they differ in the answer");
+  }
+  if (num_common == 0) {
+    throw UserError(fmt::format("{}: chosen and rejected have no question in common", where),
+                    "give it as prompt, or as the messages that both begin with");
+  }
+  return {{"chosen", std::move(chosen)}, {"rejected", std::move(rejected)}, {"num_common", num_common}};
 }
 
 // One file, row by row.
 class SftReader::File {
  public:
   File(const PrepareInput& input, const std::optional<std::string>& column)
-      : name_(input.name()), source_(input.is_rows ? open_table(input.path, column) : open_text(input.path)) {}
+      : name_(input.name()),
+        source_(input.is_rows ? open_rows(input.path, column ? std::vector{*column} : std::vector<std::string>{})
+                              : open_text(input.path)) {}
 
   std::optional<SftLine> next() {
     if (!is_begun_) begin();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -58,19 +59,23 @@ OrderedJson to_json(const SftReport& report) {
           {"counted", report.counted},
           {"num_without_loss", report.num_without_loss},
           {"longest", report.longest},
-          {"longest_place", report.longest_place}};
+          {"longest_place", report.longest_place},
+          {"encoder", report.encoder},
+          {"tokenizer", report.tokenizer}};
 }
 
 SftReport report_of(const std::string& path) {
   const Json json = load_json(path);
   SftReport report;
-  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kChat), path));
+  report.form = static_cast<SftForm>(json_get_whole(json, "form", 0, static_cast<int64_t>(SftForm::kPairs), path));
   report.samples = json_get<int64_t>(json, "samples", path);
   report.tokens = json_get<int64_t>(json, "tokens", path);
   report.counted = json_get<int64_t>(json, "counted", path);
   report.num_without_loss = json_get<int64_t>(json, "num_without_loss", path);
   report.longest = json_get<int64_t>(json, "longest", path);
   report.longest_place = json_get<std::string>(json, "longest_place", path);
+  report.encoder = json_get<std::string>(json, "encoder", path);
+  report.tokenizer = json_get<std::string>(json, "tokenizer", path);
   return report;
 }
 
@@ -148,16 +153,41 @@ SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOpt
   SftTally tally(options.train_on_input);
   encode_sft_rows(reader, encoder, [&](const SftSample& sample, const SftLine& line) {
     if (!tally.add(sample, line)) return;
-    tokens.add_sequence(sample.tokens);
+    const std::span all(sample.tokens);
+    const std::span weights(sample.weights);
+    const size_t cut = sample.form == SftForm::kPairs ? sample.rejected_begin : all.size();
+    for (const auto& [begin, end] : {std::pair{size_t{0}, cut}, std::pair{cut, all.size()}}) {
+      if (begin == end) continue;
+      tokens.add_sequence(all.subspan(begin, end - begin));
+      mask.add_raw_sequence(std::as_bytes(weights.subspan(begin, end - begin)));
+    }
     tokens.end_document();
-    mask.add_raw_sequence(std::as_bytes(std::span(sample.weights)));
     mask.end_document();
   });
   tally.check();
   tokens.finish();
   mask.finish();
-  write_file_atomic(prefix + ".json", dump_json_pretty(to_json(tally.report())));
-  return tally.report();
+  SftReport report = tally.report();
+  report.encoder = encoder.identity();
+  report.tokenizer = encoder.tokenizer().name();
+  write_file_atomic(prefix + ".json", dump_json_pretty(to_json(report)));
+  return report;
+}
+
+bool is_prepared_sft(const std::string& path) {
+  const std::string prefix = data_prefix(path);
+  return std::filesystem::exists(prefix + ".json") && std::filesystem::exists(prefix + "_mask.idx");
+}
+
+void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder) {
+  const SftReport report = report_of(prefix + ".json");
+  if (report.encoder == encoder.identity()) return;
+  throw UserError(
+      fmt::format("{} was prepared otherwise than this run reads rows: with the tokenizer {}, another chat template, "
+                  "sft_conversation_format, sft_column or train_on_input",
+                  prefix, report.tokenizer),
+      fmt::format("this run's tokenizer is {}; give the options that 'prepare --sft' had, or prepare the rows again",
+                  encoder.tokenizer().name()));
 }
 
 SftSet::SftSet(const std::string& prefix)
@@ -167,15 +197,24 @@ SftSet::SftSet(const std::string& prefix)
   for (int64_t i = 0; fits && i < tokens_.num_sequences(); ++i) {
     fits = tokens_.sequence_length(i) == mask_.sequence_length(i);
   }
+  fits = fits && num_samples() == report_.samples && tokens_.num_sequences() % sequences_per_sample() == 0;
   if (!fits) {
-    throw UserError(fmt::format("{}.bin and {}_mask.bin do not belong together", prefix, prefix),
+    throw UserError(fmt::format("{}.bin, {}_mask.bin and {}.json do not belong together", prefix, prefix, prefix),
                     "delete them: they are made again from the rows");
   }
 }
 
-void SftSet::read(int64_t sample, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
-  tokens_.read(sample, offset, count, tokens);
-  const std::span<const std::byte> mask = mask_.sequence_bytes(sample);
+int64_t SftSet::length(int64_t sample) const {
+  int64_t length = 0;
+  for (int64_t i = 0; i < sequences_per_sample(); ++i) {
+    length += tokens_.sequence_length(sample * sequences_per_sample() + i);
+  }
+  return length;
+}
+
+void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
+  tokens_.read(sequence, offset, count, tokens);
+  const std::span<const std::byte> mask = mask_.sequence_bytes(sequence);
   std::memcpy(weights, mask.data() + offset, static_cast<size_t>(count));
 }
 

@@ -1,6 +1,7 @@
 // Instruction data as tokens, prepared once: {prefix}.bin and .idx in Megatron's format, {prefix}_mask.bin and .idx of
 // the same shape with a byte for each token (1: it counts in the loss), and {prefix}.json with what was found. The
-// .json comes last: where it is, all is.
+// .json comes last: where it is, all is. A sample is a document of one sequence; a pair of answers of two, the chosen
+// one and the rejected one.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,8 @@ struct SftReport {
   int64_t num_without_loss = 0;                  // samples in which nothing counts: they are left out
   int64_t longest = 0;                           // in tokens
   std::string longest_place;                     // its row
+  std::string encoder;    // SftEncoder::identity() of what made the tokens
+  std::string tokenizer;  // its name, for a person
 };
 
 // Takes samples one by one and says what is wrong with the set as a whole.
@@ -45,16 +48,27 @@ void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
 SftReport prepare_sft(SftReader& reader, const SftEncoder& encoder, const SftOptions& options, int64_t vocab_size,
                       const std::string& prefix);
 
+// Whether a path names such files: what "x", "x.bin" or "x.idx" stands for has a report and a mask.
+bool is_prepared_sft(const std::string& path);
+
+// UserError unless the files of the prefix hold what the encoder would make of the rows.
+void check_prepared_sft(const std::string& prefix, const SftEncoder& encoder);
+
 // The prepared files, opened.
 class SftSet {
  public:
   // UserError when files are missing or do not belong together.
   explicit SftSet(const std::string& prefix);
 
-  int64_t num_samples() const { return tokens_.num_sequences(); }
-  int64_t length(int64_t sample) const { return tokens_.sequence_length(sample); }
-  // Tokens [offset, offset + count) of a sample, and their weights.
-  void read(int64_t sample, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
+  bool has_pairs() const { return report_.form == SftForm::kPairs; }
+  int64_t sequences_per_sample() const { return has_pairs() ? 2 : 1; }
+  int64_t num_samples() const { return tokens_.num_sequences() / sequences_per_sample(); }
+  int64_t num_sequences() const { return tokens_.num_sequences(); }
+  // In tokens: of a sample, whose sequences are sample * sequences_per_sample() and the next; and of a sequence.
+  int64_t length(int64_t sample) const;
+  int64_t sequence_length(int64_t sequence) const { return tokens_.sequence_length(sequence); }
+  // Tokens [offset, offset + count) of a sequence, and their weights.
+  void read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
   const SftReport& report() const { return report_; }
   const std::string& prefix() const { return prefix_; }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "nn/block_runner.h"
 #include "nn/forward.h"
 #include "nn/module.h"
+#include "nn/preference_loss.h"
 #include "nn/recipe_memory.h"
 
 namespace megalith {
@@ -29,6 +31,8 @@ struct ModelInput {
   at::Tensor loss_weights;  // (b, s) fp32; last stage; undefined: all one, only for kTokenLosses
   ForwardContext context;
   Bundle more = {};                     // what else a task gives its models, by name: images, another sequence
+  // The labels are of pairs of answers, and the terms are preference_loss()'s: last stage of a decoder.
+  std::optional<PreferenceInput> preference = {};
   std::vector<TermScale> terms = {{}};  // of the head; the main one first
   double per_microbatch = 1;            // of terms defined per microbatch: loss scale / the global batch's microbatches
 

@@ -419,10 +419,34 @@ void Transformer::add_sentence_loss(const ModelInput& input, const at::Tensor& h
   output.terms.push_back(accuracy);
 }
 
+void Transformer::add_preference_loss(const ModelInput& input, const at::Tensor& read, ModelOutput& output) const {
+  const at::Tensor labels = input.labels.reshape({-1});
+  PreferenceLoss preference;
+  {
+    const at::NoGradGuard no_grad;
+    output.token_losses =
+        head_->loss(read, labels, input.loss_weights.reshape({-1}), {}).token_losses.view(input.labels.sizes());
+    const ForwardContext& context = input.context;
+    preference = preference_loss(output.token_losses, input.loss_weights, context.mask.query_documents,
+                                 std::max(context.row_length, context.s), *input.preference, *cp_);
+  }
+  const LmHead::Loss loss = head_->loss(read, labels, preference.token_weights.reshape({-1}), input.scales(0));
+  MEGALITH_CHECK(preference.terms.size() == input.terms.size(), "{} names of {} terms", input.terms.size(),
+                 preference.terms.size());
+  for (size_t i = 0; i < input.terms.size(); ++i) preference.terms[i].name = input.terms[i].name;
+  preference.terms[0].objective = loss.term.objective;  // its gradient is the loss's; its value is nobody's
+  output.terms = std::move(preference.terms);
+}
+
 ModelOutput Transformer::head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                                      ResidualStream stream, HeadOutput head) const {
   const at::Tensor hidden = final_norm_ ? final_norm_->forward(stream) : stream.sum();
   const at::Tensor read = bert_head_ ? bert_head_->transformed(hidden) : hidden;  // by the head
+  if (head == HeadOutput::kLoss && input.preference) {
+    ModelOutput output;
+    add_preference_loss(input, read, output);
+    return output;
+  }
   ModelOutput output = lm_output(*head_, read, input, head);
   if (head == HeadOutput::kLoss) {
     add_sentence_loss(input, hidden, output);

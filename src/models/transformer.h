@@ -97,6 +97,7 @@ class Transformer : public Model {
   ModelOutput head_output(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                           ResidualStream stream, HeadOutput head) const;
   Bundle states_of(const ForwardContext& context, ResidualStream stream) const;
+  void add_preference_loss(const ModelInput& input, const at::Tensor& read, ModelOutput& output) const;
   void add_sentence_loss(const ModelInput& input, const at::Tensor& hidden, ModelOutput& output) const;
   void predict_further(const ModelInput& input, const ForwardContext& context, const LayerViews& views,
                        at::Tensor hidden, ModelOutput& output) const;

@@ -31,6 +31,7 @@ struct TaskSetup {
   bool has_instructions = false;         // the data are rows of instructions
   int64_t samples_at_once = 0;           // of a microbatch on all data-parallel ranks; 0: not known
   std::vector<int64_t> top_ks = {};      // accuracies that the model tells of its set of samples
+  std::optional<double> dpo_beta = {};   // of pairs of answers; none: the data are others
 };
 
 // The sum of weight * loss, and of the weights, of one loss.

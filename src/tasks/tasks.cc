@@ -1,6 +1,7 @@
 // Every task there is; a new one is a class and a row here (docs/add_task.md).
 #include "tasks/bert.h"
 #include "tasks/causal_lm.h"
+#include "tasks/dpo.h"
 #include "tasks/ict.h"
 #include "tasks/masked_lm.h"
 #include "tasks/sft.h"
@@ -13,6 +14,7 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
     throw UserError("sft_data_path is given with a task other than causal_lm",
                     "answers are learned token by token: leave task out");
   }
+  if (setup.has_instructions && setup.dpo_beta) return std::make_unique<Dpo>(*setup.dpo_beta);
   if (setup.has_instructions) return std::make_unique<Sft>();
   switch (options.task) {
     case TaskKind::kCausalLm:

@@ -17,6 +17,7 @@
 #include "models/model_bounds.h"
 #include "train/adapters.h"
 #include "train/attention_choice.h"
+#include "train/dpo_reference.h"
 #include "train/hub_paths.h"
 #include "train/inputs.h"
 #include "train/instruction_data.h"
@@ -348,7 +349,9 @@ TaskSetup make_task_setup(const Resolved& resolved) {
   TaskSetup setup;
   setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
   setup.vocab_size = resolved.derived.vocab_size;
-  setup.has_instructions = resolved.config.data.sft.has_paths();
+  const SftOptions& sft = resolved.config.data.sft;
+  setup.has_instructions = sft.has_paths();
+  if (sft.has_pairs()) setup.dpo_beta = sft.dpo_beta;
   const ModelConfig& model = resolved.config.model;
   setup.has_sentence_head = model.model_type == ModelType::kBert && model.bert_binary_head;
   setup.samples_at_once = resolved.derived.micro_batch_size * resolved.derived.data_parallel_size;
@@ -521,6 +524,7 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   const std::vector<UserError> architecture_errors = check_model_config(architecture);
   append(errors, architecture_errors);
   if (architecture_errors.empty()) append(errors, check_adapters(resolved.config, architecture));
+  append(errors, check_dpo(resolved.config));
   // What cannot be exported is said now, not after the last step.
   if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
     try {

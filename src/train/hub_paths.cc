@@ -7,6 +7,7 @@
 #include "config/resolve.h"
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
+#include "data/sft_set.h"
 #include "hub/cache.h"
 #include "hub/client.h"
 #include "hub/hub.h"
@@ -114,6 +115,10 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
        {std::pair{"sft_data_path", &sft.sft_data_path}, std::pair{"sft_valid_data_path", &sft.sft_valid_data_path}}) {
     std::vector<std::string> files;
     for (const std::string& value : *values) {
+      if (is_prepared_sft(value)) {
+        files.push_back(value);
+        continue;
+      }
       keep_error([&, option = option] {
         for (std::string& file : resolve_hub_texts(option, value, environment_, config.hub, log_)) {
           files.push_back(std::move(file));

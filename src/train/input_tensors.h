@@ -25,6 +25,10 @@ void for_each_tensor(Input& input, const Visit& visit) {
   visit("key_lengths", mask.key_lengths);
   visit("bias", mask.bias);
   for (auto& [name, tensor] : input.more.tensors) visit(name, tensor);
+  if (input.preference) {
+    visit("reference_log_probs", input.preference->reference);
+    visit("num_pairs", input.preference->num_pairs);
+  }
   for (auto& term : input.terms) visit(term.name, term.per_weight);
 }
 

@@ -16,6 +16,7 @@
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
 #include "data/prepare_input.h"
+#include "data/sft_set.h"
 #include "data/split.h"
 #include "hub/names.h"
 #include "train/bert_weights.h"
@@ -152,6 +153,7 @@ std::vector<UserError> check_data(Resolved& resolved) {
   std::vector<UserError> errors;
   for (const auto* paths : {&config.data.sft.sft_data_path, &config.data.sft.sft_valid_data_path}) {
     for (const std::string& path : *paths) {
+      if (is_prepared_sft(path)) continue;  // it is opened, and its report compared, when the run begins
       if (!fs::exists(path) && parse_hub_name(path, HubRepoType::kDataset)) continue;
       collect(errors, [&] { (void)find_inputs({path}, /*all_plain=*/false); });
     }

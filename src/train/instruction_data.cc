@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/checksum.h"
@@ -20,6 +21,14 @@ namespace {
 std::string tokens_of_rows(const std::vector<std::string>& paths, const SftEncoder& encoder, const Resolved& resolved,
                            Logger& log) {
   const DataOptions& data = resolved.config.data;
+  if (std::any_of(paths.begin(), paths.end(), is_prepared_sft)) {
+    if (paths.size() > 1) {
+      throw UserError(fmt::format("{} paths of instructions, and some name files of prepare --sft", paths.size()),
+                      "prepare all rows together, and name one prefix");
+    }
+    check_prepared_sft(data_prefix(paths[0]), encoder);
+    return data_prefix(paths[0]);
+  }
   SftReader reader(paths, data.sft.sft_dataset_split, data.sft.sft_column);
   std::string job = encoder.identity();
   for (const PrepareInput& input : reader.inputs()) {

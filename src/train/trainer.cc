@@ -81,6 +81,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
         std::make_unique<MicrobatchGraphs>(device_, built_.parameters(), graphs.cuda_graph_warmup_steps));
   }
   train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
+  if (config.data.sft.has_pairs()) {
+    references_ = std::make_unique<DpoReferences>(resolved_, *model_, *data_parallel_, groups_, device_, log_);
+  }
   peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
   if (config.samples.is_on()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
@@ -126,6 +129,7 @@ void Trainer::open_data() {
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
   open_data();
+  if (references_) references_->attach(data_, /*is_at_start=*/iteration_ == 0);
   StopReason reason = StopReason::kFinished;
   if (!resolved_.config.train.skip_train) reason = train_loop();
   // A signal that comes here leaves what is not done yet to the run that goes on from the checkpoint.
@@ -282,7 +286,8 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   const std::vector<DataPosition> positions = positions_from(consumed_samples_);
   const int64_t num_samples =
       std::ssize(positions) * resolved_.derived.micro_batch_size * resolved_.derived.data_parallel_size;
-  const std::vector<Batch> batches = prefetcher.take(positions);
+  std::vector<Batch> batches = prefetcher.take(positions);
+  if (references_) references_->add_to(batches);
   if (iteration_ + 1 < resolved_.derived.train_iters) {
     prefetcher.prefetch(positions_from(consumed_samples_ + num_samples));
   }
@@ -382,7 +387,8 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   }
   record.elapsed_ms = elapsed_ms;
   record.tokens = step.num_samples * tokens_per_sample(resolved_);
-  if (resolved_.config.data.sft.has_paths()) {
+  // Losses of pairs are divided by pairs.
+  if (resolved_.config.data.sft.has_paths() && !references_) {
     record.loss_tokens = static_cast<int64_t>(std::llround(result.losses.front().weight));
   }
   record.num_devices = static_cast<int>(d.world_size);
@@ -449,6 +455,7 @@ void Trainer::evaluate(Split split, const std::string& when) {
                                       .dp_rank = groups_.dp->rank(),
                                       .dp_size = groups_.dp->size()}));
     }
+    if (references_) references_->add_to(batches);
     sums.add(evaluate_batches(*model_, *task_, batches, groups_, device_));
     progress.set(consumed);
   }

@@ -21,6 +21,7 @@
 #include "device/memory.h"
 #include "metrics/step_record.h"
 #include "train/config.h"
+#include "train/dpo_reference.h"
 #include "train/memory_estimate.h"
 #include "train/profile.h"
 #include "train/report.h"
@@ -112,6 +113,7 @@ class Trainer {
   std::unique_ptr<LearningRateCurve> curve_;
   std::unique_ptr<PipelinedModel> model_;
   std::unique_ptr<TrainStep> train_step_;
+  std::unique_ptr<DpoReferences> references_;  // of pairs of answers; null: the data are others
   DataSets data_;
   bool is_data_open_ = false;
   double peak_flops_ = 0;  // of the device a second; 0: not known

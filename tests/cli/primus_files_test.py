@@ -192,6 +192,68 @@ def test_trainer_presets_are_primuss(program, tmp_path):
     assert {name: values.get(name) for name in expected} == expected
 
 
+SFT = """
+work_group: team
+workspace: ./output
+modules:
+  post_trainer:
+    framework: megatron
+    config: sft_trainer.yaml
+    model: tiny.yaml
+    overrides:
+      stage: sft
+      hf_path: {model}
+      tokenizer_model: {model}
+      sft_dataset_name: {rows}
+      sft_dataset_split: null
+      sft_conversation_format: alpaca
+      enable_packed_sequences: true
+      use_packed_attention: false
+      train_iters: 2
+      global_batch_size: 2
+      seq_length: 512
+      max_position_embeddings: 512
+      lr_warmup_iters: 0
+      eval_iters: 0
+      finetune: true
+      load: null
+      save: null
+      sft_bridge_compat_inline_bos: false
+      sft_sanitize_nan_grads: false
+      enable_odc_lb_mini: false
+      lb_mini_max_token_len: 0
+      enable_fused_linear_ce: false
+      auto_detect_ckpt_format: true
+      override_opt_param_scheduler: true
+      use_flash_attn: true
+      lora:
+        enabled: true
+        dim: 4
+        alpha: 8
+        target_modules: [linear_qkv, linear_proj]
+"""
+
+
+def test_an_experiment_of_sft_trainer_is_fine_tuning(program, tmp_path):
+    from chats import save_tokenizer, write_rows
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = save_tokenizer(tmp_path / "model")
+    config = LlamaConfig(vocab_size=272, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=512)
+    LlamaForCausalLM(config).save_pretrained(model)
+    rows = write_rows(tmp_path / "rows.jsonl", [{"instruction": "Add.", "input": "1 2", "output": "3"}] * 9)
+    (tmp_path / "exp.yaml").write_text(SFT.format(model=model, rows=rows))
+    (tmp_path / "tiny.yaml").write_text("model_type: gpt\n")
+    words = ("train", "--config", "exp.yaml", "--device", "cpu")
+    _, output, errors = program.run(*words, "--dry_run", "--dry_run_world_size", 1, cwd=tmp_path)
+    assert not (tmp_path / "output").exists(), "a dry run leaves nothing behind"
+    values = options_of(program.run("inspect", "config", "--config", "exp.yaml", cwd=tmp_path)[1])
+    expected = {"stage": "sft", "sft_packing": "first_fit_decreasing", "use_packed_attention": "false", "weight_decay": "0.1"}
+    assert {name: values.get(name) for name in expected} == expected
+    _, output, errors = program.run(*words, cwd=tmp_path)
+    assert "9 samples of instructions" in output + errors and "step 2/2" in output
+
+
 NEWER_PRESET = ROOT / "tests/config/data/primus_v26.5_trainer.yaml"
 GUIDES_MODELS = """llama2_7B llama2_70B llama3.1_8B llama3.1_70B llama3.3_70B qwen2.5_7B qwen2.5_72B deepseek_v2_lite deepseek_v2
     deepseek_v3 mixtral_8x7B_v0.1 mixtral_8x22B_v0.1""".split()

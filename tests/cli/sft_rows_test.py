@@ -76,6 +76,114 @@ def test_prompts_texts_and_columns(program, tmp_path):
     assert f"{listed}:2: 2 tokens" in output and "⟦c</s>⟧" in output and "2 samples of texts: 5 tokens" in output
 
 
+def test_other_names_of_questions_and_answers(program, tmp_path):
+    folder = save_tokenizer(tmp_path / "model")
+    usual = inspected(program, folder, [{"instruction": "Add.", "output": "3"}])[0][0]["tokens"]
+    for row in ({"instruction": "Add.", "response": "3"}, {"question": "Add.", "answer": "3"}):
+        assert inspected(program, folder, [row])[0][0]["tokens"] == usual
+
+
+def test_tables_hold_conversations(program, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    folder = model_with(tmp_path / "model", "chatml")
+    random = Random(5)
+    rows = [{"messages": conversation(random, calls=False)} for _ in range(300)]
+    expected, _ = inspected(program, folder, rows)
+    # As data sets have it: columns that say nothing, members that are missing, numbers, and a binary column.
+    table = pa.table(
+        {
+            "id": list(range(len(rows))),
+            "messages": [[{**message, "name": None, "score": 0.5} for message in row["messages"]] for row in rows],
+            "source": pa.array([None if i % 2 else "web" for i in range(len(rows))]),
+            "image": pa.array([b"\xff\x00"] * len(rows)),
+        }
+    )
+    share_gpt = pa.table(
+        {"conversations": [[{"from": m["role"].replace("user", "human"), "value": m["content"]} for m in row["messages"]] for row in rows]}
+    )
+    pa.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=70)
+    pa.parquet.write_table(share_gpt, tmp_path / "share.parquet")
+    pa.feather.write_feather(table, tmp_path / "rows.feather", chunksize=50)
+    for name in ("rows.parquet", "share.parquet", "rows.feather"):
+        words = ("--sft_data_path", tmp_path / name, "--json", "--samples", len(rows))
+        _, output, _ = program.run("inspect", "sft", "--load_hf", folder, *words)
+        samples = [json.loads(line) for line in output.split("\n")[: len(rows)]]
+        assert [sample["tokens"] for sample in samples] == [sample["tokens"] for sample in expected], name
+        assert [sample["weights"] for sample in samples] == [sample["weights"] for sample in expected], name
+    (tmp_path / "rows.csv").write_text('question,answer\n2+2,4\n"a, b",c\n')
+    _, output, _ = program.run("inspect", "sft", "--load_hf", folder, "--sft_data_path", tmp_path / "rows.csv", "--json")
+    assert json.loads(output.split("\n")[1])["samples"] == 2
+
+
+def test_pairs_of_answers_are_two_sequences_that_begin_with_the_question(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    plain = {"prompt": "2+2=", "chosen": "4", "rejected": "55"}
+    sample = inspected(program, folder, [plain])[0][0]
+    assert sample["text"] == "2+2=4</s>2+2=55</s>" and sample["text_in_loss"] == "4</s>55</s>"
+    user, good, bad = ({"role": role, "content": text} for role, text in (("user", "q"), ("assistant", "good"), ("assistant", "bad")))
+    whole = inspected(program, folder, [{"chosen": [user, good], "rejected": [user, bad]}])[0][0]
+    assert whole["text_in_loss"] == "good<|im_end|>bad<|im_end|>"
+    for row in (
+        {"prompt": [user], "chosen": [good], "rejected": [bad]},
+        {"prompt": "q", "chosen": [good], "rejected": [bad]},
+        {"prompt": "q", "chosen": [user, good], "rejected": [user, bad]},
+    ):
+        assert inspected(program, folder, [row])[0][0]["tokens"] == whole["tokens"]
+    # Answers that both have are of the question.
+    longer = inspected(program, folder, [{"chosen": [user, good, user, good], "rejected": [user, good, user, bad]}])[0][0]
+    assert longer["text_in_loss"] == "good<|im_end|>bad<|im_end|>"
+
+
+def test_prepared_files_are_what_a_start_makes_and_are_refused_by_another_reader(program, tmp_path):
+    folder = model_with(tmp_path / "model", "chatml")
+    random = Random(9)
+    rows = [{"messages": conversation(random, calls=False)} for _ in range(40)]
+    rows = [row for row in rows if row["messages"][-1]["role"] == "assistant"]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    words = ("prepare", "--sft", "--input", path, "--output_prefix", tmp_path / "made" / "set", "--load_hf", folder)
+    _, output, _ = program.run(*words)
+    assert f"{len(rows)} samples of conversations" in output
+    samples, _ = inspected(program, folder, rows)
+    tokens, starts = read_sequences(tmp_path / "made" / "set")
+    mask, mask_starts = read_sequences(tmp_path / "made" / "set_mask")
+    assert starts == mask_starts and len(starts) == len(rows) + 1
+    for sample, begin, end in zip(samples, starts, starts[1:], strict=False):
+        assert tokens[begin:end] == sample["tokens"] and mask[begin:end] == sample["weights"]
+    _, _, errors = program.run(*words, expected=2)
+    assert "set.json exists" in errors and "--overwrite" in errors
+    program.run(*words, "--overwrite")
+    train = ("--sft_data_path", tmp_path / "made" / "set", "--split", "1,0,0", "--num_layers", 1, "--hidden_size", 16)
+    train += ("--num_attention_heads", 2, "--seq_length", 512, "--max_position_embeddings", 512, "--global_batch_size", 1)
+    train += ("--train_iters", 1, "--eval_iters", 0, "--device", "cpu")
+    _, output, errors = program.run("train", "--tokenizer_model", folder, *train)
+    assert "making tokens" not in output + errors
+    _, _, errors = program.run("train", "--tokenizer_model", folder, *train, "--train_on_input", expected=2)
+    assert "was prepared otherwise" in errors and "train_on_input" in errors
+    other = model_with(tmp_path / "other", "headers")
+    _, _, errors = program.run("train", "--tokenizer_model", other, *train, expected=2)
+    assert "was prepared otherwise" in errors and "another chat template" in errors
+
+
+def read_sequences(prefix):
+    """Megatron's files, read by their format: the numbers, and where sequences begin."""
+    import struct
+
+    data = prefix.with_suffix(".idx").read_bytes()
+    assert data[:9] == b"MMIDIDX\0\0"
+    _, code, count, _ = struct.unpack_from("<QBQQ", data, 9)
+    lengths = struct.unpack_from(f"<{count}i", data, 34)
+    form = {1: "B", 4: "i", 7: "f", 8: "H"}[code]
+    values = prefix.with_suffix(".bin").read_bytes()
+    numbers = list(struct.unpack(f"<{len(values) // struct.calcsize(form)}{form}", values))
+    starts = [0]
+    for length in lengths:
+        starts.append(starts[-1] + length)
+    return numbers, starts
+
+
 def packed(lengths, size, most):
     """torchtune's greedy packing."""
     packs, used = [], size + 1
@@ -118,6 +226,7 @@ def test_packs_equal_those_of_plain_packers(program, tmp_path):
     assert sum(piece[2] for pack in pieces for piece in pack) == sum(lengths)
 
 
+QUESTION, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 CHAT = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}]
 BAD = [
     ("a row without the keys of a form", CHAT + [{"question": "q"}], (), ["rows.jsonl:2", "keys of no form", "question"]),
@@ -132,6 +241,11 @@ BAD = [
     ("no questions", [{"prompt": "", "completion": "a"}], (), ["every token of the 1 rows counts"]),
     ("Alpaca's words for conversations", CHAT, ("--sft_conversation_format", "alpaca"), ["alpaca is for instructions"]),
     ("a sample that is too long", CHAT, ("--seq_length", 10), ["rows.jsonl:1", "seq_length is 10", "--truncate"]),
+    ("a pair with one answer", [{"prompt": "q", "chosen": "a"}], (), ["rows.jsonl:1", "keys of no form", "prompt, chosen"]),
+    ("a pair without a question", [{"chosen": "a", "rejected": "b"}], (), ["chosen and rejected as texts, and no prompt"]),
+    ("a pair of equal answers", [{"prompt": "q", "chosen": [ANSWER], "rejected": [ANSWER]}], (), ["the same conversation"]),
+    ("a pair that ends with a question", [{"prompt": "q", "chosen": [ANSWER, QUESTION], "rejected": [ANSWER]}], (), ["chosen ends with the user's"]),
+    ("pairs with all in the loss", [{"prompt": "q", "chosen": "a", "rejected": "b"}], ("--train_on_input",), ["train_on_input with pairs"]),
     ("a column that is not there", CHAT, ("--sft_column", "body"), ["the row has no body"]),
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <tuple>
 
 #include "comm/thread_world.h"
@@ -16,7 +17,10 @@
 #include "parallel/fsdp.h"
 #include "parallel/grad_buffer.h"
 #include "parallel/sharded_buffer.h"
+#include "support/sft_files.h"
+#include "support/temporary_folder.h"
 #include "tasks/causal_lm.h"
+#include "tasks/dpo.h"
 #include "verify/check_batch.h"
 #include "verify/document_check.h"
 
@@ -219,6 +223,7 @@ class PairTask : public CausalLm {
 
 std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& config) {
   if (task.is_t5()) return std::make_unique<PairTask>();
+  if (task.packs == "pairs") return std::make_unique<Dpo>(0.3);
   TaskOptions options{.mask_prob = 0.4};  // of few tokens
   if (task.is_masked) options.task = TaskKind::kMaskedLm;
   options.mask_token_id = *config.vocab_size - 1;
@@ -228,9 +233,43 @@ std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& confi
   return make_task(options, setup);
 }
 
+constexpr int kPackedSamples = 11;
+
+// For tasks with packs, which all have the same samples.
+std::unique_ptr<SftBatchSource> source_of_packs(const TinyRun& task) {
+  static const TemporaryFolder folder;
+  const bool has_pairs = task.packs == "pairs";
+  static std::mutex mutex;  // ranks are threads
+  const std::lock_guard lock(mutex);
+  const std::string prefix = folder.path() / task.packs;
+  if (!std::filesystem::exists(prefix + ".json")) {
+    write_sft_set(prefix, random_sft_sequences((has_pairs ? 2 : 1) * kPackedSamples, has_pairs ? 6 : 10, 37, 4),
+                  has_pairs ? SftForm::kPairs : SftForm::kChat);
+  }
+  const auto set = std::make_shared<const SftSet>(prefix);
+  const SftOptions options{.enable_packed_sequences = !task.has_one_sample_a_row,
+                           .loss = has_pairs ? SftLoss::kDpo : SftLoss::kNextToken};
+  auto source = make_whole_sft_source(set, {.sft = options}, {.sequence_length = task.sequence});
+  if (has_pairs) source->set_reference(random_sft_reference(*set));
+  return source;
+}
+
 std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, const ModelConfig& config, int step,
                                 const Task& objective, const CheckHooks& hooks) {
   const TinyRun& task = layout.task;
+  const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
+  std::vector<Batch> batches;
+  if (!task.packs.empty()) {
+    const auto source = source_of_packs(task);
+    for (int64_t m = 0; m < layout.num_microbatches(); ++m) {
+      batches.push_back(source->read({.consumed_samples = step * task.global_batch + m * layout.micro_batch * layout.dp,
+                                      .micro_batch_size = layout.micro_batch,
+                                      .dp_rank = rank,
+                                      .dp_size = layout.dp}));
+    }
+    if (hooks.change_batches) hooks.change_batches(batches, groups);
+    return batches;
+  }
   Batch whole = make_check_batch({.num_samples = task.global_batch,
                                   .sequence = task.sequence,
                                   .vocab_size = *config.vocab_size,
@@ -240,8 +279,6 @@ std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, cons
                                  step);
   objective.draw(whole);
   if (task.silent) silence(whole, *task.silent);
-  const int rank = hooks.data_rank ? hooks.data_rank(groups) : groups.dp->rank();
-  std::vector<Batch> batches;
   for (int64_t m = 0; m < layout.num_microbatches(); ++m) {
     batches.push_back(whole.rows((m * layout.dp + rank) * layout.micro_batch, layout.micro_batch));
   }
@@ -324,6 +361,8 @@ DataParallelKind zero1_with(std::string name, const BucketCutFunction& cut) {
 
 }  // namespace
 
+int64_t rows_of_packs(const TinyRun& task) { return source_of_packs(task)->num_samples(); }
+
 DataParallelKind zero1() { return zero1_with("zero1", nullptr); }
 DataParallelKind zero1_between_matrices() {
   return zero1_with("zero1 between matrices", bucket_cut({.optimizer = OptimizerKind::kMuon}));
@@ -379,6 +418,7 @@ std::string TinyRun::text() const {
   if (!adapters.empty()) text += fmt::format(", adapters of {}", fmt::join(adapters, " "));
   if (has_lengths) text += " with lengths";
   if (adapter_dropout > 0) text += fmt::format(" with {} dropout", drops_what_adapters_add ? "post" : "pre");
+  if (!packs.empty()) text += fmt::format(", {} {}", packs, has_one_sample_a_row ? "in rows of their own" : "packed");
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }

@@ -59,6 +59,10 @@ struct TinyRun {
   std::string fp8_format = {};           // "hybrid", "e4m3": products of eight bits
   std::string fp8_recipe = "tensorwise";
   std::vector<std::string> adapters = {};  // lora.target_modules; given: only adapters are trained
+  // "answers", "pairs": rows are packed samples of instruction data, whose questions carry no loss; or pairs of answers
+  // with the loss of pairs. 11 samples in rows of `sequence`, or one sample in each.
+  std::string packs = {};
+  bool has_one_sample_a_row = false;
   double adapter_dropout = 0;
   bool drops_what_adapters_add = false;  // dropout_position post
   bool has_lengths = false;              // use_dora
@@ -128,6 +132,9 @@ const RankOutcome& single_rank_outcome(const Layout& layout, const Precision& pr
 // The comparison of train/layout_check.h; a failure begins with the layout.
 Comparison compare(const Layout& layout, const std::vector<RankOutcome>& ranks, const RankOutcome& expected,
                    double tolerance);
+
+// The rows that the samples of a task with packs fill.
+int64_t rows_of_packs(const TinyRun& task);
 
 // Fails the running test where a layout is not as one rank: five steps on the reference operators to 1e-9, loss, norms,
 // every gradient and every parameter; and one step on the fused ones to 1e-5.

@@ -1,0 +1,92 @@
+// See prepare_sft.h.
+#include "cli/prepare_sft.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "cli/help.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "data/sft_set.h"
+#include "hub/hub.h"
+#include "hub/texts.h"
+
+namespace megalith {
+namespace {
+
+struct SftPreparation {
+  std::vector<std::string> input;
+  std::string output_prefix;
+  std::optional<std::string> load_hf;
+  bool overwrite = false;
+  SftOptions sft;
+  TokenizerOptions tokenizer;
+  HubOptions hub;
+
+  void visit(OptionVisitor& v) {
+    v.group("Preparing");
+    v.field("input", input,
+            "Files or folders of rows (JSON lines, JSON lists, Parquet, Arrow, CSV), or data sets of the hub.")
+        .alias("sft_data_path");
+    v.field("output_prefix", output_prefix, "What the names of the files begin with: train takes it as sft_data_path.");
+    v.field("load_hf", load_hf, "Folder or name of the published model whose tokenizer and chat template are used.");
+    v.field("overwrite", overwrite, "Replace files that are there.");
+    sft.visit_rows(v);
+    tokenizer.visit_standalone(v);
+    hub.visit(v);
+  }
+};
+
+constexpr const char* kUsage =
+    "usage: megalith prepare --sft --input FILE ... --output_prefix PREFIX --load_hf MODEL [--option value ...]";
+
+std::vector<UserError> check(const SftPreparation& options, const OptionSet& set) {
+  std::vector<UserError> errors = refuse_urls(set);
+  if (options.input.empty()) errors.emplace_back("no rows are named", "name a file or folder of rows with --input");
+  if (options.output_prefix.empty()) {
+    errors.emplace_back("no output_prefix given", "give the path that the files shall begin with");
+  } else if (!options.overwrite && std::filesystem::exists(data_prefix(options.output_prefix) + ".json")) {
+    errors.emplace_back(fmt::format("{}.json exists", data_prefix(options.output_prefix)),
+                        "give another output_prefix, or --overwrite");
+  }
+  if (!options.load_hf && !options.tokenizer.is_named()) {
+    errors.emplace_back("no model is named", "its tokenizer reads the rows: --load_hf MODEL, or --tokenizer_model DIR");
+  }
+  return errors;
+}
+
+}  // namespace
+
+int prepare_sft_files(CommandContext& context) {
+  SftPreparation options;
+  OptionSet set(options);
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) return print_help(context, kUsage, set);
+  for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  throw_if_any(check(options, set));
+  std::optional<std::string>& model = options.tokenizer.tokenizer_model;
+  if (!options.tokenizer.is_named()) model = options.load_hf;
+  resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
+  std::vector<std::string> files;
+  for (const std::string& path : options.input) {
+    for (std::string& file : resolve_hub_texts("input", path, context.environment, options.hub, context.log)) {
+      files.push_back(std::move(file));
+    }
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
+  const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
+  SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);
+  const std::string prefix = data_prefix(options.output_prefix);
+  make_directories(std::filesystem::absolute(prefix).parent_path());
+  // Without its report a set is not there, so what is half replaced is never read.
+  std::filesystem::remove(prefix + ".json");
+  const SftReport report = prepare_sft(reader, encoder, options.sft, tokenizer->vocab_size(), prefix);
+  fmt::print("{}{}.bin, {}_mask.bin: train with --sft_data_path {}\n", describe(report), prefix, prefix, prefix);
+  return kExitSuccess;
+}
+
+CommandOptions prepare_sft_options() { return options_of<SftPreparation>("prepare --sft"); }
+
+}  // namespace megalith
