@@ -33,6 +33,7 @@ enum class FrontEnd {
   kT5,
   kT5Distributed,
   kT5WithMp,
+  kIct,
 };
 
 // Several of them, a bit each.
@@ -55,8 +56,10 @@ inline constexpr FrontEnds kGptScripts =
     only(FrontEnd::kGpt) | only(FrontEnd::kGptDistributed) | only(FrontEnd::kGptWithMp) | only(FrontEnd::kGpt3);
 inline constexpr FrontEnds kT5Scripts =
     only(FrontEnd::kT5) | only(FrontEnd::kT5Distributed) | only(FrontEnd::kT5WithMp);
-inline constexpr FrontEnds kStanfordScripts = kBertScripts | kGptScripts | kT5Scripts;
-inline constexpr FrontEnds kOneProcessScripts = only(FrontEnd::kBert) | only(FrontEnd::kGpt) | only(FrontEnd::kT5);
+inline constexpr FrontEnds kIctScripts = only(FrontEnd::kIct);
+inline constexpr FrontEnds kStanfordScripts = kBertScripts | kGptScripts | kT5Scripts | kIctScripts;
+inline constexpr FrontEnds kOneProcessScripts =
+    only(FrontEnd::kBert) | only(FrontEnd::kGpt) | only(FrontEnd::kT5) | kIctScripts;
 inline constexpr FrontEnds kTrainingScripts = kMegatronScripts | kBenchmarkScripts | kStanfordScripts;
 inline constexpr FrontEnds kAllFrontEnds = kTrainingScripts | kSetupScripts;
 

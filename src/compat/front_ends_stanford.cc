@@ -104,6 +104,31 @@ const StanfordWords kT5Words = joined_words({kAllScripts,
                                               {"lr_decay_style", "linear"},
                                               {"lr_decay_iters", "1000000"}}});
 
+// The 217M model: two BERT-base towers. Upstream leaves global_batch_size, split and min_lr to their defaults.
+const StanfordWords kIctWords = {{"model_type", "biencoder"},
+                                 {"num_layers", "12"},
+                                 {"hidden_size", "768"},
+                                 {"num_attention_heads", "12"},
+                                 {"micro_batch_size", "32"},
+                                 {"seq_length", "256"},
+                                 {"max_position_embeddings", "512"},
+                                 {"train_iters", "100000"},
+                                 {"log_interval", "100"},
+                                 {"eval_interval", "1000"},
+                                 {"eval_iters", "10"},
+                                 {"retriever_report_topk_accuracies", "1,5,10,20,100"},
+                                 {"retriever_score_scaling", "true"},
+                                 {"query_in_block_prob", "0.1"},
+                                 {"lr", "0.0001"},
+                                 {"lr_decay_style", "linear"},
+                                 {"lr_warmup_fraction", "0.01"},
+                                 {"weight_decay", "1e-2"},
+                                 {"clip_grad", "1.0"},
+                                 {"save_interval", "4000"},
+                                 {"exit_interval", "8000"},
+                                 {"fp16", "true"},
+                                 {"log_format", "megatron"}};
+
 StanfordWords sized_words(std::string_view micro_batch, std::string_view global_batch) {
   return {{"micro_batch_size", micro_batch}, {"global_batch_size", global_batch}};
 }
@@ -172,6 +197,12 @@ std::vector<FrontEndRow> stanford_front_ends() {
        {"examples/pretrain_t5_distributed_with_mp.sh"},
        {},
        joined_words({kT5Words, {{"global_batch_size", "128"}, {"tensor_model_parallel_size", "2"}}})},
+      {FrontEnd::kIct,
+       "pretrain_ict",
+       "a retriever of 217M parameters, from a BERT",
+       {"examples/pretrain_ict.sh"},
+       {},
+       kIctWords},
   };
 }
 

@@ -31,6 +31,7 @@ class StanfordRules {
     choose_data();
     choose_tokenizer();
     choose_checkpoints();
+    if (const ScriptValue* bert = values_.given("PRETRAINED_BERT_PATH")) set(*bert, "bert_load", bert->value);
     count_in_steps();
     if (plan_.is_tiny) shorten();
   }
@@ -46,26 +47,32 @@ class StanfordRules {
     plan_.errors.emplace_back(std::move(message), std::move(remedy));
   }
 
+  std::string_view data_variable() const { return has(kIctScripts, plan_.front_end) ? "TEXT_DATA_PATH" : "DATA_PATH"; }
+
   void choose_data() {
     const ScriptValue* mock = values_.given("MOCK_DATA");
-    const ScriptValue* paths = values_.given("DATA_PATH");
+    const ScriptValue* paths = values_.given(data_variable());
     if (mock != nullptr && mock->value == "1") {
       set(*mock, "mock_data", "true");
     } else if (paths != nullptr) {
       check_paths(*paths);
       set(*paths, "data_path", paths->value);
+      if (const ScriptValue* titles = values_.given("TITLE_DATA_PATH")) {
+        check_paths(*titles);
+        set(*titles, "titles_data_path", titles->value);
+      }
       return;
     } else if (plan_.is_typed("data_path") || plan_.is_typed("mock_data")) {
       return;
     } else if (mock == nullptr && (is_dry() || plan_.is_tiny)) {
       plan_.set({.name = "mock_data", .value = "true"});
-      plan_.notes.push_back(fmt::format("DATA_PATH is not set: {} takes made-up data in its place",
+      plan_.notes.push_back(fmt::format("{} is not set: {} takes made-up data in its place", data_variable(),
                                         is_dry() ? "the dry run" : "the toy"));
     } else {
-      fail("DATA_PATH is not set",
-           fmt::format("set DATA_PATH to the prefix of a .bin and .idx file, as 'megalith prepare{}' writes them, or "
+      fail(fmt::format("{} is not set", data_variable()),
+           fmt::format("set {} to the prefix of a .bin and .idx file, as 'megalith prepare{}' writes them, or "
                        "MOCK_DATA=1 for made-up data",
-                       has(kGptScripts, plan_.front_end) ? "" : " --split_sentences"));
+                       data_variable(), has(kGptScripts, plan_.front_end) ? "" : " --split_sentences"));
     }
     is_mock_ = true;
     plan_.drop("split");
@@ -76,7 +83,7 @@ class StanfordRules {
       const bool is_weight = path.find_first_not_of("0123456789.") == std::string::npos;
       if (is_weight || inputs_.exists(path + ".idx") || inputs_.exists(path)) continue;
       fail(fmt::format("{}: there is no {}.idx", paths.text(), path),
-           "DATA_PATH is the prefix of a .bin and .idx file, which 'megalith prepare' writes");
+           "it is the prefix of a .bin and .idx file, which 'megalith prepare' writes");
     }
   }
 

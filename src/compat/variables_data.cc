@@ -7,7 +7,7 @@ std::vector<ScriptVariable> data_variables() {
   using enum VariableKind;
   using enum VariableType;
   constexpr FrontEnds kTokenizers = only(FrontEnd::kLlama2) | only(FrontEnd::kMixtral) | kStanfordScripts;
-  constexpr FrontEnds kWordPieceScripts = kBertScripts | kT5Scripts;
+  constexpr FrontEnds kWordPieceScripts = kBertScripts | kT5Scripts | kIctScripts;
   std::vector<ScriptVariable> rows = {
       {{"MOCK_DATA"},
        kOptions,
@@ -20,7 +20,7 @@ std::vector<ScriptVariable> data_variables() {
       {{"DATA_PATH"},
        kOptions,
        kText,
-       kRocmScripts | kBenchmarkScripts | kStanfordScripts,
+       kRocmScripts | kBenchmarkScripts | (kStanfordScripts & ~kIctScripts),
        "Unless MOCK_DATA=1: the prefix of a .bin and .idx file, or several with weights.",
        "000:182"},
       {{"DATA_DIR"},
@@ -66,6 +66,24 @@ std::vector<ScriptVariable> data_variables() {
        "merges.txt of GPT's vocabulary.",
        "pretrain_gpt.sh",
        {{kGptScripts, "gpt2-merges.txt"}}},
+      {{"TEXT_DATA_PATH"},
+       kOptions,
+       kText,
+       kIctScripts,
+       "Unless MOCK_DATA=1: the prefix of the texts' .bin and .idx files, which 'prepare --split_sentences' writes.",
+       "pretrain_ict.sh"},
+      {{"TITLE_DATA_PATH"},
+       kOptions,
+       kText,
+       kIctScripts,
+       "Unless MOCK_DATA=1: the prefix of the titles' files, a document for each text.",
+       "pretrain_ict.sh"},
+      {{"PRETRAINED_BERT_PATH"},
+       kOptions,
+       kText,
+       kIctScripts,
+       "The BERT that both towers begin from: a run's checkpoints, or a Hugging Face folder.",
+       "pretrain_ict.sh"},
       {{"CHECKPOINT_PATH"},
        kOptions,
        kText,

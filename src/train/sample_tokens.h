@@ -1,4 +1,4 @@
-// How many tokens a sample has: of an encoder and decoder in two sequences, otherwise in one.
+// How many tokens a sample has: of an encoder and decoder and of a biencoder in two sequences, otherwise in one.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@ inline CostShape sample_shape(const Resolved& resolved) {
   return {.b = 1, .s = resolved.config.task.decoder_seq_length.value_or(length), .encoder_s = length};
 }
 
-// Of both sequences.
+// Of both sequences; a biencoder's are as long as one another.
 inline int64_t tokens_per_sample(const Resolved& resolved) {
   const CostShape shape = sample_shape(resolved);
+  if (resolved.config.model.model_type == ModelType::kBiencoder) return 2 * shape.s;
   return shape.s + (resolved.config.model.has_encoder() ? shape.encoder_s : 0);
 }
 

@@ -24,7 +24,7 @@ SCRIPTS = {
         for name in (
             *("pretrain_bert", "pretrain_bert_distributed", "pretrain_bert_distributed_with_mp", "pretrain_gpt"),
             *("pretrain_gpt_distributed", "pretrain_gpt_distributed_with_mp", "pretrain_gpt3_175B", "pretrain_t5"),
-            *("pretrain_t5_distributed", "pretrain_t5_distributed_with_mp"),
+            *("pretrain_t5_distributed", "pretrain_t5_distributed_with_mp", "pretrain_ict"),
         )
     },
 }

