@@ -10,19 +10,10 @@
 #include "data/data_sets.h"
 #include "data/sentence_mapping.h"
 #include "data_fixture.h"
+#include "sorted_rows.h"
 
 namespace megalith {
 namespace {
-
-std::vector<std::vector<int64_t>> sorted_rows(const IndexArray& array) {
-  std::vector<std::vector<int64_t>> rows;
-  for (int64_t row = 0; row < array.rows(); ++row) {
-    std::vector<int64_t>& values = rows.emplace_back();
-    for (int64_t column = 0; column < array.columns(); ++column) values.push_back(array.at(row, column));
-  }
-  std::ranges::sort(rows);
-  return rows;
-}
 
 // Documents of 6, 1, 2 and 1 sentences; the third has one that is too long, and so has the fourth.
 const std::vector<int64_t> kBlockBegins = {10, 16, 17, 19, 20};

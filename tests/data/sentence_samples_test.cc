@@ -11,20 +11,10 @@
 #include "data/sentence_mapping.h"
 #include "data/word_masking.h"
 #include "data_fixture.h"
+#include "sorted_rows.h"
 
 namespace megalith {
 namespace {
-
-// The rows of a mapping, sorted, because the order is random.
-std::vector<std::vector<int64_t>> sorted_rows(const IndexArray& array) {
-  std::vector<std::vector<int64_t>> rows;
-  for (int64_t row = 0; row < array.rows(); ++row) {
-    std::vector<int64_t>& values = rows.emplace_back();
-    for (int64_t column = 0; column < array.columns(); ++column) values.push_back(array.at(row, column));
-  }
-  std::ranges::sort(rows);
-  return rows;
-}
 
 // Documents of 0, 1, 5, 3 and 4 sentences; the fourth has one that is too long.
 const std::vector<int64_t> kBegins = {0, 0, 1, 6, 9, 13};
