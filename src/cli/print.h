@@ -1,5 +1,5 @@
-// Results, on standard output. A file or a pipe receives every byte as it is; on a terminal, what it would obey in texts
-// of others is written out (core/visible_text.h). Our own colours stay.
+// Results, on standard output. A file or a pipe receives every byte as it is; on a terminal, what it would obey in
+// texts of others is written out (core/visible_text.h). Our own colours stay.
 #pragma once
 
 #include <fmt/format.h>

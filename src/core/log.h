@@ -4,8 +4,8 @@
 //   debug, warn, error   every rank; with more than one rank each line starts with who speaks: [rank 5 dp1 tp1 pp0]
 //   info, note           only rank 0; a note is one line about a value that works but may surprise, each text once
 //
-// A line is written with one write, so lines of several threads never mix; what a terminal would obey in names and texts
-// of others is written out (core/visible_text.h). Progress shows how far a long piece of work is: one line rewritten in
+// A line is written with one write, so lines of several threads never mix; what a terminal would obey in others' names
+// and texts is written out (core/visible_text.h). Progress shows how far a long piece of work is: one line rewritten in
 // place on a terminal, a line every few seconds elsewhere.
 #pragma once
 

@@ -1,5 +1,5 @@
 // What a model with experts tells of a pass and of a step: terms of the objective, counts of tokens, and the biases
-// that move by them. Of any model whose layers are numbered through, as ModelConfig::has_experts_at() counts them.
+// that move by them. The model's layers are numbered through, as ModelConfig::has_experts_at() counts them.
 #pragma once
 
 #include <map>

@@ -16,7 +16,7 @@ inline CostShape sample_shape(const Resolved& resolved) {
   return {.b = 1, .s = resolved.config.task.decoder_seq_length.value_or(length), .encoder_s = length};
 }
 
-// Of both sequences; a biencoder's are as long as one another.
+// In both sequences; a biencoder's are as long as one another.
 inline int64_t tokens_per_sample(const Resolved& resolved) {
   const CostShape shape = sample_shape(resolved);
   if (resolved.config.model.model_type == ModelType::kBiencoder) return 2 * shape.s;

@@ -83,7 +83,8 @@ SamplePlan plan_samples(const Resolved& resolved) {
   check_generation(model, plan.request, "sample_max_new_tokens");
   if (!options.sample_prompt) {
     const std::vector<int32_t> ids(plan.request.prompt_ids.begin(), plan.request.prompt_ids.end());
-    plan.prompt = plan.tokenizer != nullptr ? visible_text(plan.tokenizer->decode(ids)) : ids_text(plan.request.prompt_ids);
+    plan.prompt =
+        plan.tokenizer != nullptr ? visible_text(plan.tokenizer->decode(ids)) : ids_text(plan.request.prompt_ids);
   }
   plan.request.stop_ids = find_stop_ids(resolved, plan.tokenizer);
   plan.request.sampling = resolved.config.sampling;

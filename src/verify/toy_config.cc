@@ -201,7 +201,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   const int64_t base = cuts_stages(user.config.recompute, user.derived.pipeline) ? 2 : 1;
   ToyLayers toy;
   const int64_t num_in_front = user.config.model.num_layers, num_all = user.config.model.num_all_layers();
-  // Of a stage with the end of an encoder and the beginning of a decoder both are there. Returns how many there are.
+  // A stage with the end of an encoder and the beginning of a decoder keeps both. Returns how many there are.
   const auto add_layers = [&](const LayerRange& stage, int64_t count) {
     const int64_t end = stage.first + stage.count, border = std::clamp(num_in_front, stage.first, end);
     const std::vector<LayerRange> parts = {{.first = stage.first, .count = border - stage.first},

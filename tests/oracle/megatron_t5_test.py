@@ -51,7 +51,7 @@ def trained(request, program, tmp_path_factory):
 
 
 def make_model(has_tanh):
-    """Of one rank, on the CPU: what asks for a GPU there is the place of a buffer, and dropout's random numbers."""
+    """One rank's, on the CPU: what asks for a GPU there is the place of a buffer, and dropout's random numbers."""
     torch.set_num_threads(1)
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)

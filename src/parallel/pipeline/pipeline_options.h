@@ -26,7 +26,7 @@ struct PipelineOptions {
   std::optional<int64_t> decoder_first_pipeline_num_layers, decoder_last_pipeline_num_layers;
   bool account_for_embedding_in_pipeline_split = false, account_for_loss_in_pipeline_split = false;
   bool allow_padding_num_layers = false;
-  // Of an encoder and decoder: how many of the first stages are the encoder's, in Megatron-LM's older and newer words.
+  // With model_type t5: stages that hold the encoder, in Megatron-LM's older and newer words.
   std::optional<int64_t> pipeline_model_parallel_split_rank;
   int64_t encoder_pipeline_model_parallel_size = 0, encoder_tensor_model_parallel_size = 0;  // 0: not said
 
