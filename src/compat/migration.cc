@@ -70,6 +70,7 @@ constexpr MigrationExample kExamples[] = {
     {FrontEnd::kGpt, "DATA_PATH=data/wiki_text_document", "MERGE_FILE=merges.txt"},
     {FrontEnd::kBert, "MOCK_DATA=1", "CHECKPOINT_PATH=checkpoints"},
     {FrontEnd::kIct, "MOCK_DATA=1", "PRETRAINED_BERT_PATH=bert"},
+    {FrontEnd::kIct, "DRY_RUN=1", "TEXT_DATA_PATH=data/wiki_text_sentence"},
     {FrontEnd::kIct, "TEXT_DATA_PATH=data/wiki_text_sentence", "TITLE_DATA_PATH=data/wiki_title_document"},
     {FrontEnd::kLlama3, "LOG_DIR=logs", "ENABLE_PROFILING=1"},
     {FrontEnd::kLlama3, "LOG_DIR=logs ENABLE_PROFILING=1", "PROFILE_START=4"},

@@ -119,14 +119,13 @@ double count_matrix_elements(const ModelConfig& config) {
   if (config.has_encoder()) elements += in_double(config.num_decoder_layers()) * attention;
   // A prediction module is a layer and the projection of two streams onto one.
   elements += modules * (attention + std::max(dense, mixture) + 2 * h * h);
-  const double tables = config.untie_embeddings_and_output_weights ? 2 : 1;
+  const double towers = in_double(config.num_towers());
+  const double tables = config.untie_embeddings_and_output_weights ? 2 : towers;
   elements += tables * h * in_double(config.vocab_size.value_or(0));
   if (config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
-    elements += h * in_double(config.max_position_embeddings);
+    elements += towers * h * in_double(config.max_position_embeddings);
   }
-  elements += h * in_double(config.token_types());
-  elements *= in_double(config.num_towers());
-  elements += in_double(config.num_towers()) * h * in_double(config.biencoder_projection_dim);
+  elements += towers * h * in_double(config.token_types() + config.biencoder_projection_dim);
   // What a BERT's head changes tokens with, and its pooler.
   if (config.model_type == ModelType::kBert) elements += h * h * (config.bert_binary_head ? 2 : 1);
   return elements;

@@ -35,7 +35,8 @@ std::vector<UserError> IctTask::check(const ModelConfig& model, const DataOption
     errors.emplace_back("titles_data_path has the titles of one data set, and data_path does not name one",
                         "give one prefix in data_path, and its parts with split");
   }
-  if (samples_at_once_ == 1) {
+  // A command without data has no set.
+  if (samples_at_once_ == 1 && (data.mock_data || data.has_paths())) {
     errors.emplace_back(
         "task ict with a set of one sample (micro_batch_size 1 on one data-parallel rank): there is no other text to "
         "tell the right one from, and the loss is always 0",

@@ -196,7 +196,7 @@ TEST_F(Page, AccuraciesAreNoLosses) {
   ASSERT_EQ(points.at("accuracies").size(), 2U);
   EXPECT_EQ(points.at("accuracies").at(0).at("name"), "sop accuracy");
   EXPECT_EQ(points.at("accuracies").at(1).at("y").at(0), 0.25);
-  EXPECT_TRUE(has(page(), "share of samples"));
+  EXPECT_TRUE(has(page(), "percent"));
 }
 
 TEST_F(Page, ShowsTheLatestSamplesAsText) {

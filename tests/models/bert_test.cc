@@ -120,7 +120,7 @@ TEST_P(BertGolden, LogitsLossesAndGradientsAreThoseOfTransformers) {
       expect_values(output.sentence_logits[0], golden.sentence_logits, 1e-5, golden.name + ", sentence");
     }
     const ModelOutput output = model->forward(input, {}, HeadOutput::kLoss);
-    ASSERT_EQ(output.terms.size(), 2U);
+    ASSERT_EQ(output.terms.size(), 3U);  // and the accuracy
     EXPECT_EQ(output.terms[0].name, "lm loss");
     EXPECT_EQ(output.terms[1].name, "sop loss");
     EXPECT_NEAR(output.terms[0].objective.item<double>(), golden.lm_loss, 1e-5) << golden.name;

@@ -210,6 +210,7 @@ std::string expected_encoder(const ModelConfig& c) {
 std::string expected_family(const ModelConfig& c) {
   if (c.has_encoder()) return is_t5(c) ? "t5" : "megatron_t5";
   if (c.model_type == ModelType::kBert) return expected_encoder(c);
+  if (c.model_type == ModelType::kBiencoder) return "biencoder";
   if (c.embedding_norm) return "gpt";
   if (is_gpt_oss(c)) return "gpt_oss";
   if (is_gemma2(c)) return "gemma2";
@@ -390,6 +391,8 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
   qwen3.qk_layernorm = true;
   ModelConfig megatron_t5 = small_t5(false);
   megatron_t5.normalization = Normalization::kLayerNorm;
+  ModelConfig biencoder = small_bert(NormPlacement::kPre);
+  biencoder.model_type = ModelType::kBiencoder;
   const std::vector<ModelConfig> starts = {tiny_config(),
                                            mistral,
                                            qwen2,
@@ -410,7 +413,8 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            small_t5(true),
                                            megatron_t5,
                                            small_bert(NormPlacement::kPostLn),
-                                           small_bert(NormPlacement::kPre)};
+                                           small_bert(NormPlacement::kPre),
+                                           biencoder};
   std::mt19937 random(20);
   std::map<std::string, int> found;
   for (int round = 0; round < 125 * static_cast<int>(starts.size()); ++round) {
