@@ -6,6 +6,7 @@
 
 #include "cli/acting_options.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "compat/torchtitan_job.h"
 #include "compat/torchtune_recipe.h"
 #include "config/help.h"
@@ -80,7 +81,7 @@ int run_topic(CommandContext& context, std::string_view command, std::span<const
     }
   }
   if (context.wants_help()) {
-    fmt::print("{}", text);
+    print_out("{}", text);
     return kExitSuccess;
   }
   throw UserError(

@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/strings.h"
 
@@ -277,18 +278,18 @@ int run_completion(CommandContext& context) {
       "  zsh    _megalith in a folder of $fpath\n"
       "  fish   ~/.config/fish/completions/megalith.fish\n";
   if (context.wants_help()) {
-    fmt::print("{}", kUsage);
+    print_out("{}", kUsage);
     return kExitSuccess;
   }
   if (context.arguments.size() != 1) throw UserError("completion takes the name of one shell", kUsage);
   const std::vector<CompletedCommand> commands = completed_commands(context.all_commands);
   const std::string& shell = context.arguments[0];
   if (shell == "bash") {
-    fmt::print("{}", bash_script(commands));
+    print_out("{}", bash_script(commands));
   } else if (shell == "zsh") {
-    fmt::print("{}", zsh_script(commands));
+    print_out("{}", zsh_script(commands));
   } else if (shell == "fish") {
-    fmt::print("{}", fish_script(commands));
+    print_out("{}", fish_script(commands));
   } else {
     throw UserError(fmt::format("completion knows no shell '{}'", shell), "name bash, zsh or fish");
   }

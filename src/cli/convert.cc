@@ -14,6 +14,7 @@
 #include "checkpoint/merge_adapter.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
@@ -155,12 +156,12 @@ int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapte
   const double difference = unmerged_difference(adapter, merged, base);
   const at::ScalarType dtype = merged.dtype_of(kModelKey);
   const double rounding = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
-  fmt::print("{} matrices with the adapters taken out again agree to {:.3g} of their largest element\n",
+  print_out("{} matrices with the adapters taken out again agree to {:.3g} of their largest element\n",
              adapter.matrices.size(), difference);
   const at::Tensor written = logits_of_hf(merged.folder),
                    read = logits_with_adapter(base.folder, adapter_folder, adapter);
   const double apart = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
-  fmt::print("logits of {} tokens agree with those of the adapters beside the model to {:.3g} of the largest\n",
+  print_out("logits of {} tokens agree with those of the adapters beside the model to {:.3g} of the largest\n",
              read.size(1), scale > 0 ? apart / scale : apart);
   // Some sums in fp32 around one rounding to the dtype.
   if (difference <= 2 * rounding + 0x1p-20) return kExitSuccess;
@@ -172,7 +173,7 @@ int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapte
 // What was written against what was read. Equal bits must give equal logits; narrower ones may differ.
 int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_lossless) {
   const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
-  fmt::print("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
+  print_out("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
              scale > 0 ? difference / scale : difference, difference, scale);
   if (!is_lossless || difference == 0) return kExitSuccess;
   fmt::print(stderr, "error: the dtypes hold every value, so the logits should be equal\n");
@@ -235,7 +236,7 @@ int run_convert(CommandContext& context) {
   for (const auto& entry : std::filesystem::directory_iterator(written)) {
     if (entry.is_regular_file()) num_bytes += static_cast<int64_t>(entry.file_size());
   }
-  fmt::print("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(num_bytes));
+  print_out("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(num_bytes));
   if (!options.check) return kExitSuccess;
   if (adapter) {
     return report_merge(*adapter, *options.merge_adapter, open_stored_hf(written), open_stored_hf(*options.load_hf));

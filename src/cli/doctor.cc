@@ -19,6 +19,7 @@
 
 #include "cli/doctor_parallel.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "device/device.h"
 #include "device/threads.h"
@@ -98,12 +99,12 @@ OrderedJson report_json(const DoctorReport& report) {
 
 void print_doctor_report(const DoctorReport& report, bool as_json) {
   if (as_json) {
-    fmt::print("{}", dump_json_pretty(report_json(report)));
+    print_out("{}", dump_json_pretty(report_json(report)));
     return;
   }
-  if (!report.speed.rows.empty()) fmt::print("{}\n", speeds_text(report.speed.rows, report.speed.device));
-  if (!report.bandwidth.empty()) fmt::print("{}\n", bandwidth_text(report.bandwidth, report.world_size));
-  fmt::print("{}", findings_text(report.findings));
+  if (!report.speed.rows.empty()) print_out("{}\n", speeds_text(report.speed.rows, report.speed.device));
+  if (!report.bandwidth.empty()) print_out("{}\n", bandwidth_text(report.bandwidth, report.world_size));
+  print_out("{}", findings_text(report.findings));
 }
 
 // A rank whose launch cannot be understood still learns of its machine.

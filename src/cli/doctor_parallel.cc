@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "core/time.h"
 #include "verify/parallel_check.h"
@@ -52,20 +53,20 @@ void print_header(const ToyWorld& world, const ToyConfig& toy, bool has_threads)
                            layout.derived.pipeline.schedule(narrow<int>(layout.derived.num_microbatches)).name,
                            layout.derived.pipeline.num_chunks, *layout.config.pipeline.pipeline_model_parallel_layout);
   }
-  fmt::print("layout        {}: {} rank(s) as {}{}\n", layout_text(layout, world.world_size), world.world_size,
+  print_out("layout        {}: {} rank(s) as {}{}\n", layout_text(layout, world.world_size), world.world_size,
              has_threads ? "threads" : "processes", schedule);
-  fmt::print("toy           {}\n", toy.text());
-  for (const std::string& cut : world.cuts) fmt::print("cut           {}\n", cut);
-  if (!toy.set_aside.empty()) fmt::print("left out      {}\n", fmt::join(toy.set_aside, ", "));
+  print_out("toy           {}\n", toy.text());
+  for (const std::string& cut : world.cuts) print_out("cut           {}\n", cut);
+  if (!toy.set_aside.empty()) print_out("left out      {}\n", fmt::join(toy.set_aside, ", "));
   std::fflush(stdout);
 }
 
 int print_report(const ParallelReport& report, double elapsed_s) {
   if (!report.is_ok()) {
-    fmt::print("FAILED        the layout differs from one rank\n{}\n", report.failure);
+    print_out("FAILED        the layout differs from one rank\n{}\n", report.failure);
     return kExitFailure;
   }
-  fmt::print(
+  print_out(
       "ok            loss of {} steps, {} gradients and {} parameters agree with one rank, largest relative difference "
       "{:.1g} in float64; the configured operators agree in float32{} ({:.1f} s)\n",
       report.num_steps, report.num_gradients, report.num_parameters, report.worst,

@@ -9,6 +9,7 @@
 
 #include "checkpoint/tensor_store.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "cli/vector_files.h"
 #include "cli/within_memory.h"
@@ -252,10 +253,10 @@ void print_nearest(const EmbedOptions& options, int64_t most, const std::vector<
   const int64_t k = std::min<int64_t>(most, std::ssize(texts));
   const auto [best, places] = scores.topk(k, 1);
   for (int64_t query = 0; query < queries.size(0); ++query) {
-    fmt::print("{}{}\n", query == 0 ? "" : "\n", beginning_of(options.query[static_cast<size_t>(query)]));
+    print_out("{}{}\n", query == 0 ? "" : "\n", beginning_of(options.query[static_cast<size_t>(query)]));
     for (int64_t i = 0; i < k; ++i) {
       const int64_t place = places[query][i].item<int64_t>();
-      fmt::print("  {:>7.4f}  {:>6}  {}\n", best[query][i].item<double>(), place + 1,
+      print_out("  {:>7.4f}  {:>6}  {}\n", best[query][i].item<double>(), place + 1,
                  beginning_of(texts[static_cast<size_t>(place)]));
     }
   }
@@ -279,7 +280,7 @@ int embed(CommandContext& context, Session& session, const EmbedOptions& options
     const bool is_npy = options.output->ends_with(".npy");
     write_file_atomic(*options.output, is_npy ? npy_text(of_texts) : vector_lines(texts, of_texts));
   } else if (options.query.empty()) {
-    fmt::print("{}", vector_lines(texts, of_texts));
+    print_out("{}", vector_lines(texts, of_texts));
   }
   if (!options.query.empty()) {
     const int64_t most = run.config.sampling.top_k > 0 ? run.config.sampling.top_k : kNearest;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "cli/within_memory.h"
 #include "core/error.h"
@@ -106,7 +107,7 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   Json result{
       {"loss", main.mean()}, {"perplexity", std::exp(main.mean())}, {"tokens", static_cast<int64_t>(main.weight)}};
   for (size_t i = 1; i < sums.losses.size(); ++i) result[sums.losses[i].name] = sums.losses[i].mean();
-  fmt::print("{}\n", dump_json(result));
+  print_out("{}\n", dump_json(result));
   std::fflush(stdout);
   return kExitSuccess;
 }

@@ -3,6 +3,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
@@ -83,7 +84,7 @@ int run_fetch(CommandContext& context) {
   const HubSettings settings = read_hub_settings(context.environment, options.hub);
   for (const HubName& name : names) {
     if (settings.is_offline) {
-      fmt::print("{}\n", fetch_offline(settings, name).string());
+      print_out("{}\n", fetch_offline(settings, name).string());
       continue;
     }
     const std::string what = fmt::format("fetch {}", name.text());
@@ -106,7 +107,7 @@ int run_fetch(CommandContext& context) {
         for (HubFile& known : listing.files) {
           if (known.name != file) continue;
           client.describe(listing.commit, known);
-          fmt::print("{:>10}  {}/{}\n", format_bytes(known.size), name.text(), file);
+          print_out("{:>10}  {}/{}\n", format_bytes(known.size), name.text(), file);
         }
       }
       continue;
@@ -114,7 +115,7 @@ int run_fetch(CommandContext& context) {
     HubFetch fetch(settings, name, what, context.log);
     fetch.list();
     fetch.get(wanted(fetch.listing()));
-    fmt::print("{}\n", fetch.folder().string());
+    print_out("{}\n", fetch.folder().string());
     std::fflush(stdout);
   }
   return kExitSuccess;

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "cli/within_memory.h"
 #include "core/error.h"
@@ -65,7 +66,7 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
   const bool is_speaker = session.groups.world->is_first();
   const auto say = [&](std::string_view text) {
     if (!is_speaker) return;
-    fmt::print("{}", text);
+    print_out("{}", text);
     std::fflush(stdout);
   };
   const Stopwatch watch;

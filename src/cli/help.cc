@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/acting_options.h"
+#include "cli/print.h"
 #include "config/help.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -84,7 +85,7 @@ int print_help(const CommandContext& context, std::string_view usage, const Opti
   const bool is_whole = word ? *word == "all" : !is_of_run || num_options <= kMostOnOnePage;
   if (word && !is_whole) {
     if (const std::optional<std::string> page = help_on(options, *word, acts)) {
-      fmt::print("{}", *page);
+      print_out("{}", *page);
       return kExitSuccess;
     }
     if (const Option* option = options.find(*word)) {
@@ -96,7 +97,7 @@ int print_help(const CommandContext& context, std::string_view usage, const Opti
                                 nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)),
                     fmt::format("'megalith {} --help' lists the topics", context.command));
   }
-  fmt::print("{}\n\n{}", usage,
+  print_out("{}\n\n{}", usage,
              is_whole ? first_rows(context) + "\n" + help_text(options, acts) : short_page(context, options, acts));
   return kExitSuccess;
 }

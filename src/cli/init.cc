@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "config/presets.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -140,7 +141,7 @@ int run_init(CommandContext& context) {
     throw UserError(fmt::format("{} exists", file), "name another file with --output");
   }
   write_file_atomic(file, recipe_text(preset, file));
-  fmt::print("{}\n", file);
+  print_out("{}\n", file);
   context.log.note("try it: megalith train --config {} --dry_run", file);
   return kExitSuccess;
 }

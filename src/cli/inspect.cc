@@ -12,6 +12,7 @@
 #include "cli/inspect_run.h"
 #include "cli/inspect_sft.h"
 #include "cli/inspect_tokenizer.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "config/accepted_names.h"
 #include "config/help.h"
@@ -59,13 +60,13 @@ int inspect_config(CommandContext& context) {
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
   if (own.accepted_names) {
-    fmt::print("{}", accepted_names_markdown());
+    print_out("{}", accepted_names_markdown());
     return kExitSuccess;
   }
   if (own.markdown) {
     // The command's own options do not belong on the page.
     Config defaults;
-    fmt::print("{}", options_markdown(OptionSet(defaults), "Options of megalith train"));
+    print_out("{}", options_markdown(OptionSet(defaults), "Options of megalith train"));
     return kExitSuccess;
   }
   if (own.explain_key) {
@@ -75,10 +76,10 @@ int inspect_config(CommandContext& context) {
       throw UserError(fmt::format("no option is called '{}'.{}", *own.explain_key,
                                   nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest)));
     }
-    fmt::print("{}\n", explain(*option));
+    print_out("{}\n", explain(*option));
     return kExitSuccess;
   }
-  fmt::print("{}", resolved_yaml(*resolved.options, own.all ? Shown::kAll : Shown::kNonDefault));
+  print_out("{}", resolved_yaml(*resolved.options, own.all ? Shown::kAll : Shown::kNonDefault));
   return kExitSuccess;
 }
 
@@ -108,12 +109,12 @@ int inspect_checkpoint(CommandContext& context) {
     const std::vector<std::string> faults = verify_checkpoint(folder, *groups.world);
     if (!faults.empty()) {
       is_intact = false;
-      fmt::print("{}: damaged\n", folder.string());
-      for (const std::string& fault : faults) fmt::print("  {}\n", fault);
+      print_out("{}: damaged\n", folder.string());
+      for (const std::string& fault : faults) print_out("  {}\n", fault);
       continue;
     }
     const Manifest manifest = load_manifest(folder);
-    fmt::print("{}: intact\n  iteration {}, {} consumed, torch {}\n", folder.string(), manifest.train.iteration,
+    print_out("{}: intact\n  iteration {}, {} consumed, torch {}\n", folder.string(), manifest.train.iteration,
                number_of(manifest.train.consumed_train_samples, "sample", "samples"), manifest.torch_version);
     std::map<std::string, std::pair<int64_t, int64_t>> by_key;  // elements, pieces
     for (const StoredChunk& chunk : manifest.chunks) {
@@ -121,7 +122,7 @@ int inspect_checkpoint(CommandContext& context) {
       by_key[chunk.key].second += 1;
     }
     for (const auto& [key, count] : by_key) {
-      fmt::print("  {:<12} {} elements in {} tensors\n", key, count.first, count.second);
+      print_out("  {:<12} {} elements in {} tensors\n", key, count.first, count.second);
     }
   }
   return is_intact ? kExitSuccess : kExitFailure;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "data/blend.h"
@@ -129,27 +130,27 @@ void print_samples(const DataInspection& options, const Tokenizer* tokenizer, Lo
     const Batch batch = source->read({.consumed_samples = i});
     const bool is_causal = options.task.task == TaskKind::kCausalLm;
     const OrderedJson line = is_causal ? causal_line(batch, options.print_masks) : whole_line(batch);
-    fmt::print("{}\n", dump_json(line));
+    print_out("{}\n", dump_json(line));
   }
 }
 
 void print_contents(const std::string& prefix, int64_t num_documents, const Tokenizer* tokenizer) {
   const IndexedDataset data(prefix);
   const LengthHistogram lengths = measure_lengths(data);
-  fmt::print("{}\n  documents {}\n  sequences {}\n  tokens {} of {} bytes\n", data.name(), data.num_documents(),
+  print_out("{}\n  documents {}\n  sequences {}\n  tokens {} of {} bytes\n", data.name(), data.num_documents(),
              data.num_sequences(), data.num_tokens(), token_bytes_of(data.token_type()));
-  fmt::print("  sequence length: shortest {}, mean {:.1f}, longest {}\n{}", lengths.shortest, lengths.mean,
+  print_out("  sequence length: shortest {}, mean {:.1f}, longest {}\n{}", lengths.shortest, lengths.mean,
              lengths.longest, draw(lengths));
   for (int64_t i = 0; i < std::min(num_documents, data.num_sequences()); ++i) {
     std::vector<int64_t> ids(static_cast<size_t>(std::min(data.sequence_length(i), kShownTokens)));
     data.read(i, 0, static_cast<int64_t>(ids.size()), ids.data());
-    fmt::print("  {}: {}\n", data.describe(i), dump_json(Json(ids)));
+    print_out("  {}: {}\n", data.describe(i), dump_json(Json(ids)));
     if (tokenizer != nullptr) {
       std::vector<int32_t> known;
       for (const int64_t id : ids) {
         if (id >= 0 && id < tokenizer->vocab_size()) known.push_back(static_cast<int32_t>(id));
       }
-      fmt::print("    {}\n", dump_json(Json(tokenizer->decode(known))));
+      print_out("    {}\n", dump_json(Json(tokenizer->decode(known))));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "checkpoint/pieces.h"
 #include "checkpoint/safetensors_writer.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "cli/session.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -114,7 +115,7 @@ int inspect_gradients_of_pair(CommandContext& context, Session& session, const O
       });
   gradients.finish_step();
   write_safetensors(options.output_file, canonical_gradients(built.parameters()));
-  fmt::print("{}\n", dump_json(Json{{"lm loss", loss}}));
+  print_out("{}\n", dump_json(Json{{"lm loss", loss}}));
   return kExitSuccess;
 }
 
@@ -202,7 +203,7 @@ int inspect_gradients(CommandContext& context) {
   write_safetensors(options.output_file, canonical_gradients(built.parameters()));
   Json losses = Json::object();
   for (const NamedLoss& loss : result.losses) losses[loss.name] = loss.value;
-  fmt::print("{}\n", dump_json(losses));
+  print_out("{}\n", dump_json(losses));
   return kExitSuccess;
 }
 

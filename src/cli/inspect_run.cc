@@ -10,6 +10,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
@@ -162,7 +163,7 @@ std::string files_text(const std::string& name, const RunStart& start) {
 
 int inspect_run(CommandContext& context) {
   if (context.wants_help()) {
-    fmt::print("usage: megalith inspect run DIR\n");
+    print_out("usage: megalith inspect run DIR\n");
     return kExitSuccess;
   }
   if (context.arguments.size() != 1) {
@@ -181,7 +182,7 @@ int inspect_run(CommandContext& context) {
   }
   if (run.has_metrics) text += training_text(run.history) + evaluations_text(run.history);
   if (!run.starts.empty()) text += files_text(name, run.starts.back());
-  fmt::print("{}", text);
+  print_out("{}", text);
   return kExitSuccess;
 }
 
@@ -216,12 +217,12 @@ int inspect_runs(CommandContext& context) {
   }
   size_t width = 3;
   for (const ComparedRun& run : runs) width = std::max(width, run.name.size());
-  fmt::print("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9}\n", "run", width, "iterations", "tokens", "loss",
+  print_out("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9}\n", "run", width, "iterations", "tokens", "loss",
              "evaluation", "tokens/s a device", "ms a step");
   for (const ComparedRun& run : runs) {
     const RunHistory& h = run.history;
     const auto last = h.last_evaluation("validation");
-    fmt::print("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9.4g}\n", run.name, width,
+    print_out("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9.4g}\n", run.name, width,
                h.steps.empty() ? 0 : h.steps.back().iteration, format_count(static_cast<double>(h.num_tokens())),
                h.steps.empty() ? "" : loss_words(h.steps.back().loss), last ? loss_words(last->loss) : "",
                format_count(h.mean_tokens_per_s_per_device()), h.mean_elapsed_ms());
@@ -229,10 +230,10 @@ int inspect_runs(CommandContext& context) {
   for (const DifferingOption& option : differing_options(runs)) {
     std::vector<std::string> values;
     for (const std::string& value : option.values) values.push_back(value.empty() ? "default" : value);
-    fmt::print("{}: {}\n", option.name, join(values, ", "));
+    print_out("{}: {}\n", option.name, join(values, ", "));
   }
   write_file_atomic(options.page_file, render_run_comparison(runs));
-  fmt::print("wrote {}\n", options.page_file);
+  print_out("wrote {}\n", options.page_file);
   return kExitSuccess;
 }
 

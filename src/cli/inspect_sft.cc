@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "data/sft_packs.h"
@@ -85,10 +86,10 @@ void show_sample(const SftInspection& options, const Tokenizer& tokenizer, const
                                 {"weights", sample.weights},
                                 {"text", tokenizer.decode(sample.tokens)},
                                 {"text_in_loss", text_in_loss(tokenizer, sample)}};
-    fmt::print("{}\n", dump_json(object));
+    print_out("{}\n", dump_json(object));
     return;
   }
-  fmt::print("{}: {} tokens, {} in the loss\n{}\n\n", line.where(), sample.tokens.size(), sample.num_counted(),
+  print_out("{}: {} tokens, {} in the loss\n{}\n\n", line.where(), sample.tokens.size(), sample.num_counted(),
              marked_text(tokenizer, sample, ::isatty(STDOUT_FILENO) != 0));
 }
 
@@ -117,10 +118,10 @@ void describe_sequences(const SftInspection& options, const SftReport& report, c
     if (options.json) sequences.push_back(std::move(pieces));
   }
   if (options.json) {
-    fmt::print("{}\n", dump_json(OrderedJson{{"sequences", std::move(sequences)}}));
+    print_out("{}\n", dump_json(OrderedJson{{"sequences", std::move(sequences)}}));
     return;
   }
-  fmt::print("{} sequences of {} tokens, {:.1f} % of them padding\n", packs.num_packs(), s,
+  print_out("{} sequences of {} tokens, {:.1f} % of them padding\n", packs.num_packs(), s,
              100.0 * (1.0 - static_cast<double>(tokens) / static_cast<double>(packs.num_packs() * s)));
 }
 
@@ -160,13 +161,13 @@ int inspect_sft(CommandContext& context) {
   });
   const SftReport& report = tally.report();
   if (options.json) {
-    fmt::print("{}\n", dump_json(OrderedJson{{"samples", report.samples},
+    print_out("{}\n", dump_json(OrderedJson{{"samples", report.samples},
                                              {"tokens", report.tokens},
                                              {"tokens_in_loss", report.counted},
                                              {"rows_without_loss", report.num_without_loss},
                                              {"longest", report.longest}}));
   } else {
-    fmt::print("{}", describe(report));
+    print_out("{}", describe(report));
   }
   tally.check();
   if (options.seq_length) describe_sequences(options, report, lengths);

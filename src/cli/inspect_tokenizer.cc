@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -99,7 +100,7 @@ void measure(const Tokenizer& tokenizer, const std::vector<std::string>& texts, 
     report["tokens"] = num_tokens;
     report["seconds"].push_back(elapsed.count());
   }
-  fmt::print("{}\n", dump_json(report));
+  print_out("{}\n", dump_json(report));
 }
 
 // The conversations of a file as the model's chat template writes them: texts, or their ids.
@@ -120,15 +121,15 @@ void print_conversations(const Tokenizer& tokenizer, const TokenizerInspection& 
     const std::string text =
         chat.render(row.is_array() ? row : row["messages"], has_tools ? row["tools"] : OrderedJson(nullptr),
                     options.add_generation_prompt);
-    fmt::print("{}\n", dump_json(options.json_strings ? Json(text) : Json(tokenizer.encode(text))));
+    print_out("{}\n", dump_json(options.json_strings ? Json(text) : Json(tokenizer.encode(text))));
   });
 }
 
 void describe(const Tokenizer& tokenizer) {
-  fmt::print("{}\n  vocabulary {}\n", tokenizer.name(), tokenizer.vocab_size());
+  print_out("{}\n  vocabulary {}\n", tokenizer.name(), tokenizer.vocab_size());
   const SpecialIds& ids = tokenizer.special_ids();
   const auto show = [](const char* what, const std::optional<int32_t>& id) {
-    if (id) fmt::print("  {} {}\n", what, *id);
+    if (id) print_out("  {} {}\n", what, *id);
   };
   show("end of document", ids.eod);
   show("beginning of text", ids.bos);
@@ -137,7 +138,7 @@ void describe(const Tokenizer& tokenizer) {
   show("separator", ids.sep);
   show("mask", ids.mask);
   if (!ids.extra.empty())
-    fmt::print("  {} extra ids from {} to {}\n", ids.extra.size(), ids.extra.front(), ids.extra.back());
+    print_out("  {} extra ids from {} to {}\n", ids.extra.size(), ids.extra.front(), ids.extra.back());
 }
 
 }  // namespace
@@ -153,11 +154,11 @@ int inspect_tokenizer(CommandContext& context) {
                      options.hub, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const auto print_ids = [&](std::string_view text) {
-    fmt::print("{}\n", dump_json(Json(tokenizer->encode(text, options.add_special_tokens))));
+    print_out("{}\n", dump_json(Json(tokenizer->encode(text, options.add_special_tokens))));
   };
   const auto print_text = [&](std::string_view ids, std::string_view where) {
     const std::string text = tokenizer->decode(parse_ids(ids, where), options.skip_special_tokens);
-    fmt::print("{}\n", options.json_strings ? dump_json(Json(text)) : text);
+    print_out("{}\n", options.json_strings ? dump_json(Json(text)) : text);
   };
   if (options.decode) print_text(*options.decode, "decode");
   if (options.decode_file) for_each_file_line(*options.decode_file, print_text);

@@ -10,6 +10,7 @@
 #include "cli/build_commit.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_setup.h"
@@ -167,10 +168,10 @@ void report_benchmark(const CommandContext& context, const LaunchPlan& plan, con
   if (!figures.note.empty()) context.log.note("{}", figures.note);
   write_file_atomic(run.results, benchmark_csv(run, figures, resolved, {device_name(), kBuildCommit}));
   for (const std::string& line : figures.lines) {
-    fmt::print("{}\n", line);
+    print_out("{}\n", line);
     append_line(*plan.train_log, line);  // AMD's own reader takes them from there
   }
-  for (const auto& [metric, value] : figures.metrics) fmt::print("performance: {:.6g} {}\n", value, metric);
+  for (const auto& [metric, value] : figures.metrics) print_out("performance: {:.6g} {}\n", value, metric);
   context.log.info("results: {}", run.results);
 }
 
@@ -242,7 +243,7 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   for (const PlannedExport& one : plan.exports) ::setenv(one.name.c_str(), one.value.c_str(), /*overwrite=*/1);
   const bool is_primus = has(kPrimusScripts, plan.front_end);
   if (is_primus) {
-    fmt::print("{}Launching distributed training with command: {}\n", primus_banner(plan, host_name()),
+    print_out("{}Launching distributed training with command: {}\n", primus_banner(plan, host_name()),
                shell_text(command));
     std::fflush(stdout);
   } else {
@@ -251,8 +252,8 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   const bool hides = !plan.tees && plan.train_log && !is_redirected;
   const int code = run_and_wait(command, hides ? plan.train_log : std::nullopt);
   if (is_primus) {
-    fmt::print("torchrun exited with code {}\n", code);
-    if (code >= 128) fmt::print("crashed due to signal {}\n", code - 128);
+    print_out("torchrun exited with code {}\n", code);
+    if (code >= 128) print_out("crashed due to signal {}\n", code - 128);
   }
   return code;
 }
@@ -261,7 +262,7 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
 int launch_flux(const LaunchPlan& plan) {
   throw_if_any(plan.errors);
   if (plan.dry_run == DryRunKind::kNone) throw UserError(plan.benchmark->refusal, "");
-  fmt::print("{}", flux_dry_run(plan));
+  print_out("{}", flux_dry_run(plan));
   return kExitSuccess;
 }
 
@@ -293,12 +294,12 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
     const std::vector<std::string> command = training_command(plan, tools, shown);
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
     if (plan.dry_run == DryRunKind::kJson) {
-      fmt::print("{}", dry_run_json(plan, *resolved, run, command));
+      print_out("{}", dry_run_json(plan, *resolved, run, command));
     } else {
       for (const PlannedExport& one : plan.exports) {
-        if (one.is_shown) fmt::print("export {}={}\n", one.name, shell_text({one.value}));
+        if (one.is_shown) print_out("export {}={}\n", one.name, shell_text({one.value}));
       }
-      fmt::print("would start: {}\n{}", shell_text(command), dry_run_text(*resolved, run));
+      print_out("would start: {}\n{}", shell_text(command), dry_run_text(*resolved, run));
     }
     return kExitSuccess;
   }
@@ -339,13 +340,13 @@ int run_launch(CommandContext& context) {
       throw UserError("launch takes the name of a front end, and got none",
                       fmt::format("the names are {}", names_of(kAllFrontEnds)));
     }
-    if (options.markdown) fmt::print("{}", scripts_page());
-    if (options.migration) fmt::print("{}", migration_page());
+    if (options.markdown) print_out("{}", scripts_page());
+    if (options.migration) print_out("{}", migration_page());
     return kExitSuccess;
   }
   const FrontEndRow& row = named_front_end(context.arguments[0]);
   if (context.wants_help()) {
-    fmt::print("{}", front_end_help(row.id));
+    print_out("{}", front_end_help(row.id));
     return kExitSuccess;
   }
   if (row.id == FrontEnd::kBenchmarkSetup) {

@@ -10,6 +10,7 @@
 #include "cli/build_commit.h"
 #include "cli/command.h"
 #include "cli/log_copy.h"
+#include "cli/print.h"
 #include "config/environment.h"
 #include "core/error.h"
 #include "core/strings.h"
@@ -78,13 +79,13 @@ int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
   std::vector<std::string> arguments(argv + 2, argv + argc);
   if (name == "--help" || name == "-h" || name == "help") {
     if (arguments.empty()) {
-      std::fputs(usage().c_str(), stdout);
+      print_text(usage());
       return kExitSuccess;
     }
     name = turn_into_command(arguments);
   }
   if (name == "--version") {
-    fmt::print("{}\n", program_text());
+    print_out("{}\n", program_text());
     return kExitSuccess;
   }
   CommandContext context{std::move(arguments), environment_snapshot(), {}, log, name, commands()};

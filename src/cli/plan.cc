@@ -12,6 +12,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
@@ -177,7 +178,7 @@ std::string layers_text(const PipelinePlan& pipeline, const UnitRange& stage) {
 // A line a rank: its stages, what it does and what it holds.
 void print_table(const Plan& plan, const PipelineSimulation& simulated) {
   const PipelineShape& shape = plan.schedule.shape;
-  fmt::print("{}: {} rank{} with {} stage{} each, {} microbatch{}, {:.4g} in all, bubble {:.1f} %\n\n",
+  print_out("{}: {} rank{} with {} stage{} each, {} microbatch{}, {:.4g} in all, bubble {:.1f} %\n\n",
              plan.schedule.name, shape.num_ranks, shape.num_ranks == 1 ? "" : "s", shape.num_chunks,
              shape.num_chunks == 1 ? "" : "s", shape.num_microbatches, shape.num_microbatches == 1 ? "" : "es",
              simulated.makespan, 100 * simulated.bubble_fraction());
@@ -192,16 +193,16 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
     stages.push_back(join(parts, " | "));
     width = std::max(width, stages.back().size());
   }
-  fmt::print("{:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>11}\n", "rank", "layers", width, "busy", "bubble", "peak",
+  print_out("{:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>11}\n", "rank", "layers", width, "busy", "bubble", "peak",
              "activations");
   for (size_t r = 0; r < stages.size(); ++r) {
     const double idle = simulated.makespan - simulated.busy[r];
-    fmt::print("{:>4}  {:<{}}  {:>9.4g}  {:>6.1f} %  {:>6}  {:>11.4g}\n", r, stages[r], width, simulated.busy[r],
+    print_out("{:>4}  {:<{}}  {:>9.4g}  {:>6.1f} %  {:>6}  {:>11.4g}\n", r, stages[r], width, simulated.busy[r],
                simulated.makespan > 0 ? 100 * idle / simulated.makespan : 0, simulated.peak_live[r],
                simulated.peak_activations[r]);
   }
   const bool has_modules = count_units(plan.pipeline.units, UnitLetter::kPrediction) > 0;
-  fmt::print(
+  print_out(
       "\nlayers: E embedding, {}L head and loss. peak: microbatches of the rank's stages that are alive at once;\n"
       "activations: the same, where 1 is a microbatch in an even share of the layers.\n",
       has_modules ? "m prediction module, " : "");
@@ -211,14 +212,14 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
 bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
   const std::vector<std::string> differences = compare_with_schedule(*plan.measured, plan.schedule);
   const double took = plan.measured->makespan();
-  fmt::print("\nmeasured {:.4g} s, simulated {:.4g} ({:+.1f} %); ", took, simulated.makespan,
+  print_out("\nmeasured {:.4g} s, simulated {:.4g} ({:+.1f} %); ", took, simulated.makespan,
              took > 0 ? 100 * (simulated.makespan / took - 1) : 0);
   if (differences.empty()) {
-    fmt::print("order and live activations are the schedule's on every rank\n");
+    print_out("order and live activations are the schedule's on every rank\n");
     return true;
   }
-  fmt::print("the run differs from the schedule:\n");
-  for (const std::string& difference : differences) fmt::print("  {}\n", difference);
+  print_out("the run differs from the schedule:\n");
+  for (const std::string& difference : differences) print_out("  {}\n", difference);
   return false;
 }
 
@@ -241,11 +242,11 @@ int run_plan(CommandContext& context) {
   const PipelineTrace trace = make_trace(plan.schedule, simulated);
   const PipelineTrace* measured = plan.measured ? &*plan.measured : nullptr;
   print_table(plan, simulated);
-  if (own.draw) fmt::print("\n{}", pipeline_text(trace, measured));
+  if (own.draw) print_out("\n{}", pipeline_text(trace, measured));
   const bool is_same = measured == nullptr || print_comparison(plan, simulated);
   if (own.svg_file) {
     write_file_atomic(*own.svg_file, pipeline_svg(trace, measured));
-    fmt::print("\nwrote {}\n", *own.svg_file);
+    print_out("\nwrote {}\n", *own.svg_file);
   }
   return is_same ? kExitSuccess : kExitFailure;
 }

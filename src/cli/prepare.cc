@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/help.h"
 #include "cli/prepare_sft.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
@@ -41,7 +42,7 @@ int prepare_merge(CommandContext& context) {
   if (options.output_prefix.empty()) errors.emplace_back("no output_prefix given", "name the data set to write");
   throw_if_any(errors);
   const MergeReport report = merge_data_sets(options.data_path, options.output_prefix, context.log);
-  fmt::print("{}.bin: {} tokens in {} documents from {} data sets\n", data_prefix(options.output_prefix), report.tokens,
+  print_out("{}.bin: {} tokens in {} documents from {} data sets\n", data_prefix(options.output_prefix), report.tokens,
              report.documents, options.data_path.size());
   return kExitSuccess;
 }
@@ -73,14 +74,14 @@ int prepare_check(CommandContext& context) {
   for (const std::string& prefix : prefixes) {
     const CheckReport report = check_data_set(prefix, vocab_size, context.log);
     if (report.faults.empty()) {
-      fmt::print("{}: sound: {} documents, {} sequences, {} tokens, ids {} to {}\n", data_prefix(prefix),
+      print_out("{}: sound: {} documents, {} sequences, {} tokens, ids {} to {}\n", data_prefix(prefix),
                  report.documents, report.sequences, report.tokens, report.smallest_id, report.largest_id);
-      if (report.empty_documents > 0) fmt::print("  {} documents are empty\n", report.empty_documents);
+      if (report.empty_documents > 0) print_out("  {} documents are empty\n", report.empty_documents);
       continue;
     }
     is_sound = false;
-    fmt::print("{}: damaged\n", data_prefix(prefix));
-    for (const std::string& fault : report.faults) fmt::print("  {}\n", fault);
+    print_out("{}: damaged\n", data_prefix(prefix));
+    for (const std::string& fault : report.faults) print_out("  {}\n", fault);
   }
   return is_sound ? kExitSuccess : kExitFailure;
 }
@@ -132,7 +133,7 @@ int run_prepare(CommandContext& context) {
   }
   options.input = std::move(inputs);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
-  fmt::print("{}", describe(prepare_data(options, *tokenizer, context.log)));
+  print_out("{}", describe(prepare_data(options, *tokenizer, context.log)));
   return kExitSuccess;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "data/sft_set.h"
@@ -83,7 +84,7 @@ int prepare_sft_files(CommandContext& context) {
   // Without its report a set is not there, so what is half replaced is never read.
   std::filesystem::remove(prefix + ".json");
   const SftReport report = prepare_sft(reader, encoder, options.sft, tokenizer->vocab_size(), prefix);
-  fmt::print("{}{}.bin, {}_mask.bin: train with --sft_data_path {}\n", describe(report), prefix, prefix, prefix);
+  print_out("{}{}.bin, {}_mask.bin: train with --sft_data_path {}\n", describe(report), prefix, prefix, prefix);
   return kExitSuccess;
 }
 

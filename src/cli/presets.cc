@@ -9,6 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/print.h"
 #include "comm/groups.h"
 #include "config/yaml_config.h"
 #include "core/error.h"
@@ -62,9 +63,9 @@ std::string shortened(const std::string& text, size_t width) {
 }
 
 void print_table(const std::vector<std::pair<Preset, int64_t>>& presets) {
-  fmt::print("{:<{}}{:>{}}\n", "name", kNameColumn, "parameters", kCountColumn);
+  print_out("{:<{}}{:>{}}\n", "name", kNameColumn, "parameters", kCountColumn);
   for (const auto& [preset, count] : presets) {
-    fmt::print("{:<{}}{:>{}}  {}\n", preset.name, kNameColumn, format_count(static_cast<double>(count)), kCountColumn,
+    print_out("{:<{}}{:>{}}  {}\n", preset.name, kNameColumn, format_count(static_cast<double>(count)), kCountColumn,
                shortened(about_model(preset), kAboutColumns));
   }
 }
@@ -75,7 +76,7 @@ void print_json(const std::vector<std::pair<Preset, int64_t>>& presets) {
     list.push_back(
         {{"name", preset.name}, {"file", preset.file.string()}, {"parameters", count}, {"about", about(preset)}});
   }
-  fmt::print("{}\n", dump_json(list));
+  print_out("{}\n", dump_json(list));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace megalith {
 void print_text(std::string_view text);
 
 template <typename... Args>
-void print(fmt::format_string<Args...> format, Args&&... args) {
+void print_out(fmt::format_string<Args...> format, Args&&... args) {
   print_text(fmt::format(format, std::forward<Args>(args)...));
 }
 

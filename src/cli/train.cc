@@ -9,6 +9,7 @@
 #include "cli/build_commit.h"
 #include "cli/help.h"
 #include "cli/log_copy.h"
+#include "cli/print.h"
 #include "cli/run_folder.h"
 #include "cli/session.h"
 #include "cli/within_memory.h"
@@ -125,7 +126,7 @@ int run_train(CommandContext& context) {
   }
   if (resolved->config.train.dry_run) {
     for (const std::string& note : resolved->notes) context.log.note("{}", note);
-    fmt::print("{}", dry_run_text(*resolved, make_dry_run(*resolved)));
+    print_out("{}", dry_run_text(*resolved, make_dry_run(*resolved)));
     return kExitSuccess;
   }
   check_num_nodes(launch, context.environment);

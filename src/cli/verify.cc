@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/help.h"
+#include "cli/print.h"
 #include "compat/cvs_judge.h"
 #include "compat/cvs_launch.h"
 #include "compat/cvs_report.h"
@@ -320,9 +321,9 @@ std::vector<CvsVerdict> judge_all(const VerifyOptions& options, const CvsConfig&
 
 void write_verdicts(const VerifyOptions& options, const std::vector<CvsVerdict>& verdicts) {
   if (options.json) {
-    fmt::print("{}", dump_json_pretty(verdicts_json(verdicts)));
+    print_out("{}", dump_json_pretty(verdicts_json(verdicts)));
   } else {
-    fmt::print("{}", verdicts_text(verdicts));
+    print_out("{}", verdicts_text(verdicts));
   }
   if (options.junit)
     write_file_atomic(*options.junit, verdicts_junit(verdicts, utc_timestamp().substr(0, kSecondsLength)));

@@ -34,6 +34,7 @@ class StanfordRules {
     if (const ScriptValue* bert = values_.given("PRETRAINED_BERT_PATH")) set(*bert, "bert_load", bert->value);
     count_in_steps();
     if (plan_.is_tiny) shorten();
+    if (has(kIctScripts, plan_.front_end)) leave_out_wide_accuracies();
   }
 
  private:
@@ -137,6 +138,25 @@ class StanfordRules {
     }
     plan_.notes.emplace_back(
         "the run is counted in steps: batches do not grow, and the learning rate's curve is theirs");
+  }
+
+  // Upstream's script asks for top 100 of 32 texts, which is always 100 %; here that is an error.
+  void leave_out_wide_accuracies() {
+    const PlannedOption* places = plan_.find("retriever_report_topk_accuracies");
+    const PlannedOption* rows = plan_.find("micro_batch_size");
+    if (places == nullptr || rows == nullptr || plan_.is_typed(places->name) || plan_.is_typed(rows->name)) return;
+    // A toy's microbatch is small.
+    const int64_t set = plan_.is_tiny ? 2 : std::stoll(rows->value) * plan_.world_size();
+    std::vector<std::string> kept, left_out;
+    std::string words = places->value;
+    std::ranges::replace(words, ',', ' ');
+    for (const std::string& place : split_words(words)) {
+      (std::stoll(place) <= set ? kept : left_out).push_back(place);
+    }
+    if (left_out.empty()) return;
+    plan_.set({.name = places->name, .value = fmt::format("{}", fmt::join(kept, ","))});
+    plan_.notes.push_back(fmt::format("no top {} accuracy: a set of texts, micro_batch_size times ranks, is smaller",
+                                      fmt::join(left_out, ", ")));
   }
 
   void shorten() {

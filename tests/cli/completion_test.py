@@ -73,6 +73,8 @@ def test_bash_offers_files_where_a_text_is_wanted(script, tmp_path):
 def test_bash_offers_every_option_of_help(command, program, script):
     words = command.split()
     listed = re.findall(r"^  --([\w.]+)", program.run(*words, "--help", "all")[1], re.MULTILINE)
+    usage = program.run(*words, "--help")[1]
+    listed += re.findall(rf"^ +megalith {command} --(\w+)  --help", usage, re.MULTILINE)  # forms of the command
     offered = complete(script, *words, "--")
     assert set(offered) == {f"--{name}" for name in listed}
 

@@ -13,6 +13,7 @@ COMMANDS = [
     ("prepare",),
     ("prepare", "merge"),
     ("prepare", "check"),
+    ("prepare", "--sft"),
     ("fetch",),
     ("generate",),
     ("evaluate",),

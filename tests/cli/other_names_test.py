@@ -184,7 +184,6 @@ REFUSED = [
     ("two warm-ups", ("--lr_warmup_iters", 2, "--lr_warmup_samples", 4), ["lr_warmup_iters and lr_warmup_samples"]),
     ("the checkpoint's curve", ("--use-checkpoint-opt_param-scheduler",), ["learning-rate curve", "lr_decay_style"]),
     ("the checkpoint's layout", ("--use-mp-args-from-checkpoint-args",), ["parallel sizes", "every layout"]),
-    ("the optimizer on the host", ("--optimizer-cpu-offload",), ["host memory", "use_distributed_optimizer"]),
     ("spread activations", ("--distribute-saved-activations",), ["sequence_parallel"]),
     ("accumulation beside a batch", ("--gradient_accumulation_steps", 8, "--global_batch_size", 8), ["are both given"]),
     ("epochs of no rows", ("--num_train_epochs", 3), ["sft_data_path is not", "train_iters"]),

@@ -50,15 +50,15 @@ def test_names_of_files_cannot_speak_to_a_terminal(program, tmp_path):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": EVIL, "architectures": [EVIL]}))
     (tmp_path / "recipe.yaml").write_text(f"{json.dumps(EVIL)}: 1\n")
-    for words in (
-        ("train", "--load_hf", folder),
-        ("train", "--config", tmp_path / "recipe.yaml"),
-        ("train", "--data_path", f"/nowhere/{EVIL}", *MODEL),
-        ("inspect", "model", folder),
-        (EVIL,),
+    for expected, words in (
+        (2, ("train", "--load_hf", folder)),
+        (2, ("train", "--config", tmp_path / "recipe.yaml")),
+        (2, ("train", "--data_path", f"/nowhere/{EVIL}", *MODEL)),
+        (0, ("inspect", "config", "--load_hf", folder)),
+        (2, (EVIL,)),
     ):
         code, got = on_terminal(program, *words, cwd=tmp_path)
-        assert code == 2, got
+        assert code == expected, got
         assert_harmless(got)
         assert b"\\x1b]0;owned\\x07" in got
 
@@ -66,7 +66,7 @@ def test_names_of_files_cannot_speak_to_a_terminal(program, tmp_path):
 def test_what_data_hold_cannot_speak_to_a_terminal(program, tmp_path):
     (tmp_path / "text.jsonl").write_text(json.dumps({"text": EVIL * 40}) + "\n")
     program.run("prepare", "--input", tmp_path / "text.jsonl", "--output_prefix", tmp_path / "data", "--tokenizer_type", "ByteTokenizer")
-    words = ("inspect", "data", "--data_path", tmp_path / "data_text_document", "--tokenizer_type", "ByteTokenizer", "--print_samples", 1, "--seq_length", 64)
+    words = ("inspect", "data", tmp_path / "data_text_document", "--tokenizer_type", "ByteTokenizer")
     code, got = on_terminal(program, *words, cwd=tmp_path)
     assert code == 0, got
     assert_harmless(got)
