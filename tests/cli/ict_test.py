@@ -14,6 +14,7 @@ BIENCODER = ("--model_type", "biencoder", *SIZES, *COMMON, "--micro_batch_size",
 TRAIN = (
     *("train", *BIENCODER, "--lr", 3e-3, "--lr_warmup_iters", 5, "--train_iters", 80, "--eval_interval", 80, "--eval_iters", 4),
     *("--retriever_report_topk_accuracies", 1, 5, "--hidden_dropout", 0, "--attention_dropout", 0),
+    *("--init_method_std", 0.1, "--retriever_score_scaling"),
 )
 MOCK = ("--mock_data", "--vocab_size", 48)
 
@@ -53,7 +54,7 @@ def train(program, folder, *words):
 def test_texts_of_sentences_are_found_and_a_run_goes_on(program, data, tmp_path):
     _, files, titles = data
     straight, parts = tmp_path / "straight", tmp_path / "parts"
-    _, output, _ = train(program, straight, *files, *titles, "--page_file", tmp_path / "page.html")
+    _, _, output = train(program, straight, *files, *titles, "--page_file", tmp_path / "page.html")
     steps = steps_of(straight)
     # A guess is right in one of 16 cases.
     assert steps[1][0] > 2 and sum(steps[i][1] for i in range(71, 81)) / 10 > 60, steps
@@ -94,12 +95,12 @@ def test_encoders_start_from_a_bert(program, tmp_path):
     for name, words in {
         "ours": ("--bert_load", tmp_path / "bert"), "hf": ("--bert_load", tmp_path / "hf"), "none": (),
     }.items():
-        _, output, _ = train(program, tmp_path / name, *MOCK, "--no_bias_gelu_fusion", "--exit_interval", 1, *words)
+        _, _, output = train(program, tmp_path / name, *MOCK, "--no_bias_gelu_fusion", "--exit_interval", 1, *words)
         firsts[name] = steps_of(tmp_path / name)[1]
         assert ("each encoder starts from the BERT" in output) == bool(words), output
     assert firsts["ours"] == firsts["hf"] != firsts["none"], firsts
     # A trained biencoder begins another run; then there is nothing to load from a BERT.
-    _, output, _ = train(
+    _, _, output = train(
         program, tmp_path / "again", *MOCK, "--no_bias_gelu_fusion", "--exit_interval", 1, "--ict_load", tmp_path / "ours/checkpoint"
     )
     assert "starting at iteration 0" in output

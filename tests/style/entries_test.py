@@ -1,5 +1,5 @@
-"""Every suite of the test programs is in exactly one entry of ctest, which is named after it, and every row of costs.txt
-names an entry.
+"""Every suite of the test programs is in exactly one entry of ctest, which is named after it, every test in Python has
+an entry, and every row of costs.txt names one.
 
 usage: entries_test.py CTEST BUILD_FOLDER
 """
@@ -58,6 +58,13 @@ class Entries(unittest.TestCase):
         if problems:
             self.fail("\n" + "\n".join(problems))
         self.assertGreater(num_suites, 200)
+
+    def test_every_test_in_python_has_an_entry(self):
+        run = {part for command in self.entries.values() for part in command}
+        # Those of these folders need a compiler that not every machine has.
+        files = [path for path in TESTS.glob("*/*_test.py") if path.parent.name not in ("fuzz", "gpu_kernels")]
+        self.assertGreater(len(files), 80)
+        self.assertEqual([str(path.relative_to(TESTS)) for path in files if str(path) not in run], [])
 
     def test_every_row_of_the_costs_names_an_entry(self):
         rows = [line for line in (TESTS / "costs.txt").read_text().splitlines() if line and not line.startswith("#")]
