@@ -59,6 +59,7 @@ const Words kDeepseek = kLlama + kUntied +
                               "--moe_router_load_balancing_type=seq_aux_loss",
                               "--moe_aux_loss_coeff=0.02",
                               "--mtp_num_layers=1"};
+const Words kAdapters = {"--lora.enabled=true", "--lora.dim=4"};
 const Words kGpt2 = {
     "--num_layers=4", "--hidden_size=64", "--num_attention_heads=8",      "--vocab_size=1000", "--seq_length=48",
     "--openai_gelu",  "--mock_data",      "--max_position_embeddings=128"};
@@ -146,6 +147,13 @@ std::vector<DoctorCase> doctor_cases() {
       kBiencoder + kDropout + layout(4, 1, 1, 1) + Words{"--use_distributed_optimizer"});
   add("biencoder, dp 2, FSDP, one encoder", kBiencoder + layout(2, 1, 1, 1) +
                                                 Words{"--use_torch_fsdp2", "--biencoder_shared_query_context_model"});
+  add("adapters with lengths, tp 2, sequence parallel, dropout",
+      kLlama + kAdapters + layout(2, 2, 1, 1) +
+          Words{"--sequence_parallel", "--lora.use_dora=true", "--lora.dropout=0.3", "--lora.target_modules=all-linear"});
+  add("adapters of experts, tp 2 dp 2 ep 2 etp 2",
+      kExperts + kAdapters + layout(4, 2, 1, 1) +
+          Words{"--expert_model_parallel_size=2", "--expert_tensor_parallel_size=2", "--micro_batch_size=4",
+                "--lora.target_modules=linear_fc1,linear_fc2"});
   add("tp 2, Muon", kLlama + kUntied + kMuon + layout(2, 2, 1, 1));
   add("dp 3, FSDP, Muon", kLlama + kUntied + kMuon + layout(3, 1, 1, 1) + Words{"--use_torch_fsdp2"});
   add("mixtral, dp 4 ep 2", kExperts + layout(4, 1, 1, 1) + Words{"--expert_model_parallel_size=2"});

@@ -263,7 +263,7 @@ MISTAKES = [
         ],
     ),
     (
-        "adapters: dropout behind A",
+        "LoRA's formula: dropout behind A",
         "low_rank_adapter.cc",
         [
             (
@@ -273,7 +273,7 @@ MISTAKES = [
         ],
     ),
     (
-        "adapters: vectors of the model are trained with them",
+        "LoRA's formula: vectors of the model are trained with its matrices",
         "low_rank_adapter.cc",
         [
             (
