@@ -30,9 +30,11 @@ struct SftPreparation {
     v.group("Preparing");
     v.field("input", input,
             "Files or folders of rows (JSON lines, JSON lists, Parquet, Arrow, CSV), or data sets of the hub.")
-        .alias("sft_data_path");
+        .alias("sft_data_path")
+        .alias("sft_dataset_name");
     v.field("output_prefix", output_prefix, "What the names of the files begin with: train takes it as sft_data_path.");
-    v.field("load_hf", load_hf, "Folder or name of the published model whose tokenizer and chat template are used.");
+    v.field("load_hf", load_hf, "Folder or name of the published model whose tokenizer and chat template are used.")
+        .alias("hf_path");
     v.field("overwrite", overwrite, "Replace files that are there.");
     sft.visit_rows(v);
     tokenizer.visit_standalone(v);

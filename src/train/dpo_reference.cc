@@ -79,6 +79,11 @@ std::vector<UserError> check_dpo(const Config& config) {
     errors.emplace_back("dpo_reference on_the_fly trains all weights, and then no model is left to compare with",
                         "leave dpo_reference out, or train adapters: --lora.enabled true");
   }
+  // The reference is the model with B at zero, which leaves trained lengths in it.
+  if (config.lora.enabled && config.lora.use_dora) {
+    errors.emplace_back("loss is dpo, and lora.use_dora is on: without their product such adapters are not the base",
+                        "leave lora.use_dora out");
+  }
   return errors;
 }
 

@@ -163,6 +163,10 @@ def test_what_does_not_go_together_is_refused(program, tuned, tmp_path):
         (("--loss", "dpo", "--sft_data_path", rows), "loss is dpo, and"),
         (("--sft_data_path", tuned[2]), "holds pairs of answers, and loss is next_token"),
         (("--loss", "dpo", "--sft_data_path", tuned[2], "--dpo_reference", "on_the_fly"), "dpo_reference on_the_fly trains all weights"),
+        (
+            ("--loss", "dpo", "--sft_data_path", tuned[2], "--lora.enabled", "true", "--lora.use_dora", "true"),
+            "loss is dpo, and lora.use_dora is on",
+        ),
         (("--loss", "dpo", "--sft_data_path", tuned[2], "--seq_length", 8), "12 of 12 samples are longer than seq_length 8"),
     ]:
         _, _, errors = program.run(*start, *words, "--data_cache_path", tmp_path / "cache", expected=2)
