@@ -34,7 +34,8 @@ struct ConvertOptions {
     v.group("Conversion");
     v.field("load", load,
             "A run's folder or one of checkpoints to read, or one checkpoint of it, written under any layout.");
-    v.field("load_hf", load_hf, "Hugging Face folder to read.");
+    v.field("load_hf", load_hf, "Hugging Face folder to read.")
+        .alias("hf_path");
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
