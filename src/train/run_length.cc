@@ -77,9 +77,9 @@ void check_duration(const Config& config, Derived& d, std::vector<UserError>& er
                           "raise train_samples or lower global_batch_size");
     }
   } else {
-    // Until passes are counted: so many that a warm-up fits.
-    const int64_t placeholder = kDefaultTrainIters + config.learning_rate.lr_warmup_iters.value_or(0);
-    d.train_iters = config.train.train_iters.value_or(config.train.train_epochs ? placeholder : kDefaultTrainIters);
+    // Until passes are counted (count_epochs): so many that a warm-up fits.
+    const int64_t uncounted = kDefaultTrainIters + config.learning_rate.lr_warmup_iters.value_or(0);
+    d.train_iters = config.train.train_iters.value_or(config.train.train_epochs ? uncounted : kDefaultTrainIters);
     d.train_samples = d.schedule_samples = d.train_iters * d.global_batch_size;
   }
 }
