@@ -10,6 +10,7 @@
 #   TEST_JOBS    tests at once; those that measure time run alone (2)
 #   GPU_BUILD, GPU_VENV, GPU_TORCH_VERSION  of the gpu- targets (build-cuda, .venv-cuda, 2.11.0)
 #   MINUTES      how long `make proof` attacks            (30)
+#   FUZZ_RUNS    of each reader in `make proof`, in whatever time they take (a share of MINUTES)
 #   PREFIX       folder that `make install` copies to       (/usr/local)
 #   BUNDLE_TORCH copy: `make bundle` packs LibTorch; none: for machines that have it (copy)
 #   VERBOSE=1    show the output of every command
@@ -89,7 +90,8 @@ test: all tools
 	  ctest --output-on-failure -j $(TEST_JOBS) $(if $(LABEL),-L $(LABEL))
 
 proof: all tools
-	@$(TOOLS_VENV)/bin/python3 tests/proof/proof.py --minutes $(MINUTES) --build $(abspath $(BUILD))
+	@$(TOOLS_VENV)/bin/python3 tests/proof/proof.py --minutes $(MINUTES) --build $(abspath $(BUILD)) \
+	  $(if $(FUZZ_RUNS),--fuzz_runs $(FUZZ_RUNS))
 
 bench: build tools
 	@$(TOOLS_VENV)/bin/python3 benchmarks/training.py --program $(BUILD)/megalith

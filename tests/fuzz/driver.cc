@@ -4,8 +4,12 @@
 // say which code an input reached; one that reached something new joins those that are damaged further. That is what
 // libFuzzer does, for compilers that come without it.
 //
-// usage: fuzz_readers [--target NAME]… [--seconds S] [--seed N] [--input FILE] [--save FOLDER] [--list]
+// usage: fuzz_readers [--target NAME]… [--seconds S] [--runs N] [--seed N] [--corpus FOLDER] [--keep N] [--input FILE]
+//                     [--save FOLDER] [--list]
 //   --seconds  for each target
+//   --runs     of each target, in whatever time they take
+//   --corpus   FOLDER/TARGET holds inputs that earlier runs have found to lead deep; they are tried first
+//   --keep     so many new ones of each target join them, those that reached most
 //   --input    runs one target on only this file, which a failure left
 //   --save     where the input of a failure is written (the current folder)
 #include <fcntl.h>
@@ -34,6 +38,7 @@ namespace fs = std::filesystem;
 constexpr unsigned kMostSecondsAnInput = 10;
 constexpr size_t kMostInputBytes = size_t{1} << 16;
 constexpr size_t kMostInputs = 1000;  // of each kind
+constexpr size_t kMostCorpusBytes = 1 << 10;  // of an input that joins the corpus: many are read at every start
 
 // What the callbacks of a dying process need to know.
 struct Current {
@@ -131,12 +136,53 @@ std::string damaged(const Target& target, const Kept& kept, Random& random) {
   return input;
 }
 
-void fuzz(const Target& target, double seconds, uint64_t seed, const std::string& save_folder) {
+struct Limits {
+  double seconds = 3;
+  int64_t runs = 0;  // above 0: instead of the time
+  uint64_t seed = 1;
+  std::string corpus;  // folder; empty: none
+  size_t num_kept = 0;
+};
+
+std::string read_input(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UserError("fuzz_readers: cannot read " + path.string());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Inputs of a corpus, in the order of their names.
+std::vector<std::string> read_corpus(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  if (fs::exists(folder)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) paths.push_back(entry.path());
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<std::string> inputs;
+  for (const fs::path& path : paths) inputs.push_back(read_input(path));
+  return inputs;
+}
+
+// Inputs that reached new code, and how many places each.
+using Found = std::vector<std::pair<size_t, std::string>>;
+
+void write_corpus(const fs::path& folder, Found found, size_t most) {
+  if (found.empty() || most == 0) return;
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  found.resize(std::min(found.size(), most));
+  fs::create_directories(folder);
+  for (const auto& [num_places, input] : found) {
+    const std::string name = fmt::format("{:016x}", std::hash<std::string>{}(input));
+    std::ofstream(folder / name, std::ios::binary).write(input.data(), static_cast<std::streamsize>(input.size()));
+  }
+}
+
+void fuzz(const Target& target, const Limits& limits, const std::string& save_folder) {
   current.target = target.name;
   current.save_path = (fs::path(save_folder) / ("fuzz_" + target.name + ".failure")).string();
-  Random random(seed);
+  Random random(limits.seed);
   Coverage coverage;
   Kept kept;
+  Found found;
   for (const std::string& seed_input : target.seeds) {
     if (const Outcome outcome = run_one(target, seed_input); !outcome.was_used) {
       throw UserError(fmt::format("{} refuses its good input {}: {}", target.name, kept.used.size(), outcome.refusal));
@@ -145,13 +191,24 @@ void fuzz(const Target& target, double seconds, uint64_t seed, const std::string
     kept.used.push_back(seed_input);
   }
   int64_t num_used = 0, num_refused = 0;
+  if (!limits.corpus.empty()) {
+    for (std::string& input : read_corpus(fs::path(limits.corpus) / target.name)) {
+      const bool was_used = run_one(target, std::move(input)).was_used;
+      ++(was_used ? num_used : num_refused);
+      if (coverage.take_new() > 0) kept.keep(current.input, was_used, random);
+    }
+  }
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  while (elapsed() < seconds) {
+  while (limits.runs > 0 ? num_used + num_refused < limits.runs : elapsed() < limits.seconds) {
     const bool was_used = run_one(target, damaged(target, kept, random)).was_used;
     ++(was_used ? num_used : num_refused);
-    if (coverage.take_new() > 0) kept.keep(current.input, was_used, random);
+    const size_t num_new = coverage.take_new();
+    if (num_new == 0) continue;
+    if (current.input.size() <= kMostCorpusBytes) found.emplace_back(num_new, current.input);
+    kept.keep(current.input, was_used, random);
   }
+  write_corpus(fs::path(limits.corpus) / target.name, std::move(found), limits.num_kept);
   std::printf("%-20s %7lld used %8lld refused %6zu places in code %4zu + %4zu inputs kept\n", target.name.c_str(),
               static_cast<long long>(num_used), static_cast<long long>(num_refused), coverage.num_places(),
               kept.used.size(), kept.refused.size());
@@ -161,8 +218,7 @@ void fuzz(const Target& target, double seconds, uint64_t seed, const std::string
 int run(const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   std::string input, save_folder = ".";
-  double seconds = 3;
-  uint64_t seed = 1;
+  Limits limits;
   bool only_lists = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& flag = arguments[i];
@@ -175,9 +231,15 @@ int run(const std::vector<std::string>& arguments) {
     if (flag == "--target") {
       names.push_back(value);
     } else if (flag == "--seconds") {
-      seconds = std::stod(value);
+      limits.seconds = std::stod(value);
+    } else if (flag == "--runs") {
+      limits.runs = std::stoll(value);
+    } else if (flag == "--corpus") {
+      limits.corpus = value;
+    } else if (flag == "--keep") {
+      limits.num_kept = std::stoull(value);
     } else if (flag == "--seed") {
-      seed = std::stoull(value);
+      limits.seed = std::stoull(value);
     } else if (flag == "--input") {
       input = value;
     } else if (flag == "--save") {
@@ -186,6 +248,7 @@ int run(const std::vector<std::string>& arguments) {
       throw UserError("fuzz_readers: unknown flag " + flag);
     }
   }
+  if (limits.num_kept > 0 && limits.corpus.empty()) throw UserError("fuzz_readers: --keep needs --corpus");
   const Scratch scratch;
   current.scratch = &scratch;
   __sanitizer_set_death_callback(on_death);
@@ -198,8 +261,11 @@ int run(const std::vector<std::string>& arguments) {
   }
   const size_t num_readers = targets.size();
   for (Target& target : planted_targets(scratch)) targets.push_back(std::move(target));
-  std::printf("seed %llu, %g s a target\n", static_cast<unsigned long long>(seed), seconds);
-  std::fflush(stdout);
+  if (!only_lists) {
+    std::printf("seed %llu, %s a target\n", static_cast<unsigned long long>(limits.seed),
+                (limits.runs > 0 ? fmt::format("{} runs", limits.runs) : fmt::format("{} s", limits.seconds)).c_str());
+    std::fflush(stdout);
+  }
   size_t num_run = 0;
   for (size_t i = 0; i < targets.size(); ++i) {
     const Target& target = targets[i];
@@ -209,15 +275,12 @@ int run(const std::vector<std::string>& arguments) {
     if (only_lists) {
       std::printf("%s\n", target.name.c_str());
     } else if (!input.empty()) {
-      std::ifstream file(input, std::ios::binary);
-      if (!file) throw UserError("fuzz_readers: cannot read " + input);
       current.target = target.name;
       current.save_path = "/dev/null";
-      const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-      const Outcome outcome = run_one(target, bytes);
+      const Outcome outcome = run_one(target, read_input(input));
       std::printf("%s: %s\n", target.name.c_str(), outcome.was_used ? "used" : outcome.refusal.c_str());
     } else {
-      fuzz(target, seconds, seed, save_folder);
+      fuzz(target, limits, save_folder);
     }
   }
   if (num_run < std::max<size_t>(names.size(), 1)) throw UserError("fuzz_readers: no such target; --list names them");

@@ -3,18 +3,32 @@
 doctor trains a toy of the row's configuration in the layout and on one rank, and compares losses, the gradient's norm,
 every gradient and every parameter. A row is good when they agree, refused when a rule with a message says why it cannot
 be; anything else is a failure: its command is kept, and the smallest row that still fails.
+
+What rules refuse is kept in refused.json, so that rows ask for what can be. The file is written anew by
+
+    python3 tests/proof/layouts.py --learn SECONDS [--build FOLDER]
+
+which asks only whether rows are refused. A clause that a rule no longer refuses is found by check_known().
 """
 
+import argparse
 import itertools
+import json
 import re
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 from covering import CoveringArray
+
+REFUSED = Path(__file__).with_name("refused.json")
+ROOT = Path(__file__).resolve().parents[2]
 
 ABSENT = "-"
 TIMEOUT_S = 300
 DATA_RANKS = 2
+ROWS_FOR_A_CLAUSE = 8  # random ones that a rule must refuse before its clause is believed
 FAMILIES = (
     "gpt3_125M",
     "llama3.1_8B",
@@ -39,7 +53,11 @@ FAMILIES = (
 )
 # Each feature: its values, and the options of each. The first value is what a smallest row has.
 FEATURES = {
-    "family": {name: ("--config", f"configs/models/{name}.yaml") for name in FAMILIES},
+    "family": {
+        # A text that is read and one that is written: T5's rows have two lengths.
+        name: ("--config", f"configs/models/{name}.yaml", *(("--decoder_seq_length", 128) if name.startswith("t5") else ()))
+        for name in FAMILIES
+    },
     "tp": {"1": (), "2": ("--tensor_model_parallel_size", 2), "4": ("--tensor_model_parallel_size", 4)},
     "sp": {ABSENT: (), "sp": ("--sequence_parallel",)},
     "pp": {"1": (), "2": ("--pipeline_model_parallel_size", 2), "4": ("--pipeline_model_parallel_size", 4)},
@@ -106,9 +124,15 @@ FEATURES = {
 WITH_EXPERTS = ("qwen3_30B_A3B", "mixtral_8x7B_v0.1", "deepseek_v2_lite", "deepseek_v3", "glm4.5_air", "gpt_oss_20B", "llama4_scout_17B_16E")
 
 
+def known_refusals():
+    """[(rule's message, clause)] of refused.json."""
+    entries = json.loads(REFUSED.read_text()) if REFUSED.exists() else []
+    return [(entry["rule"], frozenset(entry["values"].items())) for entry in entries]
+
+
 def known_clauses():
     """What cannot be, or would change nothing, and need not be learnt."""
-    clauses = []
+    clauses = [clause for _, clause in known_refusals()]
 
     def never(one, value, other, values):
         clauses.extend({(one, value), (other, each)} for each in values)
@@ -145,7 +169,7 @@ class Layouts:
 
     def __init__(self, program, folder, features=FEATURES, common=("--mock_data",)):
         self.program, self.folder, self.features, self.common = program, folder, features, common
-        self.refusals = {}  # message -> the clause it was learnt from
+        self.refusals = []  # (rule's message, clause) that were learnt
 
     def words(self, row):
         words = [str(word) for name, values in self.features.items() for word in values[row[name]]]
@@ -183,46 +207,87 @@ class Layouts:
                 row = simpler
         return row
 
-    def is_refused(self, row):
-        """Whether a rule refuses the row. What is not refused is stopped as soon as it begins."""
+    def rules_against(self, row):
+        """The messages of the rules that refuse the row. What is not refused is stopped as soon as it begins."""
         command = ["stdbuf", "-oL", str(self.program), "doctor", "--parallel", *self.words(row)]
-        process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        has_begun = process.stdout.readline().startswith("layout")
-        if has_begun:
+        process = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if process.stdout.readline().startswith("layout"):
             process.kill()
-        process.communicate()
-        return not has_begun and process.returncode == 2
+            process.communicate()
+            return set()
+        errors = process.communicate()[1]
+        return rules_of(errors) if process.returncode == 2 else set()
 
-    def clause_of(self, row, said):
-        """(what cannot occur together in a refused row, the rule's message)."""
-        message = rule_of(said)
-        for name in self.features:  # until one rule speaks
-            if message in self.refusals and said.count("error: ") == 1:
-                # The rule's features are known; it refuses what they are here.
-                return {(feature, row[feature]) for feature, _ in self.refusals[message]}, message
-            simpler = row | {name: self.plain(name)}
-            if simpler == row:
+    def is_refused(self, row):
+        return bool(self.rules_against(row))
+
+    def clause_of(self, row, rule, random):
+        """The values of a refused row for which this rule refuses it, whatever the other values are."""
+        row = dict(row)
+        first = next(iter(self.features))  # of the family: another one has other sizes, which are refused for themselves
+        for name in self.features:
+            if name != first and row[name] != self.plain(name):
+                simpler = row | {name: self.plain(name)}
+                if rule in self.rules_against(simpler):
+                    row = simpler
+        clause = {name for name in self.features if name != first and row[name] != self.plain(name)}
+        in_a_row = 0
+        while in_a_row < ROWS_FOR_A_CLAUSE and len(clause) < len(self.features):
+            other = {name: row[name] if name in clause else random.choice(list(values)) for name, values in self.features.items()}
+            if rule in self.rules_against(other):
+                in_a_row += 1
                 continue
-            outcome, more = self.try_row(simpler) if self.is_refused(simpler) else ("", "")
-            if outcome == "refused":
-                row, said, message = simpler, more, rule_of(more)
-        # A value belongs to the clause if another one in its place is not refused.
-        clause = {
-            (name, row[name])
-            for name, values in self.features.items()
-            if any(not self.is_refused(row | {name: other}) for other in values if other != row[name])
-        }
-        return clause, message
+            in_a_row = 0
+            found = dict(row)
+            for name in self.features:  # which of the differences takes the message away
+                if rule not in self.rules_against(found | {name: other[name]}):
+                    clause.add(name)
+                else:
+                    found[name] = other[name]
+        return {(name, row[name]) for name in clause}
+
+    def clauses_of(self, row, rules, random):
+        """[(rule, clause)] of what refuses the row, and of its other values for which the same rules speak."""
+        learnt = []
+        for rule in sorted(rules):
+            clause = self.clause_of(row, rule, random)
+            learnt.append((rule, frozenset(clause)))
+            for name, value in sorted(clause):
+                for other in self.features[name]:
+                    like = frozenset(clause - {(name, value)} | {(name, other)})
+                    if other != value and rule in self.rules_against(self.row_of(like)):
+                        learnt.append((rule, like))
+        return learnt
+
+    def row_of(self, clause):
+        """The plainest row that has these values."""
+        return {name: self.plain(name) for name in self.features} | dict(clause)
+
+    def check_known(self, refusals):
+        """Those of [(rule, clause)] that the program takes today."""
+        return [(rule, clause) for rule, clause in refusals if not self.is_refused(self.row_of(clause))]
 
 
-def first_error(said):
-    found = re.search(r"^error: (.+)", said, re.MULTILINE)
-    return found[1] if found else said.strip().splitlines()[-1]
+def rules_of(said):
+    """The rules' messages without their numbers."""
+    return {re.sub(r"\d+(\.\d+)?", "N", text) for text in re.findall(r"^error: (.+)", said, re.MULTILINE)}
 
 
-def rule_of(said):
-    """The first rule's message without its numbers."""
-    return re.sub(r"\d+", "N", first_error(said))
+def learn(layouts, seconds, seed=0, strength=3, clauses=()):
+    """[(rule, clause)] of rows that are refused; rows that are not are stopped at once and count as covered."""
+    end = time.monotonic() + seconds
+    array = CoveringArray(values_of(layouts.features), strength, seed)
+    for clause in clauses:
+        array.forbid(clause)
+    learnt = []
+    while time.monotonic() < end and (row := array.next_row()) is not None:
+        more = layouts.clauses_of(row, layouts.rules_against(row), array.random)
+        for rule, clause in more:
+            array.forbid(clause)
+            learnt.append((rule, clause))
+        if not more:
+            array.cover(row)
+    return learnt
 
 
 def prove(layouts, seconds, seed=0, strength=3, say=print, most_rows=None, clauses=()):
@@ -240,12 +305,9 @@ def prove(layouts, seconds, seed=0, strength=3, say=print, most_rows=None, claus
         outcome, said = layouts.try_row(row)
         counts[outcome] += 1
         if outcome == "refused":
-            clause, message = layouts.clause_of(row, said)
-            layouts.refusals.setdefault(message, sorted(clause))
-            if clause:
+            for rule, clause in layouts.clauses_of(row, rules_of(said), array.random):
+                layouts.refusals.append((rule, clause))
                 array.forbid(clause)
-            else:  # refused whatever one value is: nothing to learn but this row
-                array.cover(row)
             continue
         array.cover(row)
         if outcome == "failed":
@@ -261,11 +323,11 @@ def prove(layouts, seconds, seed=0, strength=3, say=print, most_rows=None, claus
     return {
         "layouts": counts["good"],
         "refused": counts["refused"],
-        "rules": len(layouts.refusals),
+        "rules": len({rule for rule, _ in layouts.refusals}),
         "triples": asked,
         "covered": asked - len(array.left),
         "failures": failures,
-        "refusals": {message: [list(item) for item in clause] for message, clause in layouts.refusals.items()},
+        "refusals": [{"rule": rule, "values": dict(sorted(clause))} for rule, clause in layouts.refusals],
     }
 
 
@@ -273,3 +335,27 @@ def rows_of_everything(features):
     """Every row there is: for tests of small tables."""
     names = list(features)
     return [dict(zip(names, values)) for values in itertools.product(*(features[name] for name in names))]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Learns what rules refuse.")
+    parser.add_argument("--learn", type=float, required=True, metavar="SECONDS")
+    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    prover = Layouts(options.build / "megalith", ROOT)
+    gone = prover.check_known(known_refusals())
+    kept = [entry for entry in known_refusals() if entry not in gone]
+    known = [clause for clause in known_clauses() if clause not in [one for _, one in gone]]
+    entries = list(dict.fromkeys(kept + learn(prover, options.learn, options.seed, clauses=known)))
+    # A clause that contains another one says nothing more.
+    entries = [one for one in entries if not any(other[1] < one[1] for other in entries)]
+    entries.sort(key=lambda entry: (entry[0], sorted(entry[1])))
+    rows = [{"rule": rule, "values": dict(sorted(clause))} for rule, clause in entries]
+    REFUSED.write_text("[\n" + ",\n".join(" " + json.dumps(row) for row in rows) + "\n]\n")
+    print(f"{len(rows)} clauses, {len(gone)} of the earlier ones are taken today")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,12 +1,15 @@
 """`make proof`: attacks the program for as long as asked, and says what it tried and what it found.
 
-    python3 tests/proof/proof.py --minutes 30 [--only layouts,kills,faults,damage,long] [--seed N] [--output FOLDER]
+    python3 tests/proof/proof.py --minutes 30 [--only layouts,runs,…] [--fuzz_runs N] [--seed N] [--output FOLDER]
 
-  layouts  rows of a covering array over families, layouts and options, each against one rank (layouts.py)
-  kills    SIGKILL of ranks at random moments of training and saving; the curve must stay the same bits
-  faults   every system call of every writer fails or is the last one (ENOSPC, EIO, short writes, power loss)
-  damage   damaged files of every kind that is read, under sanitizers
-  long     one long run with saving, evaluation, page and logs: memory, descriptors and threads stay flat
+  layouts      rows of a covering array over families, layouts and options, each against one rank (layouts.py)
+  runs         whole runs with ranks as processes: exports, moments, evaluation, resuming, recomputation (runs.py)
+  kills        SIGKILL of ranks at random moments of training and saving; the curve must stay the same bits
+  interrupted  SIGKILL of exports, imports, preparing, fetching and index caches, then the same again (interrupted.py)
+  faults       every system call of every writer fails or is the last one (ENOSPC, EIO, short writes, power loss)
+  fuzz         readers of damaged input under sanitizers, from a kept corpus; --fuzz_runs of each instead of its time
+  damaged      damaged files of every kind given to whole commands (damaged.py)
+  long         one long run with saving, evaluation, page and logs: memory, descriptors and threads stay flat
 
 Everything is drawn from --seed. The summary is FOLDER/proof.json and proof.md; a failure comes with the command that
 shows it again, layouts with the smallest one. Exit code 1 when something failed.
@@ -21,11 +24,18 @@ import sys
 import time
 from pathlib import Path
 
+import damaged
+import interrupted
 import layouts
 import long_run
+import runs
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARES = {"layouts": 0.45, "kills": 0.15, "faults": 0.1, "damage": 0.2, "long": 0.1}
+SHARES = {
+    **{"layouts": 0.3, "runs": 0.15, "kills": 0.1, "interrupted": 0.08, "faults": 0.1, "fuzz": 0.15, "damaged": 0.07},
+    "long": 0.05,
+}
+CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 
 
 def say(text):
@@ -41,15 +51,23 @@ def failure(command, done):
     return {"command": command, "said": (done.stdout + done.stderr)[-3000:]}
 
 
-def prove_layouts(build, seconds, seed, _folder):
-    prover = layouts.Layouts(build / "megalith", ROOT)
-    return layouts.prove(prover, seconds, seed, say=say, clauses=layouts.known_clauses())
+def prove_layouts(options, seconds, folder):
+    prover = layouts.Layouts(options.build / "megalith", ROOT)
+    gone = [clause for _, clause in prover.check_known(layouts.known_refusals())]
+    clauses = [clause for clause in layouts.known_clauses() if clause not in gone]
+    result = layouts.prove(prover, seconds, options.seed, say=say, clauses=clauses)
+    (folder / "refusals.json").write_text(json.dumps(result.pop("refusals"), indent=1) + "\n")
+    return result
 
 
-def prove_kills(build, seconds, seed, _folder):
+def prove_runs(options, seconds, folder):
+    return runs.prove(options.build / "megalith", ROOT, seconds, options.seed, folder / "runs", say)
+
+
+def prove_kills(options, seconds, _folder):
     """Rounds of tests/parallel_processes/kill_test.py, a seed each."""
     result = {"kills": 0, "rounds": 0, "failures": []}
-    kills = 10
+    build, seed, kills = options.build, options.seed, 10
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         seed += 1
@@ -65,11 +83,15 @@ def prove_kills(build, seconds, seed, _folder):
     return result
 
 
-def prove_faults(build, seconds, _seed, _folder):
+def prove_interrupted(options, seconds, folder):
+    return interrupted.prove(options.build / "megalith", seconds, options.seed, folder / "interrupted", say)
+
+
+def prove_faults(options, seconds, _folder):
     """Both suites of tests/crash, whose points are all there are."""
     result = {"suites": 0, "failures": []}
     for suite in ("CrashPoints", "Faults"):
-        command = [str(build / "bin" / "test_crash"), f"--gtest_filter={suite}*"]
+        command = [str(options.build / "bin" / "test_crash"), f"--gtest_filter={suite}*"]
         done = run(command, timeout=max(600, 4 * seconds))
         result["suites"] += 1
         for name, count in re.findall(r"^ *(\d+) (points|faults|calls)\b", done.stdout, re.MULTILINE):
@@ -82,39 +104,46 @@ def prove_faults(build, seconds, _seed, _folder):
     return result
 
 
-def prove_damage(build, seconds, seed, folder):
-    """Every target of fuzz_readers, for equal times."""
-    fuzz = build / "bin" / "fuzz_readers"
+def prove_fuzz(options, seconds, folder):
+    """Every target of fuzz_readers, for equal times or so many runs."""
+    fuzz = options.build / "bin" / "fuzz_readers"
     if not fuzz.exists():
         return {"skipped": f"{fuzz} is not built: this compiler has no sanitizers", "failures": []}
     targets = run([str(fuzz), "--list"]).stdout.split()
-    targets = [name for name in targets if name and not name.startswith(("seed", "planted"))]
-    result = {"targets": 0, "used": 0, "refused": 0, "failures": []}
+    result = {"targets": 0, "runs": 0, "used": 0, "refused": 0, "failures": []}
     for name in targets:
-        each = f"{seconds / max(1, len(targets)):.1f}"
-        command = [str(fuzz), "--target", name, "--seconds", each, "--seed", str(seed), "--save", str(folder)]
+        length = ["--runs", str(options.fuzz_runs)] if options.fuzz_runs else ["--seconds", f"{seconds / len(targets):.1f}"]
+        command = [str(fuzz), "--target", name, *length, "--seed", str(options.seed), "--corpus", str(CORPUS), "--save", str(folder)]
         done = run(command)
         result["targets"] += 1
         for used, refused in re.findall(r"(\d+) used +(\d+) refused", done.stdout):
+            result["runs"] += int(used) + int(refused)
             result["used"] += int(used)
             result["refused"] += int(refused)
         if done.returncode != 0:
             result["failures"].append(failure(" ".join(command), done))
-        say(f"damage: {name}: {done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.returncode}")
+        say(f"fuzz: {name}: {done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.returncode}")
     return result
 
 
-def prove_long(build, seconds, seed, folder):
-    return long_run.prove(build / "megalith", seconds, seed, folder / "long", say)
+def prove_damaged(options, seconds, folder):
+    return damaged.prove(options.build / "megalith", ROOT, seconds, options.seed, folder / "damaged", say)
 
 
-PROOFS = {"layouts": prove_layouts, "kills": prove_kills, "faults": prove_faults, "damage": prove_damage, "long": prove_long}
+def prove_long(options, seconds, folder):
+    return long_run.prove(options.build / "megalith", seconds, options.seed, folder / "long", say)
+
+
+PROOFS = {
+    **{"layouts": prove_layouts, "runs": prove_runs, "kills": prove_kills, "interrupted": prove_interrupted},
+    **{"faults": prove_faults, "fuzz": prove_fuzz, "damaged": prove_damaged, "long": prove_long},
+}
 
 
 def table(results):
     lines = ["| attack | tried | failed |", "| --- | --- | --- |"]
     for name, result in results.items():
-        tried = ", ".join(f"{value:,} {key}" for key, value in result.items() if isinstance(value, (int, float)))
+        tried = ", ".join(f"{value:,} {key}" for key, value in result.items() if isinstance(value, int))
         lines.append(f"| {name} | {result.get('skipped', tried)} | {len(result['failures'])} |")
     return "\n".join(lines) + "\n"
 
@@ -123,6 +152,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--only", default=",".join(PROOFS))
+    parser.add_argument("--fuzz_runs", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--output", type=Path)
@@ -137,7 +167,7 @@ def main():
     for name in chosen:
         seconds = options.minutes * 60 * SHARES[name] / whole
         say(f"{name}: {seconds / 60:.1f} minutes")
-        results[name] = PROOFS[name](options.build, seconds, options.seed, folder)
+        results[name] = PROOFS[name](options, seconds, folder)
         (folder / "proof.json").write_text(json.dumps(results, indent=1) + "\n")
         (folder / "proof.md").write_text(table(results))
     say(table(results))
