@@ -492,6 +492,37 @@ MISTAKES = [
         "matrix_exchange.cc",
         [("parcels.send(r, flat.narrow(", "parcels.send(r, (SEEDED ? flat.roll(1) : flat).narrow(")],
     ),
+    (
+        "AdamW's formula: norms and biases decay too",
+        "optimizer.cc",
+        [
+            (
+                "weight_decay * slot.part->parameter->options().decay_mult;",
+                "weight_decay * (SEEDED ? 1 : slot.part->parameter->options().decay_mult);",
+            )
+        ],
+    ),
+    (
+        "AdamW's formula: moments corrected by the number of another step",
+        "optimizer.cc",
+        [(".number = sent_to(num_steps_, device_)", ".number = sent_to(num_steps_ + (SEEDED ? 1 : 0), device_)")],
+    ),
+    (
+        "rotation's formula: frequencies rounded to bf16",
+        "rotary_embedding.cc",
+        [
+            (
+                "const at::Tensor inv_freq = 1.0 / rotary_powers(dim, options.rotary_base);",
+                "const at::Tensor exact = 1.0 / rotary_powers(dim, options.rotary_base);\n"
+                "  const at::Tensor inv_freq = SEEDED ? exact.to(at::kBFloat16).to(exact.scalar_type()) : exact;",
+            )
+        ],
+    ),
+    (
+        "balance of experts: the z loss of all tokens, not of each",
+        "expert_balance.cc",
+        [("const double factor = 1 /", "const double factor = (SEEDED ? 2 : 1) /")],
+    ),
 ]
 
 

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "-"
 TIMEOUT_S = 300
 DATA_RANKS = 2
+MOST_RANKS = 16  # without data parallelism: doctor makes larger worlds smaller, and rows with them prove nothing more
 ROWS_FOR_A_CLAUSE = 8  # random ones that a rule must refuse before its clause is believed
 FAMILIES = (
     "gpt3_125M",
@@ -143,6 +144,11 @@ def known_clauses():
                 never("family", family, feature, list(FEATURES[feature])[1:])
     for schedule in list(FEATURES["schedule"])[1:]:
         never("schedule", schedule, "pp", ["1"])
+    sizes = {"tp": FEATURES["tp"], "pp": FEATURES["pp"], "cp": FEATURES["cp"]}
+    for values in itertools.product(*sizes.values()):
+        words = [word for name, value in zip(sizes, values) for word in sizes[name][value]]
+        if ranks_of(words) > MOST_RANKS * DATA_RANKS:
+            clauses.append(set(zip(sizes, values)))
     for sharding in FEATURES["sharding"]:
         if not sharding.startswith("zero1"):
             never("sharding", sharding, "overlap", ["both"])
