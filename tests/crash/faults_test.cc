@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -254,7 +255,9 @@ int for_every_call(const Writer& writer, int error_number, bool is_lasting,
       faults.reset();
       check_after(&error);
     }
-    if (call.empty() || testing::Test::HasFailure()) return number;
+    if (!call.empty() && !testing::Test::HasFailure()) continue;
+    std::printf("%d calls: %s\n", number, writer.name.c_str());  // summed by tests/proof/proof.py
+    return number;
   }
 }
 
