@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "device/memory.h"
+#include "train/step_check.h"
 
 namespace megalith {
 namespace {
@@ -119,6 +120,9 @@ int main(int argc, char** argv) {
   } catch (const InternalError& error) {
     log.error("internal error: {}\n  this is a fault of the program; please report it", error.what());
     return kExitFailure;
+  } catch (const StepFault& fault) {
+    log.error("{}", fault.what());
+    return fault.exit_code();
   } catch (const std::bad_alloc&) {
     log.error("out of memory");
     return kExitFailure;

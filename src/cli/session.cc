@@ -19,6 +19,7 @@
 #include "device/memory.h"
 #include "device/threads.h"
 #include "ops/gpu/blas.h"
+#include "train/step_check.h"
 
 namespace megalith {
 namespace {
@@ -28,8 +29,6 @@ constexpr auto kLastWordsPatience = std::chrono::seconds(2);
 
 // How long a rank that is refused before the ranks meet waits for them to come.
 constexpr double kEarlyPatience_s = 3;
-
-bool is_user_error(const std::exception& error) { return dynamic_cast<const UserError*>(&error) != nullptr; }
 
 // The main thread sits in a collective and will not come back, so nobody can be asked to clean up.
 [[noreturn]] void leave_hanging_run(Logger& log, const std::string& message) {
@@ -89,6 +88,11 @@ void check_device(const Resolved& resolved, const at::Device& device, Logger& lo
 
 }  // namespace
 
+int exit_code_of(const std::exception& error) {
+  if (const auto* fault = dynamic_cast<const StepFault*>(&error)) return fault->exit_code();
+  return dynamic_cast<const UserError*>(&error) != nullptr ? kExitUserError : kExitFailure;
+}
+
 Launch join_launch(CommandContext& context) {
   const Launch launch = discover_launch(context.environment);
   context.log.set_rank(launch.rank, launch.world_size);
@@ -131,15 +135,21 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   auto world = std::make_unique<C10dWorld>(
       launch, device, timeout_s, [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
   for (const std::string& note : world->notes()) context.log.note("{}", note);
-  Groups groups(mesh, launch.rank, world->factory());
-  return {std::move(resolved),     std::move(world), std::move(groups),   device,
-          std::move(gpu_settings), &context.log,     meeting.elapsed_ms()};
+  std::shared_ptr<CollectiveWatch> watch;
+  GroupFactory factory = world->factory();
+  if (resolved->config.train.faults.check_determinism > 0) {
+    watch = std::make_shared<CollectiveWatch>();
+    factory = watched_factory(std::move(factory), watch);
+  }
+  Groups groups(mesh, launch.rank, factory);
+  return {std::move(resolved),     std::move(world), std::move(groups),    device,
+          std::move(gpu_settings), &context.log,     meeting.elapsed_ms(), std::move(watch)};
 }
 
 void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log) {
   world.report_failure(error.what());
   const std::vector<int> same = world.ranks_that_end_with(error.what());
-  if (same.front() != rank) throw SilentExit{is_user_error(error) ? kExitUserError : kExitFailure};
+  if (same.front() != rank) throw SilentExit{exit_code_of(error)};
   if (std::ssize(same) == world_size) {
     log.set_rank(/*rank=*/0, /*world_size=*/1);  // what all say needs no name
   } else if (same.size() > 1) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "comm/collective_watch.h"
 #include "comm/groups.h"
 #include "device/gpu_settings.h"
 #include "launch/c10d_group.h"
@@ -24,6 +25,8 @@ struct Session {
   Logger* log = nullptr;  // of the command
   double meeting_ms = 0;  // until all ranks had come and the world's connections stood; 0 in a world of one
 
+  std::shared_ptr<CollectiveWatch> watch = {};  // of the groups' collectives; null without check_determinism
+
   // The last rank prints iteration lines and writes metrics, as in Megatron-LM: it is of the last pipeline stage, which
   // knows the loss.
   bool is_reporting() const { return groups.world->is_last(); }
@@ -39,6 +42,9 @@ Launch join_launch(CommandContext& context);
 // Sets threads, determinism and memory counting for this process, says what resolving had to say, and meets the other
 // ranks that were launched; resolved is for a world of launch.world_size.
 Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {});
+
+// That the program ends with for an error.
+int exit_code_of(const std::exception& error);
 
 // Tells the other ranks why this one ends. The first of those that end with the same words goes on to say them for all;
 // the others get SilentExit.

@@ -72,7 +72,7 @@ const char* status_text(StopReason reason) {
 }
 
 int train(CommandContext& context, Session& session, const MemoryEstimate& estimate) {
-  Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop);
+  Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop, session.watch);
   trainer.load();
   trainer.open_data();
   context.log.block(fmt::format("program    {}\n{}", program_text(), trainer.report(session.device_text(), &estimate)));
@@ -94,9 +94,7 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   try {
     reason = trainer.run(std::move(sinks));
   } catch (const std::exception& error) {
-    const bool is_user_error = dynamic_cast<const UserError*>(&error) != nullptr;
-    folder.end(fmt::format("failed: {}", error.what()), trainer.iteration(),
-               is_user_error ? kExitUserError : kExitFailure);
+    folder.end(fmt::format("failed: {}", error.what()), trainer.iteration(), exit_code_of(error));
     throw;
   }
   const int exit_code = reason == StopReason::kSignal ? kExitSignal : kExitSuccess;

@@ -282,15 +282,17 @@ constexpr KnownNamesRow kRows[] = {
      "log_progress log_energy use_rocm_mem_info record_memory_history "
      "disable_profiler_activity_cpu torch_profiler_with_stack torch_profiler_use_gzip record_shapes nvtx_ranges "
      "use_nsys_profiler"},
-    {Kind::kUnsupported, kSwitch,
-     "a check that ends a run for large numbers (check_for_nan_in_loss_and_grad ends it for "
-     "those that are not finite)",
-     "check_for_spiky_loss=false check_for_large_grads=false"},
+    {Kind::kUnsupported, kSwitch, "a loss judged by its largest so far (loss_spike_action says what is done about jumps)",
+     "check_for_spiky_loss=false"},
+    {Kind::kUnsupported, kSwitch, "gradients judged by their largest so far (grad_norm_skip_threshold leaves steps out)",
+     "check_for_large_grads=false"},
     {Kind::kUnsupported, kValue, "errors on purpose", "error_injection_rate=0"},
     {Kind::kNoEffect, kValue, "this build does not record it",
      "timing_log_level timing_log_option use_rocm_mem_info_iters "
      "memory_snapshot_path profile_memory_iter wall_clock_step_timer generate_tracelens_report logging_level "
-     "config_logger_dir rerun_mode error_injection_type result_rejected_tracker_filename"},
+     "config_logger_dir"},
+    {Kind::kNoEffect, kValue, "check_determinism says which steps run again; a result that is refused is not run again",
+     "rerun_mode error_injection_type result_rejected_tracker_filename"},
     {Kind::kNoEffect, kValue, "log levels belong to Primus's launcher",
      "sink_level file_sink_level stderr_sink_level master_sink_level trainable"},
     {Kind::kNoEffect, kValue, "read only when serving a model", "inference_* max_tokens_to_oom mlp_chunks_for_prefill"},

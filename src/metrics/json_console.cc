@@ -16,6 +16,8 @@ void JsonConsole::on_step(const StepRecord& record) {
 
 void JsonConsole::on_validation(const ValidationRecord& record) { write_(json_line(record) + "\n"); }
 
+void JsonConsole::on_event(const EventRecord& record) { write_(json_line(record) + "\n"); }
+
 void JsonConsole::on_generation(const GenerationRecord& record) {
   OrderedJson object;
   object["kind"] = "text";

@@ -108,6 +108,17 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
   return dump_json(line);  // writes what is not finite as null
 }
 
+std::string json_line(const EventRecord& record, const std::string& run_id) {
+  OrderedJson line;
+  line["kind"] = "event";
+  line["event"] = record.kind;
+  line["iteration"] = record.iteration;
+  line["text"] = record.text;
+  line["samples"] = {record.begin_sample, record.end_sample};
+  add_stamp(line, run_id);
+  return dump_json(line);
+}
+
 JsonlSink::JsonlSink(std::filesystem::path path, Logger& log, std::string run_id)
     : file_(std::move(path), "metrics_file", AppendFile::Open::kAppend, log),
       run_id_(run_id.empty() ? make_run_id() : std::move(run_id)) {
@@ -132,6 +143,10 @@ void JsonlSink::on_step(const StepRecord& record) {
 void JsonlSink::on_validation(const ValidationRecord& record) {
   file_.append(json_line(record, run_id_) + "\n",
                fmt::format("the line of the evaluation at iteration {}", record.iteration));
+}
+
+void JsonlSink::on_event(const EventRecord& record) {
+  file_.append(json_line(record, run_id_) + "\n", fmt::format("the event of iteration {}", record.iteration));
 }
 
 }  // namespace megalith

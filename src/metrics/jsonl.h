@@ -9,6 +9,9 @@
 // Numbers that are not finite, and norms that were not computed, are null. Losses have '_' for blanks: lm_loss. An
 // evaluation's losses have other names than a step's, so that a reader which asks a line for lm_loss gets only steps.
 //
+// Something that happened is a line too:
+//    {"kind":"event","event":"loss_spike","iteration":200,"text":…,"samples":[6368,6400],"time":…,"run_id":…}
+//
 // Lines are appended. A run that was killed may have left its last line unfinished: opening drops that. Lines of steps
 // that a resumed run does again stay; the later line of an iteration is the one that counts.
 #pragma once
@@ -33,6 +36,7 @@ class JsonlSink : public MetricsSink {
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
+  void on_event(const EventRecord& record) override;
 
  private:
   AppendFile file_;
@@ -42,5 +46,6 @@ class JsonlSink : public MetricsSink {
 // A line without its break. The time is now's.
 std::string json_line(const StepRecord& record, const std::string& run_id = "");
 std::string json_line(const ValidationRecord& record, const std::string& run_id = "");
+std::string json_line(const EventRecord& record, const std::string& run_id = "");
 
 }  // namespace megalith

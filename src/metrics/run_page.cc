@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kMostGenerations = 20;
 constexpr size_t kMostEvaluations = 12;
+constexpr size_t kMostEvents = 20;
 
 void add_point(LongSeries& series, int64_t iteration, double value) {
   series.add(static_cast<double>(iteration), value);
@@ -179,6 +180,14 @@ void RunPageSink::restore(const Json& history) {
                             .continuation = json_get<std::string>(one, "continuation", where)};
     if (record.iteration <= iteration) generations_.push_back(std::move(record));
   }
+  if (const Json* events = find_member(history, "events", where)) {
+    for (const Json& one : *events) {
+      EventRecord record{.iteration = json_get<int64_t>(one, "iteration", where),
+                         .kind = json_get<std::string>(one, "kind", where),
+                         .text = json_get<std::string>(one, "text", where)};
+      if (record.iteration <= iteration) events_.push_back(std::move(record));
+    }
+  }
   last_.iteration = iteration;
 }
 
@@ -192,6 +201,7 @@ std::string RunPageSink::history() const {
                   {"elapsed_s", earlier_s_ + since_start_.elapsed_s()},
                   {"evaluations", Json::array()},
                   {"generations", Json::array()},
+                  {"events", Json::array()},
                   {"series", Json::object()}};
   for (const ValidationRecord& one : evaluations_) {
     history["evaluations"].push_back({{"iteration", one.iteration},
@@ -202,6 +212,9 @@ std::string RunPageSink::history() const {
   for (const GenerationRecord& one : generations_) {
     history["generations"].push_back(
         {{"iteration", one.iteration}, {"prompt", one.prompt}, {"continuation", one.continuation}});
+  }
+  for (const EventRecord& one : events_) {
+    history["events"].push_back({{"iteration", one.iteration}, {"kind", one.kind}, {"text", one.text}});
   }
   for (const Chart& chart : charts()) {
     for (const Plot& plot : chart.plots) {
@@ -263,6 +276,12 @@ void RunPageSink::on_generation(const GenerationRecord& record) {
   generations_.push_back(record);
   ++num_generations_;
   if (generations_.size() > kMostGenerations) generations_.pop_front();
+  if (file_.since_written_s() >= settings_.evaluation_every_s) save();
+}
+
+void RunPageSink::on_event(const EventRecord& record) {
+  events_.push_back(record);
+  if (events_.size() > kMostEvents) events_.pop_front();
   if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
@@ -418,6 +437,18 @@ std::string RunPageSink::generations() const {
       text);
 }
 
+std::string RunPageSink::events() const {
+  if (events_.empty()) return "";
+  std::string rows;
+  for (auto one = events_.rbegin(); one != events_.rend(); ++one) {  // the latest first
+    rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", one->iteration, escape_html(one->text));
+  }
+  return fmt::format(
+      "<section class=\"block\"><h2>Events</h2>\n<table><thead><tr><th>iteration</th><th>what</th></tr></thead>"
+      "<tbody>\n{}</tbody></table></section>\n",
+      rows);
+}
+
 // The note that not every step is drawn, when that is so.
 std::string RunPageSink::thinning() const {
   std::string text = thinning_note(learning_rate_, "steps");
@@ -470,7 +501,7 @@ std::string RunPageSink::render() const {
   page += fmt::format("<header><h1>{}</h1>{}<button id=\"theme\" type=\"button\">Dark</button><p>{}</p></header>\n",
                       title, status(), escape_html(settings_.subtitle));
   page +=
-      cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + thinning() + evaluations() + generations();
+      cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + thinning() + events() + evaluations() + generations();
   if (!settings_.configuration.empty()) {
     page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
                         escape_html(settings_.configuration));

@@ -49,6 +49,7 @@ class RunPageSink : public MetricsSink {
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_generation(const GenerationRecord& record) override;
+  void on_event(const EventRecord& record) override;
   void on_end() override;
 
   // The whole page as it stands.
@@ -78,6 +79,7 @@ class RunPageSink : public MetricsSink {
   std::string cards() const;
   std::string evaluations() const;
   std::string generations() const;
+  std::string events() const;
   std::vector<Chart> charts() const;
   std::vector<Plot> loss_plots() const;
 
@@ -103,6 +105,7 @@ class RunPageSink : public MetricsSink {
   int64_t num_evaluations_ = 0;
   std::deque<GenerationRecord> generations_;  // the latest
   int64_t num_generations_ = 0;
+  std::deque<EventRecord> events_;  // the latest
 };
 
 }  // namespace megalith

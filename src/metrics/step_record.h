@@ -76,6 +76,15 @@ struct GenerationRecord {
   std::string prompt, continuation;
 };
 
+// Something that happened to a run and that a person will want to find again.
+struct EventRecord {
+  int64_t iteration = 0;
+  std::string kind;  // "loss_spike", "large_gradient", "rollback"
+  std::string text;  // one sentence
+  // Samples of the run, counted from 0, that the event is about: [begin, end).
+  int64_t begin_sample = 0, end_sample = 0;
+};
+
 // What renders records. Called from one thread.
 class MetricsSink {
  public:
@@ -83,6 +92,7 @@ class MetricsSink {
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_validation(const ValidationRecord&) {}
   virtual void on_generation(const GenerationRecord&) {}
+  virtual void on_event(const EventRecord&) {}
   // After the last step of the run.
   virtual void on_end() {}
 };

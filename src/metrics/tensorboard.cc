@@ -57,6 +57,11 @@ void TensorboardSink::on_generation(const GenerationRecord& record) {
                 fmt::format("the sample of iteration {}", record.iteration));
 }
 
+void TensorboardSink::on_event(const EventRecord& record) {
+  file_->append(tfrecord(text_event(wall_time_s(), record.iteration, record.kind, "    " + record.text)),
+                fmt::format("the event of iteration {}", record.iteration));
+}
+
 void TensorboardSink::write(int64_t iteration, int64_t consumed_samples, const Scalars& both,
                             const Scalars& over_iterations) {
   const double now = wall_time_s();

@@ -29,6 +29,7 @@ class TensorboardSink : public MetricsSink {
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_generation(const GenerationRecord& record) override;
+  void on_event(const EventRecord& record) override;
 
   const std::filesystem::path& path() const { return file_->path(); }
 

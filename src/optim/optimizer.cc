@@ -164,11 +164,17 @@ OptimizerStep Optimizer::step(double lr, double weight_decay, double loss_scale)
   return read(numbers.to(at::kCPU), loss_scale, /*has_gradients=*/true);
 }
 
-void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& reduced) {
-  const HostCopy to_host = is_moved_by_host() ? HostCopy(reduced) : HostCopy();
-  const at::Tensor& numbers = is_moved_by_host() ? to_host.wait() : reduced;
+void Optimizer::step(double lr, double weight_decay, double loss_scale, const at::Tensor& reduced,
+                     const at::Tensor& is_allowed) {
+  // What the caller decides stands behind the numbers, so that all of it comes to the host at once.
+  const at::Tensor known =
+      is_allowed.defined() ? at::cat({reduced, is_allowed.to(reduced.scalar_type()).view({1})}) : reduced;
+  const HostCopy to_host = is_moved_by_host() ? HostCopy(known) : HostCopy();
+  const at::Tensor& numbers = is_moved_by_host() ? to_host.wait() : known;
   const at::Tensor norm = numbers[kSquare].sqrt() / loss_scale;
   is_made_ = is_finite_square(numbers[kSquare]);
+  if (options_.grad_norm_skip_threshold) is_made_ = is_made_ & norm.le(*options_.grad_norm_skip_threshold);
+  if (is_allowed.defined()) is_made_ = is_made_ & numbers[numbers.numel() - 1].gt(0);
   if (is_made_.is_cpu()) {  // to read it is no wait
     if (!is_made_.item<bool>()) return;
     is_made_ = at::Tensor();
@@ -198,15 +204,18 @@ void Optimizer::step(double lr, double weight_decay, double loss_scale, const at
   data_.publish();
 }
 
-OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool has_gradients) const {
+OptimizerStep Optimizer::read(const at::Tensor& numbers, double loss_scale, bool has_gradients,
+                              bool is_allowed) const {
   const double* const first = numbers.const_data_ptr<double>();
   OptimizerStep result;
   result.grad_norm = std::sqrt(first[kSquare]) / loss_scale;
   if (std::isfinite(first[kSquare])) {
     if (options_.log_num_zeros_in_grad) result.num_zeros = first[kZeros];
+    const bool is_large = options_.grad_norm_skip_threshold && result.grad_norm > *options_.grad_norm_skip_threshold;
+    result.skipped = is_large ? SkipReason::kLargeNorm : is_allowed ? SkipReason::kNone : SkipReason::kNotAllowed;
     return result;
   }
-  result.was_skipped = true;
+  result.skipped = SkipReason::kNotFinite;
   const double* const ranks = first + kRanks;
   const int size = groups_.world->size();
   // Behind the last rank where only the sum of all is too large.

@@ -2,7 +2,8 @@
 // taken by all ranks together, whether the step may be made at all; fp32 master weights; state by name; publishing.
 //
 // Norm, clipping and decision stay on the device: the host issues the update without knowing them, and learns them from
-// read() when the numbers have come, which may be a step later. A step whose gradient is not finite changes nothing.
+// read() when the numbers have come, which may be a step later. A step whose gradient is not finite, or larger than
+// grad_norm_skip_threshold, changes nothing.
 //
 // State is named tensors, one set a part: "master" (only where the model's dtype is not already the master's, and where
 // master_weights asks for one), then what the part's rule keeps ("exp_avg", "exp_avg_sq", "momentum_buffer").
@@ -36,12 +37,23 @@ struct OptimizerTensor {
   bool is_on_host = false;                        // beside a device that holds the part (optimizer_cpu_offload)
 };
 
+// Why a step is not made; the first that holds.
+enum class SkipReason {
+  kNone,
+  kNotFinite,  // the gradient
+  kLargeNorm,  // grad_norm_skip_threshold
+  kNotAllowed  // by the caller
+};
+
 struct OptimizerStep {
   double grad_norm = 0;       // before clipping; 0 when clip_grad is 0 and the norm was not asked for
   double num_zeros = 0;       // elements of the gradient that are exactly zero; with log_num_zeros_in_grad
-  bool was_skipped = false;   // the gradient was not finite
-  int first_bad_rank = -1;    // world rank that held a non-finite gradient, when skipped
+  SkipReason skipped = SkipReason::kNone;
+  int first_bad_rank = -1;    // world rank that held a non-finite gradient, when that is why
   std::string bad_parameter;  // its first parameter with one, known on that rank while the gradients are there
+
+  bool was_skipped() const { return skipped != SkipReason::kNone; }
+  bool is_finite() const { return skipped != SkipReason::kNotFinite; }
 };
 
 class Optimizer {
@@ -54,12 +66,15 @@ class Optimizer {
   // not finite. Gradients must be complete (DataParallel::finish_step).
   at::Tensor local_numbers() const;
   // Issues the update, and publishes what it changes. numbers: local_numbers() of all ranks summed, the same on all
-  // ranks. Reads them only where they are on the CPU. loss_scale divides the gradients.
-  void step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers);
+  // ranks. Reads them only where they are on the CPU. loss_scale divides the gradients. is_allowed: 0-d bool beside
+  // the numbers: whether the caller lets the step be made; undefined: it does.
+  void step(double lr, double weight_decay, double loss_scale, const at::Tensor& numbers,
+            const at::Tensor& is_allowed = {});
   // Whether the last step is made: 0-d bool; undefined where the host knew that it is.
   const at::Tensor& is_made() const { return is_made_; }
   // What a step's numbers, which are on the host now, tell of it. has_gradients: those of this step are still there.
-  OptimizerStep read(const at::Tensor& numbers, double loss_scale, bool has_gradients) const;
+  // is_allowed: as the step had it.
+  OptimizerStep read(const at::Tensor& numbers, double loss_scale, bool has_gradients, bool is_allowed = true) const;
   // All of it, with an exchange of its own.
   OptimizerStep step(double lr, double weight_decay, double loss_scale = 1.0);
 

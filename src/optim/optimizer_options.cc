@@ -22,6 +22,10 @@ void OptimizerOptions::visit(OptionVisitor& v) {
           "Largest global gradient norm; larger gradients are scaled down to it. 0 turns clipping off.")
       .at_least(0)
       .in_toy(InToy::kMade);
+  v.field("grad_norm_skip_threshold", grad_norm_skip_threshold,
+          "Largest gradient norm, before clipping, of a step that is made; one that is larger or not finite is left out "
+          "and counted, instead of ending the run.")
+      .above(0);
   v.field("check_for_nan_in_loss_and_grad", check_for_nan_in_loss_and_grad,
           "Stop the run when the loss or a gradient is not finite. With false, that step is skipped and counted.");
   v.field("log_num_zeros_in_grad", log_num_zeros_in_grad, "Log the number of zeros in the gradient.");

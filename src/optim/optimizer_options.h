@@ -40,6 +40,7 @@ struct OptimizerOptions {
   OptimizerKind optimizer = OptimizerKind::kAdam;
   double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
   double clip_grad = 1.0;
+  std::optional<double> grad_norm_skip_threshold;
   bool check_for_nan_in_loss_and_grad = true;
   bool log_num_zeros_in_grad = false;
   bool use_precision_aware_optimizer = false;

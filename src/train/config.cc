@@ -296,6 +296,39 @@ void keep_highest(Resolved& resolved, const std::vector<std::string>& names) {
   }
 }
 
+// What repeating a step and going back to a checkpoint need of other options.
+std::vector<UserError> check_faults(const Config& config) {
+  std::vector<UserError> errors;
+  const FaultOptions& faults = config.train.faults;
+  if (faults.check_determinism > 0) {
+    const std::string asked = fmt::format("check_determinism {}", faults.check_determinism);
+    if (!config.runtime.device.deterministic_mode) {
+      errors.emplace_back(asked + " compares bits, and without deterministic_mode operators may add in another order "
+                                  "each time",
+                          "add --deterministic_mode");
+    }
+    if (config.runtime.device.fail_on_host_sync) {
+      errors.emplace_back(asked + " reads digests in every step, which fail_on_host_sync forbids",
+                          "leave one of them out");
+    }
+    if (config.fp8.is_on() && config.fp8.fp8_recipe == "delayed") {
+      errors.emplace_back(asked + " runs a step again, and fp8_recipe delayed scales by what earlier passes saw",
+                          "take --fp8_recipe tensorwise, or leave --check_determinism out");
+    }
+  }
+  if (faults.loss_spike_action == LossSpikeAction::kRollback) {
+    if (!config.checkpoint.save) {
+      errors.emplace_back("loss_spike_action rollback goes back to a checkpoint, and the run saves none",
+                          "name a folder with --save, and --save_interval, or take --loss_spike_action skip");
+    }
+    if (config.checkpoint.no_save_optim) {
+      errors.emplace_back("loss_spike_action rollback loads the optimizer's state, which no_save_optim leaves out",
+                          "leave --no_save_optim out, or take --loss_spike_action skip");
+    }
+  }
+  return errors;
+}
+
 // What can be said before there is a model.
 void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
@@ -315,6 +348,7 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_profile_options(config.profile));
   append(errors, check_sample_options(config.samples));
   append(errors, check_optimizer_options(config.optimizer));
+  append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
   append(errors, check_data_parallel_options(d.data_parallel, config.parallel));
   if (d.data_parallel.use_torch_fsdp2 && config.train.fp16) {

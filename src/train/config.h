@@ -34,6 +34,7 @@
 #include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
+#include "train/fault_options.h"
 #include "train/graph_options.h"
 #include "train/profile.h"
 #include "train/samples.h"
@@ -60,6 +61,7 @@ struct TrainOptions {
   std::optional<int64_t> exit_interval;
   std::optional<double> exit_duration_in_mins;
   std::optional<int64_t> check_sync;
+  FaultOptions faults;
   bool dry_run = false;
   int64_t dry_run_world_size = 1;
 

@@ -94,6 +94,8 @@ void TrainOptions::visit(OptionVisitor& v) {
   v.field("eval_interval", eval_interval, "Evaluate at iterations divisible by this.")
       .unit("optimizer steps")
       .at_least(1);
+
+  faults.visit(v);
 }
 
 void RuntimeOptions::visit(OptionVisitor& v) {

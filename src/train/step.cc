@@ -108,21 +108,34 @@ StepResult TrainStep::compute_gradients(const std::vector<Batch>& batches, doubl
 void TrainStep::after_update() { model_.after_step(statistics_->observed(), optimizer_.is_made()); }
 
 PendingStep TrainStep::run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale,
-                           const std::function<int()>& vote) {
-  accumulate(batches, loss_scale);
+                           const std::function<int()>& vote, const StepGuards& guards) {
+  const auto pass = [&] {
+    accumulate(batches, loss_scale);
+    return statistics_->local();
+  };
+  if (guards.run_passes) {
+    guards.run_passes(pass);
+  } else {
+    accumulate(batches, loss_scale);
+  }
   const ProfileRange range("optimizer");
   statistics_->set_gradient(optimizer_.local_numbers());
   if (vote) statistics_->vote(vote());
   statistics_->exchange();
-  optimizer_.step(lr, weight_decay, loss_scale, statistics_->gradient());
+  const bool is_limited = std::isfinite(guards.loss_limit);
+  optimizer_.step(lr, weight_decay, loss_scale, statistics_->gradient(),
+                  is_limited ? statistics_->loss().le(guards.loss_limit) : at::Tensor());
   after_update();
-  return PendingStep(*this, statistics_, loss_scale);
+  return PendingStep(*this, statistics_, loss_scale, guards.loss_limit);
 }
 
 StepResult PendingStep::read() const {
   StepResult result = TrainStep::result_of(*statistics_);
   const bool is_last = step_->statistics_ == statistics_;
-  result.optimizer = step_->optimizer_.read(statistics_->host_gradient(), loss_scale_, /*has_gradients=*/is_last);
+  // As the device decided: a loss that is NaN is not below a limit, and none is above where there is no limit.
+  const bool is_allowed = !std::isfinite(loss_limit_) || result.losses.front().value <= loss_limit_;
+  result.optimizer =
+      step_->optimizer_.read(statistics_->host_gradient(), loss_scale_, /*has_gradients=*/is_last, is_allowed);
   return result;
 }
 

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,8 +47,8 @@ struct StepResult {
 
 class TrainStep;
 
-// A step that has been issued: its numbers are on their way to the host. Where it is not finite, the device has left
-// the model and the optimizer as they were.
+// A step that has been issued: its numbers are on their way to the host. Where it is not made (OptimizerStep), the
+// device has left the model and the optimizer as they were.
 class PendingStep {
  public:
   // Waits until the device has come to the end of the step's gradients. The step that the result was of must outlive
@@ -56,12 +57,21 @@ class PendingStep {
 
  private:
   friend class TrainStep;
-  PendingStep(const TrainStep& step, std::shared_ptr<StepStatistics> statistics, double loss_scale)
-      : step_(&step), statistics_(std::move(statistics)), loss_scale_(loss_scale) {}
+  PendingStep(const TrainStep& step, std::shared_ptr<StepStatistics> statistics, double loss_scale, double loss_limit)
+      : step_(&step), statistics_(std::move(statistics)), loss_scale_(loss_scale), loss_limit_(loss_limit) {}
 
   const TrainStep* step_;
   std::shared_ptr<StepStatistics> statistics_;
-  double loss_scale_;
+  double loss_scale_, loss_limit_;
+};
+
+// What stands between a step's batches and its update.
+struct StepGuards {
+  // A step is made only if its first loss is not above it, nor NaN; infinity: nothing is asked of the loss.
+  double loss_limit = std::numeric_limits<double>::infinity();
+  // Runs the pass it is given: forward and backward of the whole step, which returns what this rank has to tell of its
+  // losses (StepStatistics::local). It may run it again, from the same state. Empty: once.
+  std::function<void(const std::function<at::Tensor()>& pass)> run_passes = {};
 };
 
 class TrainStep {
@@ -74,7 +84,7 @@ class TrainStep {
   // loss_scale  multiplies the objective; the optimizer divides the gradient by it. Reported losses are without it.
   // vote  asked once, when the gradients are there: whether this rank wants to stop (StepStatistics::vote)
   PendingStep run(const std::vector<Batch>& batches, double lr, double weight_decay, double loss_scale = 1.0,
-                  const std::function<int()>& vote = {});
+                  const std::function<int()>& vote = {}, const StepGuards& guards = {});
 
   // Forward and backward only: complete gradients of the batches, times loss_scale, are in the buffers afterwards.
   StepResult compute_gradients(const std::vector<Batch>& batches, double loss_scale = 1.0);

@@ -125,6 +125,13 @@ void StepStatistics::exchange() {
     slot.reduced = slot.reduced / summed[slot.begin + slot.spec.size].clamp_min(1).to(device_);
   }
   reduced_gradient_ = summed.narrow(0, num_sums_, num_gradient_numbers());
+  reduced_loss_ = summed.narrow(0, 0, 2);
+}
+
+// The quotient of LossSum::mean(), so that host and device decide alike.
+at::Tensor StepStatistics::loss() const {
+  const at::Tensor weight = reduced_loss_[1];
+  return reduced_loss_[0] / at::where(weight.gt(0), weight, at::ones_like(weight));
 }
 
 void StepStatistics::read() {

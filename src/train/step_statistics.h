@@ -30,6 +30,8 @@ class StepStatistics {
   void add(const ModelOutput& output);                                       // of one forward pass of a chunk
   void set_gradient(at::Tensor numbers) { gradient_ = std::move(numbers); }  // Optimizer::local_numbers()
   void vote(int reason) { vote_ = reason; }                                  // 0: to go on
+  // What there is so far, as exchange() will sum it.
+  at::Tensor local() const { return sums(); }
 
   // One all-reduce over the world, and one more where the model observes maxima. Every rank calls it, once. The host
   // does not wait for the device.
@@ -38,6 +40,7 @@ class StepStatistics {
   // ---- Of all ranks, on the device, after exchange().
   std::vector<ObservedTensor> observed() const;
   at::Tensor gradient() const { return reduced_gradient_; }  // as set_gradient() had it
+  at::Tensor loss() const;                                   // the first of the losses, 0-d, beside gradient()
 
   // Waits until the numbers have come to the host. Again: nothing.
   void read();
@@ -68,7 +71,7 @@ class StepStatistics {
   std::vector<std::pair<at::Tensor, at::Tensor>> loss_sums_;  // of each: its sum and its weight
   std::vector<Slot> slots_;
   int64_t num_sums_ = 0, num_maxima_ = 0;
-  at::Tensor gradient_, reduced_gradient_, host_gradient_;
+  at::Tensor gradient_, reduced_gradient_, host_gradient_, reduced_loss_;  // the last: a sum and its weight
   HostCopy on_its_way_;  // of the sums, and behind them the maxima
   bool is_read_ = false;
   int vote_ = 0;

@@ -33,7 +33,7 @@ double without_nan_sign(double value) { return std::isnan(value) ? std::numeric_
 }  // namespace
 
 Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log,
-                 const StopRequest& stop)
+                 const StopRequest& stop, std::shared_ptr<CollectiveWatch> watch)
     : resolved_(resolved),
       groups_(groups),
       device_(device),
@@ -44,7 +44,8 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
       numbers_(count_model(built_, resolved)),
       profiler_(resolved.config.profile, resolved.config.profile.folder(resolved.config.log.tensorboard_dir), groups,
                 device, log),
-      loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16) {
+      loss_scaler_(resolved.config.train.loss_scaling, resolved.config.train.fp16),
+      loss_watch_(resolved.config.train.faults) {
   const Config& config = resolved_.config;
   connect_for_training(groups_, config.model.has_experts());
   // Weights that are about to be replaced need not be drawn.
@@ -81,6 +82,11 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
         std::make_unique<MicrobatchGraphs>(device_, built_.parameters(), graphs.cuda_graph_warmup_steps));
   }
   train_step_ = std::make_unique<TrainStep>(*model_, *task_, *data_parallel_, *optimizer_, groups_, device_);
+  if (config.train.faults.check_determinism > 0) {
+    check_ = std::make_unique<StepCheck>(*data_parallel_, groups_,
+                                         watch ? std::move(watch) : std::make_shared<CollectiveWatch>(),
+                                         [this] { return kept_tensors(); });
+  }
   if (config.data.sft.has_pairs()) {
     references_ = std::make_unique<DpoReferences>(resolved_, *model_, *data_parallel_, groups_, device_, log_);
   }
@@ -160,6 +166,7 @@ StopReason Trainer::train_loop() {
   if (data_.train != nullptr) {
     prefetcher.emplace(*data_.train, config.data.num_workers, /*pins=*/!device_.is_cpu());
   }
+  if (check_) check_->remember();
   StopReason reason = agreed_stop();  // a signal may have come while the run was starting
   int64_t num_microbatches = d.batches.num_microbatches(consumed_samples_);
   while (reason == StopReason::kFinished && iteration_ < d.train_iters) {
@@ -247,6 +254,9 @@ std::vector<DataPosition> Trainer::positions_from(int64_t consumed_samples) cons
 StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   IssuedStep step = issue_step(prefetcher);
   StopReason reason = settle();
+  ++num_steps_;
+  // Then the step that was issued behind the one that jumped began from weights that are gone: it is made again.
+  if (has_rolled_back_) return reason;
   issued_ = std::move(step);
   if (loss_scaler_.is_dynamic()) {
     in_step([&] {
@@ -256,7 +266,6 @@ StopReason Trainer::train_iteration(BatchPrefetcher& prefetcher) {
   } else if (reason != StopReason::kFinished || is_awaited(iteration_)) {
     reason = std::max(reason, settle());
   }
-  ++num_steps_;
   return reason;
 }
 
@@ -272,6 +281,7 @@ void Trainer::in_step(const std::function<void()>& part) {
 // Whether the numbers of this iteration are read before anything else is done.
 bool Trainer::is_awaited(int64_t iteration) const {
   if (device_.is_cpu()) return true;  // has done the step when it is issued
+  if (check_) return true;            // what the update left is looked at before anything else is done
   if (iteration >= resolved_.derived.train_iters) return true;
   if (resolved_.config.log.is_params_norm_due(iteration, resolved_.derived.train_iters)) return true;
   const TrainOptions& train = resolved_.config.train;
@@ -295,11 +305,22 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
   const bool dumps_pipeline = config.profile.dump_pp_data && iteration_ + 1 == std::min(config.profile.profile_step_end,
                                                                                         resolved_.derived.train_iters);
   if (dumps_pipeline) model_->align_next_run();
+  const double loss_limit = loss_watch_.limit(iteration_ + 1);
   std::optional<PendingStep> pending;
-  in_step([&] {
-    pending = train_step_->run(batches, lr, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
-                               [&] { return static_cast<int>(own_stop(iteration_ + 1)); });
-  });
+  try {
+    in_step([&] {
+      pending = train_step_->run(
+          batches, lr, curve_->weight_decay(schedule_samples_), loss_scaler_.scale(),
+          [&] { return static_cast<int>(own_stop(iteration_ + 1)); }, guards_of(loss_limit));
+    });
+  } catch (const StepFault& fault) {
+    save_before(fault);
+    throw;
+  }
+  if (check_) {
+    data_parallel_->wait_for_parameters();
+    check_->remember();
+  }
   if (dumps_pipeline) dump_pipeline();
   skipped_samples_ += resolved_.derived.batches.asked_samples(consumed_samples_) - num_samples;
   consumed_samples_ += num_samples;
@@ -311,20 +332,26 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
           .skipped_samples = skipped_samples_,
           .schedule_samples = schedule_samples_,
           .lr = lr,
+          .loss_limit = loss_limit,
           .since_begin = since_begin};
 }
 
 StopReason Trainer::settle() {
+  has_rolled_back_ = false;
   if (!issued_) return StopReason::kFinished;
   IssuedStep step = *std::exchange(issued_, std::nullopt);
   const StepResult result = step.pending.read();
   // Under a dynamic loss scale a gradient that is not finite is how the scale is found.
-  if (resolved_.config.optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() &&
-      (!result.is_loss_finite || result.optimizer.was_skipped)) {
+  const OptimizerOptions& optimizer = resolved_.config.optimizer;
+  const bool has_plan = resolved_.config.train.faults.leaves_out_spikes() || optimizer.grad_norm_skip_threshold;
+  const bool is_left_out = has_plan && result.optimizer.was_skipped();
+  if (optimizer.check_for_nan_in_loss_and_grad && !loss_scaler_.is_dynamic() && !is_left_out &&
+      (!result.is_loss_finite || !result.optimizer.is_finite())) {
     stop_on_bad_numbers(step, result);
   }
-  loss_scaler_.update(!result.optimizer.was_skipped);
-  if (result.optimizer.was_skipped) {
+  loss_scaler_.update(result.optimizer.is_finite());
+  loss_watch_.add(step.iteration, result.losses.front().value);
+  if (result.optimizer.was_skipped()) {
     // The step that was issued meanwhile, if there is one, had the rates that would have come after this one.
     schedule_samples_ -= step.num_samples;
     step.schedule_samples -= step.num_samples;
@@ -334,6 +361,7 @@ StopReason Trainer::settle() {
   const double elapsed_ms = std::min(step.since_begin.elapsed_ms(), since_settled_.elapsed_ms());
   since_settled_.restart();
   report_iteration(step, result, elapsed_ms);
+  if (is_spike(step, result)) act_on_spike(step, result);
   return static_cast<StopReason>(result.vote);
 }
 
@@ -354,7 +382,17 @@ void Trainer::dump_pipeline() {
 
 void Trainer::count_skipped(const IssuedStep& step, const StepResult& result) {
   ++num_skipped_;
-  if (loss_scaler_.is_dynamic()) {
+  if (result.optimizer.skipped == SkipReason::kLargeNorm) {
+    tell({.iteration = step.iteration,
+          .kind = "large_gradient",
+          .text = fmt::format("iteration {} was skipped: its gradient norm {:.6g} is above grad_norm_skip_threshold {}",
+                              step.iteration, result.optimizer.grad_norm,
+                              *resolved_.config.optimizer.grad_norm_skip_threshold),
+          .begin_sample = step.consumed_samples - step.num_samples,
+          .end_sample = step.consumed_samples});
+  } else if (result.optimizer.skipped == SkipReason::kNotAllowed) {
+    // act_on_spike() says why
+  } else if (loss_scaler_.is_dynamic()) {
     log_.info("iteration {} was skipped: its gradient is not finite; the loss scale is {} now", step.iteration,
               loss_scaler_.scale());
   } else {
@@ -376,7 +414,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   record.learning_rate = step.lr;
   record.next_learning_rate = curve_->learning_rate(step.schedule_samples);
   record.loss_scale = loss_scaler_.scale();  // the next step's, as Megatron-LM prints it
-  record.is_skipped = result.optimizer.was_skipped;
+  record.is_skipped = result.optimizer.was_skipped();
   if (!record.is_skipped) record.grad_norm = without_nan_sign(result.optimizer.grad_norm);
   record.is_nan = !result.is_loss_finite;
   if (resolved_.config.optimizer.log_num_zeros_in_grad) {
@@ -421,7 +459,7 @@ void Trainer::stop_on_bad_numbers(const IssuedStep& step, const StepResult& resu
   std::string what;
   for (const NamedLoss& loss : result.losses)
     what += fmt::format("{} is {}, ", loss.name, without_nan_sign(loss.value));
-  if (result.optimizer.was_skipped) {
+  if (result.optimizer.was_skipped()) {
     what += fmt::format(
         "the gradient norm is {} (first seen on rank {}{})", without_nan_sign(result.optimizer.grad_norm),
         result.optimizer.first_bad_rank,

@@ -22,12 +22,14 @@
 #include "metrics/step_record.h"
 #include "train/config.h"
 #include "train/dpo_reference.h"
+#include "train/loss_watch.h"
 #include "train/memory_estimate.h"
 #include "train/profile.h"
 #include "train/report.h"
 #include "train/samples.h"
 #include "train/setup.h"
 #include "train/step.h"
+#include "train/step_check.h"
 
 namespace megalith {
 
@@ -40,7 +42,9 @@ enum class StopReason { kFinished, kExitInterval, kExitDuration, kSignal };
 class Trainer {
  public:
   // All arguments outlive the trainer.
-  Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log, const StopRequest& stop);
+  // watch  of the groups' collectives, for check_determinism; null: of ranks that have no collectives to watch
+  Trainer(const Resolved& resolved, const Groups& groups, at::Device device, Logger& log, const StopRequest& stop,
+          std::shared_ptr<CollectiveWatch> watch = nullptr);
   ~Trainer();
 
   // Loads what --load, --pretrained_checkpoint or --load_hf name. UserError when that cannot be.
@@ -52,7 +56,8 @@ class Trainer {
   std::string report(const std::string& device_text, const MemoryEstimate* estimate = nullptr) const;
   // Trains until the end, exit_interval, exit_duration_in_mins or a signal; evaluates and saves as configured. The
   // sinks get this rank's records; ranks that do not report pass none. When a collective fails, a peer is gone: that
-  // error goes on, and nothing is saved, for no checkpoint is whole without every rank.
+  // error goes on, and nothing is saved, for no checkpoint is whole without every rank. StepFault when
+  // check_determinism finds one.
   StopReason run(std::vector<std::unique_ptr<MetricsSink>> sinks);
 
   const BuiltModel& model() const { return built_; }
@@ -67,12 +72,17 @@ class Trainer {
     int64_t iteration, num_samples;
     int64_t consumed_samples, skipped_samples, schedule_samples;  // its own included
     double lr;
+    double loss_limit;  // above which its loss is a jump
     Stopwatch since_begin;
   };
 
   // What --load_hf names, into these tensors.
   void load_base(const std::vector<CheckpointTensor>& tensors);
+  // Weights and optimizer state: what moves only when a step is made.
+  std::vector<CheckpointTensor> kept_tensors() const;
   CheckpointState checkpoint_state() const;
+  // What a checkpoint says of schedules, loss scale and losses; its counters are the caller's.
+  void take_numbers(const TrainState& state);
   StopReason train_loop();
   void check_replicas();
   StopReason agreed_stop(StopReason own = StopReason::kFinished);
@@ -88,6 +98,14 @@ class Trainer {
   StopReason settle();
   void dump_pipeline();
   void count_skipped(const IssuedStep& step, const StepResult& result);
+  // ---- trainer_faults.cc
+  StepGuards guards_of(double loss_limit);
+  bool is_spike(const IssuedStep& step, const StepResult& result) const;
+  void act_on_spike(const IssuedStep& step, const StepResult& result);
+  // Nothing is loaded where the run has no checkpoint yet; then it is like skip.
+  void roll_back(const IssuedStep& step, const std::string& what);
+  void tell(const EventRecord& event);
+  void save_before(const StepFault& fault);
   void report_iteration(const IssuedStep& step, const StepResult& result, double elapsed_ms);
   void update_memory(int64_t iteration);
   [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
@@ -121,6 +139,8 @@ class Trainer {
   std::optional<SamplePlan> samples_;       // when there is a sample_interval
   std::unique_ptr<CheckpointSaver> saver_;  // null without --save
   LossScaler loss_scaler_;
+  LossWatch loss_watch_;
+  std::unique_ptr<StepCheck> check_;  // null without check_determinism
   std::string base_checksum_;  // of the model beside adapters; empty where the seed draws it, or there are none
   Stopwatch since_start_;
 
@@ -134,6 +154,8 @@ class Trainer {
   int64_t schedule_samples_ = 0;  // consumed by steps that moved the model: where the schedules are
   int64_t skipped_samples_ = 0;   // left out by decrease_batch_size_if_needed
   int64_t num_skipped_ = 0;
+  int64_t num_rollbacks_ = 0;
+  bool has_rolled_back_ = false;  // while the step that was read last was
   int64_t last_saved_iteration_ = -1;
 };
 

@@ -21,6 +21,7 @@ namespace {
 // Names of this file's counters among the numbers of a checkpoint.
 constexpr const char* kScheduleSamples = "schedule_samples";
 constexpr const char* kSkippedSamples = "skipped_samples";
+constexpr const char* kRollbacks = "rollbacks";
 constexpr int64_t kMostSamples = int64_t{1} << 53;  // beyond it doubles, which hold these counters, leave numbers out
 
 // Whether the checkpoint lies in the folder that this run saves to.
@@ -36,21 +37,33 @@ bool changes_what_is_computed(const OptionSet& options, const std::string& name)
   return option != nullptr && option->source().layer != OptionLayer::kModel && option->traits().changes_numbers;
 }
 
+// A counter among a checkpoint's numbers.
+int64_t number_of(const TrainState& state, const char* name, int64_t otherwise) {
+  const auto found = state.numbers.find(name);
+  if (found == state.numbers.end()) return otherwise;
+  return whole_number(found->second, 0, kMostSamples, fmt::format("the checkpoint's {}", name));
+}
+
 }  // namespace
+
+std::vector<CheckpointTensor> Trainer::kept_tensors() const {
+  std::vector<CheckpointTensor> tensors =
+      resolved_.config.lora.enabled ? tensors_by_owner(*data_parallel_).adapters : model_tensors(*data_parallel_);
+  for (const OptimizerTensor& entry : optimizer_->state()) {
+    tensors.push_back({.key = entry.key,
+                       .placement = &entry.part->parameter->placement(),
+                       .local = entry.tensor,
+                       .range = entry.part->range,
+                       .replica_axes = entry.part->replica_axes,
+                       .form = entry.form});
+  }
+  return tensors;
+}
 
 CheckpointState Trainer::checkpoint_state() const {
   data_parallel_->wait_for_parameters();
   CheckpointState state;
-  state.tensors =
-      resolved_.config.lora.enabled ? tensors_by_owner(*data_parallel_).adapters : model_tensors(*data_parallel_);
-  for (const OptimizerTensor& entry : optimizer_->state()) {
-    state.tensors.push_back({.key = entry.key,
-                             .placement = &entry.part->parameter->placement(),
-                             .local = entry.tensor,
-                             .range = entry.part->range,
-                             .replica_axes = entry.part->replica_axes,
-                             .form = entry.form});
-  }
+  state.tensors = kept_tensors();
   for (CheckpointTensor& tensor : built_.recipe_tensors()) state.tensors.push_back(std::move(tensor));
   state.train.iteration = iteration_;
   state.train.consumed_train_samples = consumed_samples_;
@@ -59,12 +72,20 @@ CheckpointState Trainer::checkpoint_state() const {
   state.train.seed = resolved_.config.train.seed;
   state.train.numbers[kScheduleSamples] = static_cast<double>(schedule_samples_);
   state.train.numbers[kSkippedSamples] = static_cast<double>(skipped_samples_);
+  if (num_rollbacks_ > 0) state.train.numbers[kRollbacks] = static_cast<double>(num_rollbacks_);
   loss_scaler_.save(state.train.numbers);
+  loss_watch_.save(state.train.numbers);
   state.architecture = architecture_of(built_.config());
   state.configuration = configuration_of(*resolved_.options);
   remember_text_tokenizer(resolved_, state.configuration);
   if (!base_checksum_.empty()) remember_base(base_checksum_, state.configuration);
   return state;
+}
+
+void Trainer::take_numbers(const TrainState& state) {
+  schedule_samples_ = number_of(state, kScheduleSamples, state.consumed_train_samples);
+  loss_scaler_.load(state.numbers);
+  loss_watch_.load(state.numbers);
 }
 
 void Trainer::load() {
@@ -92,14 +113,9 @@ void Trainer::load() {
     if (lies_in(resumed->folder, options.save)) last_saved_iteration_ = iteration_;
     consumed_samples_ = state.train.consumed_train_samples;
     num_skipped_ = state.train.skipped_iterations;
-    const auto number = [&](const char* name, int64_t otherwise) {
-      const auto found = state.train.numbers.find(name);
-      if (found == state.train.numbers.end()) return otherwise;
-      return whole_number(found->second, 0, kMostSamples, fmt::format("the checkpoint's {}", name));
-    };
-    schedule_samples_ = number(kScheduleSamples, consumed_samples_);
-    skipped_samples_ = number(kSkippedSamples, 0);
-    loss_scaler_.load(state.train.numbers);
+    skipped_samples_ = number_of(state.train, kSkippedSamples, 0);
+    num_rollbacks_ = number_of(state.train, kRollbacks, 0);
+    take_numbers(state.train);
     if (resumed->has_optimizer) optimizer_->set_num_steps(state.train.optimizer_step);
     for (const ConfigurationDifference& difference : resumed->differences) {
       if (!changes_what_is_computed(*resolved_.options, difference.name)) continue;

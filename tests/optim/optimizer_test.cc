@@ -91,7 +91,7 @@ TEST(Optimizer, ANonFiniteGradientIsNamedAndChangesNothing) {
   f.norm->grad()[2] = std::numeric_limits<float>::infinity();
   const at::Tensor weight = f.weight->data().clone();
   const OptimizerStep step = f.optimizer->step(0.1, 0.1);
-  EXPECT_TRUE(step.was_skipped);
+  EXPECT_TRUE(step.was_skipped());
   EXPECT_EQ(step.first_bad_rank, 0);
   EXPECT_EQ(step.bad_parameter, "norm");
   EXPECT_EQ(f.optimizer->num_steps(), 0);

@@ -219,7 +219,7 @@ TEST(DistributedOptimizer, AllRanksSeeANonFiniteGradientThatOneOwns) {
       param.add_grad(gradient);
       data->finish_step();
       const OptimizerStep step = optimizer.step(0.1, 0.1);
-      EXPECT_TRUE(step.was_skipped);
+      EXPECT_TRUE(step.was_skipped());
       first_bad[static_cast<size_t>(groups.rank)] = step.first_bad_rank;
       named[static_cast<size_t>(groups.rank)] = step.bad_parameter;
       EXPECT_TRUE((param.data() == 1).all().item<bool>());

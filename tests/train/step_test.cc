@@ -126,7 +126,7 @@ TEST(TrainStep, ExchangesOnceForAllThatCanWait) {
       for (const Groups::Pointer& group : groups.all()) group->set_trace_hook({});
       // Whose gradient was bad is among what all learn at once.
       EXPECT_EQ(exchanged, (std::vector<std::string>{"valid tokens", "statistics of the step"}));
-      EXPECT_EQ(result.optimizer.was_skipped, is_bad);
+      EXPECT_EQ(result.optimizer.was_skipped(), is_bad);
       // The weight that is NaN divides the loss of both; rank 0 counts what both have.
       EXPECT_EQ(result.optimizer.first_bad_rank, is_bad ? 0 : -1);
       EXPECT_EQ(result.optimizer.bad_parameter.empty(), !(is_bad && groups.rank == 0));
@@ -154,7 +154,7 @@ TEST(TrainStep, AStepMayBeReadAfterTheNextIsIssued) {
     for (size_t i = 0; i < 2; ++i) {
       const bool is_bad = is_first_bad && i == 0;
       EXPECT_EQ(actual[i].is_loss_finite, !is_bad);
-      EXPECT_EQ(actual[i].optimizer.was_skipped, is_bad);
+      EXPECT_EQ(actual[i].optimizer.was_skipped(), is_bad);
       EXPECT_EQ(actual[i].optimizer.first_bad_rank, is_bad ? 0 : -1);
       // The gradients that it would be looked for in are those of the second step by then.
       EXPECT_EQ(actual[i].optimizer.bad_parameter, "");

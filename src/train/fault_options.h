@@ -1,0 +1,28 @@
+// What a run does about faults of machines and about a loss that jumps.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/option.h"
+#include "core/error.h"
+
+namespace megalith {
+
+enum class LossSpikeAction { kNone, kWarn, kSkip, kRollback };
+
+struct FaultOptions {
+  int64_t check_determinism = 0;  // 0: off
+  LossSpikeAction loss_spike_action = LossSpikeAction::kNone;
+  double loss_spike_threshold = 10;
+  int64_t loss_spike_window = 64;
+  int64_t loss_spike_max_rollbacks = 3;
+
+  void visit(OptionVisitor& v);
+  // Whether a step whose loss jumps is not made.
+  bool leaves_out_spikes() const {
+    return loss_spike_action == LossSpikeAction::kSkip || loss_spike_action == LossSpikeAction::kRollback;
+  }
+};
+
+}  // namespace megalith
