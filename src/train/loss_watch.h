@@ -18,7 +18,7 @@
 
 namespace megalith {
 
-// Of losses in any order; not empty.
+// losses  in any order; not empty
 double spike_limit(std::span<const double> losses, double threshold);
 
 class LossWatch {

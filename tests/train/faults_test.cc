@@ -266,7 +266,7 @@ TEST(Faults, AStepWithALargeGradientIsNotMade) {
 TEST(Faults, AllRanksDoTheSameAboutASpike) {
   const TemporaryFolder folder;
   ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
-    // One rank's samples alone make the loss of all jump.
+    // What is wrong on one rank makes the loss of all jump.
     const std::set<int64_t> spoiled = groups.rank == 1 ? std::set<int64_t>{20} : std::set<int64_t>{};
     const Told told = train(action("rollback", 24) + saving(folder, 8) + Words{"--check_sync=23"}, spoiled, groups);
     EXPECT_EQ(told.error, "");

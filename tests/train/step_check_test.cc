@@ -36,7 +36,7 @@ struct Injection {
   uint32_t draw = 0;             // which tensor, element and bit
 };
 
-// One of the upper bits of an element's fraction, or of its exponent: what a unit computes with it differs. Of a zero,
+// One of the upper bits of an element's fraction, or of its exponent: what a unit computes with it differs. In a zero,
 // to which a gradient may be added, the highest of the exponent: a tiny number would vanish in the sum.
 void flip(const at::Tensor& tensor, uint32_t draw) {
   auto* bytes = static_cast<uint8_t*>(tensor.data_ptr());
