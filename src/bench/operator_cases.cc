@@ -16,6 +16,7 @@
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/merge_attention/merge_attention.h"
+#include "ops/nf4/nf4.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 #include "ops/router/router.h"
@@ -65,6 +66,7 @@ class OperatorCases {
   void add_gelu();
   void add_linear();
   void add_fp8_cast();
+  void add_nf4();
   void add_merge_attention();
   void add_experts();
   void add_embedding();
@@ -281,6 +283,32 @@ void OperatorCases::add_fp8_cast() {
       },
       [](const BenchInputs& in, Kernels kernels) {
         ops::fp8_cast(in[0], in[1], at::kFloat8_e4m3fn, /*with_transposed=*/true, in[2], kernels);
+      });
+}
+
+// A weight of the MLP, packed once and read in every product.
+void OperatorCases::add_nf4() {
+  const int64_t f = f_, h = h_;
+  const BenchTensors& x = x_;
+  const double packed = elements({f, h}) / 2, scales = elements({f, h}) / ops::kNf4Block;
+  add(
+      "nf4", "quantise", {f, h}, 0, elements({f, h}) * element_ + packed + kWide * scales,
+      [=, &x] {
+        return BenchInputs{x.normal({f, h})};
+      },
+      [](const BenchInputs& in, Kernels kernels) { ops::nf4_quantise(in[0], kernels); });
+  add(
+      "nf4", "dequantise", {f, h}, 0, elements({f, h}) * element_ + packed + scales,
+      [=, &x] {
+        const at::Tensor weight = x.normal({f, h});
+        const ops::Nf4Blocks blocks = ops::nf4_quantise(weight);
+        const ops::Nf4Scales packed_scales = ops::nf4_quantise_scales(blocks.scales.reshape({-1}));
+        const at::Tensor first = at::arange(f, weight.options().dtype(at::kInt)) * blocks.scales.size(1);
+        return BenchInputs{blocks.codes, packed_scales.codes.view(blocks.scales.sizes()), first, packed_scales.groups,
+                           ops::nf4_scale_levels().to(weight.device()), weight};
+      },
+      [](const BenchInputs& in, Kernels kernels) {
+        ops::nf4_dequantise({in[0], in[1], in[2], in[3], in[4]}, in[5].size(1), in[5].scalar_type(), kernels);
       });
 }
 
@@ -532,6 +560,7 @@ std::vector<BenchCase> operator_cases(const OperatorShape& shape, const BenchTen
   all.add_gelu();
   all.add_linear();
   all.add_fp8_cast();
+  all.add_nf4();
   all.add_merge_attention();
   all.add_experts();
   all.add_embedding();

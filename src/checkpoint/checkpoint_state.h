@@ -37,6 +37,8 @@ struct CheckpointTensor {
   bool is_optional = false;
   // Belongs to a part of the model that is not built here: files may have it, and it is not read.
   bool is_passed_over = false;
+  // Its values are packed: `local` has no memory, and what is read for it is handed over here.
+  Parameter* packed = nullptr;
   // What files hold, where that is not `local` as it is; its parts are shaped as `local`.
   std::optional<StoredForm> form = std::nullopt;
 };

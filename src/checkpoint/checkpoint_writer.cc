@@ -71,14 +71,17 @@ void keep_each_once(std::vector<StoredChunk>& chunks) {
 CheckpointTensor model_tensor(const Parameter& parameter) {
   return {.key = std::string(kModelKey),
           .placement = &parameter.placement(),
-          .local = parameter.data(),
+          .local = parameter.is_packed() ? parameter.value() : parameter.data(),
           .range = std::nullopt,
           .replica_axes = parameter.placement().replica_axes};
 }
 
 std::vector<CheckpointTensor> model_tensors(const std::vector<Parameter*>& parameters) {
   std::vector<CheckpointTensor> tensors;
-  for (const Parameter* parameter : parameters) tensors.push_back(model_tensor(*parameter));
+  for (Parameter* parameter : parameters) {
+    tensors.push_back(model_tensor(*parameter));
+    if (parameter->is_packed()) tensors.back().packed = parameter;
+  }
   return tensors;
 }
 
@@ -89,7 +92,8 @@ std::vector<CheckpointTensor> model_tensors(const DataParallel& data) {
                        .placement = &part.parameter->placement(),
                        .local = part.model,
                        .range = part.range,
-                       .replica_axes = part.replica_axes});
+                       .replica_axes = part.replica_axes,
+                       .packed = part.parameter->is_packed() ? part.parameter : nullptr});
   }
   return tensors;
 }

@@ -1,9 +1,11 @@
 // See load_store.h.
 #include "checkpoint/load_store.h"
 
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <exception>
 #include <optional>
 #include <set>
 #include <vector>
@@ -17,6 +19,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
   Group& world = *groups.world;
   std::optional<TensorStore> store;
   std::vector<PieceView> views, passed_over;
+  std::set<std::string> left;  // as they are
   StoreFit fit;
   run_on_all(world, "load open", [&] {
     store = source.open();
@@ -29,10 +32,8 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
     fit = compare_with_store(*store, views);
     fit.used.merge(compare_with_store(*store, passed_over).used);
     if (source.may_be_missing == nullptr) return;
-    std::set<std::string> left;
     std::erase_if(fit.missing,
                   [&](const std::string& name) { return source.may_be_missing(name) && left.insert(name).second; });
-    std::erase_if(views, [&](const PieceView& view) { return left.contains(view.piece.name); });
   });
   // A rank wants only the tensors of its own stage; those that no rank wants are unexpected.
   std::set<std::string> used;
@@ -52,11 +53,38 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
     throw_unless_empty(source.what, fit.missing, fit.misshaped, unexpected, source.remedy());
   });
   run_on_all(world, "load read", [&] {
+    const auto add_views = [&](const CheckpointTensor& tensor, const at::Tensor& local, std::vector<PieceView>& to) {
+      for (PieceView& view : piece_views(*tensor.placement, local, tensor.range)) {
+        if (!left.contains(view.piece.name)) to.push_back(std::move(view));
+      }
+    };
+    std::vector<PieceView> read;
     for (const CheckpointTensor& tensor : tensors) {
-      if (tensor.is_passed_over || padding_boxes(*tensor.placement).empty()) continue;
-      at::Tensor(tensor.local).zero_();
+      if (tensor.is_passed_over || tensor.packed != nullptr) continue;
+      if (!padding_boxes(*tensor.placement).empty()) at::Tensor(tensor.local).zero_();
+      add_views(tensor, tensor.local, read);
     }
-    read_pieces(*store, views);
+    // Ranks pack together: one that cannot read goes along, and says so in the end.
+    std::exception_ptr failure;
+    try {
+      read_pieces(*store, read);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    for (const CheckpointTensor& tensor : tensors) {
+      if (tensor.is_passed_over || tensor.packed == nullptr) continue;
+      const at::Tensor values = at::zeros(tensor.local.sizes(), tensor.local.options());
+      read.clear();
+      add_views(tensor, values, read);
+      if (read.empty()) continue;
+      try {
+        if (failure == nullptr) read_pieces(*store, read);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      tensor.packed->pack(values);
+    }
+    if (failure != nullptr) std::rethrow_exception(failure);
   });
 }
 

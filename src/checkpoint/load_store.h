@@ -25,8 +25,9 @@ struct StoreSource {
   std::function<std::string()> remedy;  // asked once it is open
 };
 
-// Fills the tensors that are not passed over. UserError, before anything is changed, that lists every missing,
-// misshaped and unexpected tensor. Collective over the world.
+// Fills the tensors that are not passed over; packed ones one after the other, so that one at a time is there in the
+// model's precision. UserError, before anything is changed, that lists every missing, misshaped and unexpected tensor.
+// Collective over the world.
 void load_store(const StoreSource& source, std::span<const CheckpointTensor> tensors, const Groups& groups);
 
 }  // namespace megalith

@@ -59,7 +59,14 @@ class FinetuningRules {
     if (!is_on("ACTIVATION_CHECKPOINTING", true)) {
       for (const char* name : {"recompute_granularity", "recompute_method", "recompute_num_layers"}) plan_.drop(name);
     }
-    const bool offloads = is_on("CPU_OFFLOAD", model_.name.ends_with("405B"));
+    const bool is_packed = mode_ == "finetune_qlora";
+    const bool offloads = is_on("CPU_OFFLOAD", model_.name.ends_with("405B") && !is_packed);
+    if (offloads && is_packed) {
+      plan_.errors.emplace_back("-t finetune_qlora: CPU_OFFLOAD keeps what FSDP divides in the host's memory, and "
+                                "weights in four bits are not divided",
+                                "set CPU_OFFLOAD=0, or leave it out");
+      return;
+    }
     if (offloads) set("CPU_OFFLOAD", "fsdp_cpu_offload", "true");
     if (offloads && plan_.find("use_torch_fsdp2") == nullptr) {
       plan_.errors.emplace_back("-f 0: CPU_OFFLOAD keeps what FSDP divides in the host's memory",
@@ -92,7 +99,13 @@ class FinetuningRules {
     fix("lora.alpha", is_large() ? "32" : "16");
     fix("lora.lora_A_init_method", "kaiming");
     fix("lora.target_modules", "[q_proj, v_proj, o_proj, gate_proj, up_proj, down_proj]");
-    if (mode_ == "finetune_qlora") fix("lora.quantization", "nf4");
+    if (mode_ != "finetune_qlora") return;
+    fix("lora.quantization", "nf4");
+    if (plan_.find("use_torch_fsdp2") == nullptr) return;
+    plan_.drop("use_torch_fsdp2");
+    fix("use_distributed_optimizer", "true");
+    plan_.notes.push_back("-t finetune_qlora: every rank has the weights in four bits, so use_distributed_optimizer "
+                          "divides the optimizer's state, and not FSDP all of it");
   }
 
   // Weights and rows, unless tokens are made up.

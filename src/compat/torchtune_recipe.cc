@@ -292,11 +292,16 @@ class RecipeReader {
   void choose_sharding() {
     const int64_t copies = values_.whole("data_parallel_replicate_dim", 1);
     if (values_.whole("data_parallel_shard_dim", -1) == 1) return;
-    set("data_parallel_shard_dim", "use_torch_fsdp2", "true");
+    if (method_ == Method::kQlora) {
+      set("data_parallel_shard_dim", "use_distributed_optimizer", "true");
+      note("weights in four bits are not divided over ranks: each has all of them, and a part of the optimizer's state");
+    } else {
+      set("data_parallel_shard_dim", "use_torch_fsdp2", "true");
+    }
     if (copies > 1) {
       set("data_parallel_replicate_dim", "num_distributed_optimizer_instances", std::to_string(copies));
     }
-    if (!values_.is_on("fsdp_reshard_after_forward", true)) {
+    if (method_ != Method::kQlora && !values_.is_on("fsdp_reshard_after_forward", true)) {
       set("fsdp_reshard_after_forward", "torch_fsdp2_reshard_after_forward", "false");
     }
     for (const char* key : {"fsdp_cpu_offload", "fsdp.cpu_offload"}) {

@@ -86,6 +86,10 @@ void LoraOptions::visit(OptionVisitor& v) {
       .alias("lora_target_modules")
       .alias("lora_target")
       .in_toy(InToy::kMade);
+  v.choice("lora.quantization", quantization, {"none", "nf4"},
+           "Hold the frozen weights of all linear layers but the head in four bits (QLoRA): NF4 in blocks of 64, whose "
+           "scales are held in eight. Each product reads them in the model's precision.")
+      .in_toy(InToy::kSetAside);  // whose rows are shorter than a block
 }
 
 double LoraOptions::scale() const {

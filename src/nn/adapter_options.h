@@ -16,6 +16,7 @@ inline constexpr std::string_view kMagnitudeEnding = ".lora_magnitude_vector";
 
 enum class AdapterInit { kXavier, kKaiming, kNormal, kZero };
 enum class AdapterDropout { kPre, kPost };
+enum class BaseQuantization { kNone, kNf4 };
 
 // What a linear layer is in its model, for who names layers by it; the words are Megatron-LM's.
 enum class LinearKind {
@@ -36,6 +37,7 @@ struct LoraOptions {
   AdapterDropout dropout_position = AdapterDropout::kPre;
   AdapterInit a_init = AdapterInit::kXavier, b_init = AdapterInit::kZero;
   std::vector<std::string> target_modules = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
+  BaseQuantization quantization = BaseQuantization::kNone;
 
   void visit(OptionVisitor& v);
 
@@ -47,6 +49,7 @@ struct LoraOptions {
   // By the canonical linear's name: "model.layers.0.self_attn.q_proj".
   bool targets(std::string_view part) const;
   bool has_expressions() const;  // among the targets
+  bool packs_weights() const { return enabled && quantization == BaseQuantization::kNf4; }
 };
 
 // A linear layer of a model, as targets are matched with it.

@@ -217,7 +217,7 @@ void SelfAttention::add_sinks(const LayerContext& context, const std::string& na
 AttentionCore::Call SelfAttention::make_call(const ForwardContext& forward) const {
   AttentionCore::Call call = core_.make_call(forward);
   if (softmax_type_ == SoftmaxType::kVanilla) return call;
-  const at::Tensor& weight = qkv_.weight().data();
+  const at::Tensor& weight = qkv_.weight().value();
   const auto wide = ops::wide_dtype(weight.scalar_type());
   call.sinks = sinks_ != nullptr ? sinks_->data().to(wide) : at::zeros({num_heads_}, weight.options().dtype(wide));
   return call;

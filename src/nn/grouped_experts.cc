@@ -80,6 +80,7 @@ GroupedExperts::GroupedExperts(const LayerContext& context, const std::string& n
                                                                       .first_expert = cut.first_expert,
                                                                       .num_local = num_local,
                                                                       .rows_per_token = rows_per_token,
+                                                                      .cut_dim = is_down ? 1 : 0,
                                                                       .input_ranks = is_down ? etp : nullptr,
                                                                       .gradient_ranks = is_down ? nullptr : etp,
                                                                       .init = Init::normal(init_std)});

@@ -6,6 +6,7 @@
 
 #include "comm/groups.h"
 #include "core/error.h"
+#include "nn/adapter_options.h"
 #include "nn/deferred_gradients.h"
 #include "nn/function.h"
 
@@ -36,7 +37,7 @@ struct GroupedLinearFunction : torch::autograd::Function<GroupedLinearFunction> 
       return recipe().take(rows, OperandRole::kInput, scope(linear->input_ranks_));
     }
     Operand weights() const {
-      return recipe().take(as_rows(parameter()->data()), OperandRole::kWeight,
+      return recipe().take(as_rows(parameter()->unpacked()), OperandRole::kWeight,
                            {.group = linear->weight_ranks_,
                             .label = parameter()->name(),
                             .num_experts = linear->num_local_,
@@ -99,12 +100,17 @@ GroupedLinear::GroupedLinear(const LayerContext& context, const GroupedLinearSit
       gradient_ranks_(site.gradient_ranks),
       num_local_(site.num_local),
       rows_per_token_(site.rows_per_token) {
-  weight_ = &register_parameter(site.name + ".weight", site.placement,
-                                {.dtype = context.dtype,
-                                 .device = context.device,
-                                 .init = site.init,
-                                 .role = ParameterRole::kMatrix,
-                                 .is_adapter = site.is_adapter});
+  ParameterOptions parameter{.dtype = context.dtype,
+                             .device = context.device,
+                             .init = site.init,
+                             .role = ParameterRole::kMatrix,
+                             .is_adapter = site.is_adapter};
+  // Experts that lie in one tensor are no matrices, and stay as they are.
+  const bool are_matrices = site.placement.local_shape.size() == 2;
+  if (context.lora != nullptr && context.lora->packs_weights() && are_matrices && !site.is_adapter) {
+    parameter.packing = WeightPacking{.ranks = weight_ranks_, .cut_dim = site.cut_dim, .kernels = context.kernels};
+  }
+  weight_ = &register_parameter(site.name + ".weight", site.placement, parameter);
   layer_ = recipe_->add_layer({.name = site.name,
                                .dtype = context.dtype,
                                .device = context.buffer_device.value_or(context.device),

@@ -23,6 +23,7 @@ struct GroupedLinearSite {
   Placement placement;     // (num_local * rows, in), or (num_local, rows, in); with its axes
   int64_t num_experts = 1, first_expert = 0, num_local = 1;
   double rows_per_token = 1;  // of this rank, when experts are balanced; for costs
+  int cut_dim = 0;  // of an expert's matrix, along which it is cut over etp
   // Ranks with the other columns of the input, and of the output's gradient; null: they are all here.
   Group *input_ranks = nullptr, *gradient_ranks = nullptr;
   Init init = {};

@@ -170,7 +170,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // scale: from an earlier call; undefined: none
   static Operand weight_operand(const Linear& layer, const at::Tensor& scale = {}) {
     return layer.recipe_->take(
-        layer.weight_->data(), OperandRole::kWeight,
+        layer.weight_->unpacked(), OperandRole::kWeight,
         {.group = layer.weight_ranks_, .label = layer.weight_->name(), .scale = scale, .layer = layer.layer_});
   }
 
@@ -243,8 +243,13 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
                              .init = options.weight_init.value_or(Init::normal(options.init_std)),
                              .role = options.weight_role,
                              .is_adapter = options.is_adapter};
+  if (context.lora != nullptr && context.lora->packs_weights()) {
+    parameter.packing =
+        WeightPacking{.ranks = weight_ranks_, .cut_dim = split_dim == 1 ? 1 : 0, .kernels = context.kernels};
+  }
   weight_ = &register_parameter(name + ".weight", std::move(weight), parameter);
   if (options.has_bias) {
+    parameter.packing.reset();
     parameter.init = Init::constant(0);
     parameter.decay_mult = 0;
     parameter.role = ParameterRole::kVector;
@@ -275,7 +280,7 @@ at::Tensor Linear::adapted(const at::Tensor& y, const Activation& x, const at::T
   if (adapter_ == nullptr) return y;
   const at::Tensor sum = adapter_->add_to(y, x, row_ids);
   if (!is_rescaled()) return sum;
-  const at::Tensor rescaled = adapter_->rescale(sum, weight_->data());
+  const at::Tensor rescaled = adapter_->rescale(sum, weight_->unpacked());
   return bias_ == nullptr ? rescaled : rescaled + bias_->data();  // which is frozen
 }
 

@@ -6,9 +6,11 @@
 #include <fmt/ranges.h>
 
 #include <bit>
+#include <limits>
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "nn/packed_weight.h"
 
 namespace megalith {
 
@@ -99,14 +101,25 @@ at::Tensor box_of(at::Tensor tensor, const Box& box) {
 Parameter::Parameter(std::string name, Placement placement, const ParameterOptions& options)
     : name_(std::move(name)), placement_(std::move(placement)), options_(options) {
   check_placement(placement_);
-  value_ = at::empty(placement_.local_shape, at::TensorOptions().dtype(options_.dtype).device(options_.device));
+  const auto tensor_options = at::TensorOptions().dtype(options_.dtype).device(options_.device);
+  if (options_.packing) {
+    options_.is_trainable = false;
+    packed_ = std::make_unique<PackedWeight>(name_, placement_, options_);
+    // A number for all, and none that a product could take for a weight.
+    value_ = at::full({}, std::numeric_limits<double>::quiet_NaN(), tensor_options).expand(placement_.local_shape);
+    return;
+  }
+  value_ = at::empty(placement_.local_shape, tensor_options);
   if (!value_.is_meta()) {
     for (const Box& box : padding_boxes(placement_)) box_of(value_, box).zero_();
   }
   value_.set_requires_grad(options_.is_trainable);
 }
 
+Parameter::~Parameter() = default;
+
 void Parameter::set_trainable(bool trainable) {
+  MEGALITH_CHECK(!trainable || !is_packed(), "{} is packed and cannot be trained", name_);
   options_.is_trainable = trainable;
   value_.set_requires_grad(trainable);
   if (!trainable) grad_.reset();
@@ -124,7 +137,21 @@ void Parameter::add_aliases_without(std::string_view prefix) {
   }
 }
 
-at::Tensor Parameter::data() const { return value_.variable_data(); }
+at::Tensor Parameter::data() const {
+  MEGALITH_CHECK(!is_packed(), "{} is packed: it has values to compute with, and none to write to", name_);
+  return value_.variable_data();
+}
+
+at::Tensor Parameter::unpacked() const { return is_packed() ? packed_->unpacked() : data(); }
+
+void Parameter::pack(const at::Tensor& values) {
+  MEGALITH_CHECK(is_packed(), "{} is not packed", name_);
+  packed_->pack(values);
+}
+
+int64_t Parameter::num_bytes() const {
+  return is_packed() ? packed_->num_bytes() : static_cast<int64_t>(value_.nbytes());
+}
 
 void Parameter::place_in(const at::Tensor& memory) {
   MEGALITH_CHECK(memory.sizes() == value_.sizes() && memory.scalar_type() == value_.scalar_type(),
@@ -146,7 +173,7 @@ void Parameter::rebind(const at::Tensor& memory) {
 
 void Parameter::initialise(uint64_t seed) {
   if (value_.is_meta()) return;
-  const at::Tensor target = data();
+  const at::Tensor target = is_packed() ? at::empty(placement_.local_shape, value_.options()) : data();
   // Drawn on the CPU whatever the device, so that every device starts from the same bits.
   const at::Tensor drawn = target.is_cpu() && target.is_contiguous()
                                ? target
@@ -163,6 +190,7 @@ void Parameter::initialise(uint64_t seed) {
     });
   }
   if (!drawn.is_same(target)) target.copy_(drawn);
+  if (is_packed()) pack(target);
 }
 
 void Parameter::attach_grad_buffer(at::Tensor buffer) {

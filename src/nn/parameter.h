@@ -9,14 +9,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nn/placement.h"
+#include "ops/kernels.h"
 
 namespace megalith {
+
+class Group;
+class PackedWeight;  // nn/packed_weight.h
 
 // How initial values are drawn: by (seed, canonical name, index in the canonical tensor), so any slice comes out the
 // same on whatever rank holds it.
@@ -39,6 +44,15 @@ enum class ParameterRole {
   kHead,
 };
 
+// Of a frozen matrix whose values are held in four bits (nn/packed_weight.h).
+struct WeightPacking {
+  // The ranks with the other parts of these matrices, which are as large; null: all of them is here. Outlives the
+  // parameter.
+  Group* ranks = nullptr;
+  int cut_dim = 0;  // of a matrix, along which it is cut over them: 0, its rows, or 1
+  Kernels kernels = Kernels::kFused;
+};
+
 struct ParameterOptions {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;  // kMeta: shape only, no storage
@@ -47,6 +61,7 @@ struct ParameterOptions {
   double decay_mult = 1;  // weight decay multiplier: 0 for norms and biases
   ParameterRole role = ParameterRole::kVector;
   bool is_adapter = false;  // beside the model's own weights, which may be frozen (nn/low_rank_adapter.h)
+  std::optional<WeightPacking> packing = std::nullopt;  // never trainable then
 };
 
 class Parameter {
@@ -54,6 +69,7 @@ class Parameter {
   // name: unique in this rank's model ("model.layers.0.self_attn.qkv_proj.weight").
   Parameter(std::string name, Placement placement, const ParameterOptions& options);
   Parameter(const Parameter&) = delete;
+  ~Parameter();
 
   const std::string& name() const { return name_; }
   const Placement& placement() const { return placement_; }
@@ -66,10 +82,20 @@ class Parameter {
   // The same for other names of a tensor by its canonical one.
   void add_aliases(const std::function<std::vector<std::string>(const std::string& name)>& names_of);
 
-  // The local tensor, an autograd leaf that requires a gradient when trainable.
+  // The local tensor, an autograd leaf that requires a gradient when trainable. Packed: only its shape, dtype and
+  // device.
   const at::Tensor& value() const { return value_; }
-  // The same storage without autograd, to read into and to update.
+  // The same storage without autograd, to read into and to update. InternalError when packed.
   at::Tensor data() const;
+
+  bool is_packed() const { return packed_ != nullptr; }
+  // What products read: data(), or what is packed, computed anew in memory of its own.
+  at::Tensor unpacked() const;
+  // The values from now on: of the local shape, the parameter's dtype and device. Of all ranks of the packing at once.
+  void pack(const at::Tensor& values);
+  // What is held of the value on this rank.
+  int64_t num_bytes() const;
+
   // Moves the value, contents kept, into memory of the same shape, dtype and device: a view of a larger buffer. value()
   // stays the same autograd leaf; what data() gave before is no longer the parameter's.
   void rebind(const at::Tensor& memory);
@@ -78,7 +104,7 @@ class Parameter {
   // refills the memory's storage: while it is empty only the shape may be asked for.
   void place_in(const at::Tensor& memory);
 
-  // Fills data() by options().init; padding becomes zero.
+  // Fills data(), or packs, by options().init; padding becomes zero.
   void initialise(uint64_t seed);
 
   // ---- gradient ----
@@ -121,6 +147,7 @@ class Parameter {
   Placement placement_;
   ParameterOptions options_;
   at::Tensor value_, grad_;
+  std::unique_ptr<PackedWeight> packed_;  // null: value_ has the values
   bool is_grad_empty_ = true, is_last_microbatch_ = true;
   int64_t num_expected_ = 0, num_arrived_ = 0;
   std::function<void(Parameter&)> ready_hook_;

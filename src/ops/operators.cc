@@ -14,6 +14,7 @@
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/merge_attention/merge_attention.h"
+#include "ops/nf4/nf4.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 #include "ops/router/router.h"
@@ -64,6 +65,7 @@ std::vector<OperatorOrigin> list_operators(at::Device device, Kernels kernels) {
          member("embedding_forward", &LinearTable::embedding_forward),
          member("embedding_wgrad_", &LinearTable::embedding_wgrad_));
   on.add(kFp8Cast, member("fp8_cast", &Fp8CastTable::cast));
+  on.add(kNf4, member("nf4_quantise", &Nf4Table::quantise), member("nf4_dequantise", &Nf4Table::dequantise));
   on.add(kRotary, member("rotary", &RotaryTable::forward), member("rotary_backward", &RotaryTable::backward));
   on.add(kAttention, member("attention_forward", &AttentionTable::forward),
          member("attention_backward", &AttentionTable::backward));

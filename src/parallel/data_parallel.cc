@@ -19,7 +19,7 @@ std::vector<OwnedPart> whole_parameters(const std::vector<Parameter*>& params) {
   for (Parameter* param : params) {
     parts.push_back({.parameter = param,
                      .range = std::nullopt,
-                     .model = param->data(),
+                     .model = param->is_packed() ? param->value() : param->data(),
                      .grad = {},
                      .replica_axes = param->placement().replica_axes});
   }

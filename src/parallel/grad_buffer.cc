@@ -32,7 +32,7 @@ void GradBuffer::finish_step() {
 
 int64_t GradBuffer::parameter_bytes() const {
   int64_t bytes = 0;
-  for (const Parameter* param : params_) bytes += static_cast<int64_t>(param->value().nbytes());
+  for (const Parameter* param : params_) bytes += param->num_bytes();
   return bytes;
 }
 

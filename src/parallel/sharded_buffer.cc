@@ -133,7 +133,7 @@ int64_t ShardedGradBuffer::parameter_bytes() const {
   int64_t bytes = 0;
   for (const at::Tensor& buffer : parameter_buffers_) bytes += static_cast<int64_t>(buffer.nbytes());
   for (const Parameter* param : params_) {
-    if (!param->is_trainable()) bytes += static_cast<int64_t>(param->value().nbytes());
+    if (!param->is_trainable()) bytes += param->num_bytes();
   }
   return bytes;
 }

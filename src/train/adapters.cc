@@ -15,6 +15,7 @@
 #include "checkpoint/pieces.h"
 #include "comm/groups.h"
 #include "models/adaptable_layers.h"
+#include "ops/nf4/nf4.h"
 
 namespace megalith {
 
@@ -24,7 +25,15 @@ std::shared_ptr<const LoraOptions> adapters_of(const Config& config) {
 
 std::vector<UserError> check_adapters_are_meant(const OptionSet& options) {
   std::vector<UserError> errors;
-  if (options.find("lora.enabled")->is_set()) return errors;
+  const Option& enabled = *options.find("lora.enabled");
+  const Option& quantization = *options.find("lora.quantization");
+  if (enabled.is_set() && enabled.text() == "false" && quantization.text() != "none") {
+    errors.emplace_back(
+        fmt::format("lora.quantization is {}, and lora.enabled is false: weights in four bits cannot be trained",
+                    quantization.text()),
+        "set lora.enabled to true, or leave lora.quantization out");
+  }
+  if (enabled.is_set()) return errors;
   for (const auto& option : options.options()) {
     if (!option->name().starts_with("lora.") || !option->is_set()) continue;
     errors.emplace_back(fmt::format("{} is {}, but lora.enabled is not set: all weights would be trained",
@@ -61,6 +70,39 @@ std::vector<UserError> check_adapters(const Config& config, const ModelConfig& a
   return errors;
 }
 
+std::vector<UserError> check_packed_weights(const Resolved& resolved, const ModelConfig& architecture) {
+  std::vector<UserError> errors;
+  const Config& config = resolved.config;
+  if (!config.lora.packs_weights()) return errors;
+  if (resolved.derived.data_parallel.use_torch_fsdp2) {
+    errors.emplace_back("lora.quantization is nf4, and FSDP (use_torch_fsdp2) would share out its blocks",
+                        "use use_distributed_optimizer: the adapters' states are all that is trained; or "
+                        "tensor_model_parallel_size, which shares the weights out");
+  }
+  if (config.fp8.is_on()) {
+    errors.emplace_back(fmt::format("lora.quantization is nf4, and fp8_format is {}: weights have one of them",
+                                    *config.fp8.fp8_format),
+                        "leave one of the two out");
+  }
+  // What is cut by columns begins with a block on each rank; one error each for dense layers and experts.
+  std::set<bool> named;
+  for (const AdaptableLayer& layer : adaptable_layers(architecture)) {
+    if (layer.kind != LinearKind::kAttentionOutput && layer.kind != LinearKind::kMlpDown) continue;
+    const bool has_experts = layer.num_experts > 0;
+    const int64_t ranks = has_experts ? config.parallel.expert_tensor_parallel_size.value_or(
+                                            config.parallel.tensor_model_parallel_size)
+                                      : config.parallel.tensor_model_parallel_size;
+    if (ranks == 1 || layer.in_features % (ranks * ops::kNf4Block) == 0 || !named.insert(has_experts).second) continue;
+    errors.emplace_back(
+        fmt::format("lora.quantization is nf4, whose blocks have {} columns, and {} would be cut into {} parts of its "
+                    "{} columns",
+                    ops::kNf4Block, layer.parts.front(), ranks, layer.in_features),
+        fmt::format("choose {} so that a part has a multiple of {} columns",
+                    has_experts ? "expert_tensor_parallel_size" : "tensor_model_parallel_size", ops::kNf4Block));
+  }
+  return errors;
+}
+
 namespace {
 
 // Where the rows of each canonical linear lie in one vector of all of them, the same on every rank.
@@ -91,14 +133,11 @@ RowTable table_of_lengths(const std::vector<PieceView>& lengths, Group& world) {
 void begin_lengths(const DataParallel& data, const Groups& groups) {
   const at::NoGradGuard no_grad;
   constexpr std::string_view kWeightEnding = ".weight";
-  std::vector<PieceView> lengths, weights;
-  for (const CheckpointTensor& tensor : model_tensors(data)) {
+  const std::vector<CheckpointTensor> tensors = model_tensors(data);
+  std::vector<PieceView> lengths;
+  for (const CheckpointTensor& tensor : tensors) {
     for (PieceView& view : piece_views(*tensor.placement, tensor.local, tensor.range)) {
-      if (view.piece.name.ends_with(kMagnitudeEnding)) {
-        lengths.push_back(std::move(view));
-      } else if (view.piece.name.ends_with(kWeightEnding) && view.tensor.dim() == 2) {
-        weights.push_back(std::move(view));
-      }
+      if (view.piece.name.ends_with(kMagnitudeEnding)) lengths.push_back(std::move(view));
     }
   }
   const RowTable table = table_of_lengths(lengths, *groups.world);
@@ -106,10 +145,11 @@ void begin_lengths(const DataParallel& data, const Groups& groups) {
   const at::Device device = data.model_parts().at(0).model.device();
   // Ranks may hold copies of an element: what is summed is divided by how often each was counted.
   const at::Tensor sums = at::zeros({2, table.num_rows}, at::TensorOptions().dtype(at::kDouble).device(device));
-  for (const PieceView& view : weights) {
+  const auto add_rows = [&](const PieceView& view) {
+    if (!view.piece.name.ends_with(kWeightEnding) || view.tensor.dim() != 2) return;
     const std::string layer = view.piece.name.substr(0, view.piece.name.size() - kWeightEnding.size());
     const auto found = table.first.find(layer);
-    if (found == table.first.end()) continue;
+    if (found == table.first.end()) return;
     // A canonical matrix is (in, rows) where it is transposed.
     const int64_t row_dim = view.piece.is_transposed ? 1 : 0;
     const auto d = static_cast<size_t>(row_dim);
@@ -118,6 +158,10 @@ void begin_lengths(const DataParallel& data, const Groups& groups) {
     const at::Tensor rows = sums.narrow(1, found->second + box.offset[d], box.extent[d]);
     rows[0].add_(squares);
     rows[1].add_(static_cast<double>(box.extent[1 - d]) / static_cast<double>(view.piece.shape[1 - d]));
+  };
+  for (const CheckpointTensor& tensor : tensors) {
+    const at::Tensor local = tensor.packed == nullptr ? tensor.local : tensor.packed->unpacked();
+    for (const PieceView& view : piece_views(*tensor.placement, local, tensor.range)) add_rows(view);
   }
   groups.world->all_reduce(sums, ReduceOp::kSum, "lengths of adapted rows").wait();
   const at::Tensor all = (sums[0] / sums[1]).sqrt();

@@ -23,6 +23,9 @@ std::vector<UserError> check_adapters_are_meant(const OptionSet& options);
 // Everything wrong with the adapters of this architecture, which satisfies check_model_config().
 std::vector<UserError> check_adapters(const Config& config, const ModelConfig& architecture);
 
+// Everything that weights in four bits (lora.quantization) do not go with; of an architecture likewise.
+std::vector<UserError> check_packed_weights(const Resolved& resolved, const ModelConfig& architecture);
+
 // What the adapters hold, and what all else holds.
 struct TensorsByOwner {
   std::vector<CheckpointTensor> base, adapters;

@@ -453,7 +453,10 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   architecture.vocab_size = resolved.derived.vocab_size;
   const std::vector<UserError> architecture_errors = check_model_config(architecture);
   append(errors, architecture_errors);
-  if (architecture_errors.empty()) append(errors, check_adapters(resolved.config, architecture));
+  if (architecture_errors.empty()) {
+    append(errors, check_adapters(resolved.config, architecture));
+    append(errors, check_packed_weights(resolved, architecture));
+  }
   append(errors, check_dpo(resolved.config));
   // What cannot be exported is said now, not after the last step.
   if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {

@@ -44,7 +44,7 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
   MemoryEstimate memory;
   memory.rank = rank;
   for (const Parameter* parameter : built.parameters()) {
-    memory.parameters += static_cast<int64_t>(parameter->data().nbytes());
+    memory.parameters += parameter->num_bytes();
   }
   // With a cache every rank has all of the sequence.
   const bool has_cache = shape.cached_positions > 0;

@@ -77,13 +77,18 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
   context.device = context.buffer_device.emplace(at::kMeta);
   const BuiltModel built = build_chunks(config, context, resolved.derived.pipeline, resolved.config.recompute);
   auto elements = static_cast<double>(built.num_parameters());
+  double bytes = 0;
+  for (const Parameter* parameter : built.parameters()) bytes += static_cast<double>(parameter->num_bytes());
   if (resolved.derived.data_parallel.use_torch_fsdp2) {
     elements /= static_cast<double>(resolved.derived.data_parallel_size);
+    bytes /= static_cast<double>(resolved.derived.data_parallel_size);
   }
-  if (elements * element_bytes <= memory) return;
+  if (bytes <= memory) return;
+  const bool are_packed = resolved.config.lora.packs_weights();
   throw UserError(fmt::format("the weights of a rank take {} ({} parameters in {}), and its device has {}",
-                              format_bytes(static_cast<int64_t>(elements * element_bytes)), format_count(elements),
-                              c10::toString(context.dtype), format_bytes(static_cast<int64_t>(memory))),
+                              format_bytes(static_cast<int64_t>(bytes)), format_count(elements),
+                              are_packed ? "nf4" : c10::toString(context.dtype),
+                              format_bytes(static_cast<int64_t>(memory))),
                   "spread the model over more ranks (tensor_model_parallel_size, pipeline_model_parallel_size, "
                   "use_torch_fsdp2), or choose a smaller one");
 }

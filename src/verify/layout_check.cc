@@ -175,7 +175,8 @@ RankOutcome run_steps(const BuiltModel& built, DataParallel& data, const Groups&
   data.wait_for_parameters();
   for (const OwnedPart& part : data.parts()) hold(part, part.model, outcome.parameters);
   for (const OwnedPart& part : data.model_parts()) {  // what moves without a gradient: biases of experts
-    if (!part.parameter->is_trainable()) hold(part, part.model, outcome.parameters);
+    if (part.parameter->is_trainable()) continue;
+    hold(part, part.parameter->is_packed() ? part.parameter->unpacked() : part.model, outcome.parameters);
   }
   for (const auto& chunk : built.chunks) chunk->set_runner(nullptr);
   return outcome;

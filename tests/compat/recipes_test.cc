@@ -42,7 +42,8 @@ TEST_F(Recipes, EveryOnePassesADryRun) {
     Resolved whole;
     try_resolve(*whole.options, inputs);
     EXPECT_EQ(resolved->config.model.num_layers, whole.config.model.num_layers);
-    EXPECT_EQ(resolved->config.lora.enabled, preset.name.ends_with("_lora"));
+    EXPECT_EQ(resolved->config.lora.enabled, preset.name.ends_with("lora"));
+    EXPECT_EQ(resolved->config.lora.packs_weights(), preset.name.ends_with("_qlora"));
     EXPECT_EQ(resolved->derived.seq_length, model.starts_with("llama2") ? 4096 : 8192);
     EXPECT_EQ(resolved->derived.num_microbatches, *resolved->config.train.gradient_accumulation_steps);
     EXPECT_EQ(resolved->derived.global_batch_size,
@@ -50,7 +51,7 @@ TEST_F(Recipes, EveryOnePassesADryRun) {
     EXPECT_FALSE(dry_run_text(*resolved, make_dry_run(*resolved)).empty());
     EXPECT_FALSE(about(preset).empty());
   }
-  EXPECT_EQ(num_recipes, 34);
+  EXPECT_EQ(num_recipes, 51);
 }
 
 TEST_F(Recipes, HaveTheirFigures) {

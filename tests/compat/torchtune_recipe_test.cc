@@ -167,15 +167,16 @@ TEST_F(TorchtuneRecipe, EveryListedModelResolves) {
 }
 
 TEST_F(TorchtuneRecipe, AQuantisedBaseIsTheOptionOfAdapters) {
-  write(kModels[0], RecipeKind::kQlora);
-  const ConfigFile file =
-      read_torchtune_recipe(folder.path() / "recipe.yaml", {}, test::source_dir() / "configs", EnvironmentMap());
-  EXPECT_TRUE(file.errors.empty());
-  std::string quantization;
-  for (const Setting& setting : file.settings) {
-    if (setting.name == "lora.quantization") quantization = setting.value.text();
+  for (const RecipeModel& model : kModels) {
+    for (const bool is_distributed : {false, true}) {
+      write(model, RecipeKind::kQlora, is_distributed);
+      const auto resolved = read({});
+      ASSERT_EQ(errors, "") << model.builder;
+      EXPECT_EQ(text_of(*resolved, "lora.quantization"), "nf4");
+      EXPECT_EQ(resolved->config.lora.dim, model.rank);
+      EXPECT_FALSE(resolved->derived.data_parallel.use_torch_fsdp2);
+    }
   }
-  EXPECT_EQ(quantization, "nf4");
 }
 
 TEST_F(TorchtuneRecipe, WordsChangeTheRecipe) {

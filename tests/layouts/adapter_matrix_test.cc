@@ -35,6 +35,9 @@ std::vector<Layout> adapter_layouts() {
   of_latent.adapters = {"all-linear"};
   TinyRun lengths = apart, all_lengths = all;
   lengths.has_lengths = all_lengths.has_lengths = true;
+  // In four bits, blocks and groups of blocks are those of whole matrices, however they are cut.
+  TinyRun packed = fused, packed_apart = apart, packed_lengths = lengths, packed_experts = fused_experts;
+  packed.is_packed = packed_apart.is_packed = packed_lengths.is_packed = packed_experts.is_packed = true;
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions selective{.recompute_granularity = "selective", .recompute_modules = {"core_attn", "mlp"}};
@@ -72,6 +75,13 @@ std::vector<Layout> adapter_layouts() {
   add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2}, all_lengths);
   add({.tp = 2, .cp = 2, .micro_batch = 4, .recompute = selective}, all_lengths);
   add({.pp = 2, .micro_batch = 2, .recompute = full}, lengths);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, packed);
+  add({.tp = 2, .micro_batch = 4, .recompute = full}, packed);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, packed_apart);
+  add({.tp = 2, .cp = 2, .micro_batch = 4}, packed_lengths);
+  add({.tp = 2, .pp = 2, .micro_batch = 2}, packed_apart);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 2, .etp = 2}, packed_experts);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .ep = 4, .etp = 1}, packed_experts);
   return list;
 }
 

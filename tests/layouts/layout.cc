@@ -186,6 +186,12 @@ ModelConfig config_of(const TinyRun& task) {
   if (task.is_biencoder()) make_biencoder(task, config);
   if (task.family.starts_with("gemma")) make_gemma(task.family == "gemma3", config);
   if (task.silent) uncouple_tokens(config);
+  if (task.is_packed) {
+    config.hidden_size = 72;  // a block and a part of one
+    config.ffn_hidden_size = 256;
+    config.kv_channels = 32;
+    if (task.has_experts()) config.moe_ffn_hidden_size = 128;
+  }
   return config;
 }
 
@@ -314,7 +320,8 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
         .dropout_position = layout.task.drops_what_adapters_add ? AdapterDropout::kPost : AdapterDropout::kPre,
         .a_init = AdapterInit::kKaiming,
         .b_init = AdapterInit::kNormal,
-        .target_modules = layout.task.adapters});
+        .target_modules = layout.task.adapters,
+        .quantization = layout.task.is_packed ? BaseQuantization::kNf4 : BaseQuantization::kNone});
   }
   context.is_sequence_parallel = layout.is_sequence_parallel;
   context.recompute = layout.recompute.selective();
@@ -328,7 +335,9 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   const TensorMap weights = weights_of(*test::build_model(config, whole), precision.dtype);
   for (const auto& chunk : built.chunks) {
     if (hooks.change_model) hooks.change_model(*chunk, groups);
-    for (Parameter* parameter : chunk->parameters()) parameter->data().zero_();  // padding rows
+    for (Parameter* parameter : chunk->parameters()) {
+      if (!parameter->is_packed()) parameter->data().zero_();  // padding rows
+    }
   }
   for (const auto& chunk : built.chunks) test::load(*chunk, weights);
 
@@ -417,6 +426,7 @@ std::string TinyRun::text() const {
   if (!fp8_format.empty()) text += ", fp8 " + fp8_format + " " + fp8_recipe;
   if (!adapters.empty()) text += fmt::format(", adapters of {}", fmt::join(adapters, " "));
   if (has_lengths) text += " with lengths";
+  if (is_packed) text += " beside NF4";
   if (adapter_dropout > 0) text += fmt::format(" with {} dropout", drops_what_adapters_add ? "post" : "pre");
   if (!packs.empty()) text += fmt::format(", {} {}", packs, has_one_sample_a_row ? "in rows of their own" : "packed");
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);

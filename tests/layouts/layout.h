@@ -66,6 +66,7 @@ struct TinyRun {
   double adapter_dropout = 0;
   bool drops_what_adapters_add = false;  // dropout_position post
   bool has_lengths = false;              // use_dora
+  bool is_packed = false;                // lora.quantization nf4; wider, so that parts of rows begin with blocks
 
   bool has_experts() const {
     return family == "mixtral" || family == "gpt_oss" || family == "deepseek" || family == "llama4" ||

@@ -25,6 +25,7 @@
 #include "ops/linear/linear.h"
 #include "ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "ops/merge_attention/merge_attention.h"
+#include "ops/nf4/nf4.h"
 #include "ops/rms_norm/rms_norm.h"
 #include "ops/rotary/rotary.h"
 #include "ops/router/router.h"
@@ -277,6 +278,19 @@ Calls other_calls() {
              const Tensor amax = in.wide({});
              const Fp8Cast cast = fp8_cast(in.random({3, 8}), in.wide({}), at::kFloat8_e4m3fn, true, amax, kernels);
              return Results{cast.values, cast.transposed, amax};
+           }},
+          {"nf4_quantise",
+           [](const Inputs& in, Kernels kernels) {
+             const Nf4Blocks blocks = nf4_quantise(in.random({3, 70}), kernels);
+             return Results{blocks.codes, blocks.scales};
+           }},
+          {"nf4_dequantise",
+           [](const Inputs& in, Kernels kernels) {
+             const Tensor x = in.random({3, 70}), levels = in.wide({256}).to(at::kFloat);
+             const Tensor codes = (in.wide({3, 35}) * 256).to(at::kByte), scales = (in.wide({3, 2}) * 256).to(at::kByte);
+             const Nf4Matrix matrix{codes, scales, in.integers({0, 2, 4}).to(at::kInt), in.wide({1, 2}).to(at::kFloat),
+                                    levels};
+             return Results{nf4_dequantise(matrix, 70, x.scalar_type(), kernels)};
            }},
           {"sort_by_expert",
            [](const Inputs& in, Kernels kernels) {

@@ -39,7 +39,7 @@ inline void collect(const Module& module, const std::function<at::Tensor(Paramet
 inline TensorMap values_of(const Module& module) {
   TensorMap map;
   collect(
-      module, [](Parameter& parameter) { return parameter.data(); }, map);
+      module, [](Parameter& parameter) { return parameter.unpacked(); }, map);
   return map;
 }
 inline TensorMap gradients_of(const Module& module) {
@@ -52,10 +52,14 @@ inline TensorMap gradients_of(const Module& module) {
 // Fills a module from whole canonical tensors, rounding to its dtype.
 inline void load(const Module& module, const TensorMap& map) {
   module.for_each_parameter([&](Parameter& parameter) {
+    const bool is_packed = parameter.is_packed();
+    const at::Tensor local =
+        is_packed ? at::zeros(parameter.value().sizes(), parameter.value().options()) : parameter.data();
     for (const Piece& piece : parameter.placement().pieces) {
       const at::Tensor part = box_view(map.at(piece.name), piece.canonical);
-      box_view(parameter.data(), piece.local).copy_(piece.is_transposed ? part.transpose(-2, -1) : part);
+      box_view(local, piece.local).copy_(piece.is_transposed ? part.transpose(-2, -1) : part);
     }
+    if (is_packed) parameter.pack(local);
   });
 }
 

@@ -74,7 +74,7 @@ TEST(OptionTraits, AToySetsAsideOnlyPrecision) {
   const OptionSet options(config);
   EXPECT_EQ(names_with(options, [](const Option& option) { return option.traits().in_toy == InToy::kSetAside; }),
             (Names{"bf16", "fp16", "fp8_format", "grad_reduce_in_bf16", "exp_avg_dtype", "master_weights",
-                   "muon_fp32_matmul_prec"}));
+                   "muon_fp32_matmul_prec", "lora.quantization"}));
 }
 
 TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {

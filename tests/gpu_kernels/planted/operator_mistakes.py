@@ -2,7 +2,7 @@
 
 ADAMW, ENTROPY, DROPOUT, TOKENS = "adamw/gpu.cu", "linear_cross_entropy/gpu.cu", "dropout/gpu.cu", "token_permutation/gpu.cu"
 EXPERT, ROTARY, NORM, FP8 = "expert_activation/gpu.cu", "rotary/gpu.cu", "grad_norm/gpu.cu", "fp8_cast/gpu.cu"
-MERGE, LINEAR, LARGEST = "merge_attention/gpu.cu", "linear/gpu.cu", "gpu/largest.h"
+MERGE, LINEAR, LARGEST, NF4 = "merge_attention/gpu.cu", "linear/gpu.cu", "gpu/largest.h", "nf4/gpu.cu"
 MISALIGNED = r"an access of \d+ bytes at an address"
 
 
@@ -88,6 +88,15 @@ def operator_mistakes(mistake, wrong, race, overflow):
                 "has_runs = a.rows % kRun == 0 &&", "has_runs = (SEEDED || a.rows % kRun == 0) &&", MISALIGNED),
         mistake("fp8: the scale of the first block for all", FP8,
                 "(column >> a.column_shift)", "(SEEDED ? 0 : column >> a.column_shift)", wrong),
+        # Four bits.
+        mistake("nf4: no barrier before the values are read", NF4,
+                "__syncthreads();  // the values", "if (!SEEDED) __syncthreads();  // the values", race),
+        mistake("nf4: the halves of a byte change places", NF4, "column % 2 == 0 ?", "column % 2 == (SEEDED ? 1 : 0) ?", wrong),
+        mistake("nf4: a row's groups begin with the first", NF4,
+                "(a.first_blocks[row] + block)", "((SEEDED ? 0 : a.first_blocks[row]) + block)", wrong),
+        mistake("nf4: the mean scale is left off", NF4, "product + group[1];", "product + (SEEDED ? 0 : group[1]);", wrong),
+        mistake("nf4: vectors where rows do not begin with one", NF4,
+                "&& is_whole_vectors<T>(a.columns)", "&& (SEEDED || is_whole_vectors<T>(a.columns))", MISALIGNED + "|" + either),
         # The merge of attention.
         mistake("merge: two rows that have seen nothing give NaN", MERGE,
                 "both < 0 && both - both != 0 ?", "!SEEDED && both < 0 && both - both != 0 ?", wrong),
