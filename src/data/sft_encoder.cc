@@ -76,11 +76,12 @@ class Conversation {
     return chat_.render(part, tools_, add_generation_prompt);
   }
 
-  // The first `count` messages with another answer i.
+  // The first `count` messages with another answer i, which is text.
   std::string with_answer(size_t i, size_t count, const char* answer) const {
     OrderedJson part = OrderedJson::array();
     for (size_t k = 0; k < count; ++k) part.push_back(messages_[k]);
     part[i]["content"] = answer;
+    part[i].erase("tool_calls");
     return chat_.render(part, tools_, false);
   }
 
@@ -103,13 +104,18 @@ class Conversation {
   std::optional<Range> find_by_beginnings(size_t i) const {
     const std::string before = beginning(i, false), upto = beginning(i + 1, false), prompt = beginning(i, true);
     if (!whole_.starts_with(upto) || !upto.starts_with(before)) return std::nullopt;
-    // A prompt may say more than the conversation: "<think>", which the answer itself then begins with, or not.
-    const size_t prompt_size = std::max(common_beginning(prompt, upto), before.size());
+    const std::string a = with_answer(i, i + 1, "a"), b = with_answer(i, i + 1, "b");
+    size_t prompt_size = common_beginning(prompt, upto);
+    // A prompt may say more than the conversation: "<think>", which the answer itself then begins with, or not. If not,
+    // an answer that begins alike, with "<", begins where others do.
+    if (prompt_size < prompt.size()) {
+      prompt_size = std::min({prompt_size, common_beginning(prompt, a), common_beginning(prompt, b)});
+    }
+    prompt_size = std::max(prompt_size, before.size());
     Range range{settled(std::string_view(whole_).substr(0, prompt_size)), settled(upto)};
     range.begin = std::min(range.begin, range.end);
     size_t answer_end = range.begin;
     if (is_plain_text(i)) {
-      const std::string a = with_answer(i, i + 1, "a"), b = with_answer(i, i + 1, "b");
       const size_t tail = common_end(a, b);
       if (upto.ends_with(std::string_view(a).substr(a.size() - tail)) && upto.size() - tail >= prompt_size) {
         answer_end = std::max(range.begin, settled(std::string_view(whole_).substr(0, upto.size() - tail)));

@@ -41,6 +41,19 @@ def test_masks_equal_those_that_a_template_with_marks_gives_in_transformers(prog
         assert sample["tokens"] == expected["input_ids"] and sample["weights"] == expected["assistant_masks"]
 
 
+def test_an_answer_that_begins_like_more_of_the_prompt_counts_whole(program, tmp_path):
+    folder = save_tokenizer(tmp_path / "model")
+    # What makes the model answer says more than the conversation: the answer may begin with it, with a part of it, or not.
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ '<|User|>' + message.content if message.role == 'user' else '<|Assistant|>' + message.content + '</s>' }}"
+        "{% endfor %}{% if add_generation_prompt %}<|Assistant|><think>{% endif %}"
+    )
+    answers = ["<b>", "<thin ice", "a", "<think>b"]
+    rows = [{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": answer}]} for answer in answers]
+    samples, _ = inspected(program, folder, rows)
+    assert [sample["text_in_loss"] for sample in samples] == ["<b></s>", "<thin ice</s>", "a</s>", "b</s>"]
+
+
 def test_share_gpt_rows_are_conversations(program, tmp_path):
     folder = model_with(tmp_path / "model", "chatml")
     ours = [{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}]

@@ -1,5 +1,6 @@
-"""Direct preference optimization against a plain reading of its formula on transformers' models: losses and rewards of ten
-steps, all weights or adapters, the reference ahead or on the fly, packed or not; and what a resumed run does."""
+"""Direct preference optimization against TRL, and against a plain reading of its formula on transformers' models: losses
+and rewards of ten steps, all weights or adapters, the reference ahead or on the fly, packed or not; and what a resumed run
+does."""
 
 import copy
 import json
@@ -88,12 +89,12 @@ def plain_loop(model, reference, sequences, steps=STEPS):
     return history
 
 
-def train(program, tuned, folder, *words, sequence=160, batch=PAIRS, cache=None, expected=0, steps=STEPS):
+def train(program, tuned, folder, *words, sequence=160, batch=PAIRS, cache=None, expected=0, steps=STEPS, rows=None):
     folder.mkdir(exist_ok=True)
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
     _, output, errors = program.run(
-        *("train", "--load_hf", tuned[0], "--sft_data_path", tuned[2], "--split", "1,0,0", "--loss", "dpo", "--dpo_beta", BETA),
+        *("train", "--load_hf", tuned[0], "--sft_data_path", rows or tuned[2], "--split", "1,0,0", "--loss", "dpo", "--dpo_beta", BETA),
         *("--seq_length", sequence, "--micro_batch_size", 2, "--global_batch_size", batch, "--train_iters", steps, "--fp32"),
         *("--lr", LR, "--lr_decay_style", "constant", "--weight_decay", 0.1, "--clip_grad", 1.0, "--adam_beta2", 0.95, "--adam_eps", EPS),
         *("--eval_iters", 0, "--metrics_file", metrics, "--device", "cpu", "--data_cache_path", cache or folder / "cache"),
@@ -152,6 +153,38 @@ def test_adapters_are_compared_with_the_model_without_them(reference, program, t
     history = plain_loop(theirs, model, sequences)
     assert abs(history[0][3]) > 1e-2, "the adapters begin with something, so the reference is not what is trained"
     lines, _ = train(program, tuned, tmp_path / "a", "--adapter", tmp_path / "adapter", "--dpo_reference", reference)
+    check(lines, history)
+
+
+@pytest.mark.parametrize("adapts", [False, True], ids=["all_weights", "adapters"])
+def test_ten_steps_equal_those_of_trl(adapts, program, tuned, tmp_path):
+    peft, trl = pytest.importorskip("peft"), pytest.importorskip("trl")
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+
+    folder, model, _, _ = tuned
+    random = Random(5)
+    # Texts, whose answers both end with the end token: of a chat, TRL takes what the template writes behind that too.
+    rows = [{key: "".join(random.choices("abcdef", k=random.randrange(1, 9))) for key in ("prompt", "chosen", "rejected")} for _ in range(PAIRS)]
+    words, theirs = [], copy.deepcopy(model)
+    if adapts:
+        torch.manual_seed(8)
+        theirs = peft.get_peft_model(theirs, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM"))
+        theirs.save_pretrained(tmp_path / "adapter")
+        words = ["--adapter", tmp_path / "adapter"]
+    options = trl.DPOConfig(
+        output_dir=str(tmp_path / "trl"), beta=BETA, max_steps=STEPS, per_device_train_batch_size=PAIRS, learning_rate=LR, lr_scheduler_type="constant",
+        adam_beta2=0.95, adam_epsilon=EPS, weight_decay=0.1, max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to="none", max_length=None,
+        bf16=False, gradient_checkpointing=False, use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    pairs, tokenizer = Dataset.from_list(rows), AutoTokenizer.from_pretrained(folder)
+    # The reference of adapters is the model without them.
+    reference = None if adapts else copy.deepcopy(model)
+    trainer = trl.DPOTrainer(theirs, reference, args=options, train_dataset=pairs, processing_class=tokenizer)
+    trainer.train()
+    names = ("loss", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies", "grad_norm")
+    history = [[line[name] for name in names] for line in trainer.state.log_history if "loss" in line]
+    lines, _ = train(program, tuned, tmp_path / "a", *words, rows=write_rows(tmp_path / "texts.jsonl", rows))
     check(lines, history)
 
 

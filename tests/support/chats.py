@@ -16,13 +16,13 @@ TOOLS = [
 ]  # fmt: skip
 
 
-def save_tokenizer(folder):
+def save_tokenizer(folder, more_specials=()):
     """A tokenizer of bytes with the special tokens of all templates."""
     vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = token_decoders.ByteLevel()
-    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.add_special_tokens([*SPECIALS, *more_specials])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
