@@ -147,6 +147,10 @@ void IndexedDataset::read_lengths(int64_t begin, int64_t end, int32_t* out) cons
   if (begin < end) std::memcpy(out, lengths_ + begin * 4, static_cast<size_t>(end - begin) * 4);
 }
 
+std::span<const std::byte> IndexedDataset::length_bytes() const {
+  return {lengths_, static_cast<size_t>(num_sequences_) * sizeof(int32_t)};
+}
+
 int64_t IndexedDataset::document_begin(int64_t document) const {
   MEGALITH_CHECK(document >= 0 && document < num_boundaries_, "document {} of {}", document, num_boundaries_);
   return load<int64_t>(boundaries_ + document * 8);

@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/philox.h"
+#include "core/permutation.h"
+#include "data/index_cache.h"
 
 namespace megalith {
+namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kDefaultSftSplit = "969, 30, 1";
@@ -37,17 +39,6 @@ UserError empty_training_error(const SftSet& set) {
   return UserError(fmt::format("the train split of {} is empty", set.prefix()), "give it a larger weight in --split");
 }
 
-DataSize size_of(const SftPacks& packs) {
-  DataSize size{0, 0};
-  for (int64_t i = 0; i < packs.num_packs(); ++i) {
-    for (const SftPiece& piece : packs.pack(i)) {
-      size.documents += piece.offset == 0 ? 1 : 0;
-      size.tokens += piece.length;
-    }
-  }
-  return size;
-}
-
 // Pairs without a loss of pairs, and the other way round.
 void check_form(const SftSet& set, const SftOptions& options) {
   if (set.has_pairs() && !options.has_pairs()) {
@@ -69,6 +60,30 @@ std::shared_ptr<const SftSet> open_set(const std::vector<std::string>& prefixes,
 
 SftPacks pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s) {
   return {range.begin, range.end, lengths_in(set, options, s), s, goes_on_in_next(set, options), options.sft};
+}
+
+// The same, made once and kept on disk.
+SftPacks load_or_pack_range(const SftSet& set, const ElementRange& range, const DataOptions& options, int64_t s,
+                            Logger& log) {
+  const SftOptions& sft = options.sft;
+  const OrderedJson description = {{"class", "SFTDataset"},
+                                   {"lengths", set.lengths_identity()},
+                                   {"samples", {range.begin, range.end}},
+                                   {"sequences_per_sample", set.sequences_per_sample()},
+                                   {"seq_length", s},
+                                   {"packed", sft.enable_packed_sequences},
+                                   {"splits", goes_on_in_next(set, options)},
+                                   {"first_fit_decreasing", sft.sft_packing == SftPacking::kFirstFitDecreasing},
+                                   {"max_samples_per_sequence", sft.max_samples_per_sequence.value_or(0)}};
+  const auto length = lengths_in(set, options, s);  // refuses what is too long, however it is packed
+  const fs::path folder = options.data_cache_path ? fs::path(*options.data_cache_path)
+                                                  : fs::path(set.prefix()) / "cache" / "SFTDataset_indices";
+  const IndexCacheKey key{"SFTDataset", "", description.dump(4), SftPacks::array_names(), "",
+                          SftPacks::have_fitting_shapes};
+  const auto build = [&] {
+    return SftPacks(range.begin, range.end, length, s, goes_on_in_next(set, options), sft).arrays();
+  };
+  return SftPacks(load_or_build_arrays(folder, key, build, log));
 }
 
 }  // namespace
@@ -128,24 +143,21 @@ SftBatchSource::SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs
       shuffles_(shuffles),
       sequence_length_(setup.sequence_length),
       vocab_size_(setup.vocab_size),
-      seed_(setup.seed),
-      size_(size_of(packs_)) {}
+      order_key_(make_philox_key(setup.seed, "sft order")) {}
 
-int64_t SftBatchSource::pack_at(int64_t place) {
-  const int64_t n = packs_.num_packs(), pass = place / n;
-  if (!shuffles_) return place % n;
-  if (order_pass_ != pass) {
-    order_.resize(static_cast<size_t>(n));
-    std::iota(order_.begin(), order_.end(), int64_t{0});
-    const uint64_t key = make_philox_key(seed_, "sft order");
-    for (int64_t i = n - 1; i > 0; --i) {  // Fisher and Yates
-      const PhiloxBlock words = philox(key, {static_cast<uint64_t>(i), static_cast<uint64_t>(pass)});
-      const uint64_t word = (static_cast<uint64_t>(words[0]) << 32) | words[1];
-      std::swap(order_[static_cast<size_t>(i)], order_[word % static_cast<uint64_t>(i + 1)]);
-    }
-    order_pass_ = pass;
+std::vector<SftPiece> SftBatchSource::sequences_at(int64_t place) const {
+  const int64_t n = packs_.num_packs(), pass = place / n, at = place % n;
+  const std::vector<SftPiece> pack =
+      packs_.pack(shuffles_ ? permuted(order_key_, static_cast<uint64_t>(pass), at, n) : at);
+  int64_t tokens = 0;
+  for (const SftPiece& piece : pack) {
+    const bool is_there = piece.sample >= 0 && piece.sample < set_->num_samples() && piece.offset >= 0 &&
+                          piece.length > 0 && piece.length <= sequence_length_ - tokens &&
+                          piece.offset <= set_->length(piece.sample) - piece.length;
+    if (!is_there) throw damaged_packs_error(at);
+    tokens += piece.length;
   }
-  return order_[static_cast<size_t>(place % n)];
+  return sequences_of_pack(*set_, pack);
 }
 
 Batch SftBatchSource::read(const DataPosition& position) {
@@ -158,9 +170,7 @@ Batch SftBatchSource::read(const DataPosition& position) {
   int64_t* order = batch.at(field::kSampleIndex).mutable_data_ptr<int64_t>();
   for (int64_t row = 0; row < b; ++row) {
     order[row] = position.consumed_samples + position.dp_rank * b + row;
-    std::unique_lock lock(order_mutex_);
     rows.push_back(sequences_at(order[row]));
-    lock.unlock();
     int64_t* tokens = row_of(field::kTokens, row, static_cast<int64_t*>(nullptr));
     fill_sft_row(*set_, rows.back(), s, keeps_apart_, tokens,
                  row_of(field::kLabels, row, static_cast<int64_t*>(nullptr)),
@@ -227,8 +237,8 @@ DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logge
       log.note("the instruction data are too few for a {} split of {}: there is none", split_name(part), split);
       continue;
     }
-    auto source = std::make_unique<SftBatchSource>(set, pack_range(*set, range, options, setup.sequence_length), sft,
-                                                   setup, part == Split::kTrain);
+    SftPacks packs = load_or_pack_range(*set, range, options, setup.sequence_length, log);
+    auto source = std::make_unique<SftBatchSource>(set, std::move(packs), sft, setup, part == Split::kTrain);
     if (part == Split::kTrain) {
       log.info("{} sequences a pass of {} samples ({} tokens)", source->num_samples(), source->data_size()->documents,
                source->data_size()->tokens);
@@ -246,7 +256,8 @@ int64_t count_sft_sequences(const DataOptions& options, int64_t sequence_length)
     range = ranges[static_cast<size_t>(Split::kTrain)].value_or(ElementRange{});
   }
   if (range.size() == 0) throw empty_training_error(*set);
-  return pack_range(*set, range, options, sequence_length).num_packs();
+  Logger silent({.level = LogLevel::kSilent});  // make_sft_sets() says what is to be said of the cache
+  return load_or_pack_range(*set, range, options, sequence_length, silent).num_packs();
 }
 
 }  // namespace megalith

@@ -21,8 +21,9 @@ std::vector<SftPiece> sequences_of_pack(const SftSet& set, std::span<const SftPi
 void fill_sft_row(const SftSet& set, std::span<const SftPiece> pack, int64_t s, bool restarts_positions,
                   int64_t* tokens, int64_t* labels, float* weights, int64_t* positions, int32_t* documents);
 
-// Sequence g of the run is sequence g % n of pass g / n, whose order is drawn from the seed and the number of the pass
-// only: it knows of no layout, and resuming replays nothing. Validation keeps the order of the rows.
+// Sequence g of the run is sequence g % n of pass g / n, whose order follows from the seed and the number of the pass
+// only (core/permutation.h): it knows of no layout, and resuming replays nothing. Validation keeps the order of the
+// rows.
 class SftBatchSource final : public BatchSource {
  public:
   SftBatchSource(std::shared_ptr<const SftSet> set, SftPacks packs, const SftOptions& options, const DataSetup& setup,
@@ -31,16 +32,15 @@ class SftBatchSource final : public BatchSource {
   Batch read(const DataPosition& position) override;
   int64_t num_samples() const override { return packs_.num_packs(); }
   std::string name() const override { return set_->prefix(); }
-  std::optional<DataSize> data_size() const override { return size_; }
+  std::optional<DataSize> data_size() const override { return DataSize{packs_.num_samples(), packs_.num_tokens()}; }
 
   // What rows of pairs get in reference_log_probs; without it they have none.
   void set_reference(std::shared_ptr<const SftReference> reference) { reference_ = std::move(reference); }
   const std::shared_ptr<const SftSet>& set() const { return set_; }
   // The sequences of the row at this place in the order of the run.
-  std::vector<SftPiece> sequences_at(int64_t place) { return sequences_of_pack(*set_, packs_.pack(pack_at(place))); }
+  std::vector<SftPiece> sequences_at(int64_t place) const;
 
  private:
-  int64_t pack_at(int64_t place);
   void add_pairs(Batch& batch, const std::vector<std::vector<SftPiece>>& rows) const;
 
   std::shared_ptr<const SftSet> set_;
@@ -48,19 +48,16 @@ class SftBatchSource final : public BatchSource {
   SftPacks packs_;
   bool keeps_apart_, shuffles_;
   int64_t sequence_length_, vocab_size_;
-  uint64_t seed_;
-  DataSize size_;
-  std::mutex order_mutex_;
-  std::vector<int64_t> order_;  // of pass order_pass_
-  int64_t order_pass_ = -1;
+  uint64_t order_key_;
 };
 
 // All samples of a set in the order of the rows, as these options pack them.
 std::unique_ptr<SftBatchSource> make_whole_sft_source(std::shared_ptr<const SftSet> set, const DataOptions& options,
                                                       const DataSetup& setup);
 
-// The sets of prepared instruction data (train/instruction_data.h) that the options name by their prefixes. UserError
-// for samples longer than the sequence, and for a training set without samples.
+// The sets of prepared instruction data (train/instruction_data.h) that the options name by their prefixes. Their packs
+// are kept as the indices of texts are (index_cache.h), in data_cache_path or in {prefix}/cache. UserError for samples
+// longer than the sequence, and for a training set without samples.
 DataSets make_sft_sets(const DataOptions& options, const DataSetup& setup, Logger& log);
 
 // Sequences of one pass over the training part, as make_sft_sets() makes them; the same errors.

@@ -189,8 +189,10 @@ std::string SftEncoder::identity() const {
       "The quick brown fox: 1234567 + 3.14 =\n\n\tdon't DON'T  caf\u00e9 \u65e5\u672c\u8a9e \U0001F999 "
       "def f(x):\r\n    return x**2  # ok";
   const Ids ids = tokenizer_.encode(kProbe, /*add_special=*/true);
+  // Counts up when the same rows become other tokens or weights.
+  constexpr int kVersion = 2;
   const std::string text = fmt::format(
-      "{} {} {}\n{}\n{}\n{}\n{}", tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1), fmt::join(ids, " "),
+      "{} {} {} {}\n{}\n{}\n{}\n{}", kVersion, tokenizer_.vocab_size(), tokenizer_.eod().value_or(-1), fmt::join(ids, " "),
       chat_ ? chat_->identity() : "", static_cast<int>(options_.sft_conversation_format), options_.train_on_input,
       options_.sft_column.value_or(""));
   return fmt::format("{:016x}", checksum64(text));

@@ -1,6 +1,8 @@
 // See sft_packs.h. The greedy order is torchtune's (torchtune/datasets/_packed.py).
 #include "data/sft_packs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -35,82 +37,126 @@ class RoomTree {
   std::vector<int64_t> room_;
 };
 
-}  // namespace
+// Packs while they are made.
+struct OpenPacks {
+  std::vector<SftPiece> pieces;
+  std::vector<int64_t> begins;  // of each pack in pieces
 
-SftPacks::SftPacks(int64_t begin, int64_t end, const std::function<int64_t(int64_t sample)>& length, int64_t seq_length,
-                   bool splits, const SftOptions& options) {
-  for (int64_t i = begin; i < end; ++i) pieces_.push_back({i, 0, length(i)});
-  const int64_t most = options.max_samples_per_sequence.value_or(INT64_MAX);
-  if (!options.enable_packed_sequences) {
-    one_each();
-  } else if (splits) {
-    fill_split(seq_length);
-  } else if (options.sft_packing == SftPacking::kGreedy) {
-    pack_greedily(seq_length, most);
-  } else {
-    pack_first_fit_decreasing(seq_length, most);
+  void begin_pack() { begins.push_back(std::ssize(pieces)); }
+};
+
+OpenPacks one_each(const std::vector<SftPiece>& samples) {
+  OpenPacks packs;
+  for (const SftPiece& sample : samples) {
+    packs.begin_pack();
+    packs.pieces.push_back(sample);
   }
-  begins_.push_back(static_cast<int64_t>(pieces_.size()));
+  return packs;
 }
 
-void SftPacks::one_each() {
-  for (size_t i = 0; i < pieces_.size(); ++i) begins_.push_back(static_cast<int64_t>(i));
-}
-
-void SftPacks::fill_split(int64_t seq_length) {
-  std::vector<SftPiece> cut;
+OpenPacks fill_split(const std::vector<SftPiece>& samples, int64_t seq_length) {
+  OpenPacks packs;
   int64_t used = seq_length;
-  for (SftPiece piece : pieces_) {
-    while (piece.length > 0) {
+  for (SftPiece rest : samples) {
+    while (rest.length > 0) {
       if (used == seq_length) {
-        begins_.push_back(static_cast<int64_t>(cut.size()));
+        packs.begin_pack();
         used = 0;
       }
-      const int64_t taken = std::min(piece.length, seq_length - used);
-      cut.push_back({piece.sample, piece.offset, taken});
-      piece.offset += taken;
-      piece.length -= taken;
+      const int64_t taken = std::min(rest.length, seq_length - used);
+      packs.pieces.push_back({rest.sample, rest.offset, taken});
+      rest.offset += taken;
+      rest.length -= taken;
       used += taken;
     }
   }
-  pieces_ = std::move(cut);
+  return packs;
 }
 
-void SftPacks::pack_greedily(int64_t seq_length, int64_t most) {
+OpenPacks pack_greedily(const std::vector<SftPiece>& samples, int64_t seq_length, int64_t most) {
+  OpenPacks packs;
   int64_t used = seq_length + 1, count = 0;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (used + pieces_[i].length > seq_length || count == most) {
-      begins_.push_back(static_cast<int64_t>(i));
+  for (const SftPiece& sample : samples) {
+    if (used + sample.length > seq_length || count == most) {
+      packs.begin_pack();
       used = count = 0;
     }
-    used += pieces_[i].length;
+    packs.pieces.push_back(sample);
+    used += sample.length;
     ++count;
   }
+  return packs;
 }
 
-void SftPacks::pack_first_fit_decreasing(int64_t seq_length, int64_t most) {
-  std::stable_sort(pieces_.begin(), pieces_.end(), [](const auto& a, const auto& b) { return a.length > b.length; });
-  RoomTree tree(pieces_.size(), seq_length);
-  std::vector<std::vector<SftPiece>> packs;
-  for (const SftPiece& piece : pieces_) {
-    const size_t bin = tree.first_with(piece.length);
-    if (bin >= packs.size()) packs.resize(bin + 1);
-    packs[bin].push_back(piece);
-    const bool is_full = static_cast<int64_t>(packs[bin].size()) == most;
-    tree.set(bin, is_full ? -1 : tree.room(bin) - piece.length);
+OpenPacks pack_first_fit_decreasing(std::vector<SftPiece> samples, int64_t seq_length, int64_t most) {
+  std::stable_sort(samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.length > b.length; });
+  RoomTree tree(samples.size(), seq_length);
+  std::vector<std::vector<SftPiece>> bins;
+  for (const SftPiece& sample : samples) {
+    const size_t bin = tree.first_with(sample.length);
+    if (bin >= bins.size()) bins.resize(bin + 1);
+    bins[bin].push_back(sample);
+    const bool is_full = std::ssize(bins[bin]) == most;
+    tree.set(bin, is_full ? -1 : tree.room(bin) - sample.length);
   }
-  pieces_.clear();
-  for (const auto& pack : packs) {
-    begins_.push_back(static_cast<int64_t>(pieces_.size()));
-    pieces_.insert(pieces_.end(), pack.begin(), pack.end());
+  OpenPacks packs;
+  for (const auto& bin : bins) {
+    packs.begin_pack();
+    packs.pieces.insert(packs.pieces.end(), bin.begin(), bin.end());
   }
+  return packs;
 }
 
-std::span<const SftPiece> SftPacks::pack(int64_t i) const {
+OpenPacks pack_samples(std::vector<SftPiece> samples, int64_t seq_length, bool splits, const SftOptions& options) {
+  const int64_t most = options.max_samples_per_sequence.value_or(INT64_MAX);
+  if (!options.enable_packed_sequences) return one_each(samples);
+  if (splits) return fill_split(samples, seq_length);
+  if (options.sft_packing == SftPacking::kGreedy) return pack_greedily(samples, seq_length, most);
+  return pack_first_fit_decreasing(std::move(samples), seq_length, most);
+}
+
+}  // namespace
+
+UserError damaged_packs_error(int64_t pack) {
+  return UserError(fmt::format("the cached index of packs is damaged (pack {})", pack),
+                   "delete the files *-SFTDataset-* in data_cache_path, or in the folder cache beside the prepared rows");
+}
+
+SftPacks::SftPacks(int64_t begin, int64_t end, const std::function<int64_t(int64_t sample)>& length, int64_t seq_length,
+                   bool splits, const SftOptions& options) {
+  std::vector<SftPiece> samples;
+  for (int64_t i = begin; i < end; ++i) samples.push_back({i, 0, length(i)});
+  OpenPacks packs = pack_samples(std::move(samples), seq_length, splits, options);
+  packs.begin_pack();  // the end
+  std::vector<int64_t> numbers;
+  int64_t num_samples = 0, num_tokens = 0;
+  for (const SftPiece& piece : packs.pieces) {
+    numbers.insert(numbers.end(), {piece.sample, piece.offset, piece.length});
+    num_samples += piece.offset == 0 ? 1 : 0;
+    num_tokens += piece.length;
+  }
+  pieces_ = IndexArray::of(std::move(numbers), 3);
+  begins_ = IndexArray::of(std::move(packs.begins));
+  size_ = IndexArray::of(std::vector<int64_t>{num_samples, num_tokens});
+}
+
+SftPacks::SftPacks(std::vector<IndexArray> arrays)
+    : pieces_(std::move(arrays.at(0))), begins_(std::move(arrays.at(1))), size_(std::move(arrays.at(2))) {}
+
+bool SftPacks::have_fitting_shapes(const std::vector<IndexArray>& arrays) {
+  return arrays.size() == 3 && arrays[0].columns() == 3 && arrays[1].columns() == 1 && arrays[1].rows() >= 1 &&
+         arrays[2].columns() == 1 && arrays[2].rows() == 2;
+}
+
+std::vector<SftPiece> SftPacks::pack(int64_t i) const {
   MEGALITH_CHECK(i >= 0 && i < num_packs(), "pack {} of {}", i, num_packs());
-  const auto at = static_cast<size_t>(i);
-  return std::span(pieces_).subspan(static_cast<size_t>(begins_[at]),
-                                    static_cast<size_t>(begins_[at + 1] - begins_[at]));
+  const int64_t first = begins_.at(i), end = begins_.at(i + 1);
+  if (first < 0 || first > end || end > pieces_.rows()) {
+    throw damaged_packs_error(i);
+  }
+  std::vector<SftPiece> pieces;
+  for (int64_t k = first; k < end; ++k) pieces.push_back({pieces_.at(k, 0), pieces_.at(k, 1), pieces_.at(k, 2)});
+  return pieces;
 }
 
 }  // namespace megalith

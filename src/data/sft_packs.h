@@ -3,9 +3,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
+#include "core/error.h"
+#include "data/index_array.h"
 #include "data/sft_options.h"
 
 namespace megalith {
@@ -22,18 +23,27 @@ class SftPacks {
   // unless `splits`: then the samples fill sequences to the last token, and go on in the next one.
   SftPacks(int64_t begin, int64_t end, const std::function<int64_t(int64_t sample)>& length, int64_t seq_length,
            bool splits, const SftOptions& options);
+  // From the arrays() of others, which a file may hold: have_fitting_shapes() holds.
+  explicit SftPacks(std::vector<IndexArray> arrays);
 
-  int64_t num_packs() const { return static_cast<int64_t>(begins_.size()) - 1; }
-  std::span<const SftPiece> pack(int64_t i) const;
+  int64_t num_packs() const { return begins_.rows() - 1; }
+  // UserError for arrays that are damaged; whether the pieces are of samples that exist is the caller's to see.
+  std::vector<SftPiece> pack(int64_t i) const;
+  // Samples that begin in the packs, and the tokens of their pieces.
+  int64_t num_samples() const { return size_.at(0); }
+  int64_t num_tokens() const { return size_.at(1); }
+
+  std::vector<IndexArray> arrays() const { return {pieces_, begins_, size_}; }
+  static std::vector<std::string> array_names() { return {"piece_index", "pack_index", "size"}; }
+  static bool have_fitting_shapes(const std::vector<IndexArray>& arrays);
 
  private:
-  void one_each();
-  void fill_split(int64_t seq_length);
-  void pack_greedily(int64_t seq_length, int64_t most);
-  void pack_first_fit_decreasing(int64_t seq_length, int64_t most);
-
-  std::vector<SftPiece> pieces_;
-  std::vector<int64_t> begins_;  // of each pack in pieces_, and the end
+  IndexArray pieces_;  // (pieces, 3): sample, offset, length
+  IndexArray begins_;  // (packs + 1): of each pack in pieces_, and the end
+  IndexArray size_;    // (2): num_samples, num_tokens
 };
+
+// For packs that do not fit the samples.
+UserError damaged_packs_error(int64_t pack);
 
 }  // namespace megalith

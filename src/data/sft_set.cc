@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/strings.h"
@@ -194,9 +195,7 @@ SftSet::SftSet(const std::string& prefix)
     : prefix_(prefix), tokens_(prefix), mask_(prefix + "_mask"), report_(report_of(prefix + ".json")) {
   bool fits = tokens_.num_sequences() == mask_.num_sequences() && tokens_.num_tokens() == mask_.num_tokens() &&
               mask_.token_type() == TokenType::kUint8;
-  for (int64_t i = 0; fits && i < tokens_.num_sequences(); ++i) {
-    fits = tokens_.sequence_length(i) == mask_.sequence_length(i);
-  }
+  fits = fits && std::ranges::equal(tokens_.length_bytes(), mask_.length_bytes());
   fits = fits && num_samples() == report_.samples && tokens_.num_sequences() % sequences_per_sample() == 0;
   if (!fits) {
     throw UserError(fmt::format("{}.bin, {}_mask.bin and {}.json do not belong together", prefix, prefix, prefix),
@@ -211,6 +210,8 @@ int64_t SftSet::length(int64_t sample) const {
   }
   return length;
 }
+
+std::string SftSet::lengths_identity() const { return checksum128(tokens_.length_bytes()).hex(); }
 
 void SftSet::read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const {
   tokens_.read(sequence, offset, count, tokens);

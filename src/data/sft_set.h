@@ -69,6 +69,8 @@ class SftSet {
   int64_t sequence_length(int64_t sequence) const { return tokens_.sequence_length(sequence); }
   // Tokens [offset, offset + count) of a sequence, and their weights.
   void read(int64_t sequence, int64_t offset, int64_t count, int64_t* tokens, uint8_t* weights) const;
+  // A checksum of the sequences' lengths: what packs depend on.
+  std::string lengths_identity() const;
   const SftReport& report() const { return report_; }
   const std::string& prefix() const { return prefix_; }
 

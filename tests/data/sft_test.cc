@@ -24,7 +24,7 @@ Packs packs_of(const std::vector<int64_t>& lengths, int64_t seq_length, bool spl
   const SftPacks packs(
       0, std::ssize(lengths), [&](int64_t i) { return lengths[static_cast<size_t>(i)]; }, seq_length, splits, options);
   Packs all;
-  for (int64_t i = 0; i < packs.num_packs(); ++i) all.emplace_back(packs.pack(i).begin(), packs.pack(i).end());
+  for (int64_t i = 0; i < packs.num_packs(); ++i) all.push_back(packs.pack(i));
   return all;
 }
 
@@ -150,6 +150,45 @@ TEST_F(SftData, PassesAreNewOrdersThatKnowOfNoLayout) {
     const Batch part = one.read({.consumed_samples = 4, .micro_batch_size = 1, .dp_rank = rank, .dp_size = 2});
     EXPECT_TRUE(at::equal(part.at(field::kTokens)[0], whole.at(field::kTokens)[rank]));
   }
+}
+
+TEST_F(SftData, PacksAreKeptForTheNextStartAndCheckedWhenRead) {
+  const auto set = open(random_sft_sequences(40, 9, 30, 3), SftForm::kChat);
+  DataOptions options;
+  options.data_cache_path = path("cache");
+  options.split = "1,0,0";
+  options.sft = {.sft_data_path = {set->prefix()}, .enable_packed_sequences = true};
+  Logger log({.level = LogLevel::kSilent});
+  const auto rows_of_a_start = [&](int64_t sequence_length) {
+    const DataSets sets = make_sft_sets(options, {.sequence_length = sequence_length, .num_samples = {4, 0, 0}}, log);
+    const auto& source = dynamic_cast<const SftBatchSource&>(*sets.train);
+    Packs rows;
+    for (int64_t i = 0; i < 2 * source.num_samples(); ++i) rows.push_back(source.sequences_at(i));
+    EXPECT_EQ(source.data_size()->documents, 40);
+    return rows;
+  };
+  const auto files = [&] {
+    std::vector<std::pair<std::filesystem::path, std::filesystem::file_time_type>> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path("cache"))) {
+      if (entry.path().extension() == ".npy") found.emplace_back(entry.path(), entry.last_write_time());
+    }
+    std::ranges::sort(found);
+    return found;
+  };
+  const Packs first = rows_of_a_start(16);
+  const auto written = files();
+  EXPECT_EQ(written.size(), 3u);
+  EXPECT_EQ(rows_of_a_start(16), first);
+  EXPECT_EQ(files(), written) << "the second start writes nothing";
+  EXPECT_NE(rows_of_a_start(17), first);
+  EXPECT_EQ(files().size(), 6u);
+  // What a start finds there is what it reads: a piece behind the end of its sample is seen.
+  const auto& damaged = std::ranges::find_if(written, [](const auto& file) {
+                          return file.first.string().find("piece_index") != std::string::npos;
+                        })->first;
+  std::vector<int64_t> pieces(3 * static_cast<size_t>(IndexArray::load_npy(damaged).rows()), 8);
+  IndexArray::of(std::move(pieces), 3).save_npy(damaged);
+  EXPECT_NE(message_of([&] { rows_of_a_start(16); }).find("index of packs is damaged"), std::string::npos);
 }
 
 TEST_F(SftData, FilesThatDoNotBelongTogetherAreRefused) {
