@@ -145,7 +145,8 @@ int inspect_sft(CommandContext& context) {
   resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
   std::vector<std::string> files;
   for (const std::string& path : options.sft.sft_data_path) {
-    for (std::string& file : resolve_hub_texts("sft_data_path", path, context.environment, options.hub, context.log)) {
+    for (std::string& file : resolve_hub_texts("sft_data_path", path, context.environment, options.hub, context.log,
+                                               options.sft.sft_dataset_split)) {
       files.push_back(std::move(file));
     }
   }

@@ -74,7 +74,8 @@ int prepare_sft_files(CommandContext& context) {
   resolve_hub_option("load_hf", model, HubNeed::kTokenizer, context.environment, options.hub, context.log);
   std::vector<std::string> files;
   for (const std::string& path : options.input) {
-    for (std::string& file : resolve_hub_texts("input", path, context.environment, options.hub, context.log)) {
+    for (std::string& file : resolve_hub_texts("input", path, context.environment, options.hub, context.log,
+                                               options.sft.sft_dataset_split)) {
       files.push_back(std::move(file));
     }
   }

@@ -39,7 +39,7 @@ class IndexedDataset final : public TokenSource {
   int64_t num_sequences() const override { return num_sequences_; }
   int64_t sequence_length(int64_t sequence) const override;
   void read_lengths(int64_t begin, int64_t end, int32_t* out) const override;
-  // Of all sequences, i32 each, as they lie in .idx.
+  // The lengths of all sequences, i32 each, as they lie in .idx.
   std::span<const std::byte> length_bytes() const;
   void read(int64_t sequence, int64_t offset, int64_t count, int64_t* out) const override;
   std::string name() const override { return prefix_; }

@@ -12,6 +12,7 @@
 #include "core/strings.h"
 #include "data/arrow_source.h"
 #include "data/text_source.h"
+#include "hub/text_files.h"
 #include "tokenizer/chat_template.h"
 
 namespace megalith {
@@ -26,9 +27,7 @@ std::vector<PrepareInput> inputs_of(const std::vector<std::string>& paths, const
     std::vector<PrepareInput> found = find_inputs({path}, /*all_plain=*/false);
     if (split && fs::is_directory(path)) {
       std::erase_if(found, [&](const PrepareInput& input) {
-        const fs::path inner = fs::path(input.path).lexically_relative(path);
-        return std::none_of(inner.begin(), inner.end(),
-                            [&](const fs::path& part) { return part.string().starts_with(*split); });
+        return !is_of_split(fs::path(input.path).lexically_relative(path).generic_string(), *split);
       });
       if (found.empty()) {
         throw UserError(fmt::format("{} holds no file of the split {}", path, *split),

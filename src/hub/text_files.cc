@@ -51,8 +51,17 @@ bool is_texts_name(std::string_view file) {
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
+bool is_of_split(std::string_view file, std::string_view split) {
+  for (size_t begin = 0; begin < file.size();) {
+    const std::string_view part = file.substr(begin, file.find('/', begin) - begin);
+    if (part.starts_with(split)) return true;
+    begin += part.size() + 1;
+  }
+  return false;
+}
+
 std::vector<std::string> choose_texts(const std::vector<std::string>& files, const std::string& inner,
-                                      const std::string& repo) {
+                                      const std::string& repo, const std::optional<std::string>& split) {
   if (std::find(files.begin(), files.end(), inner) != files.end()) return {inner};
   const std::string folder = inner.empty() || inner.ends_with('/') ? inner : inner + "/";
   std::vector<std::string> texts;
@@ -62,12 +71,16 @@ std::vector<std::string> choose_texts(const std::vector<std::string>& files, con
   // Notes and lists at the top are no texts where there are tables.
   const auto is_plain = [](const std::string& file) { return lower_case(file).ends_with(".txt"); };
   if (!std::all_of(texts.begin(), texts.end(), is_plain)) std::erase_if(texts, is_plain);
-  const auto is_other = [&](const std::string& file) { return !is_for_training(file.substr(folder.size())); };
-  if (!std::all_of(texts.begin(), texts.end(), is_other)) std::erase_if(texts, is_other);
+  const auto is_other = [&](const std::string& file) {
+    const std::string name = file.substr(folder.size());
+    return split ? !is_of_split(name, *split) : !is_for_training(name);
+  };
+  if (split || !std::all_of(texts.begin(), texts.end(), is_other)) std::erase_if(texts, is_other);
   if (texts.empty()) {
     throw UserError(
-        fmt::format("the dataset {} holds no texts{}; it has: {}", repo,
-                    inner.empty() ? "" : fmt::format(" in '{}'", inner), shown({files.begin(), files.end()})),
+        fmt::format("the dataset {} holds no texts{}{}; it has: {}", repo,
+                    inner.empty() ? "" : fmt::format(" in '{}'", inner),
+                    split ? fmt::format(" of the split '{}'", *split) : "", shown({files.begin(), files.end()})),
         fmt::format("write {}/FILE or {}/FOLDER", repo, repo));
   }
   std::set<std::string> configurations;

@@ -25,7 +25,8 @@ std::vector<std::string> files_in(const fs::path& folder) {
 }  // namespace
 
 std::vector<std::string> resolve_hub_texts(const std::string& option, const std::string& value,
-                                           const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
+                                           const EnvironmentMap& environment, const HubOptions& options, Logger& log,
+                                           const std::optional<std::string>& split) {
   std::error_code code;
   const std::optional<HubName> name = parse_hub_name(value, HubRepoType::kDataset);
   const bool is_pattern = value.find_first_of("*?[") != std::string::npos;
@@ -46,7 +47,7 @@ std::vector<std::string> resolve_hub_texts(const std::string& option, const std:
                       offline_remedy(settings, *name));
     }
     folder = *cached;
-    chosen = choose_texts(files_in(folder), name->inner, name->repo);
+    chosen = choose_texts(files_in(folder), name->inner, name->repo, split);
   } else {
     // Only the hub knows which files there are; those that are in the cache are not fetched again.
     HubFetch fetch(settings, *name, what, log);
@@ -58,7 +59,7 @@ std::vector<std::string> resolve_hub_texts(const std::string& option, const std:
     }
     std::vector<std::string> files;
     for (const HubFile& file : fetch.listing().files) files.push_back(file.name);
-    chosen = choose_texts(files, name->inner, name->repo);
+    chosen = choose_texts(files, name->inner, name->repo, split);
     fetch.get(chosen);
     folder = fetch.folder();
   }

@@ -120,7 +120,8 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
         continue;
       }
       keep_error([&, option = option] {
-        for (std::string& file : resolve_hub_texts(option, value, environment_, config.hub, log_)) {
+        for (std::string& file :
+             resolve_hub_texts(option, value, environment_, config.hub, log_, sft.sft_dataset_split)) {
           files.push_back(std::move(file));
         }
       });

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from chats import conversation, inspected, model_with, save_tokenizer, write_rows
+from hub_server import Hub
 
 ENDS = {"chatml": "<|im_end|>", "headers": "<|end_turn|>", "instructions": "</s>", "marked": "<|end_turn|>", "selected": "</s>", "turns": "<|end_turn|>"}
 
@@ -270,6 +271,21 @@ def test_bad_rows_are_named_with_their_place(program, tmp_path, name, rows, word
     _, _, errors = program.run("inspect", "sft", "--load_hf", folder, "--sft_data_path", path, *words, expected=2)
     for part in parts:
         assert part in errors, errors
+
+
+def test_weights_behind_a_licence_are_named_with_its_page_and_the_variable(program, tmp_path):
+    rows = write_rows(tmp_path / "rows.jsonl", CHAT)
+    server = Hub()
+    try:
+        server.add("org/model", {"config.json": b"{}", "model.safetensors": b"weights"}, ("model.safetensors",))
+        server.gated.add("org/model")
+        hub = {"HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": server.endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "", "no_proxy": "*"}
+        words = ("train", "--load_hf", "org/model", "--sft_data_path", rows, "--lora.enabled", "true", "--train_iters", 1)
+        _, _, errors = program.run(*words, expected=2, environment=hub)
+    finally:
+        server.close()
+    for part in ("org/model", f"{server.endpoint}/org/model", "licence", "HF_TOKEN"):
+        assert part in errors
 
 
 def test_bad_templates_are_refused(program, tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from chats import save_tokenizer
 from hub_server import TOKEN, Hub
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +154,30 @@ def test_a_toy_is_fine_tuned_and_amds_rules_read_its_figures(mode, bash):
         assert last("'train_samples_per_second':") > 0
     assert [(row["metric"], row["mode"]) for row in rows] == [(name, mode) for name in expected]
     assert float(rows[-1]["performance"]) == pytest.approx(sum(rates[3:]) / 3, rel=0.01)
+
+
+def test_conversations_of_the_hub_train_a_toy(bash):
+    # The columns of HuggingFaceH4/ultrachat_200k; short, for a toy reads 7 tokens of a sequence.
+    chats = [[{"role": role, "content": chr(97 + i % 20 + k)} for k, role in enumerate(("user", "assistant") * 2)] for i in range(40)]
+    table = {"prompt": [chat[0]["content"] for chat in chats], "prompt_id": [f"{i:064x}" for i in range(len(chats))], "messages": chats}
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(table), out)
+    save_tokenizer(bash.folder / "chatting")
+    template = "{% for message in messages %}{{ message.content + ('</s>' if message.role == 'assistant' else '') }}{% endfor %}"
+    (bash.folder / "chatting" / "chat_template.jinja").write_text(template)
+    server = Hub()
+    try:
+        files = {"data/train_sft-00000-of-00001.parquet": out.getvalue(), "data/train_gen-00000-of-00001.parquet": b"no table"}
+        server.add("HuggingFaceH4/ultrachat_200k", files, repo_type="dataset")
+        words = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": server.endpoint, "HF_HOME": str(bash.folder / "hf"), "no_proxy": "*"}
+        words.update({"TINY": "1", "MOCK_DATA": "false", "GPUS_PER_NODE": "1", "MAX_STEPS": "3"})
+        _, said = bash(f"{REPORT} -t HF_finetune_lora -p BF16 -m Llama-3.1-8B --tokenizer_model chatting", **words)
+    finally:
+        server.close()
+    assert f"{len(chats)} samples of conversations" in said
+    rows = rows_of(bash.folder.parent / "perf_Llama-3.1-8B.csv")
+    assert [row["metric"] for row in rows] == ["train_samples_per_s", "max_memory_alloc", "avg_tokens_per_s_per_gpu"]
+    assert all(float(row["performance"]) > 0 for row in rows)
 
 
 def test_made_up_tokens_serve_a_toy_without_rows(bash):

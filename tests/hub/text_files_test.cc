@@ -10,9 +10,9 @@ namespace {
 
 using Files = std::vector<std::string>;
 
-std::string refused(const Files& files, const std::string& inner = "") {
+std::string refused(const Files& files, const std::string& inner = "", const std::optional<std::string>& split = {}) {
   try {
-    choose_texts(files, inner, "org/set");
+    choose_texts(files, inner, "org/set", split);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -36,6 +36,15 @@ TEST(HubTexts, AreThoseForTrainingWhereSomeAre) {
   // A list of words beside tables is no text.
   EXPECT_EQ(choose_texts({"words.txt", "a.jsonl"}, "", "org/set"), Files{"a.jsonl"});
   EXPECT_EQ(choose_texts({"a.txt", "b.txt"}, "", "org/set").size(), 2u);
+}
+
+TEST(HubTexts, AreThoseOfTheSplitThatIsNamed) {
+  const Files chats = {"data/train_sft-0.parquet", "data/train_gen-0.parquet", "data/test_sft-0.parquet"};
+  EXPECT_EQ(choose_texts(chats, "", "org/set", "train_sft"), Files{"data/train_sft-0.parquet"});
+  EXPECT_EQ(choose_texts(chats, "data", "org/set", "test"), Files{"data/test_sft-0.parquet"});
+  EXPECT_EQ(choose_texts({"sft/0.parquet", "gen/0.parquet"}, "", "org/set", "sft"), Files{"sft/0.parquet"});
+  EXPECT_NE(refused(chats, "", "valid").find("holds no texts of the split 'valid'; it has: data/test_sft-0.parquet"),
+            std::string::npos);
 }
 
 TEST(HubTexts, AreTheOneFileOrFolderThatIsNamed) {
