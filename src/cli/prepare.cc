@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "cli/command.h"
 #include "cli/help.h"
@@ -20,12 +21,14 @@ namespace {
 struct MergeOptions {
   std::vector<std::string> data_path;
   std::string output_prefix;
+  bool overwrite = false;
 
   void visit(OptionVisitor& v) {
     v.group("Merging");
     v.field("data_path", data_path, "Data sets in their order, by the prefix of .bin and .idx.")
         .alias("input_prefixes");
     v.field("output_prefix", output_prefix, "The data set to write.");
+    v.field("overwrite", overwrite, "Replace a data set that is there.");
   }
 };
 
@@ -40,6 +43,12 @@ int prepare_merge(CommandContext& context) {
   std::vector<UserError> errors;
   if (options.data_path.empty()) errors.emplace_back("no data set to merge", "name them with --data_path");
   if (options.output_prefix.empty()) errors.emplace_back("no output_prefix given", "name the data set to write");
+  for (const char* ending : {".bin", ".idx"}) {
+    const std::string file = data_prefix(options.output_prefix) + ending;
+    if (options.overwrite || options.output_prefix.empty() || !std::filesystem::exists(file)) continue;
+    errors.emplace_back(fmt::format("{} exists", file), "replace it with --overwrite, or choose another output_prefix");
+    break;
+  }
   throw_if_any(errors);
   const MergeReport report = merge_data_sets(options.data_path, options.output_prefix, context.log);
   print_out("{}.bin: {} tokens in {} documents from {} data sets\n", data_prefix(options.output_prefix), report.tokens,
