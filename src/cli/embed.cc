@@ -1,4 +1,5 @@
-// megalith embed: vectors of texts from a checkpoint or a Hugging Face folder, and the nearest of them.
+// megalith embed: vectors of texts from a checkpoint or a Hugging Face folder, and the nearest of them; vectors of
+// blocks are in embed_blocks.h.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <utility>
 
 #include "checkpoint/tensor_store.h"
+#include "cli/embed_blocks.h"
+#include "cli/embed_texts.h"
 #include "cli/help.h"
 #include "cli/print.h"
 #include "cli/session.h"
@@ -27,9 +30,9 @@ namespace megalith {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: megalith embed --load_hf DIR|--load DIR --text TEXT …|--input FILE [--query TEXT] [--option value ...]";
-constexpr int64_t kRows = 32;    // texts that are read together where nobody says how many
-constexpr int64_t kNearest = 5;  // texts that are printed for a query where nobody says how many
+    "usage: megalith embed --load_hf DIR|--load DIR --text TEXT …|--input FILE [--query TEXT] [--option value ...]\n"
+    "       megalith embed --load DIR --blocks --data_path PREFIX [--query TEXT] [--option value ...]";
+constexpr int64_t kRows = 32;  // texts that are read together where nobody says how many
 
 // The words of --pooling are those of Pooling behind the first, which leaves it to the model.
 enum class PoolingChoice { kOfModel, kCls, kMean, kLast, kPooler };
@@ -38,6 +41,7 @@ struct EmbedOptions {
   std::vector<std::string> text, query;
   std::optional<std::string> input, output;
   std::string text_key = "text";
+  bool blocks = false;
   PoolingChoice pooling = PoolingChoice::kOfModel;
   std::optional<bool> normalise;
 
@@ -48,6 +52,9 @@ struct EmbedOptions {
             "File of texts: one a line, or with the ending .jsonl one JSON object a line, whose text_key is read. - is "
             "standard input.");
     v.field("text_key", text_key, "The key of the text in an object of a .jsonl file.");
+    v.field("blocks", blocks,
+            "Instead of texts: make vectors of the blocks of data_path, as a biencoder was trained to find them (task "
+            "ict).");
     v.choice("pooling", pooling, {"auto", "cls", "mean", "last", "pooler"},
              "How the states of a text's tokens become one vector: the first token's, the mean, the last token's, or "
              "what a BERT's pooler makes of the first. auto: as the folder of a sentence-transformers model says it; "
@@ -58,9 +65,10 @@ struct EmbedOptions {
         .alias("normalize");
     v.field("output", output,
             "File for the vectors: .npy (fp32, a row a text) or .jsonl. Default: JSON lines on standard output, where "
-            "there is no query.");
+            "there is no query. Of blocks also: embedding_path.");
     v.field("query", query,
-            "Texts whose nearest among the others are printed, top_k of them, by the cosine of their angle.");
+            "Texts whose nearest among the others are printed, top_k of them, by the cosine of their angle; blocks by "
+            "the product with their vectors, as in training.");
   }
 };
 
@@ -128,14 +136,30 @@ void choose_pooling(const Resolved& resolved, const EmbedOptions& options,
 
 void check_given(const EmbedOptions& options, std::vector<UserError>& errors) {
   const int given = static_cast<int>(!options.text.empty()) + static_cast<int>(options.input.has_value());
-  if (given != 1) {
+  if (options.blocks && (given > 0 || options.pooling != PoolingChoice::kOfModel)) {
+    errors.emplace_back("blocks is given beside text, input or pooling",
+                        "leave these out: blocks come from data_path, and the model says what their vectors are");
+  } else if (given != 1 && !options.blocks) {
     errors.emplace_back(given == 0 ? "no texts given" : "texts and a file of texts are both given",
                         "give --text 'a text' 'another' or --input FILE");
   }
+}
+
+// Of blocks, embedding_path is another word for output.
+void check_output(const Resolved& resolved, EmbedOptions& options, std::vector<UserError>& errors) {
+  const char* name = "output";
+  if (const std::optional<std::string>& path = resolved.config.block_index.embedding_path; options.blocks && path) {
+    if (options.output) {
+      errors.emplace_back("output and embedding_path are both given", "leave one of them out: both name one file");
+      return;
+    }
+    options.output = path;
+    name = "embedding_path";
+  }
   if (!options.output) return;
   if (!options.output->ends_with(".npy") && !options.output->ends_with(".jsonl")) {
-    errors.emplace_back(fmt::format("output is '{}'", *options.output), "its name must end in .npy or .jsonl");
-  } else if (auto error = check_writable("output", *options.output, /*is_folder=*/false)) {
+    errors.emplace_back(fmt::format("{} is '{}'", name, *options.output), "its name must end in .npy or .jsonl");
+  } else if (auto error = check_writable(name, *options.output, /*is_folder=*/false)) {
     errors.push_back(std::move(*error));
   }
 }
@@ -163,9 +187,14 @@ int64_t longest_text(const Resolved& resolved, const std::optional<SentenceFolde
   return is_bounded ? std::min(*sentences->max_seq_length, model.max_position_embeddings) : *sentences->max_seq_length;
 }
 
-std::vector<UserError> check_embed(const Resolved& resolved, const EmbedOptions& options, Plan& plan) {
+std::vector<UserError> check_embed(const Resolved& resolved, EmbedOptions& options, Plan& plan) {
   std::vector<UserError> errors;
   check_given(options, errors);
+  check_output(resolved, options, errors);
+  const bool is_biencoder = resolved.config.model.model_type == ModelType::kBiencoder;
+  std::vector<UserError> of_blocks = check_blocks(resolved, options.blocks);
+  errors.insert(errors.end(), of_blocks.begin(), of_blocks.end());
+  if (options.blocks || is_biencoder) return errors;
   check_layout(resolved, errors);
   // What follows depends on the model.
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
@@ -206,58 +235,20 @@ std::vector<std::string> read_texts(const EmbedOptions& options) {
   return texts;
 }
 
-// The ids of the texts with the tokens that the tokenizer puts around one, cut in front of those that end it.
-std::vector<std::vector<int32_t>> ids_of(const std::vector<std::string>& texts, const Tokenizer& tokenizer,
-                                         int64_t longest, Logger& log) {
-  std::vector<std::vector<int32_t>> all;
-  int64_t num_cut = 0;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    std::vector<int32_t> ids = tokenizer.encode(texts[i], /*add_special=*/true);
-    if (ids.empty()) {
-      throw UserError(fmt::format("text {} (counted from 1) has no tokens", i + 1),
-                      "leave it out: there is nothing to make a vector of");
-    }
-    if (std::ssize(ids) > longest) {
-      ++num_cut;
-      std::vector<int32_t> end;
-      while (tokenizer.is_special(ids.back()) && std::ssize(end) + 1 < longest) {
-        end.insert(end.begin(), ids.back());
-        ids.pop_back();
-      }
-      ids.resize(static_cast<size_t>(longest) - end.size());
-      ids.insert(ids.end(), end.begin(), end.end());
-    }
-    all.push_back(std::move(ids));
-  }
-  if (num_cut > 0) {
-    log.note("{} longer than {} tokens: what is behind them is not read (seq_length)",
-             number_of(num_cut, "text is", "texts are"), longest);
-  }
-  return all;
-}
-
-// A line of output for a text: its first line, and not much of it.
-std::string beginning_of(const std::string& text) {
-  constexpr size_t kMost = 96;
-  std::string line = text.substr(0, text.find('\n'));
-  if (line.size() <= kMost) return line;
-  size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;  // within a character
-  return line.substr(0, end) + "…";
+std::vector<std::string> text_objects(const std::vector<std::string>& texts) {
+  std::vector<std::string> objects;
+  for (const std::string& text : texts) objects.push_back(dump_json(Json{{"text", text}}));
+  return objects;
 }
 
 void print_nearest(const EmbedOptions& options, int64_t most, const std::vector<std::string>& texts,
                    const at::Tensor& vectors, const at::Tensor& queries) {
-  const auto unit = [](const at::Tensor& rows) { return rows / rows.norm(2, 1, /*keepdim=*/true).clamp_min(1e-12); };
-  const at::Tensor scores = at::mm(unit(queries), unit(vectors).t());
-  const int64_t k = std::min<int64_t>(most, std::ssize(texts));
-  const auto [best, places] = scores.topk(k, 1);
-  for (int64_t query = 0; query < queries.size(0); ++query) {
-    print_out("{}{}\n", query == 0 ? "" : "\n", beginning_of(options.query[static_cast<size_t>(query)]));
-    for (int64_t i = 0; i < k; ++i) {
-      const int64_t place = places[query][i].item<int64_t>();
-      print_out("  {:>7.4f}  {:>6}  {}\n", best[query][i].item<double>(), place + 1,
-                 beginning_of(texts[static_cast<size_t>(place)]));
+  const std::vector<std::vector<NearRow>> nearest = nearest_rows(unit_rows(queries), unit_rows(vectors), most);
+  for (size_t query = 0; query < nearest.size(); ++query) {
+    print_out("{}{}\n", query == 0 ? "" : "\n", beginning_of(options.query[query]));
+    for (const NearRow& near : nearest[query]) {
+      print_out("  {:>7.4f}  {:>6}  {}\n", near.score, near.row + 1,
+                beginning_of(texts[static_cast<size_t>(near.row)]));
     }
   }
 }
@@ -278,12 +269,13 @@ int embed(CommandContext& context, Session& session, const EmbedOptions& options
   const at::Tensor of_texts = vectors.narrow(0, 0, n);
   if (options.output) {
     const bool is_npy = options.output->ends_with(".npy");
-    write_file_atomic(*options.output, is_npy ? npy_text(of_texts) : vector_lines(texts, of_texts));
+    const std::string content = is_npy ? npy_text(of_texts) : vector_lines(text_objects(texts), of_texts);
+    write_file_atomic(*options.output, content);
   } else if (options.query.empty()) {
-    print_out("{}", vector_lines(texts, of_texts));
+    print_out("{}", vector_lines(text_objects(texts), of_texts));
   }
   if (!options.query.empty()) {
-    const int64_t most = run.config.sampling.top_k > 0 ? run.config.sampling.top_k : kNearest;
+    const int64_t most = run.config.sampling.top_k > 0 ? run.config.sampling.top_k : kNearestRows;
     print_nearest(options, most, texts, of_texts, vectors.narrow(0, n, vectors.size(0) - n));
   }
   std::fflush(stdout);
@@ -300,10 +292,15 @@ int embed_within_memory(CommandContext& context, Session& session, const Launch&
   if (tokenizer == nullptr) {
     throw UserError("text needs a tokenizer, and none was found", "name one with --tokenizer_model");
   }
+  if (options.blocks) {
+    const BlockRequest request{
+        .queries = options.query, .output = options.output, .normalise = options.normalise.value_or(false)};
+    return embed_blocks(context, session, launch, request, *tokenizer);
+  }
   const std::vector<std::string> texts = read_texts(options);
   std::vector<std::string> all = texts;
   all.insert(all.end(), options.query.begin(), options.query.end());
-  const std::vector<std::vector<int32_t>> ids = ids_of(all, *tokenizer, plan.longest, context.log);
+  const std::vector<std::vector<int32_t>> ids = ids_of_texts(all, *tokenizer, plan.longest, context.log);
   const auto longest = std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
   const PipelinePlan whole = plan_states(run, plan.settings.pooling == Pooling::kPooler);
   const MemoryMeasure measure =

@@ -117,7 +117,12 @@ int run_train(CommandContext& context) {
                           {.opens_data = true,
                            .weights = CommandNeeds::Weights::kOptional,
                            .writes_run = true,
-                           .more_checks = check_outputs});
+                           .more_checks = [](Resolved& run) {
+                             for (std::string& note : block_index_notes(*run.options)) {
+                               run.notes.push_back(std::move(note));
+                             }
+                             return check_outputs(run);
+                           }});
   });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);

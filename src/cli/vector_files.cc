@@ -4,10 +4,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/error.h"
-#include "core/json.h"
 
 namespace megalith {
 namespace {
@@ -34,13 +31,13 @@ std::string npy_text(const at::Tensor& given) {
   return text;
 }
 
-std::string vector_lines(const std::vector<std::string>& texts, const at::Tensor& given) {
+std::string vector_lines(const std::vector<std::string>& objects, const at::Tensor& given) {
   const at::Tensor rows = checked_rows(given);
-  MEGALITH_CHECK(std::ssize(texts) == rows.size(0), "{} texts and {} rows", texts.size(), rows.size(0));
+  MEGALITH_CHECK(std::ssize(objects) == rows.size(0), "{} objects and {} rows", objects.size(), rows.size(0));
   std::string lines;
   const auto* number = rows.const_data_ptr<float>();
-  for (const std::string& text : texts) {
-    lines += fmt::format("{{\"text\":{},\"vector\":[", dump_json(Json(text)));
+  for (const std::string& object : objects) {
+    lines += object.substr(0, object.size() - 1) + ",\"vector\":[";
     // The shortest that reads back as the same float.
     for (int64_t i = 0; i < rows.size(1); ++i) lines += fmt::format("{}{}", i == 0 ? "" : ",", *number++);
     lines += "]}\n";

@@ -11,7 +11,8 @@ namespace megalith {
 // A .npy file of (n, h) fp32. Source: numpy/lib/format.py (version 1.0).
 std::string npy_text(const at::Tensor& rows);
 
-// {"text": …, "vector": […]}, a line for each text and its row of (n, h) fp32.
-std::string vector_lines(const std::vector<std::string>& texts, const at::Tensor& rows);
+// {"text":"…","vector":[…]}: a line for each row of (n, h) fp32, which ends the row's JSON object. An object has a
+// member at least.
+std::string vector_lines(const std::vector<std::string>& objects, const at::Tensor& rows);
 
 }  // namespace megalith

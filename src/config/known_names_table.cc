@@ -181,8 +181,6 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kValue, "read only by BERT, T5 and retrieval models of other kinds",
      "mask_type mask_factor sample_rate evidence_data_path retriever_seq_length output_bert_embeddings "
      "bert_embedder_type"},
-    {Kind::kNoEffect, kValue, "read only where a trained retriever makes an index of blocks, not in training",
-     "block_data_path embedding_path indexer_batch_size indexer_log_interval"},
     {Kind::kUnsupported, kSwitch, "vision models", "vision_pretraining=false"},
     {Kind::kNoEffect, kValue, "read only by vision models",
      "vision_pretraining_type vision_backbone_type swin_backbone_type num_classes img_h img_w num_channels patch_dim "

@@ -21,11 +21,7 @@ bool has_first_token(const Batch& part) { return part.row_index(field::kTokens)[
 }  // namespace
 
 BertTask::BertTask(const TaskOptions& options, const TaskSetup& setup)
-    : SentenceTask(setup),
-      mask_prob_(options.mask_prob),
-      short_seq_prob_(options.short_seq_prob),
-      has_sentence_head_(setup.has_sentence_head),
-      key_(make_philox_key(setup.seed, "bert")) {}
+    : SentenceTask(options, setup, "bert"), has_sentence_head_(setup.has_sentence_head) {}
 
 std::vector<UserError> BertTask::check(const ModelConfig& model, const DataOptions& data) const {
   std::vector<UserError> errors = SentenceTask::check(model, data);
@@ -122,8 +118,8 @@ std::vector<std::string> BertTask::missing_tokens(const SpecialIds& ids) const {
 
 std::unique_ptr<SampleMaker> BertTask::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
   return make_bert_samples({.sequence_length = sequence_length,
-                            .mask_prob = mask_prob_,
-                            .short_seq_prob = short_seq_prob_,
+                            .mask_prob = options_.mask_prob,
+                            .short_seq_prob = options_.short_seq_prob,
                             .has_sentence_head = has_sentence_head_},
                            std::move(vocabulary));
 }

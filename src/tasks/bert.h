@@ -33,9 +33,7 @@ class BertTask : public SentenceTask {
   std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
 
  private:
-  double mask_prob_, short_seq_prob_;
   bool has_sentence_head_;
-  uint64_t key_;
 };
 
 }  // namespace megalith

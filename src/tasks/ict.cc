@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "core/philox.h"
 #include "data/ict_samples.h"
 #include "device/transfer.h"
 #include "nn/retrieval_head.h"
@@ -13,14 +12,7 @@
 namespace megalith {
 
 IctTask::IctTask(const TaskOptions& options, const TaskSetup& setup)
-    : SentenceTask(setup),
-      titles_(options.titles_data_path.value_or("")),
-      query_in_block_prob_(options.query_in_block_prob),
-      takes_single_sentences_(options.use_one_sent_docs),
-      vocab_size_(setup.vocab_size),
-      samples_at_once_(setup.samples_at_once),
-      top_ks_(setup.top_ks),
-      key_(make_philox_key(setup.seed, "ict")) {}
+    : SentenceTask(options, setup, "ict"), samples_at_once_(setup.samples_at_once), top_ks_(setup.top_ks) {}
 
 std::vector<UserError> IctTask::check(const ModelConfig& model, const DataOptions& data) const {
   std::vector<UserError> errors = SentenceTask::check(model, data);
@@ -28,10 +20,10 @@ std::vector<UserError> IctTask::check(const ModelConfig& model, const DataOption
     errors.emplace_back("task ict compares vectors of questions and texts, and model_type is another than biencoder",
                         "set model_type to biencoder, or take another task");
   }
-  if (!titles_.empty() && data.mock_data) {
+  if (options_.titles_data_path && data.mock_data) {
     errors.emplace_back("titles_data_path is given with mock_data, whose texts have no titles",
                         "leave one of them out");
-  } else if (!titles_.empty() && (data.data_path.size() != 1 || data.has_split_paths())) {
+  } else if (options_.titles_data_path && (data.data_path.size() != 1 || data.has_split_paths())) {
     errors.emplace_back("titles_data_path has the titles of one data set, and data_path does not name one",
                         "give one prefix in data_path, and its parts with split");
   }
@@ -60,14 +52,10 @@ void IctTask::draw(Batch& rows) const {
   const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
   auto* token = tokens.mutable_data_ptr<int64_t>();
   for (int64_t row = 0; row < b; ++row) {
-    const auto stream = static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row]);
-    const auto drawn = [&](int64_t index, int64_t count) {
-      const PhiloxBlock words = philox(key_, {static_cast<uint64_t>(index), stream});
-      return static_cast<int64_t>(uniform_from_word(words[0]) * static_cast<double>(count));
-    };
-    for (int64_t i = 0; i < s; ++i) *token++ = drawn(i, vocab_size_);
-    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(s, s / 2 + 1);
-    text_lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(s + 1, s / 2 + 1);
+    const int64_t sample = order.const_data_ptr<int64_t>()[row];
+    for (int64_t i = 0; i < s; ++i) *token++ = drawn(sample, i, vocab_size_);
+    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(sample, s, s / 2 + 1);
+    text_lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(sample, s + 1, s / 2 + 1);
   }
   rows.set(BatchField::of_tokens(field::kQueryTokens, tokens));
   rows.set(BatchField::of_rows(field::kQueryKeyLengths, lengths));
@@ -80,15 +68,9 @@ ModelInput IctTask::make_input(const Batch& part, at::Device device, std::span<c
   ModelInput input = SentenceTask::make_input(part, device, units);
   input.more.set("query_tokens", sent_to(part.at(field::kQueryTokens), device));
   input.more.set("query_key_lengths", sent_to(part.at(field::kQueryKeyLengths), device));
-  // A row's numbers: the question's first, the text's behind them.
-  const int64_t query_length = part.row_length(field::kQueryTokens);
-  const int64_t row_length = query_length + part.row_length(field::kTokens);
-  const at::Tensor first = part.at(field::kSampleIndex).unsqueeze(1) * row_length;
-  const auto numbered = [&](std::string_view name, int64_t from) {
-    return sent_to(first + (part.row_index(name) + from).unsqueeze(0), device);
-  };
-  input.more.set("query_row_ids", numbered(field::kQueryTokens, 0));
-  input.context.row_ids = numbered(field::kTokens, query_length);
+  const PairRowIds ids = pair_row_ids(part, field::kQueryTokens, field::kTokens, device);
+  input.more.set("query_row_ids", ids.first);
+  input.context.row_ids = ids.second;
   // As it is without a training step's factor.
   input.terms = {{.name = loss_names()[0], .per_weight = {}}};
   return input;
@@ -119,9 +101,9 @@ std::vector<std::string> IctTask::missing_tokens(const SpecialIds& ids) const {
 
 std::unique_ptr<SampleMaker> IctTask::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
   return make_ict_samples({.sequence_length = sequence_length,
-                           .query_in_block_prob = query_in_block_prob_,
-                           .takes_single_sentences = takes_single_sentences_,
-                           .titles = titles_},
+                           .query_in_block_prob = options_.query_in_block_prob,
+                           .takes_single_sentences = options_.use_one_sent_docs,
+                           .titles = options_.titles_data_path.value_or("")},
                           std::move(vocabulary));
 }
 

@@ -32,12 +32,8 @@ class IctTask : public SentenceTask {
   std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
 
  private:
-  std::string titles_;
-  double query_in_block_prob_;
-  bool takes_single_sentences_;
-  int64_t vocab_size_, samples_at_once_;
+  int64_t samples_at_once_;
   std::vector<int64_t> top_ks_;
-  uint64_t key_;
 };
 
 }  // namespace megalith

@@ -1,10 +1,25 @@
 // See sentence_task.h.
 #include "tasks/sentence_task.h"
 
+#include <ATen/ATen.h>
+
+#include "core/philox.h"
 #include "core/strings.h"
+#include "device/transfer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace megalith {
+
+SentenceTask::SentenceTask(const TaskOptions& options, const TaskSetup& setup, std::string_view stream)
+    : options_(options),
+      vocab_size_(setup.vocab_size),
+      key_(make_philox_key(setup.seed, stream)),
+      tokenizer_(setup.tokenizer) {}
+
+int64_t SentenceTask::drawn(int64_t sample, int64_t index, int64_t count) const {
+  const PhiloxBlock words = philox(key_, {static_cast<uint64_t>(index), static_cast<uint64_t>(sample)});
+  return static_cast<int64_t>(uniform_from_word(words[0]) * static_cast<double>(count));
+}
 
 std::vector<UserError> SentenceTask::check(const ModelConfig& /*model*/, const DataOptions& data) const {
   std::vector<UserError> errors;
@@ -47,6 +62,13 @@ DataSets SentenceTask::open_data(const DataOptions& options, const DataSetup& se
       has_all_tokens() ? sentence_vocabulary_of(*tokenizer_) : made_up_vocabulary(vocab_size_);
   const std::unique_ptr<SampleMaker> maker = make_samples(setup.sequence_length, std::move(vocabulary));
   return make_data_sets(options, setup, *maker, log);
+}
+
+PairRowIds pair_row_ids(const Batch& part, std::string_view first, std::string_view second, at::Device device) {
+  const int64_t of_first = part.row_length(first), of_row = of_first + part.row_length(second);
+  const at::Tensor begin = part.at(field::kSampleIndex).unsqueeze(1) * of_row;
+  return {sent_to(begin + part.row_index(first).unsqueeze(0), device),
+          sent_to(begin + of_first + part.row_index(second).unsqueeze(0), device)};
 }
 
 }  // namespace megalith

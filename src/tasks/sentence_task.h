@@ -2,6 +2,8 @@
 // tokenizer.
 #pragma once
 
+#include <string_view>
+
 #include "data/sample_maker.h"
 #include "data/sentence_vocabulary.h"
 #include "tasks/text_task.h"
@@ -15,11 +17,19 @@ class SentenceTask : public TextTask {
   DataSets open_data(const DataOptions& options, const DataSetup& setup, Logger& log) const override;
 
  protected:
-  explicit SentenceTask(const TaskSetup& setup) : tokenizer_(setup.tokenizer), vocab_size_(setup.vocab_size) {}
+  // stream  the name of what the task draws from
+  SentenceTask(const TaskOptions& options, const TaskSetup& setup, std::string_view stream);
+
+  // Draw `index` for sample `sample`: one of 0 … count - 1.
+  int64_t drawn(int64_t sample, int64_t index, int64_t count) const;
 
   // In words, the special tokens that the task cannot do without and that are not there.
   virtual std::vector<std::string> missing_tokens(const SpecialIds& ids) const = 0;
   virtual std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const = 0;
+
+  const TaskOptions options_;
+  const int64_t vocab_size_;
+  const uint64_t key_;  // of philox(), which draws
 
  private:
   // Nothing when the data can be read. Mock data need no tokenizer.
@@ -27,7 +37,13 @@ class SentenceTask : public TextTask {
   bool has_all_tokens() const;
 
   const Tokenizer* tokenizer_;
-  int64_t vocab_size_;
 };
+
+// For rows of two sequences: the global number of each token (ForwardContext::row_ids), (b, s) int64 on the device, the
+// first sequence's before the second's, so that no token of one has the number of a token of the other.
+struct PairRowIds {
+  at::Tensor first, second;
+};
+PairRowIds pair_row_ids(const Batch& part, std::string_view first, std::string_view second, at::Device device);
 
 }  // namespace megalith

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "core/philox.h"
 #include "data/masked_samples.h"
 #include "device/transfer.h"
 #include "models/families.h"
@@ -33,13 +32,7 @@ UserError no_decoder_length() {
 
 }  // namespace
 
-T5Task::T5Task(const TaskOptions& options, const TaskSetup& setup)
-    : SentenceTask(setup),
-      mask_prob_(options.mask_prob),
-      short_seq_prob_(options.short_seq_prob),
-      decoder_seq_length_(options.decoder_seq_length),
-      vocab_size_(setup.vocab_size),
-      key_(make_philox_key(setup.seed, "t5")) {}
+T5Task::T5Task(const TaskOptions& options, const TaskSetup& setup) : SentenceTask(options, setup, "t5") {}
 
 std::vector<UserError> T5Task::check(const ModelConfig& model, const DataOptions& data) const {
   std::vector<UserError> errors = SentenceTask::check(model, data);
@@ -47,16 +40,16 @@ std::vector<UserError> T5Task::check(const ModelConfig& model, const DataOptions
     errors.emplace_back("task t5 needs a model of an encoder and a decoder, and this one is a single stack",
                         "take a model of T5's kind, or another task");
   }
-  if (!decoder_seq_length_ && (data.mock_data || data.has_paths())) {
+  if (!options_.decoder_seq_length && (data.mock_data || data.has_paths())) {
     errors.push_back(no_decoder_length());
   }
   const int64_t longest = model.max_position_embeddings;
   // Relative positions have no last one.
   const bool is_bounded = longest > 0 && model.position_embedding() != PositionEmbedding::kRelative;
-  if (is_bounded && decoder_seq_length_.value_or(0) > longest) {
-    errors.emplace_back(
-        fmt::format("decoder_seq_length {} is larger than max_position_embeddings {}", *decoder_seq_length_, longest),
-        "lower decoder_seq_length or raise max_position_embeddings");
+  if (is_bounded && options_.decoder_seq_length.value_or(0) > longest) {
+    errors.emplace_back(fmt::format("decoder_seq_length {} is larger than max_position_embeddings {}",
+                                    *options_.decoder_seq_length, longest),
+                        "lower decoder_seq_length or raise max_position_embeddings");
   }
   return errors;
 }
@@ -68,13 +61,9 @@ void T5Task::draw(Batch& rows) const {
   const at::Tensor order = rows.at(field::kSampleIndex).contiguous();
   auto* token = tokens.mutable_data_ptr<int64_t>();
   for (int64_t row = 0; row < b; ++row) {
-    const auto stream = static_cast<uint64_t>(order.const_data_ptr<int64_t>()[row]);
-    const auto drawn = [&](int64_t index, int64_t count) {
-      const PhiloxBlock words = philox(key_, {static_cast<uint64_t>(index), stream});
-      return static_cast<int64_t>(uniform_from_word(words[0]) * static_cast<double>(count));
-    };
-    for (int64_t i = 0; i < s; ++i) *token++ = drawn(i, vocab_size_);
-    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(s, s / 2 + 1);
+    const int64_t sample = order.const_data_ptr<int64_t>()[row];
+    for (int64_t i = 0; i < s; ++i) *token++ = drawn(sample, i, vocab_size_);
+    lengths.mutable_data_ptr<int64_t>()[row] = s - drawn(sample, s, s / 2 + 1);
   }
   rows.set(BatchField::of_tokens(field::kEncoderTokens, tokens));
   rows.set(BatchField::of_rows(field::kEncoderKeyLengths, lengths));
@@ -87,16 +76,10 @@ ModelInput T5Task::make_input(const Batch& part, at::Device device, std::span<co
     input.more.set("encoder_tokens", sent_to(part.at(field::kEncoderTokens), device));
   }
   input.more.set("encoder_key_lengths", sent_to(part.at(field::kEncoderKeyLengths), device));
-  // A row's numbers: the encoder's first, the decoder's behind them.
-  const int64_t encoder_length = part.row_length(field::kEncoderTokens);
-  const int64_t row_length = encoder_length + part.row_length(field::kTokens);
-  const at::Tensor first = part.at(field::kSampleIndex).unsqueeze(1) * row_length;
-  const auto numbered = [&](std::string_view name, int64_t from) {
-    return sent_to(first + (part.row_index(name) + from).unsqueeze(0), device);
-  };
-  input.more.set("encoder_row_ids", numbered(field::kEncoderTokens, 0));
-  input.context.row_ids = numbered(field::kTokens, encoder_length);
-  input.context.encoder_s = encoder_length;
+  const PairRowIds ids = pair_row_ids(part, field::kEncoderTokens, field::kTokens, device);
+  input.more.set("encoder_row_ids", ids.first);
+  input.context.row_ids = ids.second;
+  input.context.encoder_s = part.row_length(field::kEncoderTokens);
   return input;
 }
 
@@ -108,11 +91,11 @@ std::vector<std::string> T5Task::missing_tokens(const SpecialIds& ids) const {
 }
 
 std::unique_ptr<SampleMaker> T5Task::make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const {
-  if (!decoder_seq_length_) throw no_decoder_length();
+  if (!options_.decoder_seq_length) throw no_decoder_length();
   return make_t5_samples({.sequence_length = sequence_length,
-                          .mask_prob = mask_prob_,
-                          .short_seq_prob = short_seq_prob_,
-                          .decoder_seq_length = *decoder_seq_length_},
+                          .mask_prob = options_.mask_prob,
+                          .short_seq_prob = options_.short_seq_prob,
+                          .decoder_seq_length = *options_.decoder_seq_length},
                          std::move(vocabulary));
 }
 

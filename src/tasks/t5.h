@@ -3,8 +3,6 @@
 // Source: Raffel et al. 2020, arXiv:1910.10683, §3.1.4.
 #pragma once
 
-#include <optional>
-
 #include "tasks/sentence_task.h"
 
 namespace megalith {
@@ -27,12 +25,6 @@ class T5Task : public SentenceTask {
  protected:
   std::vector<std::string> missing_tokens(const SpecialIds& ids) const override;
   std::unique_ptr<SampleMaker> make_samples(int64_t sequence_length, SentenceVocabulary vocabulary) const override;
-
- private:
-  double mask_prob_, short_seq_prob_;
-  std::optional<int64_t> decoder_seq_length_;
-  int64_t vocab_size_;
-  uint64_t key_;
 };
 
 }  // namespace megalith

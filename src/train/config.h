@@ -34,6 +34,7 @@
 #include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 #include "train/batch_schedule.h"
+#include "train/block_index_options.h"
 #include "train/fault_options.h"
 #include "train/graph_options.h"
 #include "train/profile.h"
@@ -106,6 +107,7 @@ struct Config {
   TrackingOptions tracking;
   SampleOptions samples;
   SamplingOptions sampling;
+  BlockIndexOptions block_index;
   ProfileOptions profile;
   RuntimeOptions runtime;
 

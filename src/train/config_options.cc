@@ -138,6 +138,7 @@ void Config::visit(OptionVisitor& v) {
   tracking.visit(v);
   samples.visit(v);
   sampling.visit(v);
+  block_index.visit(v);
   profile.visit(v);
   parallel.visit(v);
   pipeline.visit(v);

@@ -16,12 +16,27 @@
 namespace megalith {
 namespace {
 
-// (b, longest) ids, and how many of each row are the text's. Padding may be any id.
-struct PaddedTexts {
-  at::Tensor tokens, lengths;
-};
+// The numbers of the texts, long ones first: what is read together is about as long.
+std::vector<int64_t> by_length(std::span<const std::vector<int32_t>> texts) {
+  std::vector<int64_t> order(texts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](int64_t text) { return texts[static_cast<size_t>(text)].size(); });
+  return order;
+}
 
-PaddedTexts padded(std::span<const std::vector<int32_t>> texts, std::span<const int64_t> rows) {
+at::Tensor states_vectors(Model& model, const PaddedTexts& batch, Pooling pooling, at::Device device) {
+  const ModelInput input = input_of_texts(batch, model.config().has_encoder(), device);
+  // There is no head that could be asked for anything.
+  const Bundle given = model.forward(input, {}, HeadOutput::kLogits).boundary;
+  if (pooling == Pooling::kPooler) return given.at("pooled").to(at::kFloat);
+  const at::Tensor& states = given.at(model.config().has_encoder() ? "memory" : "states");
+  return pooled_states(states.view({batch.tokens.size(0), batch.tokens.size(1), -1}), batch.lengths, pooling);
+}
+
+}  // namespace
+
+PaddedTexts padded_texts(std::span<const std::vector<int32_t>> texts, std::span<const int64_t> rows) {
   int64_t longest = 0;
   for (const int64_t row : rows) longest = std::max(longest, std::ssize(texts[static_cast<size_t>(row)]));
   const int64_t b = std::ssize(rows);
@@ -35,7 +50,7 @@ PaddedTexts padded(std::span<const std::vector<int32_t>> texts, std::span<const 
   return batch;
 }
 
-ModelInput input_of(const PaddedTexts& batch, bool has_encoder, at::Device device) {
+ModelInput input_of_texts(const PaddedTexts& batch, bool has_encoder, at::Device device) {
   const int64_t b = batch.tokens.size(0), s = batch.tokens.size(1);
   const at::Tensor tokens = sent_to(batch.tokens, device);
   at::Tensor lengths;
@@ -55,26 +70,6 @@ ModelInput input_of(const PaddedTexts& batch, bool has_encoder, at::Device devic
   input.context.mask.key_lengths = lengths;
   return input;
 }
-
-// The numbers of the texts, long ones first: what is read together is about as long.
-std::vector<int64_t> by_length(std::span<const std::vector<int32_t>> texts) {
-  std::vector<int64_t> order(texts.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::ranges::greater(),
-                           [&](int64_t text) { return texts[static_cast<size_t>(text)].size(); });
-  return order;
-}
-
-at::Tensor vectors_of(Model& model, const PaddedTexts& batch, Pooling pooling, at::Device device) {
-  const ModelInput input = input_of(batch, model.config().has_encoder(), device);
-  // There is no head that could be asked for anything.
-  const Bundle given = model.forward(input, {}, HeadOutput::kLogits).boundary;
-  if (pooling == Pooling::kPooler) return given.at("pooled").to(at::kFloat);
-  const at::Tensor& states = given.at(model.config().has_encoder() ? "memory" : "states");
-  return pooled_states(states.view({batch.tokens.size(0), batch.tokens.size(1), -1}), batch.lengths, pooling);
-}
-
-}  // namespace
 
 PipelinePlan plan_states(Resolved& resolved, bool has_pooler) {
   PipelinePlan plan;
@@ -128,7 +123,7 @@ at::Tensor text_vectors(const BuiltModel& built, std::span<const std::vector<int
     const int64_t first = own < n ? own : begin;
     const auto rows = std::span(order).subspan(static_cast<size_t>(first),
                                                static_cast<size_t>(std::min(settings.rows, n - first)));
-    at::Tensor vectors = vectors_of(model, padded(texts, rows), settings.pooling, device).to(at::kCPU);
+    at::Tensor vectors = states_vectors(model, padded_texts(texts, rows), settings.pooling, device).to(at::kCPU);
     if (settings.normalise) vectors = vectors / vectors.norm(2, 1, /*keepdim=*/true).clamp_min(1e-12);
     if (own < n) all.index_copy_(0, at::tensor(at::ArrayRef<int64_t>(rows.data(), rows.size()), at::kLong), vectors);
     if (on_done) on_done(std::min(settings.rows * dp, n - begin));

@@ -36,6 +36,16 @@ StatesModel build_states_model(Resolved& resolved, const PipelinePlan& whole, co
 // What a rank holds while it reads `rows` texts of `length` tokens.
 MemoryMeasure estimate_vectors(int64_t rows, int64_t length);
 
+// (b, longest) int64 ids on the CPU, and how many of each row are the text's, (b). Padding may be any id.
+struct PaddedTexts {
+  at::Tensor tokens, lengths;
+};
+// The texts of these numbers.
+PaddedTexts padded_texts(std::span<const std::vector<int32_t>> texts, std::span<const int64_t> rows);
+// As a model reads them outside of training.
+//   has_encoder  beside a decoder: they are the encoder's
+ModelInput input_of_texts(const PaddedTexts& texts, bool has_encoder, at::Device device);
+
 struct VectorSettings {
   Pooling pooling = Pooling::kMean;
   bool normalise = false;

@@ -1,10 +1,14 @@
 """ICT's data set against a reading of Stanford's Megatron in NumPy, with one difference: a sample's random numbers are
-RandomState(seed + its number)'s, where Stanford's come from one stream in the order of reads."""
+RandomState(seed + its number)'s, where Stanford's come from one stream in the order of reads.
+
+And the index that `embed --blocks` makes against transformers' MegatronBertModel on the blocks of that reading."""
 
 import json
 
 import numpy as np
 import pytest
+import torch
+from transformers import MegatronBertConfig, MegatronBertModel
 
 SEQUENCE, LONG = 64, 512
 WORDS = [f"w{i}" for i in range(300)]
@@ -156,3 +160,59 @@ def test_other_splits_keep_their_titles(program, corpus, tmp_path):
         document = sample["block"][2]
         assert document >= 30
         assert sample["tokens"][1 : 1 + len(titles[document])] == titles[document]
+
+
+@pytest.fixture(scope="module")
+def bert(program, corpus, tmp_path_factory):
+    """(transformers' network, a biencoder that starts from it and does not learn)"""
+    torch.set_num_threads(1)
+    torch.manual_seed(4)
+    folder = tmp_path_factory.mktemp("bert")
+    # Beside the pieces: a point, and the two ids that the tokenizer adds for beginning and end.
+    sizes = dict(vocab_size=len(PIECES) + 3, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    config = MegatronBertConfig(
+        **sizes, max_position_embeddings=SEQUENCE, initializer_range=0.2, layer_norm_eps=1e-5, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    network = MegatronBertModel(config).eval()
+    network.save_pretrained(folder / "hf")
+    program.run(
+        *("train", "--model_type", "biencoder", "--bert_load", folder / "hf", "--save", folder / "saved", *corpus[1], "--mock_data"),
+        *("--num_layers", 2, "--hidden_size", 32, "--ffn_hidden_size", 64, "--num_attention_heads", 4, "--no_bias_gelu_fusion"),
+        *("--max_position_embeddings", SEQUENCE, "--seq_length", SEQUENCE, "--make_vocab_size_divisible_by", 1, "--micro_batch_size", 2),
+        *("--train_iters", 1, "--eval_iters", 0, "--lr", 0, "--min_lr", 0, "--weight_decay", 0, "--device", "cpu"),
+    )
+    return network, folder / "saved"
+
+
+def first_states(network, texts):
+    with torch.no_grad():
+        return np.stack([network(torch.tensor([text])).last_hidden_state[0, 0].numpy() for text in texts])
+
+
+@pytest.mark.parametrize("single, titled", [(False, True), (True, False)])
+def test_an_index_has_the_vectors_of_the_blocks(single, titled, program, corpus, bert, tmp_path):
+    folder, _, documents, titles = corpus
+    numbered, sentences = [], []
+    for document in documents:
+        numbered.append([(len(sentences) + i, len(sentence)) for i, sentence in enumerate(document)])
+        sentences += document
+    lengths = [len(title) if titled else 0 for title in titles]
+    rows = sorted(blocks_of(numbered, lengths, 0, 1, 1 if single else 2, 1234), key=lambda row: row[3])
+    texts = [sample_of(row, 0, sentences, titles if titled else None, 1, 0) for row in rows]
+    expected = first_states(bert[0], [text["tokens"][: text["key_lengths"]] for text in texts])
+    words = ["--titles_data_path", folder / "wiki_title_sentence"] if titled else []
+    _, output, _ = program.run(
+        *("embed", "--load", bert[1], "--blocks", "--data_path", folder / "wiki_text_sentence", *words, "--seq_length", SEQUENCE),
+        *(["--use_one_sent_docs"] if single else []), *("--data_cache_path", tmp_path, "--device", "cpu", "--indexer_batch_size", 7),
+        *("--embedding_path", tmp_path / "vectors.npy", "--block_data_path", tmp_path / "blocks.jsonl", "--query", "w3 w4 w5", "--top_k", 4),
+    )
+    places = [json.loads(line) for line in (tmp_path / "blocks.jsonl").read_text().splitlines()]
+    assert places == [{"block": row[3], "document": row[2], "sentences": [row[0], row[1]]} for row in rows]
+    vectors = np.load(tmp_path / "vectors.npy")
+    assert vectors.shape == expected.shape and np.abs(expected).max() > 1
+    assert np.abs(vectors - expected).max() < 1e-5 * np.abs(expected).max()
+    scores = expected @ first_states(bert[0], [[CLS, 5 + 3, 5 + 4, 5 + 5, SEP]])[0]
+    best = np.argsort(-scores)[:4]
+    printed = [line.split() for line in output.splitlines()[1:]]
+    assert [int(line[2]) for line in printed] == best.tolist()
+    assert np.abs(np.array([float(line[0]) for line in printed]) - scores[best]).max() < 1e-3

@@ -53,9 +53,10 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
   const Names groups = {"Checkpoints",      "Logging",
                         "TensorBoard",      "Weights & Biases",
                         "MLflow",           "Samples during training",
-                        "Sampling",         "Profiling",
-                        "Parallelism",      "Pipeline parallelism",
-                        "Data parallelism", "Recomputation and offloading"};
+                        "Sampling",         "Index of blocks",
+                        "Profiling",        "Parallelism",
+                        "Data parallelism", "Pipeline parallelism",
+                        "Recomputation and offloading"};
   const Names others = {"exit_interval",         "exit_duration_in_mins",   "num_workers",
                         "num_threads",           "gemm_tuning_file",        "fail_on_host_sync",
                         "cuda_graphs",           "cuda_graph_warmup_steps", "keep_fp8_weight_transpose_cache",
