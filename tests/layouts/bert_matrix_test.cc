@@ -2,17 +2,13 @@
 // each loss over a weight of its own, padding, two types of tokens, and the heads behind the last layer.
 #include <gtest/gtest.h>
 
-#include "layouts/layout.h"
+#include "layouts/layout_list.h"
 
 namespace megalith {
 namespace {
 
 using namespace test;
 
-const RecomputeOptions kFullBlocks{
-    .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
-const RecomputeOptions kNormsAndMore{.recompute_granularity = "selective",
-                                     .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
 const RecomputeOptions kMlp{.recompute_granularity = "selective", .recompute_modules = {"mlp"}};
 
 TinyRun bert_run(const std::string& family, bool has_dropout = true, int64_t num_layers = 2) {
@@ -30,19 +26,19 @@ std::vector<Layout> bert_layouts() {
   const TinyRun deep = bert_run("bert", true, 4), untied{.family = "megatron_bert", .is_masked = true};
   // Unlike numbers of masked tokens and of sentences in each microbatch.
   add({.micro_batch = 1}, published);
-  add({.micro_batch = 2, .recompute = kFullBlocks}, published);
-  add({.micro_batch = 2, .recompute = kNormsAndMore}, published);
+  add({.micro_batch = 2, .recompute = every_layer()}, published);
+  add({.micro_batch = 2, .recompute = within_layers()}, published);
   add({.micro_batch = 4, .recompute = kMlp}, megatron);
   add({.dp = 4, .micro_batch = 1}, megatron);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kNormsAndMore}, published);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = within_layers()}, published);
   add({.dp = 4, .micro_batch = 2, .data_parallel = fsdp()}, published);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = kFullBlocks}, megatron);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kFullBlocks}, published);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = every_layer()}, megatron);
+  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = every_layer()}, published);
   // A split vocabulary with its bias, and split tokens.
   add({.tp = 2, .micro_batch = 4}, published);
   add({.tp = 4, .micro_batch = 2}, untied);
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, megatron);
-  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 4, .recompute = kNormsAndMore}, published);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 4, .recompute = within_layers()}, published);
   // The first token of a sequence lies on one rank, its neighbours on others.
   add({.cp = 2, .micro_batch = 4}, published);
   add({.cp = 2, .micro_batch = 4, .cp_comm_type = {"all_gather"}}, megatron);
@@ -52,7 +48,7 @@ std::vector<Layout> bert_layouts() {
   // The tied table at both ends of a pipeline, and one tensor in between.
   add({.pp = 2, .micro_batch = 2}, published);
   add({.dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = zero1()}, megatron);
-  add({.pp = 2, .micro_batch = 2, .recompute = kFullBlocks, .pipeline = {.num_layers_per_virtual_pipeline_stage = 1}},
+  add({.pp = 2, .micro_batch = 2, .recompute = every_layer(), .pipeline = {.num_layers_per_virtual_pipeline_stage = 1}},
       deep);
   add({.tp = 2, .cp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2}, megatron);
   return list;
@@ -63,7 +59,11 @@ std::vector<Layout> layouts_with_experts() {
   std::vector<Layout> list;
   for (Layout layout : {Layout{.dp = 2, .ep = 2}, Layout{.tp = 2, .is_sequence_parallel = true, .micro_batch = 2},
                         Layout{.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2},
-                        Layout{.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kFullBlocks, .ep = 2},
+                        Layout{.dp = 2,
+                               .micro_batch = 2,
+                               .data_parallel = zero1(),
+                               .recompute = every_layer(),
+                               .ep = 2},
                         Layout{.dp = 2, .micro_batch = 1, .data_parallel = fsdp()},
                         Layout{.pp = 2,
                         .micro_batch = 2,

@@ -2,8 +2,7 @@
 // of the vocabulary and of the tables of positions, sharded states, recomputation.
 #include <gtest/gtest.h>
 
-#include "layouts/layout.h"
-#include "layouts/mutant_group.h"
+#include "layouts/layout_list.h"
 
 namespace megalith {
 namespace {
@@ -11,131 +10,106 @@ namespace {
 using namespace test;
 
 std::vector<Layout> t5_layouts() {
-  std::vector<Layout> list;
-  const auto add = [&](Layout layout, const TinyRun& task) {
-    layout.task = task;
-    list.push_back(std::move(layout));
-  };
+  LayoutList list;
   const TinyRun plain{.family = "t5"}, tied{.is_tied = true, .family = "t5"};
   const TinyRun dropped{.is_tied = true, .has_dropout = true, .num_kv_heads = 8, .family = "t5"};
   const TinyRun deep{.is_tied = true, .has_dropout = true, .num_layers = 4, .family = "t5"};
-  const RecomputeOptions full{
-      .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
-  const RecomputeOptions in_threes{
-      .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 3};
-  const RecomputeOptions offloaded{.recompute_granularity = "full",
-                                   .recompute_method = "block",
-                                   .recompute_num_layers = 3,
-                                   .cpu_offloading_num_layers = 2};
-  const RecomputeOptions selective{.recompute_granularity = "selective",
-                                   .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
   // Tensor and sequence parallelism.
-  add({.tp = 2, .micro_batch = 4}, tied);
-  add({.tp = 4, .micro_batch = 2}, dropped);
-  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2}, dropped);
-  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, plain);
+  list.add({.tp = 2, .micro_batch = 4}, tied);
+  list.add({.tp = 4, .micro_batch = 2}, dropped);
+  list.add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2}, dropped);
+  list.add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, plain);
   // Data parallelism.
-  add({.dp = 2, .micro_batch = 2}, dropped);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, tied);
-  add({.dp = 4, .micro_batch = 1, .data_parallel = fsdp()}, dropped);
-  add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = full}, plain);
+  list.add({.dp = 2, .micro_batch = 2}, dropped);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, tied);
+  list.add({.dp = 4, .micro_batch = 1, .data_parallel = fsdp()}, dropped);
+  list.add({.tp = 2, .dp = 2, .micro_batch = 2, .data_parallel = fsdp(), .recompute = every_layer()}, plain);
   // Stages: the encoder's and the decoder's, one layer a stage, several chunks a rank, stages that hold parts of both.
-  add({.pp = 2, .micro_batch = 2}, tied);
-  add({.pp = 4, .micro_batch = 2}, dropped);
-  add({.pp = 4, .micro_batch = 1}, plain);
-  add({.pp = 2, .micro_batch = 2, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, dropped);
-  add({.pp = 4, .micro_batch = 1, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, deep);
-  add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_layout = "Et|tttt|tttL"}}, deep);
-  add({.pp = 2, .micro_batch = 2, .pipeline = {.pp_algorithm = "zero-bubble"}}, tied);
-  add({.pp = 2, .micro_batch = 1, .pipeline = {.pp_algorithm = "zbv-formatted"}}, dropped);
+  list.add({.pp = 2, .micro_batch = 2}, tied);
+  list.add({.pp = 4, .micro_batch = 2}, dropped);
+  list.add({.pp = 4, .micro_batch = 1}, plain);
+  list.add({.pp = 2, .micro_batch = 2, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, dropped);
+  list.add({.pp = 4, .micro_batch = 1, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, deep);
+  list.add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_layout = "Et|tttt|tttL"}}, deep);
+  list.add({.pp = 2, .micro_batch = 2, .pipeline = {.pp_algorithm = "zero-bubble"}}, tied);
+  list.add({.pp = 2, .micro_batch = 1, .pipeline = {.pp_algorithm = "zbv-formatted"}}, dropped);
   // Two ranks that hold copies of all three tables, and register them in other orders.
-  add({.dp = 2,
-       .pp = 2,
-       .micro_batch = 1,
-       .data_parallel = zero1(),
-       .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}},
-      dropped);
+  list.add({.dp = 2,
+            .pp = 2,
+            .micro_batch = 1,
+            .data_parallel = zero1(),
+            .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}},
+           dropped);
   // Together.
-  add({.tp = 2, .dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
-  add({.tp = 2,
-       .dp = 2,
-       .pp = 2,
-       .is_sequence_parallel = true,
-       .micro_batch = 1,
-       .data_parallel = zero1(),
-       .recompute = selective},
-      deep);
-  add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = full}, dropped);
+  list.add({.tp = 2, .dp = 2, .pp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
+  list.add({.tp = 2,
+            .dp = 2,
+            .pp = 2,
+            .is_sequence_parallel = true,
+            .micro_batch = 1,
+            .data_parallel = zero1(),
+            .recompute = within_layers()},
+           deep);
+  list.add({.tp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .recompute = every_layer()}, dropped);
   // Recomputation; blocks of three layers, one of which would have layers of both stacks.
-  add({.micro_batch = 2, .recompute = selective}, dropped);
-  add({.micro_batch = 4, .recompute = in_threes}, deep);
-  add({.dp = 2, .micro_batch = 2, .recompute = offloaded}, dropped);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = full}, dropped);
-  add({.dp = 2, .micro_batch = 1, .data_parallel = zero1(), .recompute = selective}, plain);
+  list.add({.micro_batch = 2, .recompute = within_layers()}, dropped);
+  list.add({.micro_batch = 4, .recompute = every_layer(3)}, deep);
+  list.add({.dp = 2, .micro_batch = 2, .recompute = first_layers(3, 2)}, dropped);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = every_layer()}, dropped);
+  list.add({.dp = 2, .micro_batch = 1, .data_parallel = zero1(), .recompute = within_layers()}, plain);
   // Stages of one stack each, unlike in number.
-  add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_split_rank = 1}}, dropped);
-  add({.pp = 3, .micro_batch = 2, .pipeline = {.encoder_pipeline_model_parallel_size = 2}}, tied);
-  return list;
+  list.add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_split_rank = 1}}, dropped);
+  list.add({.pp = 3, .micro_batch = 2, .pipeline = {.encoder_pipeline_model_parallel_size = 2}}, tied);
+  return list.layouts();
 }
-
-const RecomputeOptions kEveryLayer{
-    .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
-const RecomputeOptions kWithinLayers{.recompute_granularity = "selective",
-                                     .recompute_modules = {"core_attn", "layernorm", "mlp_act"}};
 
 // One table of positions in two places, a bias behind a split vocabulary, norms and linears with biases.
 std::vector<Layout> megatron_layouts() {
-  std::vector<Layout> list;
+  LayoutList list;
   const TinyRun plain{.is_tied = true, .family = "megatron_t5"};
   const TinyRun dropped{.is_tied = true, .has_dropout = true, .family = "megatron_t5"};
   const TinyRun untied{.has_dropout = true, .family = "megatron_t5"};
-  const auto add = [&](Layout layout, const TinyRun& task) {
-    layout.task = task;
-    list.push_back(std::move(layout));
-  };
-  add({.tp = 2, .micro_batch = 4}, plain);
-  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, dropped);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kEveryLayer}, untied);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = kWithinLayers}, dropped);
-  add({.dp = 4, .micro_batch = 1, .data_parallel = fsdp()}, dropped);
-  add({.pp = 2, .micro_batch = 2}, dropped);
-  add({.pp = 4, .micro_batch = 2}, plain);
-  add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_split_rank = 1}}, untied);
-  add({.pp = 2, .micro_batch = 2, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, dropped);
-  add({.pp = 2, .micro_batch = 1, .pipeline = {.pp_algorithm = "zbv-formatted"}}, plain);
-  add({.tp = 2,
-       .dp = 2,
-       .pp = 2,
-       .is_sequence_parallel = true,
-       .micro_batch = 2,
-       .data_parallel = zero1(),
-       .recompute = kWithinLayers},
-      dropped);
-  return list;
+  list.add({.tp = 2, .micro_batch = 4}, plain);
+  list.add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, dropped);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = zero1()}, dropped);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = every_layer()}, untied);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .recompute = within_layers()}, dropped);
+  list.add({.dp = 4, .micro_batch = 1, .data_parallel = fsdp()}, dropped);
+  list.add({.pp = 2, .micro_batch = 2}, dropped);
+  list.add({.pp = 4, .micro_batch = 2}, plain);
+  list.add({.pp = 3, .micro_batch = 2, .pipeline = {.pipeline_model_parallel_split_rank = 1}}, untied);
+  list.add({.pp = 2, .micro_batch = 2, .pipeline = {.num_virtual_stages_per_pipeline_rank = 2}}, dropped);
+  list.add({.pp = 2, .micro_batch = 1, .pipeline = {.pp_algorithm = "zbv-formatted"}}, plain);
+  list.add({.tp = 2,
+            .dp = 2,
+            .pp = 2,
+            .is_sequence_parallel = true,
+            .micro_batch = 2,
+            .data_parallel = zero1(),
+            .recompute = within_layers()},
+           dropped);
+  return list.layouts();
 }
 
 std::vector<Layout> layouts_with_experts() {
-  std::vector<Layout> list;
+  LayoutList list;
   const TinyRun published{.family = "t5_experts"};
   const TinyRun megatron{.is_tied = true, .has_dropout = true, .family = "megatron_t5_experts"};
-  const auto add = [&](Layout layout, const TinyRun& task) {
-    layout.task = task;
-    list.push_back(std::move(layout));
-  };
-  add({.dp = 2, .ep = 2}, published);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, megatron);
-  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2}, megatron);
-  add({.tp = 2, .micro_batch = 2, .ep = 2, .etp = 1}, published);
-  add({.pp = 2, .micro_batch = 2}, published);
-  add({.dp = 2, .pp = 4, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, megatron);
-  add({.dp = 2, .micro_batch = 2, .ep = 2, .dispatcher = "allgather"}, published);
-  add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, published);
-  add({.micro_batch = 2, .recompute = kEveryLayer}, megatron);
-  add({.micro_batch = 2, .recompute = {.recompute_granularity = "selective", .recompute_modules = {"moe"}}}, published);
-  add({.tp = 2, .dp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = zero1(), .ep = 2},
+  list.add({.dp = 2, .ep = 2}, published);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, megatron);
+  list.add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 2}, megatron);
+  list.add({.tp = 2, .micro_batch = 2, .ep = 2, .etp = 1}, published);
+  list.add({.pp = 2, .micro_batch = 2}, published);
+  list.add({.dp = 2, .pp = 4, .micro_batch = 2, .data_parallel = zero1(), .ep = 2}, megatron);
+  list.add({.dp = 2, .micro_batch = 2, .ep = 2, .dispatcher = "allgather"}, published);
+  list.add({.dp = 2, .micro_batch = 2, .data_parallel = fsdp()}, published);
+  list.add({.micro_batch = 2, .recompute = every_layer()}, megatron);
+  list.add({.micro_batch = 2, .recompute = {.recompute_granularity = "selective", .recompute_modules = {"moe"}}},
+           published);
+  list.add(
+      {.tp = 2, .dp = 2, .pp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = zero1(), .ep = 2},
       megatron);
-  return list;
+  return list.layouts();
 }
 
 TEST(T5Layouts, TrainAsOneRankInFloat64) { expect_as_one_rank_in_float64(t5_layouts()); }
@@ -159,13 +133,6 @@ Mistake wrong_placement(std::string name, std::string parameter,
     });
   };
   return {.name = std::move(name), .hooks = {.change_model = change_model}};
-}
-
-Mistake wrong_exchange(std::string name, const WrongCollective& wrong, int only_stage = -1) {
-  return {.name = std::move(name), .hooks = {.change_groups = [=](Groups& groups) {
-                                     if (only_stage < 0 || groups.pp->rank() == only_stage)
-                                       replace_groups(groups, wrong);
-                                   }}};
 }
 
 AxisSet only(Axis axis) {
@@ -208,16 +175,7 @@ TEST(T5Layouts, SeeMistakesOfAnEncoderAndDecoder) {
       {stages, wrong_placement("the vocabulary's table not summed over both stacks", "shared.weight",
                                [](Placement& placement, const Groups&) { placement.partial_axes = only(Axis::kDp); })},
   };
-  for (const auto& [layout, mistake] : mistakes) {
-    const RankOutcome& expected = single_rank_outcome(layout, {}, 2);
-    double worst = 1;
-    try {
-      worst = compare(layout, run_layout(layout, {}, 2, &mistake), expected, 1e-9).worst;
-    } catch (const std::exception& error) {
-      std::printf("  %s: %s\n", mistake.name.c_str(), error.what());
-    }
-    EXPECT_GT(worst, 1e-5) << mistake.name;
-  }
+  for (const auto& [layout, mistake] : mistakes) expect_mistake_is_seen(layout, mistake);
 }
 
 }  // namespace
