@@ -1,8 +1,7 @@
 """Training steps of BERT-base and T5-base on this machine: Megalith beside Hugging Face's classes in PyTorch.
 
-The programs run in turn, several rounds, so that what else the machine does falls on all of them; each run is a process of
-its own. Ratios are of rounds: Megalith's seconds over the peer's of the same round, their median and range. The first
-steps are left out: torch.compile translates in them. The peers are those of training.py:
+The programs run in turn, several rounds, as in training.py. Ratios are of rounds: Megalith's seconds over the peer's of
+the same round, their median and range. The peers are those of training.py:
 
   eager     transformers on PyTorch as they come: the model in the dtype, torch.optim.AdamW on its parameters
   compile   the same under torch.compile
@@ -14,16 +13,9 @@ usage: encoders.py --program build/megalith [--models bert_base t5_base] [--dtyp
 """
 
 import argparse
-import json
-import statistics
-import sys
-import tempfile
-import time
-from pathlib import Path
 
-from training import commit, instructions, processor, run
+import rounds
 
-ROOT = Path(__file__).resolve().parents[1]
 PEERS = ("eager", "compile")
 # transformers' names, and ours, of a shape that shows in a second that everything runs.
 TINY = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "ffn_hidden_size": 128, "vocab_size": 512}
@@ -66,7 +58,6 @@ def make_model(arguments):
 
 
 def run_peer(arguments):
-    """In a process of its own. Prints the seconds of each step as JSON."""
     import torch
 
     torch.manual_seed(1)
@@ -74,61 +65,50 @@ def run_peer(arguments):
     model = model.train()
     if arguments.dtype == "bf16":
         model = model.bfloat16()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    if arguments.peer == "compile":
-        model = torch.compile(model)
-    seconds = []
-    for _ in range(arguments.steps):
-        inputs = make_inputs()
-        start = time.perf_counter()
-        loss = model(**inputs).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        loss.item()
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds))
+    rounds.train_peer(model, make_inputs, arguments.steps, weight_decay=0.01, is_compiled=arguments.peer == "compile")
 
 
 def measure_peer(arguments, model, dtype, peer):
-    words = [sys.executable, __file__, "--peer", peer, "--model", model, "--dtype", dtype, "--steps", arguments.steps]
+    words = [__file__, "--peer", peer, "--model", model, "--dtype", dtype, "--steps", arguments.steps]
     words += ["--batch", arguments.batch, "--sequence", arguments.sequence]
     words += ["--decoder_sequence", arguments.decoder_sequence] + (["--tiny"] if arguments.tiny else [])
-    return json.loads(run(words, {})[0].splitlines()[-1])
+    return rounds.peer_seconds(words)
 
 
 def measure_megalith(arguments, model, dtype):
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder) / "metrics.jsonl"
-        words = [arguments.program, "train", "--config", ROOT / f"configs/models/{model}.yaml", "--mock_data"]
-        words += ["--eval_iters", 0, "--micro_batch_size", arguments.batch, "--seq_length", arguments.sequence]
-        words += ["--train_iters", arguments.steps, "--lr", 1e-4, "--weight_decay", 0.01, "--device", "cpu"]
-        # Full rows, as the peers' are.
-        words += ["--short_seq_prob", 0, "--metrics_file", metrics]
-        words += ["--bf16"] if dtype == "bf16" else []
-        words += ["--decoder_seq_length", arguments.decoder_sequence] if model.startswith("t5") else []
-        for name, value in TINY.items() if arguments.tiny else ():
-            words += [f"--{name}", value]
-        words += ["--decoder_num_layers", 2, "--kv_channels", 16] if arguments.tiny and model.startswith("t5") else []
-        run(words, {})
-        lines = map(json.loads, metrics.read_text().splitlines())
-        return [line["elapsed_ms"] / 1e3 for line in lines if line["kind"] == "step"]
+    words = [arguments.program, "train", "--config", rounds.ROOT / f"configs/models/{model}.yaml", "--mock_data"]
+    words += ["--eval_iters", 0, "--micro_batch_size", arguments.batch, "--seq_length", arguments.sequence]
+    words += ["--train_iters", arguments.steps, "--lr", 1e-4, "--weight_decay", 0.01, "--device", "cpu"]
+    words += ["--short_seq_prob", 0]  # full rows, as the peers' are
+    words += ["--bf16"] if dtype == "bf16" else []
+    words += ["--decoder_seq_length", arguments.decoder_sequence] if model.startswith("t5") else []
+    for name, value in TINY.items() if arguments.tiny else ():
+        words += [f"--{name}", value]
+    words += ["--decoder_num_layers", 2, "--kv_channels", 16] if arguments.tiny and model.startswith("t5") else []
+    return rounds.megalith_seconds(words)
 
 
-def spread(values):
-    return f"{statistics.median(values):.3f} ({min(values):.3f}–{max(values):.3f})"
+def row_of(arguments, model, dtype):
+    programs = {"megalith": lambda: measure_megalith(arguments, model, dtype)}
+    for peer in arguments.peers:
+        programs[peer] = lambda peer=peer: measure_peer(arguments, model, dtype, peer)
+    medians = rounds.medians_of(rounds.rounds_of(arguments.rounds, programs)[0])
+    ours = medians["megalith"]
+    cells = [model, dtype, rounds.spread(ours, 3)]
+    for peer in arguments.peers:
+        ratios = [mine / theirs for mine, theirs in zip(ours, medians[peer])]
+        cells += [rounds.spread(medians[peer], 3), rounds.spread(ratios, 3)]
+    return "| " + " | ".join(cells) + " |"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", default=ROOT / "build/megalith")
+    parser.add_argument("--program", default=rounds.ROOT / "build/megalith")
     parser.add_argument("--models", nargs="+", default=["bert_base", "t5_base"])
     parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--peers", nargs="+", default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--left_out", type=int, default=2, help="first steps that are not measured")
+    parser.add_argument("--steps", type=int, default=6, help="of which the first two are left out")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--decoder_sequence", type=int, default=64)
@@ -139,24 +119,16 @@ def main():
     arguments = parser.parse_args()
     if arguments.peer:
         return run_peer(arguments)
-    if arguments.left_out >= arguments.steps:
-        sys.exit(f"error: {arguments.steps} steps of which {arguments.left_out} are left out; raise --steps")
-    print(f"{processor()} ({instructions()}), commit {commit()}; {' '.join(sys.argv)}\n")
-    print(f"batch {arguments.batch}, {arguments.sequence} tokens, {arguments.rounds} rounds of {arguments.steps} steps, ", end="")
-    print(f"the first {arguments.left_out} left out\n")
+    rounds.check_steps(parser, arguments)
+    print(f"{rounds.how_it_was_run('encoders.py')}\n")
+    lengths = f"{arguments.sequence} tokens (T5: {arguments.decoder_sequence} more for the decoder)"
+    print(f"Batch {arguments.batch}, {lengths}, AdamW; {rounds.machine()}.")
+    print(f"{arguments.rounds} rounds in turn, steps {rounds.LEFT_OUT + 1} to {arguments.steps} of each.\n")
     print("| model | dtype | Megalith, s a step | " + " | ".join(f"{peer}, s a step | time over {peer}'s" for peer in arguments.peers) + " |")
     print("| --- " * (3 + 2 * len(arguments.peers)) + "|")
     for model in arguments.models:
         for dtype in arguments.dtypes:
-            ours, theirs = [], {peer: [] for peer in arguments.peers}
-            for _ in range(arguments.rounds):
-                ours.append(statistics.median(measure_megalith(arguments, model, dtype)[arguments.left_out :]))
-                for peer in arguments.peers:
-                    theirs[peer].append(statistics.median(measure_peer(arguments, model, dtype, peer)[arguments.left_out :]))
-            cells = [model, dtype, spread(ours)]
-            for peer in arguments.peers:
-                cells += [spread(theirs[peer]), spread([a / b for a, b in zip(ours, theirs[peer])])]
-            print("| " + " | ".join(cells) + " |", flush=True)
+            print(row_of(arguments, model, dtype), flush=True)
     return None
 
 

@@ -14,21 +14,14 @@ usage: training.py --program build/megalith [--config configs/models/llama_125M.
 """
 
 import argparse
-import datetime
-import json
-import os
-import platform
-import shlex
+import contextlib
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-# What keeps glibc's malloc from returning memory to the system after every step.
-TUNED_MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "67108864"}
+import rounds
+
 DEFAULT_PEERS = ("eager", "compile")
 TUNED_PEERS = ("eager, malloc tuned", "compile, malloc tuned")
 
@@ -43,8 +36,8 @@ def read_preset(path):
     return values
 
 
-def run_peer(arguments):
-    """In a process of its own. Prints the seconds of each step as JSON."""
+def llama_of(arguments):
+    """transformers' model of the preset's shape, which draws its weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -62,130 +55,79 @@ def run_peer(arguments):
         use_cache=False,
     )
     torch.manual_seed(1)
-    model = LlamaForCausalLM(config).train()
+    return LlamaForCausalLM(config).train()
+
+
+def random_rows(arguments, vocab_size):
+    """A function that makes the arguments of a forward pass."""
+    import torch
+
+    def rows():
+        tokens = torch.randint(vocab_size, (arguments.batch, arguments.sequence))
+        return {"input_ids": tokens, "labels": tokens}
+
+    return rows
+
+
+def run_peer(arguments):
+    import torch
+
+    model = llama_of(arguments)
     under_autocast = arguments.peer == "autocast" and arguments.bf16
     if arguments.bf16 and not under_autocast:
         model = model.bfloat16()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    if arguments.peer == "compile":
-        model = torch.compile(model)
-    seconds = []
-    for _ in range(arguments.steps):
-        tokens = torch.randint(config.vocab_size, (arguments.batch, arguments.sequence + 1))
-        start = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=under_autocast):
-            loss = model(tokens[:, :-1], labels=tokens[:, :-1]).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        loss.item()
-        seconds.append(time.perf_counter() - start)
-    print(json.dumps(seconds))
+    context = (lambda: torch.autocast("cpu", dtype=torch.bfloat16)) if under_autocast else contextlib.nullcontext
+    inputs = random_rows(arguments, model.config.vocab_size)
+    rounds.train_peer(model, inputs, arguments.steps, weight_decay=0.1, is_compiled=arguments.peer == "compile", context=context)
 
 
-def run(words, environment):
-    """A finished process's standard output and its peak resident memory in bytes."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            [str(word) for word in words], env={**os.environ, **environment}, stdout=out, stderr=errors, text=True
-        )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        errors.seek(0)
-        if process.returncode != 0:
-            sys.exit(f"error: {shlex.join(map(str, words))} failed\n{errors.read()[-3000:]}")
-        return out.read(), usage.ru_maxrss * 1024
+def measure_peer(arguments, kind, environment, script=__file__):
+    words = [script, "--peer", kind, "--config", arguments.config, "--steps", arguments.steps, "--batch", arguments.batch]
+    words += ["--sequence", arguments.sequence, "--vocab-size", arguments.vocab_size, "--bf16" if arguments.bf16 else "--fp32"]
+    return rounds.peer_seconds(words, environment)
 
 
-def measure_peer(arguments, kind, environment):
-    words = [sys.executable, __file__, "--peer", kind, "--config", arguments.config, "--steps", arguments.steps]
-    words += ["--batch", arguments.batch, "--sequence", arguments.sequence, "--vocab-size", arguments.vocab_size]
-    out, peak_bytes = run(words + (["--bf16"] if arguments.bf16 else ["--fp32"]), environment)
-    return json.loads(out.splitlines()[-1]), peak_bytes
-
-
-def megalith_words(arguments, metrics, steps, kernels="fused"):
+def megalith_words(arguments, steps, kernels="fused"):
     words = [arguments.program, "train", "--config", arguments.config, "--mock_data", "--eval_iters", 0]
     words += ["--micro_batch_size", arguments.batch, "--seq_length", arguments.sequence, "--train_iters", steps]
-    words += ["--lr", 1e-4, "--weight_decay", 0.1, "--metrics_file", metrics, "--device", "cpu", "--kernels", kernels]
+    words += ["--lr", 1e-4, "--weight_decay", 0.1, "--device", "cpu", "--kernels", kernels]
     words += ["--vocab_size", arguments.vocab_size] if arguments.vocab_size else []
     return words + (["--bf16"] if arguments.bf16 else [])
-
-
-def measure_megalith(arguments, kernels):
-    with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder) / "metrics.jsonl"
-        _, peak_bytes = run(megalith_words(arguments, metrics, arguments.steps, kernels), {})
-        lines = map(json.loads, metrics.read_text().splitlines())
-        return [line["elapsed_ms"] / 1e3 for line in lines if line["kind"] == "step"], peak_bytes
 
 
 def seconds_to_first_step(arguments):
     """From the start of the process to the end of its first step."""
     with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder) / "metrics.jsonl"
         start = time.perf_counter()
-        run(megalith_words(arguments, metrics, 1), {})
+        rounds.run([*megalith_words(arguments, 1), "--metrics_file", Path(folder) / "metrics.jsonl"])
         return time.perf_counter() - start
 
 
-def processor():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":")[1].strip()
-    return platform.machine()
-
-
-def instructions():
-    flags = Path("/proc/cpuinfo").read_text().split()
-    return ", ".join(name for name in ("amx_bf16", "avx512_bf16", "avx512f", "avx2") if name in flags)
-
-
-def commit():
-    found = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
-
-
-def ratio_line(rates, ours, peers):
-    """Megalith's rate over the best peer's, round by round: the rounds' median and extremes."""
-    medians = {name: [statistics.median(values) for values in rounds] for name, rounds in rates.items()}
-    ratios = [
-        mine / max(medians[name][number] for name in peers if name in medians)
-        for number, mine in enumerate(medians[ours])
-    ]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def report(arguments, rates, peaks):
-    rows = [
-        f"`{shlex.join(['benchmarks/training.py', *sys.argv[1:]])}`, commit {commit()}, {datetime.date.today()}",
+def heading(arguments, script, what):
+    """What a table of these programs begins with."""
+    return [
+        rounds.how_it_was_run(script),
         "",
-        f"{Path(arguments.config).stem}, {arguments.batch} x {arguments.sequence} tokens, "
-        f"{'bf16' if arguments.bf16 else 'fp32'}, AdamW; {os.cpu_count()} threads of {processor()} ({instructions()}).",
-        f"{arguments.rounds} rounds in turn, steps 3 to {arguments.steps} of each.",
+        f"{Path(arguments.config).stem}{what}, {arguments.batch} x {arguments.sequence} tokens, "
+        f"{'bf16' if arguments.bf16 else 'fp32'}, AdamW; {rounds.machine()}.",
+        f"{arguments.rounds} rounds in turn, steps {rounds.LEFT_OUT + 1} to {arguments.steps} of each.",
         "",
-        f"| {'program':<28} | tokens/s | lowest | highest | peak memory |",
-        f"| {'-' * 28} | --------:| ------:| -------:| -----------:|",
     ]
-    for name, rounds in rates.items():
-        values = [rate for one in rounds for rate in one]
-        rows.append(
-            f"| {name:<28} | {statistics.median(values):8.0f} | {min(values):6.0f} | {max(values):7.0f} "
-            f"| {max(peaks[name]) / 2**30:7.2f} GiB |"
-        )
+
+
+def report(arguments, seconds, peaks):
+    rows = heading(arguments, "training.py", "")
+    rows += rounds.rate_table(seconds, peaks, arguments.batch * arguments.sequence)
     rows += ["", "Megalith's tokens/s over the better of eager and compile, each round apart, median (lowest to highest):", ""]
-    rows.append(f"* as they come: {ratio_line(rates, 'megalith', DEFAULT_PEERS)}")
-    if all(name in rates for name in TUNED_PEERS):
-        rows.append(f"* with malloc tuned: {ratio_line(rates, 'megalith', TUNED_PEERS)}")
+    rows.append(f"* as they come: {rounds.speed_ratio(seconds, 'megalith', DEFAULT_PEERS)}")
+    rows.append(f"* with malloc tuned: {rounds.speed_ratio(seconds, 'megalith', TUNED_PEERS)}")
     return "\n".join(rows)
 
 
 def add_arguments(parser):
     """What every comparison of training programs is told."""
-    parser.add_argument("--program", default=str(ROOT / "build" / "megalith"))
-    parser.add_argument("--config", default=str(ROOT / "configs" / "models" / "llama_125M.yaml"))
+    parser.add_argument("--program", default=str(rounds.ROOT / "build" / "megalith"))
+    parser.add_argument("--config", default=str(rounds.ROOT / "configs" / "models" / "llama_125M.yaml"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="of which the first two are left out")
     parser.add_argument("--batch", type=int, default=4)
@@ -198,32 +140,10 @@ def add_arguments(parser):
 
 def parsed(parser):
     arguments = parser.parse_args()
-    if arguments.steps < 3:
-        parser.error("--steps must be at least 3: the first two are left out")
+    rounds.check_steps(parser, arguments)
     if arguments.bf16 is None:
         arguments.bf16 = "bf16" in Path("/proc/cpuinfo").read_text()
     return arguments
-
-
-def rounds_of(arguments, programs):
-    """Each program once a round: tokens/s of its steps by program and round, and its peaks of memory."""
-    tokens = arguments.batch * arguments.sequence
-    rates = {name: [] for name in programs}
-    peaks = {name: [] for name in programs}
-    for number in range(arguments.rounds):
-        for name, measure in programs.items():
-            print(f"round {number + 1} of {arguments.rounds}: {name}", file=sys.stderr, flush=True)
-            seconds, peak_bytes = measure()
-            rates[name].append([tokens / one for one in seconds[2:]])
-            peaks[name].append(peak_bytes)
-    return rates, peaks
-
-
-def write(table, output):
-    print(table)
-    if output:
-        with open(output, "a", encoding="utf-8") as file:
-            file.write(f"\n{table}\n")
 
 
 def main():
@@ -236,19 +156,18 @@ def main():
         return
 
     programs = {
-        "megalith": lambda: measure_megalith(arguments, "fused"),
+        "megalith": lambda: rounds.megalith_seconds(megalith_words(arguments, arguments.steps)),
         "eager": lambda: measure_peer(arguments, "eager", {}),
         "compile": lambda: measure_peer(arguments, "compile", {}),
-        "eager, malloc tuned": lambda: measure_peer(arguments, "eager", TUNED_MALLOC),
-        "compile, malloc tuned": lambda: measure_peer(arguments, "compile", TUNED_MALLOC),
+        "eager, malloc tuned": lambda: measure_peer(arguments, "eager", rounds.TUNED_MALLOC),
+        "compile, malloc tuned": lambda: measure_peer(arguments, "compile", rounds.TUNED_MALLOC),
         "autocast": lambda: measure_peer(arguments, "autocast", {}),
-        "megalith, reference kernels": lambda: measure_megalith(arguments, "reference"),
+        "megalith, reference kernels": lambda: rounds.megalith_seconds(megalith_words(arguments, arguments.steps, "reference")),
     }
-    rates, peaks = rounds_of(arguments, programs)
-    table = report(arguments, rates, peaks)
+    table = report(arguments, *rounds.rounds_of(arguments.rounds, programs))
     starts = [seconds_to_first_step(arguments) for _ in range(arguments.rounds)]
     table += f"\n* process start to the end of Megalith's first step and exit: {statistics.median(starts):.1f} s"
-    write(table, arguments.output)
+    rounds.write(table, arguments.output)
 
 
 if __name__ == "__main__":
