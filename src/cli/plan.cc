@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -158,21 +159,66 @@ Plan make_plan(const Resolved& resolved, const PlanOptions& own) {
   return plan;
 }
 
-// "E 0-3", "4-7", "m L": the numbers of the layers, and the letters of the rest.
+// "E 0-3", "4-7", "m L": the numbers of the layers, and the letters of the rest. Layers of two stacks are counted by
+// themselves and named: "E encoder 0-3", "decoder 0-1".
 std::string layers_text(const PipelinePlan& pipeline, const UnitRange& stage) {
-  const LayerRange layers = pipeline.layers_of(stage);
-  const int64_t last = layers.first + layers.count - 1;
+  std::set<std::string> stacks;
+  for (const Unit& unit : pipeline.units) {
+    if (unit.letter == UnitLetter::kLayer) stacks.insert(unit.kind);
+  }
   std::vector<std::string> words;
-  bool has_layers = false;
+  const Unit *first = nullptr, *last = nullptr;  // of layers of one stack
+  const auto finish = [&] {
+    if (first == nullptr) return;
+    const std::string stack = stacks.size() > 1 ? first->kind.substr(0, first->kind.find(' ')) + " " : "";
+    words.push_back(first == last ? fmt::format("{}{}", stack, first->number)
+                                  : fmt::format("{}{}-{}", stack, first->number, last->number));
+    first = nullptr;
+  };
   for (const Unit& unit : units_in(pipeline.units, stage)) {
     if (unit.letter == UnitLetter::kNone) continue;
-    if (unit.letter != UnitLetter::kLayer) {
+    const bool is_layer = unit.letter == UnitLetter::kLayer;
+    if (!is_layer || (first != nullptr && first->kind != unit.kind)) finish();
+    if (!is_layer) {
       words.emplace_back(1, static_cast<char>(unit.letter));
-    } else if (!std::exchange(has_layers, true)) {
-      words.push_back(layers.count == 1 ? fmt::format("{}", last) : fmt::format("{}-{}", layers.first, last));
+      continue;
+    }
+    if (first == nullptr) first = &unit;
+    last = &unit;
+  }
+  finish();
+  return words.empty() ? "-" : join(words, " ");
+}
+
+// Of each rank: the layers of its stages.
+std::vector<std::string> stages_of_ranks(const Plan& plan) {
+  const PipelineShape& shape = plan.schedule.shape;
+  std::vector<std::string> stages;
+  for (int rank = 0; rank < shape.num_ranks; ++rank) {
+    std::vector<std::string> parts;
+    for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
+      const auto stage = static_cast<size_t>(shape.stage_of(rank, chunk));
+      parts.push_back(layers_text(plan.pipeline, plan.pipeline.stages[stage]));
+    }
+    stages.push_back(join(parts, " | "));
+  }
+  return stages;
+}
+
+// Where more than one tensor travels through the pipeline: which ones reach which stages.
+void print_travels(const PipelinePlan& pipeline) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> stages_of;  // in order of appearance
+  for (size_t stage = 1; stage < pipeline.stages.size(); ++stage) {
+    for (const std::string& name : boundary_before(pipeline.units, pipeline.stages[stage].first)) {
+      auto found = std::ranges::find(stages_of, name, &std::pair<std::string, std::vector<std::string>>::first);
+      if (found == stages_of.end()) found = stages_of.insert(found, {name, {}});
+      found->second.push_back(std::to_string(stage));
     }
   }
-  return words.empty() ? "-" : join(words, " ");
+  if (stages_of.size() < 2) return;
+  std::vector<std::string> parts;
+  for (const auto& [name, stages] : stages_of) parts.push_back(fmt::format("{} into {}", name, join(stages, ", ")));
+  print_out("between stages, counted from 0: {}; gradients go back the same way\n", join(parts, "; "));
 }
 
 // A line a rank: its stages, what it does and what it holds.
@@ -182,17 +228,9 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
              plan.schedule.name, shape.num_ranks, shape.num_ranks == 1 ? "" : "s", shape.num_chunks,
              shape.num_chunks == 1 ? "" : "s", shape.num_microbatches, shape.num_microbatches == 1 ? "" : "es",
              simulated.makespan, 100 * simulated.bubble_fraction());
-  std::vector<std::string> stages;
+  const std::vector<std::string> stages = stages_of_ranks(plan);
   size_t width = 6;
-  for (int rank = 0; rank < shape.num_ranks; ++rank) {
-    std::vector<std::string> parts;
-    for (int chunk = 0; chunk < shape.num_chunks; ++chunk) {
-      const auto stage = static_cast<size_t>(shape.stage_of(rank, chunk));
-      parts.push_back(layers_text(plan.pipeline, plan.pipeline.stages[stage]));
-    }
-    stages.push_back(join(parts, " | "));
-    width = std::max(width, stages.back().size());
-  }
+  for (const std::string& text : stages) width = std::max(width, text.size());
   print_out("{:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>11}\n", "rank", "layers", width, "busy", "bubble", "peak",
              "activations");
   for (size_t r = 0; r < stages.size(); ++r) {
@@ -206,6 +244,7 @@ void print_table(const Plan& plan, const PipelineSimulation& simulated) {
       "\nlayers: E embedding, {}L head and loss. peak: microbatches of the rank's stages that are alive at once;\n"
       "activations: the same, where 1 is a microbatch in an even share of the layers.\n",
       has_modules ? "m prediction module, " : "");
+  print_travels(plan.pipeline);
 }
 
 // Says how the run went against the schedule; false when it went another way.
@@ -245,7 +284,7 @@ int run_plan(CommandContext& context) {
   if (own.draw) print_out("\n{}", pipeline_text(trace, measured));
   const bool is_same = measured == nullptr || print_comparison(plan, simulated);
   if (own.svg_file) {
-    write_file_atomic(*own.svg_file, pipeline_svg(trace, measured));
+    write_file_atomic(*own.svg_file, pipeline_svg(trace, measured, stages_of_ranks(plan)));
     print_out("\nwrote {}\n", *own.svg_file);
   }
   return is_same ? kExitSuccess : kExitFailure;

@@ -1,6 +1,7 @@
 // Pictures of pipelines: time goes to the right, each rank has a line, each computation a box.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "planner/pipeline_trace.h"
@@ -18,6 +19,8 @@ std::string pipeline_text(const PipelineTrace& simulated, const PipelineTrace* m
 
 // The same as a drawing that needs nothing else: colours say the kind, lighter ones the later chunks; a legend, an axis
 // of time, and each box's times as its title.
-std::string pipeline_svg(const PipelineTrace& simulated, const PipelineTrace* measured = nullptr);
+//   names  of each rank, what it holds; empty: only their numbers are written
+std::string pipeline_svg(const PipelineTrace& simulated, const PipelineTrace* measured = nullptr,
+                         std::span<const std::string> names = {});
 
 }  // namespace megalith

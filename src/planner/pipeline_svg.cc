@@ -11,8 +11,8 @@ namespace megalith {
 namespace {
 
 constexpr double kUnitWidth = 26, kWidest = 16000, kNarrowest = 600;
-constexpr double kLeft = 64, kRight = 150, kRow = 24, kBox = 20;  // pixels
-constexpr double kCharacter = 6.2;                                // of the labels, at 10 px
+constexpr double kMargin = 8, kRankWidth = 56, kRight = 150, kRow = 24, kBox = 20;  // pixels
+constexpr double kCharacter = 6.2, kNameCharacter = 6.6;          // of the labels, at 10 and 11 px
 
 struct Kind {
   ActionKind kind;
@@ -72,18 +72,26 @@ double tick_step(double least) {
   return 10 * power;
 }
 
+// Where time begins: behind the ranks' numbers and names.
+double left_of(std::span<const std::string> names) {
+  size_t longest = 0;
+  for (const std::string& name : names) longest = std::max(longest, name.size());
+  return kMargin + kRankWidth + (longest == 0 ? 0 : kNameCharacter * static_cast<double>(longest) + kMargin);
+}
+
 // One trace with its title, axis and ranks; `y` is where it begins, and becomes where it ends.
-std::string draw_trace(const PipelineTrace& trace, const std::string& title, const std::string& unit, double width,
-                       double& y) {
+std::string draw_trace(const PipelineTrace& trace, const std::string& title, const std::string& unit,
+                       std::span<const std::string> names, double width, double& y) {
+  const double left = left_of(names);
   const double start = trace.start(), whole = trace.makespan();
   const double pixels = whole > 0 ? width / whole : 0;  // of a unit of time
   const double rows = kRow * trace.shape.num_ranks;
-  std::string result = text_at(kLeft, y + 14, title, "class=\"title\"");
+  std::string result = text_at(left, y + 14, title, "class=\"title\"");
   y += 24;
   if (whole > 0) {
     const double step = tick_step(whole * 60 / width);
     for (int tick = 0; tick * step <= whole * (1 + 1e-9); ++tick) {
-      const double x = kLeft + tick * step * pixels;
+      const double x = left + tick * step * pixels;
       result += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" class=\"tick\"/>\n", x,
                             y, y + rows + 4);
       result += text_at(x, y + rows + 15, fmt::format("{:.6g}{}", tick * step, unit), "class=\"axis\"");
@@ -91,10 +99,11 @@ std::string draw_trace(const PipelineTrace& trace, const std::string& title, con
   }
   for (int rank = 0; rank < trace.shape.num_ranks; ++rank) {
     const double top = y + kRow * rank + (kRow - kBox) / 2;
-    result += text_at(8, top + 14, fmt::format("rank {}", rank));
+    result += text_at(kMargin, top + 14, fmt::format("rank {}", rank));
+    if (!names.empty()) result += text_at(kMargin + kRankWidth, top + 14, names[static_cast<size_t>(rank)]);
     for (const TimedAction& timed : trace.ranks[static_cast<size_t>(rank)]) {
       if (is_communication(timed.action.kind)) continue;
-      const double x = kLeft + (timed.start - start) * pixels, box = (timed.end - timed.start) * pixels;
+      const double x = left + (timed.start - start) * pixels, box = (timed.end - timed.start) * pixels;
       result += fmt::format(
           "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{}: {:.6g} to {:.6g}{}"
           "</title></rect>\n",
@@ -106,16 +115,16 @@ std::string draw_trace(const PipelineTrace& trace, const std::string& title, con
       }
     }
     result +=
-        text_at(kLeft + width + 10, top + 14,
+        text_at(left + width + 10, top + 14,
                 fmt::format("bubble {:.1f} %, peak {}", 100 * trace.bubble_fraction(rank), trace.peak_live(rank)));
   }
   y += rows + 30;
   return result;
 }
 
-std::string draw_legend(const PipelineTrace& trace, double& y) {
+std::string draw_legend(const PipelineTrace& trace, double left, double& y) {
   std::string result;
-  double x = kLeft;
+  double x = left;
   for (const Kind& kind : kKinds) {
     const bool is_used = std::any_of(trace.ranks.begin(), trace.ranks.end(), [&](const auto& actions) {
       return std::any_of(actions.begin(), actions.end(),
@@ -131,19 +140,22 @@ std::string draw_legend(const PipelineTrace& trace, double& y) {
   }
   const std::string chunks = trace.shape.num_chunks > 1 ? "from dark to light: a rank's chunks; " : "";
   y += 30;
-  result += text_at(kLeft, y, chunks + "numbers are microbatches; peak: how many a rank's chunks hold at once");
+  result += text_at(left, y, chunks + "numbers are microbatches; peak: how many a rank's chunks hold at once");
   y += 14;
   return result;
 }
 
 }  // namespace
 
-std::string pipeline_svg(const PipelineTrace& simulated, const PipelineTrace* measured) {
+std::string pipeline_svg(const PipelineTrace& simulated, const PipelineTrace* measured,
+                         std::span<const std::string> names) {
+  MEGALITH_CHECK(names.empty() || std::ssize(names) == simulated.shape.num_ranks, "{} names of {} ranks", names.size(),
+                 simulated.shape.num_ranks);
   const double width = std::clamp(kUnitWidth * picture_scale(simulated).num_units, kNarrowest, kWidest);
   double y = 8;
-  std::string body = draw_trace(simulated, "simulated: " + simulated.schedule, "", width, y);
-  if (measured != nullptr) body += draw_trace(*measured, "measured: " + measured->schedule, " s", width, y);
-  body += draw_legend(simulated, y);
+  std::string body = draw_trace(simulated, "simulated: " + simulated.schedule, "", names, width, y);
+  if (measured != nullptr) body += draw_trace(*measured, "measured: " + measured->schedule, " s", names, width, y);
+  body += draw_legend(simulated, left_of(names), y);
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
              "{1:.0f}\">\n"
@@ -152,7 +164,7 @@ std::string pipeline_svg(const PipelineTrace& simulated, const PipelineTrace* me
              "#666 "
              "}} .tick {{ stroke: #ddd }} rect {{ stroke: #fff; stroke-width: 0.7 }}</style>\n"
              "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-             kLeft + width + kRight, y + 4) +
+             left_of(names) + width + kRight, y + 4) +
          body + "</svg>\n";
 }
 

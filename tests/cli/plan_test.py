@@ -43,6 +43,21 @@ def test_the_picture_is_drawn_when_asked_for(program):
     assert "rank 3  .  .  .  F0 B0--- F1 B1--- F2 B2---" in drawn
 
 
+def test_stages_of_two_stacks_are_named(program, tmp_path):
+    t5 = ("--model_type", "t5", "--num_layers", 2, "--decoder_num_layers", 4, "--num_microbatches", 4)
+    output = plan(program, *t5, "--pipeline_model_parallel_size", 3, "--pipeline_model_parallel_split_rank", 1, "--svg", tmp_path / "t5.svg")
+    rows = [line.split("  ")[1].strip() for line in re.findall(r"^ {3}(\d  .*)", output, re.MULTILINE)]
+    assert rows == ["E encoder 0-1", "decoder 0-1", "decoder 2-3 L"]
+    assert "between stages, counted from 0: memory into 1, 2; hidden into 2;" in output
+    drawn = [text.text for text in ElementTree.parse(tmp_path / "t5.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert [text for text in drawn if text in rows] == rows
+    # One stage may hold layers of both.
+    layout = ("--pipeline_model_parallel_size", 2, "--pipeline_model_parallel_layout", "Ettt|tttL")
+    output = plan(program, *t5, *layout)
+    assert "E encoder 0-1 decoder 0 " in output and "decoder 1-3 L" in output
+    assert "into" not in plan(program, *PIPELINE)
+
+
 def test_microbatches_follow_from_the_batch(program):
     # 64 samples in microbatches of 2 on 16 ranks, 4 of them a pipeline: 4 copies take 8 microbatches each.
     words = ("--global_batch_size", 64, "--micro_batch_size", 2, "--dry_run_world_size", 16)
