@@ -39,7 +39,7 @@ help:
 	@echo "make setup    install what is missing: packages, and torch in $(VENV)"
 	@echo "make build    build the program: $(BUILD)/megalith"
 	@echo "make demo     train a small Llama on a real text on this machine (minutes), and let it write;"
-	@echo "              with EXPERIMENT=demo_bert or demo_t5 a model that compares texts or fills gaps"
+	@echo "              with EXPERIMENT=demo_bert, demo_t5 or demo_ict a model that compares texts, fills gaps or finds texts"
 	@echo "make test     build everything and run every test"
 	@echo "make proof    attack it for MINUTES=30: random layouts, kills, faults, damaged files, a long run"
 	@echo "make bench    training speed on this machine, beside PyTorch's"

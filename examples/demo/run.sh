@@ -4,7 +4,7 @@
 #
 # usage: [EXPERIMENT=demo_mixtral] run.sh [PROGRAM] [FOLDER] [options of megalith train, such as --train_iters 100]
 #   EXPERIMENT  of configs/experiments: demo (a Llama), demo_mixtral and demo_deepseek (mixtures of experts), whose
-#               tokens are bytes; demo_bert and demo_t5, whose tokens are pieces of words
+#               tokens are bytes; demo_bert, demo_t5 and demo_ict (a retriever), whose tokens are pieces of words
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -22,6 +22,7 @@ vocabulary=$folder/vocab.txt
 case $experiment in
   demo_bert) model=BERT unit=sentence tokens="a token is a piece of a word" ;;
   demo_t5) model=T5 unit=sentence tokens="a token is a piece of a word" ;;
+  demo_ict) model=retriever unit=sentence tokens="a token is a piece of a word" ;;
   *) model=decoder unit=document tokens="a token is a byte" ;;
 esac
 
@@ -41,7 +42,7 @@ step "2/5  Text into tokens (megalith prepare): $tokens"
 # Calls the program with the tokenizer of the experiment.
 with_tokenizer() {
   case $model in
-    BERT) "$program" "$@" --tokenizer_type BertWordPieceLowerCase --vocab_file "$vocabulary" ;;
+    BERT | retriever) "$program" "$@" --tokenizer_type BertWordPieceLowerCase --vocab_file "$vocabulary" ;;
     T5) "$program" "$@" --tokenizer_type BertWordPieceLowerCase --vocab_file "$vocabulary" --vocab_extra_ids 60 ;;
     *) "$program" "$@" --tokenizer_type ByteTokenizer ;;
   esac
@@ -115,6 +116,15 @@ case $model in
     with_tokenizer generate --load "$folder/checkpoint" $precision $start --max_new_tokens 12 --temperature 0 \
       --prompt "And the LORD <extra_id_0> unto Moses, saying, Speak unto the children of <extra_id_1>, and say unto them"
     more="more gaps to fill     $program generate --load $folder/checkpoint $start --prompt 'And it came to <extra_id_0> in those days'"
+    ;;
+  retriever)
+    step "4/5  Which of 32 passages a sentence is from, in chapters that it has never seen (megalith evaluate)"
+    evaluate --seq_length 128 --micro_batch_size 32 --retriever_report_topk_accuracies 1,5
+    step "5/5  It finds (megalith embed): the passages of these chapters that are nearest to two sentences"
+    "$program" embed --load "$folder/checkpoint" $precision --blocks --data_path "$folder/data/valid_text_$unit" \
+      --seq_length 128 --embedding_path "$folder/blocks.npy" --block_data_path "$folder/blocks.jsonl" --top_k 3 \
+      --query "And the king sent messengers to the city." "I will sing praises unto the LORD."
+    more="more of them from it  $program embed --load $folder/checkpoint --blocks --data_path $folder/data/valid_text_$unit --seq_length 128 --query 'The sea was calm.'"
     ;;
   *)
     step "4/5  Loss on chapters that it has never seen (megalith evaluate): before, every byte is as likely, ln 257 = 5.55"

@@ -59,13 +59,14 @@ WHAT_IT_SHOWS = {
     "demo": "In the beginning",
     "demo_bert": '"sop accuracy":',
     "demo_t5": "== 5/5  It fills gaps",
+    "demo_ict": "of document",
 }
 
 
 @pytest.mark.parametrize("experiment", WHAT_IT_SHOWS)
 def test_the_demo_goes_from_text_to_what_a_model_makes_of_it(experiment, program, tmp_path):
     tiny = ("--num_layers", 1, "--hidden_size", 64, "--num_attention_heads", 2, "--ffn_hidden_size", 128, "--train_iters", 2)
-    tiny = (*tiny, "--seq_length", 32, "--micro_batch_size", 2, "--global_batch_size", 2, "--eval_iters", 1)
+    tiny = (*tiny, "--seq_length", 32, "--micro_batch_size", 8, "--global_batch_size", 8, "--eval_iters", 1)
     command = ["sh", SCRIPT, program.path, tmp_path / "out", *tiny, "--lr_warmup_iters", 1]
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "EXPERIMENT": experiment}
     done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, timeout=300)

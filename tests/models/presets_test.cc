@@ -131,6 +131,7 @@ const Expected kExpected[] = {
     {"demo_deepseek", 8'896'048 + 2'803'152, 0},
     {"demo_bert", 4'345'346, 0},
     {"demo_t5", 6'885'888, 0},
+    {"demo_ict", 954'112, 0},
     {"demo", 11'015'040, 0},
     {"llama_125M", 124'668'672, 0},
     {"bert_base", 110'106'428, 0},
@@ -147,6 +148,7 @@ std::string family_of(const std::string& preset) {
   if (preset.find("gpt") != std::string::npos) return "gpt2";
   if (preset == "demo_bert") return "encoder";
   if (preset == "demo_t5") return "t5";
+  if (preset == "demo_ict") return "biencoder";
   if (preset == "demo_mixtral") return "mixtral";
   if (preset == "demo_deepseek") return "deepseek_v3";
   if (preset.starts_with("mistral")) return preset == "mistral_7B_v0.1" ? "mistral" : "llama";  // the others see all
