@@ -212,6 +212,11 @@ NORMS = {
     "bert": [LAYER + "attention.output.LayerNorm.weight", LAYER + "output.LayerNorm.bias", "bert.embeddings.LayerNorm.weight"],
     "megatron_bert": [LAYER + "attention.ln.weight", LAYER + "ln.bias", "bert.encoder.ln.weight"],
 }
+# The norms of a layer in each other's places.
+EXCHANGED_NORMS = {
+    "bert": (LAYER + "attention.output.LayerNorm.weight", LAYER + "output.LayerNorm.weight"),
+    "megatron_bert": (LAYER + "attention.ln.weight", LAYER + "ln.weight"),
+}
 SENTENCE = ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.weight", "cls.seq_relationship.bias"]
 
 
@@ -220,6 +225,7 @@ def test_comparison_sees_every_part(name, program, berts, tmp_path):
     model = berts(name)
     expected = reference_logits(model.reference)
     changes = {**CHANGES, **{key: flipped(key) for key in [*NORMS[name], *SENTENCE]}}
+    changes["norms exchanged"] = exchanged(*EXCHANGED_NORMS[name])
     for what, change in changes.items():
         folder = hf_models.changed_copy(model.folder, tmp_path / "changed", change_weights=change)
         ours = logits_of(program, folder, tmp_path / "logits.safetensors")
