@@ -67,7 +67,7 @@ def train_peer(model, make_inputs, steps, weight_decay, is_compiled=False, conte
 
 
 def peer_seconds(words, environment=None):
-    """Of train_peer() in a process: the seconds of its steps and its peak of memory."""
+    """train_peer() in a process: the seconds of its steps and its peak of memory."""
     out, peak_bytes = run([sys.executable, *words], environment)
     return json.loads(out.splitlines()[-1]), peak_bytes
 

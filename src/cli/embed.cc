@@ -145,7 +145,7 @@ void check_given(const EmbedOptions& options, std::vector<UserError>& errors) {
   }
 }
 
-// Of blocks, embedding_path is another word for output.
+// For blocks, embedding_path is another word for output.
 void check_output(const Resolved& resolved, EmbedOptions& options, std::vector<UserError>& errors) {
   const char* name = "output";
   if (const std::optional<std::string>& path = resolved.config.block_index.embedding_path; options.blocks && path) {

@@ -23,7 +23,7 @@
 namespace megalith {
 namespace {
 
-// Of each block, as JSON: {"block":7,"document":2,"sentences":[14,18]}.
+// A line for each block, as JSON: {"block":7,"document":2,"sentences":[14,18]}.
 std::vector<std::string> block_lines(const BlockIndex& index) {
   const at::Tensor places = index.places.contiguous();
   const auto* place = places.const_data_ptr<int64_t>();

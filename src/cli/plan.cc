@@ -190,7 +190,7 @@ std::string layers_text(const PipelinePlan& pipeline, const UnitRange& stage) {
   return words.empty() ? "-" : join(words, " ");
 }
 
-// Of each rank: the layers of its stages.
+// For each rank the layers of its stages.
 std::vector<std::string> stages_of_ranks(const Plan& plan) {
   const PipelineShape& shape = plan.schedule.shape;
   std::vector<std::string> stages;

@@ -2,8 +2,8 @@
 //
 //   a code of four bits   an element
 //   a code of eight bits  the scale of a block: 64 neighbouring columns of a row, of which a row's last may have fewer
-//   two fp32 numbers      a group of 256 scales: by what the scale's code is multiplied, and what is added, which is the
-//                         mean scale of the matrix
+//   two fp32 numbers      a group of 256 scales: by what the scale's code is multiplied, and what is added, which is
+//                         the mean scale of the matrix
 //
 // about 4.13 bits an element. A matrix is a piece of the parameter's Placement: a canonical linear, or an expert's. Its
 // blocks follow one another row by row, and every 256 of them are a group, of the whole matrix and not of what a rank

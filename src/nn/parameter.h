@@ -44,7 +44,7 @@ enum class ParameterRole {
   kHead,
 };
 
-// Of a frozen matrix whose values are held in four bits (nn/packed_weight.h).
+// For a frozen matrix whose values are held in four bits (nn/packed_weight.h).
 struct WeightPacking {
   // The ranks with the other parts of these matrices, which are as large; null: all of them is here. Outlives the
   // parameter.
@@ -91,7 +91,7 @@ class Parameter {
   bool is_packed() const { return packed_ != nullptr; }
   // What products read: data(), or what is packed, computed anew in memory of its own.
   at::Tensor unpacked() const;
-  // The values from now on: of the local shape, the parameter's dtype and device. Of all ranks of the packing at once.
+  // The values from now on: of the local shape, the parameter's dtype and device. All ranks of the packing at once.
   void pack(const at::Tensor& values);
   // What is held of the value on this rank.
   int64_t num_bytes() const;

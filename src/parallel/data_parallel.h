@@ -68,7 +68,7 @@ class DataParallel {
   // order, the same on all ranks that share a sharding group. Empty: parts are whole.
   virtual std::vector<ParameterRuns> runs() const { return {}; }
   // What this rank holds of every parameter, frozen ones included, without grad: what checkpoints and imports fill
-  // (publish() follows) and what they save. In registration order. Of packed ones `model` has only the shape.
+  // (publish() follows) and what they save. In registration order. `model` of a packed one has only the shape.
   virtual const std::vector<OwnedPart>& model_parts() const = 0;
   // What the model's blocks must run through, also without gradients; null when nothing must.
   virtual BlockRunner* runner() = 0;

@@ -287,7 +287,8 @@ Calls other_calls() {
           {"nf4_dequantise",
            [](const Inputs& in, Kernels kernels) {
              const Tensor x = in.random({3, 70}), levels = in.wide({256}).to(at::kFloat);
-             const Tensor codes = (in.wide({3, 35}) * 256).to(at::kByte), scales = (in.wide({3, 2}) * 256).to(at::kByte);
+             const Tensor codes = (in.wide({3, 35}) * 256).to(at::kByte);
+             const Tensor scales = (in.wide({3, 2}) * 256).to(at::kByte);
              const Nf4Matrix matrix{codes, scales, in.integers({0, 2, 4}).to(at::kInt), in.wide({1, 2}).to(at::kFloat),
                                     levels};
              return Results{nf4_dequantise(matrix, 70, x.scalar_type(), kernels)};

@@ -53,8 +53,8 @@ void quantise_nf4_rows(const Nf4QuantiseCall& a) {
       const T* x = static_cast<const T*>(a.x) + row * a.x_stride;
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t first = block * kNf4BlockSize, left = a.columns - first;
-        a.scales[row * blocks + block] =
-            quantise_nf4_block(x + first, left < kNf4BlockSize ? left : kNf4BlockSize, a.codes + row * bytes + first / 2);
+        const int64_t count = left < kNf4BlockSize ? left : kNf4BlockSize;
+        a.scales[row * blocks + block] = quantise_nf4_block(x + first, count, a.codes + row * bytes + first / 2);
       }
     }
   });
@@ -134,7 +134,8 @@ void dequantise_nf4_rows(const Nf4DequantiseCall& a) {
         // The product of floats is exact in double: rounded by itself, it is not contracted with the sum.
         const auto product = static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0]);
         const Nf4Numbers<Wide<T>> numbers(product + group[1]);
-        const int64_t first = block * kNf4BlockSize, left = a.columns - first, count = left < kNf4BlockSize ? left : kNf4BlockSize;
+        const int64_t first = block * kNf4BlockSize, left = a.columns - first;
+        const int64_t count = left < kNf4BlockSize ? left : kNf4BlockSize;
         const uint8_t* codes = a.codes + row * bytes + first / 2;
         if (count == kNf4BlockSize)
           nf4_look_up_block(numbers, codes, values);
