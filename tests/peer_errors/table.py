@@ -48,7 +48,7 @@ TABLE = {
         ("The objective for each sequence depends on the micro-batch", [f"{MEGATRON}#5798"], ["ExpertRouter.IsWhatLoopsOverTokensAndExpertsGive"]),
         ("Under sequence parallelism a sequence's statistics are of other sequences", [f"{MEGATRON}#5996"], ["mistake: balance of experts: a tp rank's tokens counted for the first sequences"]),
         ("The objective's gradient never flows", [f"{AUTOMODEL}#1412"], ["ExpertRouter.AttachedObjectivesEnterBackwardOnce"]),
-        ("The z loss has another scale than the loss", [f"{MEGATRON}#3768"], ["mistake: balance of experts: the z loss of all tokens, not of each"]),
+        ("The z loss has another scale than the loss", [f"{MEGATRON}#3768"], ["mistake: z loss's formula: another scale than the loss has"]),
         ("The objective grows with the pipeline-parallel size", ["databricks/megablocks#85"], [EXPERTS]),
         ("The router's weight drifts apart under sequence parallelism", [f"{MEGATRON}#619"], ["mistake: router weight not marked as partial over tp"]),
         ("The router's gradient is of only this rank's experts", [f"{FACE}#48687"], ["mistake: all-gather of tokens: gradients of the weights not summed"]),
