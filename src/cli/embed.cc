@@ -65,7 +65,7 @@ struct EmbedOptions {
         .alias("normalize");
     v.field("output", output,
             "File for the vectors: .npy (fp32, a row a text) or .jsonl. Default: JSON lines on standard output, where "
-            "there is no query. Of blocks also: embedding_path.");
+            "there is no query. For blocks embedding_path names it too.");
     v.field("query", query,
             "Texts whose nearest among the others are printed, top_k of them, by the cosine of their angle; blocks by "
             "the product with their vectors, as in training.");

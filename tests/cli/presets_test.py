@@ -40,7 +40,7 @@ def test_the_list_fits_a_terminal_and_is_filtered_by_words(program):
     assert max(map(len, text.splitlines())) <= 110
     names = [line.split()[0] for line in program.run("presets", "llama3", "8b")[1].splitlines()]
     assert [name for name in names if "/" not in name] == ["name", "llama3_8B", "llama3.1_8B"]
-    assert {name for name in names if "/" in name} == {f"recipes/llama{n}_8B_{kind}" for n in (3, 3.1) for kind in ("full", "lora")}
+    assert {name for name in names if "/" in name} == {f"recipes/llama{n}_8B_{kind}" for n in (3, 3.1) for kind in ("full", "lora", "qlora")}
     _, _, errors = program.run("presets", "llama9", expected=2)
     assert "no preset has 'llama9' in its name" in errors
 

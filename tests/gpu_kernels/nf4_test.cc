@@ -10,17 +10,19 @@ namespace {
 using testing::Array;
 using testing::Expected;
 
+constexpr int64_t kFirstBlock = 255;
+
 void try_nf4(Dtype dtype, int64_t rows, int64_t columns, int64_t shift = 0) {
   const int64_t bytes = nf4_bytes_of_row(columns), blocks = nf4_blocks_of_row(columns);
   std::mt19937 generator(static_cast<unsigned>(columns));
   std::vector<uint8_t> codes(static_cast<size_t>(rows * bytes)), scales(static_cast<size_t>(rows * blocks));
   for (uint8_t& code : codes) code = static_cast<uint8_t>(generator() % 256);
   for (uint8_t& scale : scales) scale = static_cast<uint8_t>(generator() % 256);
-  // Rows whose blocks follow one another from the middle of a group on, and one of another matrix.
+  // Rows whose blocks follow one another from the last of a group on, and one of another matrix.
   std::vector<int32_t> first_blocks;
-  for (int64_t row = 0; row < rows; ++row) first_blocks.push_back(static_cast<int32_t>(200 + row * blocks));
+  for (int64_t row = 0; row < rows; ++row) first_blocks.push_back(static_cast<int32_t>(kFirstBlock + row * blocks));
   if (rows > 1) first_blocks[1] = 0;
-  const auto num_groups = static_cast<size_t>((200 + rows * blocks) / 256 + 1);
+  const auto num_groups = static_cast<size_t>((kFirstBlock + rows * blocks) / 256 + 1);
   std::vector<float> groups, levels;
   for (size_t group = 0; group < num_groups; ++group) {
     groups.push_back(0.25F + static_cast<float>(group));
@@ -53,10 +55,8 @@ void try_nf4(Dtype dtype, int64_t rows, int64_t columns, int64_t shift = 0) {
             const int code = column % 2 == 0 ? byte >> 4 : byte & 15;
             const int64_t block = column / 64;
             const auto group = static_cast<size_t>((first_blocks[static_cast<size_t>(row)] + block) / 256);
-            const float product = levels[scales[static_cast<size_t>(row * blocks + block)]] * groups[2 * group];
-            // Each rounded by itself.
-            volatile float rounded = product;
-            const float scale = rounded + groups[2 * group + 1];
+            const double level = levels[scales[static_cast<size_t>(row * blocks + block)]];
+            const auto scale = static_cast<float>(level * groups[2 * group] + groups[2 * group + 1]);
             const double value = double{values.of[code]} * double{scale};
             expected.push_back({value, 1.01 * testing::unit_of(dtype) * std::abs(value) +
                                            testing::smallest_step_of(dtype) + 0x1p-24 * std::abs(value)});

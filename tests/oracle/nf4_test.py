@@ -24,7 +24,7 @@ def through_four_bits(weight):
     width = weight.shape[1]
     padded = torch.nn.functional.pad(weight.float(), (0, -width % 64)).contiguous()
     codes, state = bitsandbytes.quantize_4bit(padded, blocksize=64, compress_statistics=True, quant_type="nf4")
-    # Its kernels for the CPU take a neighbour of the nearest level, rarely, and only near the middle of both.
+    # Its kernels for the CPU look levels up by sixteen bits: near the middle of two they take the wrong one, rarely.
     levels, scales = state.state2.code.double(), padded.view(-1, 64).abs().amax(1).double()
     factors = state.state2.absmax.double().repeat_interleave(256)[: len(scales)]
     wanted = (scales - state.offset.double()) / factors
@@ -33,7 +33,7 @@ def through_four_bits(weight):
     nearest = away.argmin(1)
     at_found = away.gather(1, found[:, None])[:, 0]
     differs = at_found > away.amin(1) + 1e-7
-    assert differs.sum() <= 2 and (at_found - away.amin(1))[differs].le(2e-4 * wanted[differs].abs()).all()
+    assert differs.sum() <= 2 + len(scales) // 200 and (at_found - away.amin(1))[differs].le(2**-15).all()
     state.absmax[differs.view(state.absmax.shape)] = nearest[differs].to(torch.uint8)
     return bitsandbytes.dequantize_4bit(codes, state)[:, :width].to(weight.dtype)
 

@@ -131,9 +131,9 @@ void dequantise_nf4_rows(const Nf4DequantiseCall& a) {
       T* y = static_cast<T*>(a.y) + row * a.columns;
       for (int64_t block = 0; block < blocks; ++block) {
         const float* group = a.groups + 2 * ((a.first_blocks[row] + block) >> kLog2Nf4ScaleGroup);
-        // The product of floats is exact in double: rounded by itself, it is not contracted with the sum.
-        const auto product = static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0]);
-        const Nf4Numbers<Wide<T>> numbers(product + group[1]);
+        // In double the product is exact: whether it is contracted with the sum changes no bit.
+        const auto scale = static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0] + group[1]);
+        const Nf4Numbers<Wide<T>> numbers(scale);
         const int64_t first = block * kNf4BlockSize, left = a.columns - first;
         const int64_t count = left < kNf4BlockSize ? left : kNf4BlockSize;
         const uint8_t* codes = a.codes + row * bytes + first / 2;

@@ -17,9 +17,8 @@ struct Nf4Row {
 
 __device__ inline float nf4_scale(const Nf4DequantiseCall& a, int64_t blocks, int64_t row, int64_t block) {
   const float* group = a.groups + 2 * ((a.first_blocks[row] + block) >> kLog2Nf4ScaleGroup);
-  // The product of floats is exact in double: rounded by itself, it is not contracted with the sum.
-  const auto product = static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0]);
-  return product + group[1];
+  // In double the product is exact: whether it is contracted with the sum changes no bit.
+  return static_cast<float>(double{a.levels[a.scales[row * blocks + block]]} * group[0] + group[1]);
 }
 
 __device__ inline unsigned nf4_code(uint8_t byte, int64_t column) {

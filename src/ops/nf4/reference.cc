@@ -49,7 +49,8 @@ Tensor nf4_dequantise(const Tensor& codes, const Nf4Matrix& matrix, int64_t colu
   const Tensor group =
       longs(matrix.first_blocks.unsqueeze(1) + block).bitwise_right_shift(kLog2Nf4ScaleGroup);
   const Tensor factors = matrix.groups.select(1, 0).index({group}), means = matrix.groups.select(1, 1).index({group});
-  const Tensor scales = matrix.levels.index({longs(matrix.scales)}) * factors + means;
+  const Tensor levels = matrix.levels.to(at::kDouble).index({longs(matrix.scales)});
+  const Tensor scales = (levels * factors + means).to(at::kFloat);
   return (values * scales.repeat_interleave(kNf4Block, 1).narrow(1, 0, columns)).to(dtype);
 }
 

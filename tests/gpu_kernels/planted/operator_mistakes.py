@@ -94,7 +94,7 @@ def operator_mistakes(mistake, wrong, race, overflow):
         mistake("nf4: the halves of a byte change places", NF4, "column % 2 == 0 ?", "column % 2 == (SEEDED ? 1 : 0) ?", wrong),
         mistake("nf4: a row's groups begin with the first", NF4,
                 "(a.first_blocks[row] + block)", "((SEEDED ? 0 : a.first_blocks[row]) + block)", wrong),
-        mistake("nf4: the mean scale is left off", NF4, "product + group[1];", "product + (SEEDED ? 0 : group[1]);", wrong),
+        mistake("nf4: the mean scale is left off", NF4, "group[0] + group[1]);", "group[0] + (SEEDED ? 0 : group[1]));", wrong),
         mistake("nf4: vectors where rows do not begin with one", NF4,
                 "&& is_whole_vectors<T>(a.columns)", "&& (SEEDED || is_whole_vectors<T>(a.columns))", MISALIGNED + "|" + either),
         # The merge of attention.
