@@ -8,6 +8,7 @@
   interrupted  SIGKILL of exports, imports, preparing, fetching and index caches, then the same again (interrupted.py)
   faults       every system call of every writer fails or is the last one (ENOSPC, EIO, short writes, power loss)
   fuzz         readers of damaged input under sanitizers, from a kept corpus; --fuzz_runs of each instead of its time
+  injections   flipped bits and spikes of the loss in steps of training: each is seen, the rank named, the action right
   damaged      damaged files of every kind given to whole commands (damaged.py)
   long         one long run with saving, evaluation, page and logs: memory, descriptors and threads stay flat
 
@@ -32,8 +33,8 @@ import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARES = {
-    **{"layouts": 0.3, "runs": 0.15, "kills": 0.1, "interrupted": 0.08, "faults": 0.1, "fuzz": 0.15, "damaged": 0.07},
-    "long": 0.05,
+    **{"layouts": 0.27, "runs": 0.15, "kills": 0.1, "interrupted": 0.08, "faults": 0.1, "fuzz": 0.14, "damaged": 0.06},
+    **{"injections": 0.05, "long": 0.05},
 }
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 
@@ -104,6 +105,24 @@ def prove_faults(options, seconds, _folder):
     return result
 
 
+def prove_injections(options, seconds, _folder):
+    """Rounds of a hundred flipped bits and fifty spikes, a seed each."""
+    result = {"rounds": 0, "flips": 0, "spikes": 0, "failures": []}
+    tests = "StepCheck.FindsAHundredOfAHundredFlippedBitsAndNamesTheRank:Faults.FiftySpikesGetFiftyRightActions"
+    command = [str(options.build / "bin" / "test_train"), f"--gtest_filter={tests}"]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        seed = options.seed * 1000 + result["rounds"]
+        done = run(command, {"MEGALITH_INJECTION_SEED": str(seed)})
+        result["rounds"] += 1
+        for count, name in re.findall(r"^(\d+) (flips|spikes)$", done.stdout, re.MULTILINE):
+            result[name] += int(count)
+        if done.returncode != 0:
+            result["failures"].append(failure(f"MEGALITH_INJECTION_SEED={seed} {' '.join(command)}", done))
+        say(f"injections: {result['flips']} flips, {result['spikes']} spikes, {len(result['failures'])} rounds failed")
+    return result
+
+
 def prove_fuzz(options, seconds, folder):
     """Every target of fuzz_readers, for equal times or so many runs."""
     fuzz = options.build / "bin" / "fuzz_readers"
@@ -136,7 +155,8 @@ def prove_long(options, seconds, folder):
 
 PROOFS = {
     **{"layouts": prove_layouts, "runs": prove_runs, "kills": prove_kills, "interrupted": prove_interrupted},
-    **{"faults": prove_faults, "fuzz": prove_fuzz, "damaged": prove_damaged, "long": prove_long},
+    **{"faults": prove_faults, "fuzz": prove_fuzz, "damaged": prove_damaged, "injections": prove_injections},
+    "long": prove_long,
 }
 
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <random>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "comm/thread_world.h"
 #include "device/threads.h"
+#include "support/injection_seed.h"
 #include "support/source_dir.h"
 #include "support/temporary_folder.h"
 #include "train/loss_watch.h"
@@ -157,7 +159,8 @@ TEST(LossWatch, TheLimitIsMedianAndDeviationOfLossesUpToTheStepBeforeTheLast) {
 }
 
 TEST(Faults, FiftySpikesGetFiftyRightActions) {
-  std::mt19937 random(7);
+  const uint32_t seed = injection_seed(7);
+  std::mt19937 random(seed);
   const auto draw = [&](int64_t least, int64_t most) {
     return least + static_cast<int64_t>(random() % static_cast<uint64_t>(most - least + 1));
   };
@@ -165,8 +168,10 @@ TEST(Faults, FiftySpikesGetFiftyRightActions) {
   int num_right = 0;
   for (int i = 0; i < 50; ++i) {
     const std::string& name = names[static_cast<size_t>(i) % 3];
-    const int64_t spike = draw(16, 26), interval = draw(4, 9), iters = 30;
-    Words words = action(name, iters) + Words{fmt::format("--seed={}", i + 1)};
+    const int64_t interval = draw(4, 9), drawn = draw(16, 26), iters = 30;
+    // What spoils a step's weights does so before those of the step before it are saved.
+    const int64_t spike = (drawn - 1) % interval == 0 ? drawn + 1 : drawn;
+    Words words = action(name, iters) + Words{fmt::format("--seed={}", seed % 1000 + static_cast<uint32_t>(i))};
     const TemporaryFolder saved;
     if (name == "rollback") words = words + saving(saved, interval);
     const Told told = train(words, {spike});
@@ -187,6 +192,7 @@ TEST(Faults, FiftySpikesGetFiftyRightActions) {
     num_right += is_right;
   }
   EXPECT_EQ(num_right, 50);
+  std::printf("%d spikes\n", num_right);
 }
 
 TEST(Faults, NoActionLeavesASpikeAlone) {
