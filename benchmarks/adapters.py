@@ -10,6 +10,7 @@ Megalith, as master weights of a bf16 copy.
   full              Megalith trains all weights: what adapters save
 
 usage: adapters.py --program build/megalith [--config configs/models/llama_125M.yaml] [--rounds 3] [--steps 6]
+       [--peers "peft, compile" …]
 """
 
 import argparse
@@ -18,6 +19,11 @@ import rounds
 import training
 
 RANK, ALPHA = 16, 32
+COMPARED = {
+    "as they come": ("peft", "peft, compile"),
+    "with malloc tuned": ("peft, malloc tuned", "peft, compile, malloc tuned"),
+}
+PEERS = tuple(name for names in COMPARED.values() for name in names)
 TARGETS = ("q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -41,15 +47,16 @@ def report(arguments, seconds, peaks):
     rows = training.heading(arguments, "adapters.py", f", LoRA of rank {RANK} on {', '.join(TARGETS)}")
     rows += rounds.rate_table(seconds, peaks, arguments.batch * arguments.sequence)
     rows += ["", "Megalith's tokens/s over the better of peft and peft, compile, each round apart, median (lowest to highest):", ""]
-    rows.append(f"* as they come: {rounds.speed_ratio(seconds, 'megalith', ('peft', 'peft, compile'))}")
-    tuned = ("peft, malloc tuned", "peft, compile, malloc tuned")
-    rows.append(f"* with malloc tuned: {rounds.speed_ratio(seconds, 'megalith', tuned)}")
+    for what, peers in COMPARED.items():
+        if any(name in seconds for name in peers):
+            rows.append(f"* {what}: {rounds.speed_ratio(seconds, 'megalith', peers)}")
     return "\n".join(rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     training.add_arguments(parser)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--peer", choices=("eager", "compile"), help=argparse.SUPPRESS)
     arguments = training.parsed(parser)
     if arguments.peer:
@@ -64,6 +71,7 @@ def main():
         "peft, compile, malloc tuned": lambda: training.measure_peer(arguments, "compile", tuned, __file__),
         "megalith, full": lambda: measure_megalith(arguments, has_adapters=False),
     }
+    programs = {name: measure for name, measure in programs.items() if name not in PEERS or name in arguments.peers}
     rounds.write(report(arguments, *rounds.rounds_of(arguments.rounds, programs)), arguments.output)
 
 

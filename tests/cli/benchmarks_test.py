@@ -1,0 +1,54 @@
+"""The comparisons of benchmarks/ run at tiny sizes: each prints a row of numbers of every program."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+LLAMA = """num_layers: 1
+hidden_size: 32
+ffn_hidden_size: 64
+num_attention_heads: 2
+vocab_size: 64
+max_position_embeddings: 32
+position_embedding_type: rope
+normalization: RMSNorm
+swiglu: true
+add_bias_linear: false
+untie_embeddings_and_output_weights: true
+attention_dropout: 0
+hidden_dropout: 0
+"""
+
+
+def measured(script, program, *words):
+    command = [sys.executable, BENCHMARKS / script, "--program", program.path, "--rounds", "1", "--steps", "3", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_encoders_beside_transformers(program):
+    pytest.importorskip("transformers")
+    words = ("--tiny", "--peers", "eager", "--dtypes", "fp32", "--batch", 2, "--sequence", 16, "--decoder_sequence", 8)
+    said = measured("encoders.py", program, *words)
+    for model in ("bert_base", "t5_base"):
+        row = next(line for line in said.splitlines() if line.startswith(f"| {model} "))
+        ours, theirs, ratio = (float(number) for number in re.findall(r"\| (\d+\.\d+) \(", row))
+        assert ours > 0 and theirs > 0 and ratio > 0, row
+
+
+def test_adapters_beside_peft(program, tmp_path):
+    pytest.importorskip("peft")
+    config = tmp_path / "tiny.yaml"
+    config.write_text(LLAMA)
+    said = measured("adapters.py", program, "--config", config, "--peers", "peft", "--batch", 2, "--sequence", 16, "--fp32")
+    for name in ("megalith", "peft", "megalith, full"):
+        row = next(line for line in said.splitlines() if line.startswith(f"| {name} "))
+        assert all(int(rate) > 0 for rate in re.findall(r"\| +(\d+) ", row)), row
+    assert re.search(r"as they come: \d+\.\d\d \(", said)
