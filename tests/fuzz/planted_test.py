@@ -15,7 +15,7 @@ EXPECTED = {
     "planted_mapped_read": "AddressSanitizer: heap-buffer-overflow",
     "planted_overflow": "signed integer overflow",
     "planted_exception": "neither used nor refused",
-    "planted_allocation": "AddressSanitizer: requested allocation size",
+    "planted_allocation": "AddressSanitizer: allocator is out of memory",
     "planted_loop": "takes more than",
 }
 

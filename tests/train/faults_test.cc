@@ -171,7 +171,7 @@ TEST(Faults, FiftySpikesGetFiftyRightActions) {
     const int64_t interval = draw(4, 9), drawn = draw(16, 26), iters = 30;
     // What spoils a step's weights does so before those of the step before it are saved.
     const int64_t spike = (drawn - 1) % interval == 0 ? drawn + 1 : drawn;
-    Words words = action(name, iters) + Words{fmt::format("--seed={}", seed % 1000 + static_cast<uint32_t>(i))};
+    Words words = action(name, iters) + Words{fmt::format("--seed={}", 1 + seed % 1000 + static_cast<uint32_t>(i))};
     const TemporaryFolder saved;
     if (name == "rollback") words = words + saving(saved, interval);
     const Told told = train(words, {spike});
