@@ -106,23 +106,23 @@ TensorMap stored_tensors(const std::filesystem::path& folder, int64_t iteration)
 
 void expect_every_layout_goes_on_from_every_other(const std::vector<std::string>& model,
                                                   const std::vector<DataLayout>& layouts, const std::string& precision,
-                                                  double tolerance) {
-  const TemporaryFolder data;
-  const std::string data_path = "--data_path=" + write_documents(data.path());
-  const StepLosses straight = train_layout(model, layouts[0], {data_path, "--train_iters=6", precision});
+                                                  double tolerance, const std::string& data) {
+  const TemporaryFolder documents;
+  const std::string words = data.empty() ? "--data_path=" + write_documents(documents.path()) : data;
+  const StepLosses straight = train_layout(model, layouts[0], {words, "--train_iters=6", precision});
   ASSERT_EQ(straight.size(), 6u);
   for (size_t from = 0; from < layouts.size(); ++from) {
     const TemporaryFolder saved;
     const std::string load = "--load=" + saved.path().string();
     train_layout(model, layouts[from],
-                 {data_path, "--train_iters=6", "--exit_interval=3", precision, "--save", saved.path().string()});
+                 {words, "--train_iters=6", "--exit_interval=3", precision, "--save", saved.path().string()});
     const TensorMap written = stored_tensors(saved.path(), 3);
     ASSERT_GT(written.size(), 20u);
     for (size_t to = 0; to < layouts.size(); ++to) {
       if (from == to) continue;
       const std::string what = layouts[from].name + " to " + layouts[to].name;
       if (tolerance > 0) {
-        const StepLosses resumed = train_layout(model, layouts[to], {data_path, "--train_iters=6", load, precision});
+        const StepLosses resumed = train_layout(model, layouts[to], {words, "--train_iters=6", load, precision});
         ASSERT_EQ(resumed.size(), 3u) << what;
         for (size_t k = 0; k < 3; ++k) {
           EXPECT_EQ(resumed[k].first, straight[3 + k].first);
@@ -131,7 +131,7 @@ void expect_every_layout_goes_on_from_every_other(const std::vector<std::string>
       }
       const TemporaryFolder again;
       train_layout(model, layouts[to],
-                   {data_path, "--train_iters=3", load, precision, "--save", again.path().string()});
+                   {words, "--train_iters=3", load, precision, "--save", again.path().string()});
       const TensorMap read = stored_tensors(again.path(), 3);
       ASSERT_EQ(written.size(), read.size()) << what;
       for (const auto& [name, tensor] : written) EXPECT_TRUE(at::equal(read.at(name), tensor)) << what << ": " << name;
