@@ -351,6 +351,7 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
   const TinyRun bert{.is_tied = true, .sequence = 8, .family = "bert", .is_masked = true};
   const TinyRun t5{.is_tied = true, .family = "t5"}, megatron_t5{.is_tied = true, .family = "megatron_t5"};
+  const TinyRun retriever{.num_kv_heads = 8, .family = "biencoder"};
   return {
       {.tp = 2, .micro_batch = 4, .task = bias},
       {.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .task = tied},
@@ -379,6 +380,7 @@ std::vector<Layout> layouts_for_mistakes() {
       {.tp = 2, .micro_batch = 8, .task = muon},
       {.dp = 3, .micro_batch = 4, .task = muon_of_twelve, .data_parallel = zero1()},
       {.dp = 4, .micro_batch = 2, .task = muon_of_experts, .ep = 2, .etp = 2},
+      {.dp = 2, .micro_batch = 2, .task = retriever},
   };
 }
 

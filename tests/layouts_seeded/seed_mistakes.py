@@ -523,6 +523,23 @@ MISTAKES = [
         "expert_balance.cc",
         [("const double factor = 1 /", "const double factor = (SEEDED ? 2 : 1) /")],
     ),
+    (
+        "retrieval: every rank's questions belong to the first rank's texts",
+        "retrieval_head.cc",
+        [("first = b * dp_->rank();", "first = SEEDED ? 0 : b * dp_->rank();")],
+    ),
+    (
+        "retrieval: the gradient of a text from its own rank's questions only",
+        "retrieval_head.cc",
+        [
+            (
+                "return {ranks->reduce_scattered(gradients[0].contiguous(), ReduceOp::kSum, kLabel), {}};",
+                "const int64_t rows = gradients[0].size(0) / ranks->size();\n"
+                "    return {SEEDED ? gradients[0].narrow(0, rows * ranks->rank(), rows).contiguous() "
+                ": ranks->reduce_scattered(gradients[0].contiguous(), ReduceOp::kSum, kLabel), {}};",
+            )
+        ],
+    ),
 ]
 
 
