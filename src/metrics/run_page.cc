@@ -282,6 +282,7 @@ void RunPageSink::on_generation(const GenerationRecord& record) {
 void RunPageSink::on_event(const EventRecord& record) {
   events_.push_back(record);
   if (events_.size() > kMostEvents) events_.pop_front();
+  has_unwritten_event_ = true;
   if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
@@ -290,7 +291,13 @@ void RunPageSink::on_end() {
   save();
 }
 
+// What ended a run that did not come to its end stands in its page.
+RunPageSink::~RunPageSink() {
+  if (has_unwritten_event_) save();
+}
+
 void RunPageSink::save() {
+  has_unwritten_event_ = false;
   file_.write([this] { return render(); });
 }
 

@@ -45,6 +45,7 @@ class RunPageSink : public MetricsSink {
   // Creates the folder and writes an empty page. UserError when that fails; later a page that cannot be written costs
   // one warning.
   RunPageSink(RunPageSettings settings, Logger& log);
+  ~RunPageSink() override;
 
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
@@ -106,6 +107,7 @@ class RunPageSink : public MetricsSink {
   std::deque<GenerationRecord> generations_;  // the latest
   int64_t num_generations_ = 0;
   std::deque<EventRecord> events_;  // the latest
+  bool has_unwritten_event_ = false;
 };
 
 }  // namespace megalith

@@ -79,7 +79,7 @@ struct GenerationRecord {
 // Something that happened to a run and that a person will want to find again.
 struct EventRecord {
   int64_t iteration = 0;
-  std::string kind;  // "loss_spike", "large_gradient", "rollback"
+  std::string kind;  // "loss_spike", "large_gradient", "rollback", "step_fault"
   std::string text;  // one sentence
   // Samples of the run, counted from 0, that the event is about: [begin, end).
   int64_t begin_sample = 0, end_sample = 0;

@@ -314,6 +314,13 @@ Trainer::IssuedStep Trainer::issue_step(BatchPrefetcher& prefetcher) {
           [&] { return static_cast<int>(own_stop(iteration_ + 1)); }, guards_of(loss_limit));
     });
   } catch (const StepFault& fault) {
+    const std::string_view text = fault.what();
+    const EventRecord event{.iteration = iteration_ + 1,
+                            .kind = "step_fault",
+                            .text = std::string(text.substr(0, text.find('\n'))),
+                            .begin_sample = consumed_samples_,
+                            .end_sample = consumed_samples_ + num_samples};
+    for (const auto& sink : sinks_) sink->on_event(event);  // the log has it as the run's end
     save_before(fault);
     throw;
   }

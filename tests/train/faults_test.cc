@@ -76,7 +76,7 @@ Words operator+(Words a, const Words& b) {
 }
 
 Told train(const Words& more, const std::set<int64_t>& spoiled = {}, const Groups& groups = Groups::single(),
-           double factor = -300, bool is_silent = false) {
+           double factor = -300, bool is_silent = false, std::vector<EventRecord>* events_of_a_fault = nullptr) {
   const SingleThreadedScope one_thread;
   ConfigInputs inputs;
   inputs.arguments = Words{"--num_layers=1",         "--hidden_size=32",     "--num_attention_heads=2",
@@ -101,6 +101,7 @@ Told train(const Words& more, const std::set<int64_t>& spoiled = {}, const Group
   try {
     told.reason = trainer.run(std::move(sinks));
   } catch (const StepFault& fault) {
+    if (events_of_a_fault != nullptr) *events_of_a_fault = told.events;
     throw;
   } catch (const std::runtime_error& error) {
     told.error = error.what();
@@ -284,14 +285,22 @@ TEST(Faults, AllRanksDoTheSameAboutASpike) {
 TEST(Faults, AWeightThatChangesBetweenStepsEndsTheRun) {
   const Words words = {"--train_iters=8", "--check_determinism=4", "--deterministic_mode"};
   EXPECT_EQ(train(words).steps.size(), 8U);
+  std::vector<EventRecord> events;
   try {
-    train(words, {3});
+    train(words, {3}, Groups::single(), -300, /*is_silent=*/false, &events);
     FAIL() << "nothing was found";
   } catch (const StepFault& fault) {
     EXPECT_EQ(fault.exit_code(), kExitTransientFault);
     EXPECT_EQ(fault.where(), StepFault::Where::kState);
     EXPECT_NE(std::string(fault.what()).find("iteration 3"), std::string::npos) << fault.what();
     EXPECT_NE(std::string(fault.what()).find("rank 0"), std::string::npos) << fault.what();
+    // The files of the run have the sentence too.
+    ASSERT_EQ(events.size(), 1U);
+    EXPECT_EQ(events[0].kind, "step_fault");
+    EXPECT_EQ(events[0].iteration, 3);
+    EXPECT_EQ(std::string(fault.what()).find(events[0].text + "\n"), 0U) << events[0].text;
+    EXPECT_EQ(events[0].begin_sample, 8);
+    EXPECT_EQ(events[0].end_sample, 12);
   }
 }
 
