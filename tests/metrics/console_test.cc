@@ -8,6 +8,7 @@
 #include <regex>
 
 #include "core/log.h"
+#include "metrics/printed.h"
 #include "metrics/training_progress.h"
 
 namespace megalith {
@@ -33,11 +34,8 @@ StepRecord step(int64_t iteration) {
   return record;
 }
 
-struct Printed {
-  explicit Printed(const LogOptions& options = {}) : sink(options, [this](std::string_view line) { text += line; }) {}
-  std::string take() { return std::exchange(text, ""); }
-  std::string text;
-  ConsoleSink sink;
+struct Printed : test::Printed<ConsoleSink> {
+  explicit Printed(const LogOptions& options = {}) : test::Printed<ConsoleSink>(options) {}
 };
 
 TEST(IterationLine, IsPrimusV01Exactly) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "metrics/printed.h"
+
 namespace megalith {
 namespace {
 
@@ -22,17 +24,12 @@ StepRecord tune_step(int64_t iteration) {
   return record;
 }
 
-struct TunePrinted {
-  explicit TunePrinted(LogOptions options, bool clips_gradients = false)
-      : sink(options, clips_gradients, [this](std::string_view line) { text += line; }) {}
-  std::string text;
-  TorchtuneLog sink;
-};
+using TunePrinted = test::Printed<TorchtuneLog>;  // options, clips_gradients
 
 TEST(TorchtuneLines, AreThoseOfARun) {
   LogOptions options;
   options.log_file = "out/logs/log_1.txt";
-  TunePrinted printed(options);
+  TunePrinted printed(options, /*clips_gradients=*/false);
   printed.sink.on_step(tune_step(1));
   // 1,024 tokens in the loss, half a second, two devices; 1.5 and 2 GiB.
   EXPECT_EQ(printed.text,
@@ -56,13 +53,13 @@ TEST(TorchtuneLines, StandForStepsThatAreLogged) {
 TEST(TorchtuneLines, AllTokensCountWhereNobodySaysWhich) {
   StepRecord record = tune_step(1);
   record.loss_tokens.reset();
-  TunePrinted printed(LogOptions{});
+  TunePrinted printed(LogOptions{}, /*clips_gradients=*/false);
   printed.sink.on_step(record);
   EXPECT_NE(printed.text.find("tokens_per_second_per_gpu:4096.0000"), std::string::npos);
 }
 
 TEST(TorchtuneLines, AnEvaluationHasItsLoss) {
-  TunePrinted printed(LogOptions{});
+  TunePrinted printed(LogOptions{}, /*clips_gradients=*/false);
   printed.sink.on_validation({.iteration = 7, .losses = {{"lm loss", 1.25}}});
   EXPECT_EQ(printed.text, "Step 7 | val_loss:1.25 \n");
 }
