@@ -4,6 +4,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "comm/groups.h"
 #include "core/error.h"
 #include "nn/mlp.h"
@@ -31,84 +33,65 @@ std::unique_ptr<Linear> make_qkv(const LayerContext& context) {
   return layer;
 }
 
-TEST(LowRankAdapter, AddsTheProductOfItsMatricesToTheirPartsOnly) {
+// A part of the layer by plain products of `leaves`, which autograd differentiates.
+using PlainPart = std::function<at::Tensor(const at::Tensor& x, const TensorMap& leaves, const std::string& name)>;
+
+// Output and gradients of a layer whose queries and values are adapted are those of plain products, and `num_gradients`
+// tensors have any. 1 is added to the lengths, which are positive.
+void expect_as_plain_products(LoraOptions options, size_t num_gradients, double tolerance, const PlainPart& adapted) {
+  options.dim = 2;
+  options.alpha = 6;
+  options.b_init = AdapterInit::kNormal;
+  options.target_modules = {"q_proj", "v_proj"};
   const Groups groups = Groups::single();
-  const LayerContext context = context_with(
-      groups, {.dim = 2, .alpha = 6, .b_init = AdapterInit::kNormal, .target_modules = {"q_proj", "v_proj"}});
-  const auto layer = make_qkv(context);
-  const TensorMap weights = golden_weights(*layer, at::kDouble);
+  const auto layer = make_qkv(context_with(groups, std::move(options)));
+  TensorMap weights = golden_weights(*layer, at::kDouble);
+  for (auto& [name, value] : weights) {
+    if (name.ends_with(kMagnitudeEnding)) value += 1;
+  }
   load(*layer, weights);
   attach_gradients(*layer);
   const at::Tensor x = at::randn({5, 6}, at::kDouble).set_requires_grad(true);
   const at::Tensor y = layer->forward(x);
 
-  // The same by plain products, differentiated by autograd.
   TensorMap leaves;
   for (const auto& [name, value] : weights) leaves[name] = value.clone().set_requires_grad(true);
   const at::Tensor x_plain = x.detach().clone().set_requires_grad(true);
-  const auto part = [&](const std::string& name, bool is_adapted) {
-    const at::Tensor base = at::linear(x_plain, leaves.at(name + ".weight"), leaves.at(name + ".bias"));
-    if (!is_adapted) return base;
-    const at::Tensor low = at::linear(x_plain, leaves.at(name + ".lora_A.weight"));
-    return base + 3 * at::linear(low, leaves.at(name + ".lora_B.weight"));
-  };
+  const at::Tensor keys = at::linear(x_plain, leaves.at("attn.k_proj.weight"), leaves.at("attn.k_proj.bias"));
   const at::Tensor expected =
-      at::cat({part("attn.q_proj", true), part("attn.k_proj", false), part("attn.v_proj", true)}, 1);
-  EXPECT_LT(relative_difference(y.detach(), expected.detach()), 1e-14);
+      at::cat({adapted(x_plain, leaves, "attn.q_proj"), keys, adapted(x_plain, leaves, "attn.v_proj")}, 1);
+  EXPECT_LT(relative_difference(y.detach(), expected.detach()), tolerance);
 
   const at::Tensor dy = at::randn_like(y);
   y.backward(dy);
   expected.backward(dy);
-  EXPECT_LT(relative_difference(x.grad(), x_plain.grad()), 1e-14);
+  EXPECT_LT(relative_difference(x.grad(), x_plain.grad()), tolerance);
   const TensorMap gradients = gradients_of(*layer);
-  EXPECT_EQ(gradients.size(), 4U);
+  EXPECT_EQ(gradients.size(), num_gradients);
   for (const auto& [name, gradient] : gradients) {
     EXPECT_NE(name.find(".lora_"), std::string::npos) << name << " is frozen";
-    EXPECT_LT(relative_difference(gradient, leaves.at(name).grad()), 1e-14) << name;
+    EXPECT_LT(relative_difference(gradient, leaves.at(name).grad()), tolerance) << name;
   }
 }
 
-// DoRA by plain products. The lengths take no part in the gradient, so autograd is told that they are constants.
-TEST(LowRankAdapter, LengthsOfRowsAreTrainedBesideTheirDirections) {
-  const Groups groups = Groups::single();
-  const LayerContext context = context_with(groups, {.dim = 2,
-                                                     .alpha = 6,
-                                                     .use_dora = true,
-                                                     .b_init = AdapterInit::kNormal,
-                                                     .target_modules = {"q_proj", "v_proj"}});
-  const auto layer = make_qkv(context);
-  TensorMap weights = golden_weights(*layer, at::kDouble);
-  for (auto& [name, value] : weights) {
-    if (name.ends_with(kMagnitudeEnding)) value += 1;  // a length is positive
-  }
-  load(*layer, weights);
-  attach_gradients(*layer);
-  const at::Tensor x = at::randn({5, 6}, at::kDouble).set_requires_grad(true);
-  const at::Tensor y = layer->forward(x);
-
-  TensorMap leaves;
-  for (const auto& [name, value] : weights) leaves[name] = value.clone().set_requires_grad(true);
-  const at::Tensor x_plain = x.detach().clone().set_requires_grad(true);
-  const auto part = [&](const std::string& name, bool is_adapted) {
-    const at::Tensor weight = leaves.at(name + ".weight").detach(), bias = leaves.at(name + ".bias").detach();
-    if (!is_adapted) return at::linear(x_plain, weight, bias);
-    const at::Tensor a = leaves.at(name + ".lora_A.weight"), b = leaves.at(name + ".lora_B.weight");
-    const at::Tensor sum = weight + 3 * at::mm(b, a);
-    const at::Tensor factors = leaves.at(name + std::string(kMagnitudeEnding)) / sum.detach().norm(2, 1);
-    return at::linear(x_plain, sum) * factors + bias;
+TEST(LowRankAdapter, AddsTheProductOfItsMatricesToTheirPartsOnly) {
+  const auto adapted = [](const at::Tensor& x, const TensorMap& leaves, const std::string& name) {
+    const at::Tensor low = at::linear(x, leaves.at(name + ".lora_A.weight"));
+    return at::linear(x, leaves.at(name + ".weight"), leaves.at(name + ".bias")) +
+           3 * at::linear(low, leaves.at(name + ".lora_B.weight"));
   };
-  const at::Tensor expected =
-      at::cat({part("attn.q_proj", true), part("attn.k_proj", false), part("attn.v_proj", true)}, 1);
-  EXPECT_LT(relative_difference(y.detach(), expected.detach()), 1e-13);
-  const at::Tensor dy = at::randn_like(y);
-  y.backward(dy);
-  expected.backward(dy);
-  EXPECT_LT(relative_difference(x.grad(), x_plain.grad()), 1e-13);
-  const TensorMap gradients = gradients_of(*layer);
-  EXPECT_EQ(gradients.size(), 6U);  // A, B and lengths of two parts
-  for (const auto& [name, gradient] : gradients) {
-    EXPECT_LT(relative_difference(gradient, leaves.at(name).grad()), 1e-13) << name;
-  }
+  expect_as_plain_products({}, /*num_gradients=*/4, 1e-14, adapted);
+}
+
+// DoRA. The lengths take no part in the gradient, so autograd is told that they are constants.
+TEST(LowRankAdapter, LengthsOfRowsAreTrainedBesideTheirDirections) {
+  const auto adapted = [](const at::Tensor& x, const TensorMap& leaves, const std::string& name) {
+    const at::Tensor a = leaves.at(name + ".lora_A.weight"), b = leaves.at(name + ".lora_B.weight");
+    const at::Tensor sum = leaves.at(name + ".weight").detach() + 3 * at::mm(b, a);
+    const at::Tensor factors = leaves.at(name + std::string(kMagnitudeEnding)) / sum.detach().norm(2, 1);
+    return at::linear(x, sum) * factors + leaves.at(name + ".bias").detach();
+  };
+  expect_as_plain_products({.use_dora = true}, /*num_gradients=*/6, 1e-13, adapted);  // A, B and lengths of two parts
 }
 
 TEST(LowRankAdapter, PartsOfAFusedLayerShareOneA) {
