@@ -50,6 +50,7 @@ PAGE = [
     ("-t finetune_lora -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
     ("-t finetune_fw -p BF16 -m Llama-2-70B", (80, 8, 4096, "bf16")),
     ("-t finetune_lora -p BF16 -m Llama-3.1-8B", (32, 16, 8192, "bf16")),
+    ("-t finetune_qlora -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
     ("-t HF_finetune_lora -p BF16 -m Llama-2-13B", (40, 32, 4096, "bf16")),
     ("-t pretrain -p FP8 -m Llama-3.1-8B", (32, 18, 8192, "fp8 hybrid")),
 ]
@@ -60,7 +61,8 @@ def test_the_pages_commands_resolve(flags, expected, bash):
     printed, said = bash(f"{REPORT} {flags}", DRY_RUN="json")
     resolved = json.loads(printed)
     assert tuple(resolved[key] for key in ("num_layers", "micro_batch_size", "seq_length", "precision")) == expected
-    assert (resolved["world_size"], resolved["sharding"], resolved["recompute"]["granularity"]) == (8, "fsdp2", "full")
+    sharding = "distributed_optimizer" if "qlora" in flags else "fsdp2"  # every rank has the weights in four bits
+    assert (resolved["world_size"], resolved["sharding"], resolved["recompute"]["granularity"]) == (8, sharding, "full")
     memory = resolved["memory_bytes"]
     assert memory["total"] == sum(value for key, value in memory.items() if key != "total" and value is not None) > 0
     assert f"model_repo: {flags.split('-m ')[1].split()[0]}" in said
@@ -124,7 +126,7 @@ def test_a_toy_run_has_amds_log_and_results(bash):
 ROWS = "".join(json.dumps({"input": f"Article {i} says something of its own, and then it ends."}) + "\n" for i in range(40))
 
 
-@pytest.mark.parametrize("mode", ["finetune_fw", "finetune_lora", "HF_finetune_lora"])
+@pytest.mark.parametrize("mode", ["finetune_fw", "finetune_lora", "finetune_qlora", "HF_finetune_lora"])
 def test_a_toy_is_fine_tuned_and_amds_rules_read_its_figures(mode, bash):
     (bash.folder / "mine.json").write_text(ROWS.replace("input", "text") if mode.startswith("HF") else ROWS)
     # Rows of texts, also where the benchmark has conversations: a toy has no chat template.
