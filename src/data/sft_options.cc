@@ -14,7 +14,9 @@ void SftOptions::visit_paths(OptionVisitor& v) {
 void SftOptions::visit_rows(OptionVisitor& v) {
   v.field(
       "sft_dataset_split", sft_dataset_split,
-      "A folder of sft_data_path gives only the files and folders whose names begin with this word, such as train.");
+      "A folder or data set in sft_data_path gives only the files and folders whose names begin with this word, such "
+      "as train_sft. Without it a folder is read whole, and a data set of the hub by its files called train, where "
+      "there are any.");
   v.field("sft_column", sft_column,
           "Key or column of rows that are texts and nothing else, where it is not text: all of such a row is learned.");
   v.choice("sft_conversation_format", sft_conversation_format, {"auto", "alpaca", "chat_template"},
