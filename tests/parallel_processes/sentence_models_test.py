@@ -1,4 +1,4 @@
-"""BERT and T5 as processes over Gloo: masked tokens, sentences and hidden spans are learned as by one process."""
+"""BERT, T5 and two encoders as processes over Gloo learn as one process does."""
 
 import pytest
 from launch_test import assert_same_curve
@@ -62,4 +62,14 @@ def test_processes_with_experts_train_as_one(program, tmp_path):
     one, several = tmp_path / "one", tmp_path / "several"
     program.run(*train_words(one, *words, "--expert_model_parallel_size", 1))
     run_ranks(program, 2, *train_words(several, *words))
+    assert_same_curve(curve(several), curve(one))
+
+
+@pytest.mark.parametrize("sharding", ["--use_distributed_optimizer", "--use_torch_fsdp2"])
+def test_two_encoders_learn_from_the_texts_of_all_processes(sharding, program, tmp_path):
+    """The loss is of a set of samples: those of one process are as many as those of all."""
+    words = ("--model_type", "biencoder", "--task", "ict", "--biencoder_projection_dim", 16)
+    one, several = tmp_path / "one", tmp_path / "several"
+    program.run(*train_words(one, *words, "--micro_batch_size", 4))
+    run_ranks(program, 2, *train_words(several, *words, sharding))
     assert_same_curve(curve(several), curve(one))
