@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/exchange.h"
-#include "checkpoint/tensor_store.h"
 #include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -30,8 +29,9 @@ void add_bytes(StreamingChecksum& sum, std::span<const std::byte> bytes) {
   sum.update(bytes.last(kSampleBytes));
 }
 
-std::string checksum_of(const fs::path& folder) {
-  const TensorStore store = TensorStore::open_folder(folder);
+}  // namespace
+
+std::string checksum_of_weights(const TensorStore& store) {
   StreamingChecksum sum;
   for (const auto& [name, entry] : store.entries()) {
     sum.update(fmt::format("{} {} [{}]\n", name, name_of(entry.dtype), fmt::join(entry.shape, ", ")));
@@ -40,12 +40,10 @@ std::string checksum_of(const fs::path& folder) {
   return sum.sum128().hex();
 }
 
-}  // namespace
-
 std::string checksum_of_base(const fs::path& folder, Group& world) {
   std::string sum;
   run_on_all(world, "checksum of the base model", [&] {
-    if (world.rank() == 0) sum = checksum_of(folder);
+    if (world.rank() == 0) sum = checksum_of_weights(TensorStore::open_folder(folder));
   });
   return broadcast_text(world, sum, 0, "checksum of the base model");
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/tensor_store.h"
 #include "comm/group.h"
 #include "config/record.h"
 
@@ -16,6 +17,9 @@ namespace megalith {
 
 // Beside PEFT's files in a folder of adapters; PEFT does not read it.
 inline constexpr const char* kAdapterBaseFile = "adapter_base.json";
+
+// What tells the tensors of a store from others, as above: 32 hexadecimal digits. Reads up to 64 KiB of each.
+std::string checksum_of_weights(const TensorStore& store);
 
 // The weights of a Hugging Face folder give 32 hexadecimal digits, however they lie in files. UserError when they
 // cannot be read. Collective: the first rank reads.

@@ -20,19 +20,22 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "tensor_files/safetensors.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kPeftPrefix = "base_model.model.", kDownEnding = ".lora_A.weight",
-                           kUpEnding = ".lora_B.weight";
+constexpr std::string_view kDownEnding = ".lora_A.weight", kUpEnding = ".lora_B.weight",
+                           kDiffusersPrefix = "transformer.", kDiffusersMetadata = "lora_adapter_metadata";
+
+std::string_view prefix_of(bool is_of_diffusers) { return is_of_diffusers ? kDiffusersPrefix : "base_model.model."; }
 
 std::string with_ending(const std::string& name, std::string_view from, std::string_view to) {
   return name.substr(0, name.size() - from.size()).append(to);
 }
 
-// "model.layers.0.mlp" of "model.layers.0.mlp.up_proj"; layers of one folder have at most one that is fused.
+// "model.layers.0.mlp" of "model.layers.0.mlp.up_proj".
 std::string folder_of(const std::string& layer) { return layer.substr(0, layer.rfind('.')); }
 
 // The layer of a piece of A: "model.layers.0.mlp.up_proj"; empty for all others.
@@ -40,26 +43,55 @@ std::string layer_of_down(const Piece& piece) {
   return piece.name.ends_with(kDownEnding) ? with_ending(piece.name, kDownEnding, "") : "";
 }
 
-// The tensors under PEFT's names. The placements live in `placements`.
-std::vector<CheckpointTensor> under_peft_names(std::span<const CheckpointTensor> adapters,
+// Whether a folder is the other one or lies in it.
+bool is_within(const std::string& folder, const std::string& other) {
+  return folder == other || (folder.starts_with(other) && folder[other.size()] == '.');
+}
+
+// Parts that share an A, by the folder of the first one.
+using FusedParts = std::multimap<std::string, std::vector<std::string>>;
+
+// Those of a fused layer, told by the A's name, which begins as the first part's: a block of FLUX has several.
+const std::vector<std::string>& parts_of(const FusedParts& fused, const std::string& layer) {
+  const auto [first, last] = fused.equal_range(folder_of(layer));
+  MEGALITH_CHECK(first != last, "the A of {} has no B", layer);
+  const auto common = [&](const FusedParts::value_type& group) {
+    const std::string& part = group.second.front();
+    return std::mismatch(part.begin(), part.end(), layer.begin(), layer.end()).first - part.begin();
+  };
+  return std::max_element(first, last, [&](const auto& a, const auto& b) { return common(a) < common(b); })->second;
+}
+
+// The tensors under the form's names. The placements live in `placements`.
+std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor> adapters, std::string_view prefix,
                                                std::deque<Placement>& placements) {
-  std::set<std::string> parts;                            // that have a B
-  std::map<std::string, std::vector<std::string>> fused;  // by the folder of their layer: parts that share an A
+  std::set<std::string> parts;  // that have a B
+  FusedParts fused;
   for (const CheckpointTensor& tensor : adapters) {
-    std::map<std::string, std::vector<std::string>> here;
+    // A tensor's parts are one layer's, or the same layer's of several experts, each with a folder of its own.
+    std::vector<std::vector<std::string>> groups;
     for (const Piece& piece : tensor.placement->pieces) {
       if (!piece.name.ends_with(kUpEnding)) continue;
-      const std::string name = with_ending(piece.name, kUpEnding, "");
-      if (parts.insert(name).second) here[folder_of(name)].push_back(name);
+      const std::string name = with_ending(piece.name, kUpEnding, ""), folder = folder_of(name);
+      if (!parts.insert(name).second) continue;
+      const auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<std::string>& names) {
+        const std::string other = folder_of(names.front());
+        return is_within(folder, other) || is_within(other, folder);
+      });
+      if (group == groups.end()) groups.push_back({name});
+      else
+        group->push_back(name);
     }
-    for (auto& [folder, names] : here) {
-      if (names.size() > 1) fused[folder] = std::move(names);
+    for (std::vector<std::string>& names : groups) {
+      if (names.size() < 2) continue;
+      const std::string folder = folder_of(names.front());
+      fused.emplace(folder, std::move(names));
     }
   }
   std::vector<CheckpointTensor> named;
   const auto add = [&](const CheckpointTensor& tensor, const auto& rename) {
     Placement& placement = placements.emplace_back(*tensor.placement);
-    for (Piece& piece : placement.pieces) piece.name = std::string(kPeftPrefix) + rename(piece);
+    for (Piece& piece : placement.pieces) piece.name = std::string(prefix) + rename(piece);
     named.push_back(tensor);
     named.back().placement = &placement;
   };
@@ -70,22 +102,23 @@ std::vector<CheckpointTensor> under_peft_names(std::span<const CheckpointTensor>
       add(tensor, [](const Piece& piece) { return piece.name; });
       continue;
     }
-    for (size_t i = 0; i < fused.at(folder_of(layer)).size(); ++i) {  // the parts of the layer share this A
+    for (size_t i = 0; i < parts_of(fused, layer).size(); ++i) {  // the parts of the layer share this A
       add(tensor, [&](const Piece& piece) {
-        return fused.at(folder_of(layer_of_down(piece))).at(i) + std::string(kDownEnding);
+        return parts_of(fused, layer_of_down(piece)).at(i) + std::string(kDownEnding);
       });
     }
   }
   return named;
 }
 
-// What PEFT should adapt. Expressions may leave out layers of the same last words, so then it is whole names; else the
+// What PEFT should adapt. Expressions may leave out layers of the same last words, so then it is whole names, as where
+// they are asked for (`is_whole`: the last layer of FLUX is called as one of each block); else the
 // word that was given, or the last two words, which no two layers of a block share; of experts, which have their number
 // in between, the last one.
 std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters, const LoraOptions& options,
-                                      Group& world) {
+                                      bool is_whole, Group& world) {
   const auto name_of = [&](const std::string& part) {
-    if (options.has_expressions()) return part;
+    if (is_whole || options.has_expressions()) return part;
     for (const std::string& word : options.target_modules) {
       if (part.ends_with("." + word)) return word;
     }
@@ -118,7 +151,7 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
                  {"layers_to_transform", nullptr},  {"lora_bias", false},
                  {"modules_to_save", nullptr},      {"rank_pattern", Json::object()},
                  {"alpha_pattern", Json::object()}, {"revision", nullptr},
-                 {"task_type", "CAUSAL_LM"}};
+                 {"task_type", settings.is_of_diffusers ? Json(nullptr) : Json("CAUSAL_LM")}};
   if (!settings.config.empty()) config.update(parse_json(settings.config, kAdapterConfigFile));
   config["peft_type"] = "LORA";
   config["inference_mode"] = true;
@@ -158,11 +191,35 @@ void refuse_unknown_forms(const Json& config, const std::string& where) {
 }  // namespace
 
 bool is_adapter_folder(const fs::path& folder) {
-  return fs::is_directory(folder) && fs::exists(folder / kAdapterConfigFile) &&
-         fs::exists(folder / kAdapterWeightsFile);
+  if (!fs::is_directory(folder)) return false;
+  return fs::exists(folder / kDiffusersAdapterFile) ||
+         (fs::exists(folder / kAdapterConfigFile) && fs::exists(folder / kAdapterWeightsFile));
 }
 
 namespace {
+
+bool is_of_diffusers(const fs::path& folder) { return fs::exists(folder / kDiffusersAdapterFile); }
+
+// PEFT's configuration and the file that has it.
+std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
+  if (fs::exists(folder / kAdapterConfigFile)) {
+    return {load_json(folder / kAdapterConfigFile), (folder / kAdapterConfigFile).string()};
+  }
+  const std::string where = (folder / kDiffusersAdapterFile).string();
+  const SafetensorsFile file(where);
+  const auto told = file.metadata().find(std::string(kDiffusersMetadata));
+  if (told == file.metadata().end()) {
+    throw UserError(fmt::format("{} does not say what its adapters' lora_alpha is ({} in its metadata, or {} beside it)",
+                                where, kDiffusersMetadata, kAdapterConfigFile),
+                    "save these adapters again with diffusers 0.35 or newer");
+  }
+  Json config = {{"peft_type", "LORA"}};
+  const Json metadata = parse_json(told->second, where);
+  for (const auto& [key, value] : metadata.items()) {
+    config[key.starts_with(kDiffusersPrefix) ? key.substr(kDiffusersPrefix.size()) : key] = value;
+  }
+  return {config, where};
+}
 
 // PEFT saves each of several adapters into a folder of its own.
 std::vector<std::string> adapters_below(const fs::path& folder) {
@@ -188,8 +245,7 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
                                 kAdapterConfigFile, kAdapterWeightsFile),
                     "name a folder that PEFT's save_pretrained() or --save_adapter wrote");
   }
-  const std::string where = (folder / kAdapterConfigFile).string();
-  const Json config = load_json(folder / kAdapterConfigFile);
+  const auto [config, where] = read_adapter_config(folder);
   AdapterFolder read{.options = {}, .config = dump_json(config)};
   const auto type = json_get<std::string>(config, "peft_type", where);
   if (type != "LORA") {
@@ -211,31 +267,44 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
 
 void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups) {
   std::deque<Placement> placements;
+  const bool is_picture = is_of_diffusers(folder);
   load_store({.what = folder.string(),
-              .open = [&] { return TensorStore::open_file(folder / kAdapterWeightsFile); },
+              .open =
+                  [&] {
+                    return TensorStore::open_file(folder / (is_picture ? kDiffusersAdapterFile : kAdapterWeightsFile));
+                  },
               .remedy = []() -> std::string {
                 return "these are adapters of another model, or of other layers: leave lora.target_modules out, and "
                        "name their model";
               }},
-             under_peft_names(adapters, placements), groups);
+             under_file_names(adapters, prefix_of(is_picture), placements), groups);
 }
 
 void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
                   const AdapterExport& settings) {
   std::deque<Placement> placements;
-  const std::vector<CheckpointTensor> named = under_peft_names(adapters, placements);
-  const Json config = make_adapter_config(settings, target_names(adapters, settings.options, *groups.world));
+  const bool is_picture = settings.is_of_diffusers;
+  const std::vector<CheckpointTensor> named = under_file_names(adapters, prefix_of(is_picture), placements);
+  const Json config =
+      make_adapter_config(settings, target_names(adapters, settings.options, is_picture, *groups.world));
+  std::map<std::string, std::string> metadata;
+  if (is_picture) {
+    Json told = Json::object();
+    for (const auto& [key, value] : config.items()) told[std::string(kDiffusersPrefix) + key] = value;
+    metadata.emplace(kDiffusersMetadata, dump_json(told));
+  }
   write_export(
       {.folder = folder,
        .option = "--save_adapter",
-       .stem = "adapter_model",
+       .stem = is_picture ? "pytorch_lora_weights" : "adapter_model",
        .kind = "a folder of adapters",
        .is_replaceable = is_adapter_folder,
        .write_rest =
            [&](const fs::path& place) {
              write_file_atomic(place / kAdapterConfigFile, dump_json_pretty(config));
              if (!settings.base_checksum.empty()) write_base(place, settings.base_checksum);
-           }},
+           },
+       .metadata = std::move(metadata)},
       named, groups, settings.settings);
 }
 

@@ -15,9 +15,9 @@
 
 #include "checkpoint/exchange.h"
 #include "checkpoint/replica_share.h"
-#include "checkpoint/safetensors_writer.h"
 #include "core/error.h"
 #include "core/strings.h"
+#include "tensor_files/safetensors_writer.h"
 
 namespace megalith {
 namespace fs = std::filesystem;

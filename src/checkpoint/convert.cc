@@ -28,11 +28,22 @@ void add_tensor(StoredModel& model, std::string_view key, const std::string& nam
   model.state.tensors.push_back({.key = std::string(key), .placement = &model.placements.back(), .local = local});
 }
 
-// Each stored box becomes a tensor of its own; writers join the neighbours.
+// The elements of a part of a file that lie in the box, which is within the part's.
+at::Tensor view_of(const TensorStore::Part& part, const Box& box) {
+  at::Tensor view = part.file->view(*part.tensor);
+  for (size_t dim = 0; dim < box.extent.size(); ++dim) {
+    view = view.narrow(static_cast<int64_t>(dim), box.offset[dim] - part.box.offset[dim], box.extent[dim]);
+  }
+  return view;
+}
+
+// Each stored box becomes a tensor of its own; writers join the neighbours. What a file joins with other tensors
+// (checkpoint/flux_names.h) reaches over the ends of this one.
 void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry) {
   require_floats(name, entry);
   for (const TensorStore::Part& part : entry.parts) {
-    add_tensor(model, key, name, entry.shape, part.box, part.file->view(*part.tensor));
+    const Box box = intersect(part.box, Box::whole(entry.shape));
+    add_tensor(model, key, name, entry.shape, box, view_of(part, box));
   }
 }
 

@@ -13,11 +13,11 @@
 
 #include "checkpoint/exchange.h"
 #include "checkpoint/replica_share.h"
-#include "checkpoint/safetensors_writer.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "tensor_files/safetensors_writer.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -52,8 +52,9 @@ std::vector<SafetensorsEntry> gather_entries(std::span<const CheckpointTensor> t
 }
 
 // Filled in model order, as transformers does; a tensor larger than a shard gets one of its own.
-std::vector<Shard> make_shards(const std::vector<SafetensorsEntry>& entries, const std::string& stem,
+std::vector<Shard> make_shards(const std::vector<SafetensorsEntry>& entries, const ExportFolder& target,
                                int64_t max_bytes) {
+  const std::string& stem = target.stem;
   std::vector<std::vector<SafetensorsEntry>> groups(1);
   int64_t bytes = 0;
   for (const SafetensorsEntry& entry : entries) {
@@ -70,7 +71,7 @@ std::vector<Shard> make_shards(const std::vector<SafetensorsEntry>& entries, con
     const std::string file =
         groups.size() == 1 ? stem + ".safetensors"
                            : fmt::format("{}-{:05d}-of-{:05d}.safetensors", stem, shards.size() + 1, groups.size());
-    shards.push_back({file, make_safetensors_layout(std::move(group))});
+    shards.push_back({file, make_safetensors_layout(std::move(group), target.metadata)});
   }
   return shards;
 }
@@ -133,7 +134,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
   }
   const std::vector<Chunk> chunks = make_chunks(views);
   const std::vector<Shard> shards = make_shards(gather_entries(tensors, safetensors_dtype_of(settings.dtype), world),
-                                                target.stem, settings.max_shard_bytes);
+                                                target, settings.max_shard_bytes);
   int64_t total_bytes = 0;
   for (const Shard& shard : shards) {
     for (const auto& [name, tensor] : shard.layout.tensors) total_bytes += tensor.num_bytes;

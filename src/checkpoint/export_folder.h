@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 
@@ -20,6 +21,7 @@ struct ExportFolder {
   std::function<bool(const std::filesystem::path&)> is_replaceable;
   // Writes what lies beside the weights, on rank 0.
   std::function<void(const std::filesystem::path&)> write_rest;
+  std::map<std::string, std::string> metadata = {};  // of the weights' files, the same on all ranks
 };
 
 // The folder appears whole or not at all. Every rank writes its own boxes into the shared files. UserError when there

@@ -54,6 +54,10 @@ FolderKind kind_of_folder(const fs::path& path) {
   return is_empty ? FolderKind::kEmpty : FolderKind::kOther;
 }
 
+fs::path model_folder_of(const fs::path& path) {
+  return is_there(path / "model_index.json") ? path / "transformer" : path;
+}
+
 fs::path checkpoints_of(const fs::path& path) {
   const fs::path below = path / "checkpoints";
   const bool is_run = kind_of_folder(path) == FolderKind::kOther && kind_of_folder(below) == FolderKind::kCheckpoint;

@@ -28,6 +28,10 @@ FolderKind kind_of_folder(const std::filesystem::path& path);
 // which holds none itself; otherwise in `path`.
 std::filesystem::path checkpoints_of(const std::filesystem::path& path);
 
+// The folder of a Hugging Face model that `path` means: of a pipeline of diffusers' (model_index.json) its
+// transformer's.
+std::filesystem::path model_folder_of(const std::filesystem::path& path);
+
 // Why no checkpoint can be loaded from this path, and what to do instead; nothing when it holds one (which may still be
 // damaged) or, with may_be_absent, a folder in which a run may begin.
 // option  that named the path: "load"

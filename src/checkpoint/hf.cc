@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint/flux_names.h"
 #include "checkpoint/load_store.h"
 #include "core/error.h"
 #include "core/json.h"
@@ -102,6 +103,7 @@ void check_bert_network(const std::filesystem::path& folder, const TensorStore& 
 
 HfWeights open_hf_weights(const std::filesystem::path& folder) {
   HfWeights weights{.store = TensorStore::open_folder(folder)};
+  translate_flux_names(weights.store);
   const std::filesystem::path path = folder / kHfConfigFile;
   if (!std::filesystem::exists(path)) return weights;
   Json json = load_json(path);

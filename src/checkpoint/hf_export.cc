@@ -17,6 +17,8 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr std::string_view kModelStem = "model", kDiffusersStem = "diffusion_pytorch_model";
+constexpr std::array kWeightStems = {kModelStem, kDiffusersStem};
 constexpr std::array<std::string_view, 12> kTokenizerFiles = {"tokenizer.json",
                                                               "tokenizer_config.json",
                                                               "special_tokens_map.json",
@@ -34,6 +36,7 @@ void write_configuration(const fs::path& folder, const ModelFamily& family, cons
                          at::ScalarType dtype) {
   const Json json = make_hf_config(family, config, dtype);
   write_file_atomic(folder / "config.json", dump_json_pretty(json));
+  if (config.is_diffusion()) return;
   Json generation = {{"_from_model_config", true}};
   for (const char* key : {"bos_token_id", "eos_token_id", "transformers_version"}) {
     const auto found = json.find(key);
@@ -62,7 +65,10 @@ void copy_tokenizer(const fs::path& source, const fs::path& folder) {
 
 bool is_exported_model(const fs::path& folder) {
   return fs::is_directory(folder) && fs::exists(folder / "config.json") &&
-         (fs::exists(folder / "model.safetensors") || fs::exists(folder / "model.safetensors.index.json"));
+         std::ranges::any_of(kWeightStems, [&](std::string_view stem) {
+           const std::string file = std::string(stem) + ".safetensors";
+           return fs::exists(folder / file) || fs::exists(folder / (file + ".index.json"));
+         });
 }
 
 bool has_tokenizer_files(const fs::path& folder) {
@@ -74,7 +80,7 @@ void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, 
              const ModelConfig& config, const Groups& groups, const HfExport& settings) {
   write_export({.folder = folder,
                 .option = "--save_hf",
-                .stem = "model",
+                .stem = std::string(config.is_diffusion() ? kDiffusersStem : kModelStem),
                 .kind = "a Hugging Face model",
                 .is_replaceable = is_exported_model,
                 .write_rest =

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_state.h"
-#include "checkpoint/safetensors.h"
 #include "core/checksum.h"
 #include "core/json.h"
+#include "tensor_files/safetensors.h"
 
 namespace megalith {
 

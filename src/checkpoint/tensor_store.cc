@@ -91,12 +91,17 @@ TensorStore TensorStore::open_folder(const fs::path& folder) {
     throw UserError(fmt::format("{} is not a folder", folder.string()),
                     "give the folder that holds config.json and the weights");
   }
-  const fs::path index_path = folder / "model.safetensors.index.json";
-  if (!fs::exists(index_path)) {
-    const fs::path single = folder / "model.safetensors";
-    if (!fs::exists(single)) fail_no_weights(folder);
-    return open_file(single);
+  // As transformers and diffusers name the files.
+  fs::path index_path;
+  for (const char* stem : {"model", "diffusion_pytorch_model"}) {
+    const std::string file = std::string(stem) + ".safetensors";
+    if (fs::exists(folder / (file + ".index.json"))) {
+      index_path = folder / (file + ".index.json");
+      break;
+    }
+    if (fs::exists(folder / file)) return open_file(folder / file);
   }
+  if (index_path.empty()) fail_no_weights(folder);
   const Json index = load_json(index_path);
   const std::string where = index_path.string();
   const Json& weight_map = get_member(index, "weight_map", where);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "checkpoint/pieces.h"
-#include "checkpoint/safetensors.h"
+#include "tensor_files/safetensors.h"
 
 namespace megalith {
 

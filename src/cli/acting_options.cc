@@ -20,7 +20,7 @@ struct ActingOptions {
 
 // A model's description, its precision, and where it comes from. Groups that a later family adds belong here.
 const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention", "Multi-token prediction",
-                            "Precision", "Tokenizer",          "Hugging Face hub", "Retrieval",
+                            "Precision", "Tokenizer",          "Hugging Face hub", "Retrieval", "Diffusion",
                             "Device"};
 // The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
@@ -75,10 +75,10 @@ const ActingOptions* row_of(std::string_view command) {
   static const std::vector<ActingOptions> table = checked({
       {{"generate"},
        joined({kModelGroups, kLayoutGroups, {"Sampling", kAdapters}}),
-       joined({kWeights, kAdapterWeights, kWords, kMemory, {"seed"}}),
+       joined({kWeights, kAdapterWeights, kWords, kMemory, {"seed", "text_length"}}),
        kTraining},
       {{"evaluate"},
-       joined({kModelGroups, kLayoutGroups, {"Task", "Data", "Instruction tuning", kAdapters}}),
+       joined({kModelGroups, kLayoutGroups, {"Task", "Data", "Pictures", "Instruction tuning", kAdapters}}),
        joined({kWeights,
                kAdapterWeights,
                kWords,
@@ -97,7 +97,8 @@ const ActingOptions* row_of(std::string_view command) {
       {{"inspect logits"}, kModelGroups, joined({kWeights, kWords}), kTraining},
       {{"plan"},
        {"Pipeline parallelism"},
-       {"model_type", "num_layers", "decoder_num_layers", "mtp_num_layers", "tensor_model_parallel_size",
+       {"model_type", "num_layers", "decoder_num_layers", "num_joint_layers", "num_single_layers",
+        "mtp_num_layers", "tensor_model_parallel_size",
         "pipeline_model_parallel_size", "context_parallel_size", "micro_batch_size", "global_batch_size",
         "dry_run_world_size"},
        {}},

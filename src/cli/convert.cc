@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "hub/hub.h"
+#include "models/flux_latents.h"
 
 namespace megalith {
 namespace {
@@ -91,6 +92,27 @@ at::ScalarType chosen_dtype(const ConvertOptions& options, at::ScalarType stored
   return *options.dtype == "bf16" ? at::kBFloat16 : *options.dtype == "fp16" ? at::kHalf : at::kFloat;
 }
 
+// A picture of two by two tokens and a text of three, of numbers that differ.
+ModelInput some_picture(const ModelConfig& config) {
+  const auto numbers = [](std::vector<int64_t> shape) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    return at::arange(count, at::kFloat).mul(0.7).sin().view(shape);
+  };
+  ModelInput input;
+  input.context.b = 1;
+  input.context.s = 4;
+  input.context.encoder_s = 3;
+  input.context.is_training = false;
+  input.more.set("image", numbers({1, 4, config.in_channels}));
+  input.more.set("text", numbers({1, 3, config.context_dim}));
+  input.more.set("pooled", numbers({1, config.vec_in_dim}));
+  input.more.set("timesteps", at::full({1}, 0.3, at::kFloat));
+  input.more.set("guidance", at::full({1}, 3.5, at::kFloat));
+  input.more.set("image_positions", image_positions(2, 2));
+  return input;
+}
+
 // Logits of a stored model for a few random tokens, computed in fp32 by the reference operators.
 at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
                           const std::function<void(const std::vector<CheckpointTensor>&)>& load,
@@ -103,6 +125,9 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   const auto model = family.build_whole(config, context);
   load(model_tensors(model->parameters()));
   const at::NoGradGuard no_grad;
+  if (config.is_diffusion()) {
+    return model->forward(some_picture(config), {}, HeadOutput::kLogits).logits.to(at::kDouble);
+  }
   ModelInput input;
   const int64_t length = std::min<int64_t>(config.max_position_embeddings, 32);
   input.context.b = 1;
@@ -199,6 +224,7 @@ int run_convert(CommandContext& context) {
   for (UserError& error : check_options(options)) errors.push_back(std::move(error));
   throw_if_any(errors);
   resolve_hub_option("load_hf", options.load_hf, HubNeed::kModel, context.environment, options.hub, context.log);
+  if (options.load_hf) options.load_hf = model_folder_of(*options.load_hf).string();
   resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
                      context.log);
 

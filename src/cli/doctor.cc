@@ -51,7 +51,7 @@ void sort_by_topic(Findings& findings) {
 // Whether the options describe a model that could be trained; without one only the machine is looked at.
 bool names_a_model(const Resolved& resolved) {
   const Config& config = resolved.config;
-  return config.model.num_layers > 0 || config.checkpoint.load_hf || config.checkpoint.load;
+  return config.model.num_all_layers() > 0 || config.checkpoint.load_hf || config.checkpoint.load;
 }
 
 // The whole configuration, checked for the ranks that were launched, or without a launcher for as many as it needs.

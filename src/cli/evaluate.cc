@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "metrics/perplexity.h"
 #include "train/inference_memory.h"
 #include "train/setup.h"
 #include "train/step.h"
@@ -104,8 +105,13 @@ int evaluate(CommandContext& context, const Session& session, const EvaluateOpti
   if (options.losses_file) write_file_atomic(*options.losses_file, lines);
   // The main loss; what else the task measures goes by its name.
   const LossSum& main = sums.losses.at(0);
-  Json result{
-      {"loss", main.mean()}, {"perplexity", std::exp(main.mean())}, {"tokens", static_cast<int64_t>(main.weight)}};
+  Json result{{"loss", main.mean()}};
+  if (has_perplexity(main.name)) {
+    result["perplexity"] = std::exp(main.mean());
+    result["tokens"] = static_cast<int64_t>(main.weight);
+  } else {
+    result["samples"] = static_cast<int64_t>(main.weight);
+  }
   for (size_t i = 1; i < sums.losses.size(); ++i) result[sums.losses[i].name] = sums.losses[i].mean();
   print_out("{}\n", dump_json(result));
   std::fflush(stdout);

@@ -1,7 +1,8 @@
-// megalith generate: text from a checkpoint or a Hugging Face folder.
+// megalith generate: text, or pictures, from a checkpoint or a Hugging Face folder.
 #include <cstdio>
 #include <numeric>
 
+#include "cli/generate_pictures.h"
 #include "cli/help.h"
 #include "cli/print.h"
 #include "cli/session.h"
@@ -24,16 +25,18 @@ struct GenerateOptions {
   int64_t num_samples = 1;
   bool ignore_eos = false;
   bool print_ids = false;
+  PictureOptions pictures;
 
   void visit(OptionVisitor& v) {
     v.group("Generation");
-    v.field("prompt", prompt, "Text to continue.");
+    v.field("prompt", prompt, "Text to continue, or what a picture shows.");
     v.field("prompt_file", prompt_file, "File with the text to continue.");
     v.field("prompt_ids", prompt_ids, "Token ids to continue, instead of a text.");
     v.field("max_new_tokens", max_new_tokens, "Most tokens of a continuation.").unit("tokens").at_least(1);
-    v.field("num_samples", num_samples, "Number of continuations of the prompt.").at_least(1);
+    v.field("num_samples", num_samples, "Number of continuations of the prompt, or of pictures.").at_least(1);
     v.field("ignore_eos", ignore_eos, "Go on behind an end-of-text token.");
     v.field("print_ids", print_ids, "Print the new token ids, one line for each continuation, instead of text.");
+    pictures.visit(v);
   }
 };
 
@@ -97,10 +100,35 @@ int generate(CommandContext& context, const Session& session, const GenerateOpti
   return kExitSuccess;
 }
 
+PictureTask picture_task(const Resolved& run, const GenerateOptions& options) {
+  const int given = options.prompt.has_value() + options.prompt_file.has_value();
+  if (given != 1) {
+    throw UserError(given == 0 ? "no prompt given" : "several prompts given",
+                    "give one of --prompt TEXT, --prompt_file FILE");
+  }
+  PictureTask task{.options = options.pictures, .num_samples = options.num_samples};
+  task.prompt = options.prompt ? *options.prompt : read_stream(*options.prompt_file);
+  task.seed = static_cast<uint64_t>(first_seed(run));
+  return task;
+}
+
+// Options of one kind of model that are given to the other.
+std::vector<UserError> check_for_texts(const Resolved& run) {
+  std::vector<UserError> errors;
+  for (const char* option : {"output", "steps", "guidance", "height", "width", "encoders.path", "vae.path", "t5.path",
+                             "clip.path"}) {
+    if (!run.options->find(option)->is_set()) continue;
+    errors.emplace_back(fmt::format("{} is given, and this model writes text", option),
+                        "leave it out: it is an option of models of pictures");
+  }
+  return errors;
+}
+
 // What the request is, before anything is allocated for it.
 int generate_within_memory(CommandContext& context, const Session& session, const Launch& launch,
                            const GenerateOptions& options) {
   const Resolved& run = *session.resolved;
+  if (run.config.model.is_diffusion()) return generate_pictures(context, session, launch, picture_task(run, options));
   const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
   const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
   const bool needs_text = options.prompt_ids.empty() || !options.print_ids;
@@ -142,13 +170,19 @@ void check_ranks(const Resolved& resolved) {
 int run_generate(CommandContext& context) {
   const Launch launch = join_launch(context);
   GenerateOptions options;
+  const auto check = [&](Resolved& run) {
+    if (!run.config.model.is_diffusion()) return check_for_texts(run);
+    return check_picture_task(run, picture_task(run, options));
+  };
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(context.config_inputs(), launch.world_size,
-                          [&](OptionVisitor& visitor) { options.visit(visitor); },
-                          {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired});
+    return resolve_config(
+        context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
+        {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired, .more_checks = check});
   });
   if (resolved->wants_help) {
-    return print_help(context, "usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--option value ...]",
+    return print_help(context,
+                      "usage: megalith generate --load DIR|--load_hf DIR --prompt TEXT [--output FILE.png] "
+                      "[--option value ...]",
                       *resolved->options);
   }
   run_before_session(context, launch, [&] { check_ranks(*resolved); });

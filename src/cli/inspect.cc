@@ -9,6 +9,7 @@
 #include "cli/help.h"
 #include "cli/inspect_data.h"
 #include "cli/inspect_model.h"
+#include "cli/inspect_picture.h"
 #include "cli/inspect_run.h"
 #include "cli/inspect_sft.h"
 #include "cli/inspect_tokenizer.h"
@@ -133,6 +134,7 @@ constexpr Command kTopics[] = {
     {"data", "counts, lengths and beginnings of .bin/.idx files; samples in training order", inspect_data},
     {"tokenizer", "vocabulary; encode or decode", inspect_tokenizer},
     {"sft", "which tokens of instruction data count in the loss", inspect_sft},
+    {"picture", "a picture as it is read, and as an image model is given it", inspect_picture},
     {"checkpoint", "what a checkpoint folder holds, and whether it is intact", inspect_checkpoint},
     {"run", "the story of a run from the folder of --output_dir: starts, losses, speed, files", inspect_run},
     {"runs", "several runs compared: losses, speed, options, and a web page with their curves", inspect_runs},
@@ -149,6 +151,7 @@ std::vector<CommandOptions> inspect_options() {
           inspect_data_options(),
           inspect_tokenizer_options(),
           inspect_sft_options(),
+          inspect_picture_options(),
           options_of<CheckpointInspection>("inspect checkpoint"),
           inspect_runs_options(),
           inspect_logits_options(),

@@ -7,15 +7,17 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "checkpoint/pieces.h"
-#include "checkpoint/safetensors_writer.h"
 #include "cli/help.h"
+#include "cli/inspect_flux.h"
 #include "cli/print.h"
 #include "cli/session.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "parallel/grad_buffer.h"
+#include "tensor_files/safetensors_writer.h"
 #include "train/setup.h"
 #include "train/step.h"
 
@@ -25,6 +27,7 @@ namespace {
 struct OutputOptions {
   std::vector<int64_t> prompt_ids, target_ids, prompt_token_types;
   std::string output_file;
+  std::optional<std::string> inputs_file;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
@@ -37,6 +40,10 @@ struct OutputOptions {
     v.field("target_ids", target_ids,
             "With model_type t5: token ids that the decoder is to write after prompt_ids. It reads those in front of "
             "each.");
+    v.field("inputs_file", inputs_file,
+            "With model_type diffusion_model: a safetensors file with what the model reads: image (b, n, in_channels), "
+            "text (b, l, context_dim), pooled (b, vec_in_dim), timesteps (b), image_positions (n, 3), with "
+            "guidance_embed guidance (b), and for gradients target (b, n, in_channels).");
   }
 };
 
@@ -96,26 +103,37 @@ void write_safetensors(const std::string& path, const std::map<std::string, at::
   writer.finish();
 }
 
-// The mean loss of the targets, and its gradients, without a data set.
-int inspect_gradients_of_pair(CommandContext& context, Session& session, const OutputOptions& options) {
-  require_pair(options);
+UserError no_inputs_file() {
+  return UserError("no inputs_file given, and model_type is diffusion_model",
+                   "name the safetensors file that holds what it reads");
+}
+
+// The mean loss of a pair's targets or of a file's pictures, and its gradients, without a data set.
+int inspect_gradients_of_input(CommandContext& context, Session& session, const OutputOptions& options) {
+  const bool is_diffusion = session.resolved->config.model.is_diffusion();
+  if (!is_diffusion) require_pair(options);
+  if (is_diffusion && !options.inputs_file) throw no_inputs_file();
   const Resolved& run = *session.resolved;
   const BuiltModel built = build_model(run, session.groups, session.device);
   load_weights(run, built, session.groups, context.log);
   GradBuffer gradients(built.parameters(), session.groups, {});
   PipelinedModel model(built.view(), session.groups, session.device);
-  ModelInput input = pair_input(options, built.config(), session.device);
-  input.terms[0] = {"lm loss", at::scalar_tensor(1 / static_cast<double>(options.target_ids.size()), at::kDouble)};
+  ModelInput input =
+      is_diffusion ? read_flux_input(*options.inputs_file, built.config(), /*has_target=*/true, session.device)
+                   : pair_input(options, built.config(), session.device);
+  const int64_t weight = is_diffusion ? input.context.b : std::ssize(options.target_ids);
+  const char* name = is_diffusion ? "loss" : "lm loss";
+  input.terms[0] = {name, at::scalar_tensor(1 / static_cast<double>(weight), at::kDouble)};
   double loss = 0;
   gradients.begin_step();
   model.train(
       1, [&](int, std::span<const Unit>) { return input; }, [&](bool is_last) { gradients.begin_microbatch(is_last); },
       [&](const ModelOutput& output) {
-        for (const LossTerm& term : output.terms) loss = (term.sum / term.weight).item<double>();
+        loss = (output.terms.front().sum / output.terms.front().weight).item<double>();
       });
   gradients.finish_step();
   write_safetensors(options.output_file, canonical_gradients(built.parameters()));
-  print_out("{}\n", dump_json(Json{{"lm loss", loss}}));
+  print_out("{}\n", dump_json(Json{{name, loss}}));
   return kExitSuccess;
 }
 
@@ -131,7 +149,9 @@ int inspect_logits(CommandContext& context) {
   }
   std::vector<UserError> errors;
   if (options.output_file.empty()) errors.push_back(no_output_file());
-  if (options.prompt_ids.empty()) errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
+  const bool is_diffusion = resolved->config.model.is_diffusion();
+  if (is_diffusion && !options.inputs_file) errors.push_back(no_inputs_file());
+  if (!is_diffusion && options.prompt_ids.empty()) errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
   if (!options.prompt_token_types.empty() && options.prompt_token_types.size() != options.prompt_ids.size()) {
     errors.emplace_back(fmt::format("prompt_token_types has {} numbers, and prompt_ids {}",
                                     options.prompt_token_types.size(), options.prompt_ids.size()),
@@ -146,7 +166,9 @@ int inspect_logits(CommandContext& context) {
   load_weights(*session.resolved, built, session.groups, context.log);
   at::NoGradGuard no_grad;
   ModelInput input;
-  if (built.config().has_encoder()) {
+  if (is_diffusion) {
+    input = read_flux_input(*options.inputs_file, built.config(), /*has_target=*/false, session.device);
+  } else if (built.config().has_encoder()) {
     require_pair(options);
     input = pair_input(options, built.config(), session.device);
   } else {
@@ -163,7 +185,8 @@ int inspect_logits(CommandContext& context) {
   }
   PipelinedModel model(built.view(), session.groups, session.device);
   const ModelOutput output = model.forward(input, HeadOutput::kLogits);
-  std::map<std::string, at::Tensor> tensors{{"logits", output.logits[0].to(at::kCPU, at::kFloat)}};
+  const at::Tensor logits = is_diffusion ? output.logits : output.logits[0];
+  std::map<std::string, at::Tensor> tensors{{"logits", logits.to(at::kCPU, at::kFloat)}};
   if (output.sentence_logits.defined()) {
     tensors["sentence_logits"] = output.sentence_logits[0].to(at::kCPU, at::kFloat);
   }
@@ -181,7 +204,9 @@ int inspect_gradients(CommandContext& context) {
   if (options.output_file.empty()) throw no_output_file();
   Session session = start_session(context, std::move(resolved));
   const Resolved& run = *session.resolved;
-  if (run.config.model.has_encoder()) return inspect_gradients_of_pair(context, session, options);
+  if (run.config.model.has_encoder() || run.config.model.is_diffusion()) {
+    return inspect_gradients_of_input(context, session, options);
+  }
   const Derived& d = run.derived;
   DataSetup setup = make_data_setup(run);
   setup.num_samples = {d.global_batch_size, 0, 0};

@@ -15,6 +15,7 @@
 #include "core/file.h"
 #include "core/input_file.h"
 #include "core/strings.h"
+#include "metrics/perplexity.h"
 #include "metrics/run_comparison.h"
 #include "metrics/run_history.h"
 #include "train/outputs.h"
@@ -122,10 +123,15 @@ std::string evaluations_text(const RunHistory& history) {
     if (std::find(sets.begin(), sets.end(), one.set) == sets.end()) sets.push_back(one.set);
   }
   std::string text;
+  std::string loss_name = history.loss_name;  // as files have it: "lm_loss"
+  std::replace(loss_name.begin(), loss_name.end(), '_', ' ');
+  const bool is_log_loss = has_perplexity(loss_name);
   for (const std::string& set : sets) {
     const auto last = history.last_evaluation(set), best = history.best_evaluation(set);
-    text += fmt::format("  {}: {} at iteration {} (perplexity {:.4g}); best {} at {}\n", set, loss_words(last->loss),
-                        last->iteration, std::exp(last->loss), loss_words(best->loss), best->iteration);
+    const std::string unsure =
+        is_log_loss ? fmt::format(" (perplexity {:.4g})", std::exp(last->loss)) : std::string();
+    text += fmt::format("  {}: {} at iteration {}{}; best {} at {}\n", set, loss_words(last->loss), last->iteration,
+                        unsure, loss_words(best->loss), best->iteration);
   }
   return text.empty() ? "" : "evaluations\n" + text;
 }

@@ -11,7 +11,6 @@
 #include "cli/command.h"
 #include "cli/help.h"
 #include "cli/print.h"
-#include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_setup.h"
 #include "compat/benchmark_wikitext.h"
@@ -167,6 +166,7 @@ void report_benchmark(const CommandContext& context, const LaunchPlan& plan, con
   if (run.mode == "HF_finetune_lora") add_sample_rate(figures, resolved);
   if (!figures.note.empty()) context.log.note("{}", figures.note);
   write_file_atomic(run.results, benchmark_csv(run, figures, resolved, {device_name(), kBuildCommit}));
+  if (!figures.summary.empty()) write_file_atomic(kRunsSummaryFile, figures.summary);
   for (const std::string& line : figures.lines) {
     print_out("{}\n", line);
     append_line(*plan.train_log, line);  // AMD's own reader takes them from there
@@ -258,18 +258,9 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   return code;
 }
 
-// A benchmark of a model that is not built here.
-int launch_flux(const LaunchPlan& plan) {
-  throw_if_any(plan.errors);
-  if (plan.dry_run == DryRunKind::kNone) throw UserError(plan.benchmark->refusal, "");
-  print_out("{}", flux_dry_run(plan));
-  return kExitSuccess;
-}
-
 int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::string>& words) {
   LaunchPlan plan = plan_launch(launch_inputs(context, front_end, words));
   say_plan(context, plan);
-  if (plan.benchmark && plan.benchmark->backend == BenchmarkBackend::kFlux) return launch_flux(plan);
   std::vector<UserError> errors = plan.errors;
   const bool is_dry = plan.dry_run != DryRunKind::kNone;
   if (!is_dry && errors.empty()) make_rows(context, plan);
@@ -303,7 +294,6 @@ int launch(CommandContext& context, FrontEnd front_end, const std::vector<std::s
     }
     return kExitSuccess;
   }
-  if (plan.benchmark && !plan.benchmark->refusal.empty()) throw UserError(plan.benchmark->refusal, "");
   if (!plan.starts) {
     context.log.info("NO_TRAINING=1: nothing is started");
     return kExitSuccess;

@@ -132,7 +132,9 @@ Plan make_plan(const Resolved& resolved, const PlanOptions& own) {
   if (own.pipeline_trace) plan.measured = load_pipeline_trace(*own.pipeline_trace);
   const int64_t size = config.parallel.pipeline_model_parallel_size;
   std::vector<UserError> errors;
-  if (config.model.num_layers < 1) errors.emplace_back("num_layers is not given", "add --num_layers, or --config FILE");
+  if (config.model.num_all_layers() < 1) {
+    errors.emplace_back("num_layers is not given", "add --num_layers, or --config FILE");
+  }
   const int64_t num_microbatches = count_microbatches(config, own, plan.measured, errors);
   const std::vector<Unit> units = model_units(config.model);
   if (errors.empty()) errors = check_pipeline(config.pipeline, size, units);

@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/prepare_flux.h"
 #include "cli/prepare_sft.h"
 #include "cli/print.h"
 #include "core/error.h"
@@ -97,6 +98,7 @@ int prepare_check(CommandContext& context) {
 
 constexpr Command kPrepareTopics[] = {
     {"merge", "several data sets into one", prepare_merge},
+    {"flux", "pictures and captions into latents and embeddings", prepare_flux_pictures},
     {"check", "whether data sets are whole and their ids in the vocabulary", prepare_check},
 };
 
@@ -148,7 +150,8 @@ int run_prepare(CommandContext& context) {
 
 std::vector<CommandOptions> prepare_options() {
   return {options_of<PrepareOptions>("prepare"), options_of<MergeOptions>("prepare merge"),
-          options_of<CheckOptions>("prepare check"), prepare_sft_options()};
+          options_of<CheckOptions>("prepare check"), prepare_sft_options(),
+          prepare_flux_options()};
 }
 
 }  // namespace megalith

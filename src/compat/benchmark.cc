@@ -20,7 +20,7 @@ constexpr BenchmarkModel kBenchmarkModels[] = {
     {"Llama-2-7B", "llama2_7B", 18, 32, 4096, "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-7b-chat-hf"},
     {"Llama-2-13B", "llama2_13B", 0, 32, 4096, "meta-llama/Llama-2-13b-hf", "meta-llama/Llama-2-13b-chat-hf"},
     {"Llama-2-70B", "llama2_70B", 4, 8, 4096, "meta-llama/Llama-2-70b-hf", "meta-llama/Llama-2-70b-chat-hf"},
-    {"Flux", "", 32, 0, 768},
+    {"Flux", "flux_dev", 10, 0, 1536, "black-forest-labs/FLUX.1-dev", "", true},
 };
 
 BenchmarkTag torchtitan_tag(std::string_view tag, std::string_view model) {

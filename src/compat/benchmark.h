@@ -21,18 +21,19 @@ enum class BenchmarkBackend {
   kTorchtune,   // from those of log_style torchtune
   kMegatron,    // from the summary at the end of the log
   kPrimus,      // from the iteration lines
-  kFlux,        // pictures, which are not trained here yet
+  kFlux,        // pictures: from the lines of log_style pictures
 };
 
 // A model of the PyTorch scripts.
 struct BenchmarkModel {
   std::string_view name;    // of -m, and in the names of files
-  std::string_view preset;  // of configs/models; empty: FLUX
+  std::string_view preset;  // of configs/models
   int pretrain_batch = 0;   // samples of a GPU; 0: no such benchmark
   int finetune_batch = 0;
-  int seq_length = 8192;            // FLUX: 512 tokens of text and 256 of a picture of 256 by 256, torchtitan's own
-  std::string_view repo = "";       // on the hub, whose weights are fine-tuned
+  int seq_length = 8192;            // FLUX: 512 tokens of text and 1024 of a picture of 512 by 512
+  std::string_view repo = "";       // on the hub, whose weights are fine-tuned, or FLUX's
   std::string_view chat_repo = "";  // where conversations are learned, when that is another
+  bool has_pictures = false;
 };
 
 struct BenchmarkTag {
@@ -49,7 +50,6 @@ struct BenchmarkRun {
   BenchmarkBackend backend = BenchmarkBackend::kTorchtitan;
   std::string model, mode, precision;  // "Llama-3.1-8B", "pretrain", "BF16"
   std::string log, results;            // files
-  std::string refusal;                 // what this program cannot run yet; empty: it can
   std::string made_rows = {};          // a file of rows that is made before the run where it is not there
 };
 

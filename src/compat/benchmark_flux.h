@@ -1,17 +1,17 @@
-// FLUX in AMD's benchmarks: what a dry run tells of a model that is not trained here yet.
+// FLUX in AMD's benchmarks: all weights of FLUX.1-dev, trained on pictures that were encoded beforehand.
 #pragma once
 
-#include <string>
+#include <string_view>
 
 #include "compat/launch_plan.h"
+#include "compat/script_values.h"
 
 namespace megalith {
 
-// Weights that are trained: the rectified-flow transformer of FLUX.1-dev, without the embedding of a guidance, which
-// training does not have.
-int64_t flux_parameters();
+// What the setup makes of bghira/pseudo-camera-10k, in the current folder.
+inline constexpr std::string_view kPreparedPictures = "pseudo-camera-10k";
 
-// Layout, batch and the memory of a rank without activations, as text or as one JSON object.
-std::string flux_dry_run(const LaunchPlan& plan);
+// Batch, data, weights and learning rate of -t pretrain -m Flux, for a plan whose benchmark is chosen.
+void plan_flux(const BenchmarkModel& model, const ScriptValues& values, LaunchPlan& plan);
 
 }  // namespace megalith

@@ -90,10 +90,29 @@ BenchmarkFigures finetuning_figures(const std::string& log) {
   return figures;
 }
 
+// Steps of the warm-up are left out: ten, or half of a short run.
+BenchmarkFigures picture_figures(const std::string& log) {
+  const auto mean = [&](const char* pattern) {
+    const std::vector<double> values = matches_in(log, pattern);
+    if (values.empty()) {
+      throw UserError("the log has no line with the benchmark's figures", "the run has not come to its first step");
+    }
+    return mean_of(values, std::min(kFewMatches, values.size() / 2), values.size());
+  };
+  const double fps = mean(R"(fps:\s*([0-9.]+))"), of_gpu = mean(R"(fps_gpu:\s*([0-9.]+))");
+  const double tflops = mean(R"(tflops/s:\s*([0-9.]+))"), time = mean(R"(step_time_total:\s*([0-9.]+))");
+  BenchmarkFigures figures{.metrics = {{"FPS_per_GPU", of_gpu}, {"TFLOPS_per_GPU", tflops}}};
+  figures.summary = fmt::format("avg_fps,avg_fps_gpu,avg_tflops,avg_step_time_total,avg_loss\n"
+                                "{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
+                                fps, of_gpu, tflops, time, mean(R"(step_loss:\s*([0-9.]+))"));
+  return figures;
+}
+
 }  // namespace
 
 BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log) {
   if (backend == BenchmarkBackend::kTorchtune) return finetuning_figures(log);
+  if (backend == BenchmarkBackend::kFlux) return picture_figures(log);
   const Patterns patterns = patterns_of(backend);
   const std::vector<double> tokens = matches_in(log, patterns.tokens), tflops = matches_in(log, patterns.tflops);
   if (tokens.empty() || tflops.empty()) {

@@ -12,11 +12,15 @@
 
 namespace megalith {
 
+// In the current folder, for FLUX: a line of names and one of means, which AMD's script reads.
+inline constexpr const char* kRunsSummaryFile = "runs_summary.csv";
+
 struct BenchmarkFigures {
   // Names of AMD's and values of a GPU, in the order of the file of results.
   std::vector<std::pair<std::string, double>> metrics;
   std::vector<std::string> lines = {};  // that AMD's script prints of them, and reads
   std::string note = {};                // how they were taken, where AMD's own way was not open
+  std::string summary = {};             // of kRunsSummaryFile: FLUX's means
 };
 
 // UserError when the log has no line of the backend's.
@@ -24,6 +28,8 @@ struct BenchmarkFigures {
 //   megatron    the last `tokens/GPU/s:` and `throughput per GPU:`, which the summary has
 //   primus      the mean of the same ten iteration lines
 //   torchtune   of the later half of the steps the most memory (GiB) and the mean rate of tokens in the loss
+//   flux        the means of `fps_gpu:` and `tflops/s:` over all lines but the first ten, or of the later half where
+//               there are fewer than 20; the summary has those of `fps:`, `step_time_total:` and `step_loss:` too
 // A log of fewer than 40 lines of torchtitan's or Primus's gives the mean of its last ten, or of its later half where
 // it has fewer than 20.
 BenchmarkFigures read_benchmark_figures(BenchmarkBackend backend, const std::string& log);

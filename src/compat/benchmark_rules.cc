@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "compat/benchmark_finetune.h"
+#include "compat/benchmark_flux.h"
 #include "core/strings.h"
 
 namespace megalith {
@@ -54,14 +55,14 @@ class BenchmarkRules {
     run.mode = values_.text("-t");
     run.precision = values_.text("-p");
     is_finetuning_ = run.mode.find("finetune") != std::string::npos;
-    run.backend = model_->preset.empty() ? BenchmarkBackend::kFlux
-                  : is_finetuning_       ? BenchmarkBackend::kTorchtune
-                                         : BenchmarkBackend::kTorchtitan;
+    run.backend = model_->has_pictures ? BenchmarkBackend::kFlux
+                  : is_finetuning_     ? BenchmarkBackend::kTorchtune
+                                       : BenchmarkBackend::kTorchtitan;
     name_files(run, values_.given("-m")->spelling == "--model_repo");
     check_mode();
     check_precision();
     if (run.backend == BenchmarkBackend::kFlux) {
-      choose_flux();
+      plan_flux(*model_, values_, plan_);
     } else {
       choose_options();
       is_finetuning_ ? plan_finetuning(*model_, values_, plan_) : choose_data();
@@ -102,9 +103,6 @@ class BenchmarkRules {
       fail(fmt::format("-t {} -m {}: there is no such benchmark", run.mode, model_->name),
            is_finetuning_ ? "FLUX is benchmarked with -t pretrain" : "this model is benchmarked with -t finetune_fw");
     }
-    if (run.backend == BenchmarkBackend::kFlux) {
-      run.refusal = "-m Flux: this build cannot train FLUX yet; DRY_RUN=1 shows its layout, batch and memory";
-    }
   }
 
   void check_precision() {
@@ -118,17 +116,6 @@ class BenchmarkRules {
         fmt::format("-p FP8: {} says \"{}\", and its own second example asks for it with Llama-3.1-70B; this run is "
                     "in FP8",
                     kPageSource, kFp8Sentence));
-  }
-
-  // What the flags of a language model say of FLUX.
-  void choose_flux() {
-    for (const char* flag : {"-s", "-f"}) {
-      const ScriptValue* given = values_.given(flag);
-      if (given != nullptr) fail(fmt::format("{}: FLUX has no such choice", given->text()), "leave it out");
-    }
-    set("-b", "micro_batch_size", values_.given("-b") ? values_.text("-b") : std::to_string(model_->pretrain_batch));
-    plan_.set({.name = "seq_length", .value = std::to_string(model_->seq_length)});
-    plan_.set({.name = "use_torch_fsdp2", .value = "true"});
   }
 
   void choose_options() {
@@ -194,7 +181,9 @@ class BenchmarkRules {
       const PlannedOption* found = plan_.find(option);
       return found == nullptr ? std::string("-") : found->value;
     };
-    const std::vector<std::string> lines = echoed_block(run, {{"sequence_length", value("seq_length")},
+    const bool has_pictures = run.backend == BenchmarkBackend::kFlux;
+    const std::vector<std::string> lines = echoed_block(run, {{has_pictures ? "image_size" : "sequence_length",
+                                                               value(has_pictures ? "image_size" : "seq_length")},
                                                               {"num_gpus", std::to_string(plan_.world_size())},
                                                               {"fsdp", plan_.find("use_torch_fsdp2") ? "1" : "0"},
                                                               {"batch_size", value("micro_batch_size")}});

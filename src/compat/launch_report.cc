@@ -90,6 +90,8 @@ std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const
   const Config& config = resolved.config;
   const Derived& derived = resolved.derived;
   const ParallelOptions& parallel = config.parallel;
+  const bool is_of_pictures = config.model.is_diffusion();
+  const int64_t tokens = derived.seq_length + (is_of_pictures ? config.data.flux.text_length : 0);
   OrderedJson exports = OrderedJson::object(), options = OrderedJson::object();
   for (const PlannedExport& one : plan.exports) {
     if (one.is_shown) exports[one.name] = one.value;
@@ -104,12 +106,12 @@ std::string dry_run_json(const LaunchPlan& plan, const Resolved& resolved, const
       {"pipeline_model_parallel_size", parallel.pipeline_model_parallel_size},
       {"context_parallel_size", parallel.context_parallel_size},
       {"expert_model_parallel_size", parallel.expert_model_parallel_size},
-      {"num_layers", config.model.num_layers},
+      {"num_layers", is_of_pictures ? config.model.num_all_layers() : config.model.num_layers},
       {"micro_batch_size", derived.micro_batch_size},
       {"global_batch_size", derived.global_batch_size},
-      {"seq_length", derived.seq_length},
+      {"seq_length", tokens},
       {"num_microbatches", derived.num_microbatches},
-      {"tokens_per_iteration", derived.global_batch_size * derived.seq_length},
+      {"tokens_per_iteration", derived.global_batch_size * tokens},
       {"train_iters", derived.train_iters},
       {"parameters", run.numbers.parameters},
       {"prediction_parameters", run.numbers.prediction_parameters},

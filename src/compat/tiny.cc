@@ -21,6 +21,7 @@ std::map<std::string, std::string> longer_rows(const Resolved& resolved) {
   std::map<std::string, std::string> values;
   const TaskOptions& task = resolved.config.task;
   if (task.task == TaskKind::kCausalLm || task.task == TaskKind::kMaskedLm) return values;
+  if (task.task == TaskKind::kFlowMatching) return values;
   const int64_t length = std::min(resolved.derived.seq_length, kSentenceTokens);
   values["seq_length"] = fmt::to_string(length);
   values["max_position_embeddings"] = fmt::to_string(length);

@@ -61,8 +61,28 @@ inline std::string_view text_at(const arrow::Array& array, int64_t row) {
   }
 }
 
+inline bool is_bytes(const arrow::DataType& type) {
+  return type.id() == arrow::Type::BINARY || type.id() == arrow::Type::LARGE_BINARY;
+}
+
+// As base64 (RFC 4648), without line breaks.
+inline void append_bytes(std::string& line, const arrow::Array& array, int64_t row) {
+  const std::string_view bytes = array.type_id() == arrow::Type::BINARY
+                                     ? static_cast<const arrow::BinaryArray&>(array).GetView(row)
+                                     : static_cast<const arrow::LargeBinaryArray&>(array).GetView(row);
+  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  line += '"';
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const auto byte = [&](size_t k) { return k < bytes.size() ? static_cast<unsigned char>(bytes[k]) : 0u; };
+    const unsigned bits = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
+    for (size_t k = 0; k < 4; ++k) line += i + k > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63];
+  }
+  line += '"';
+}
+
 // Whether a value of the type can be written as JSON: texts, numbers, booleans, and lists and structs of them.
-inline bool has_json(const arrow::DataType& type) {
+inline bool has_json(const arrow::DataType& type, bool with_bytes) {
+  if (with_bytes && is_bytes(type)) return true;
   if (is_text(type) || arrow::is_integer(type.id())) return true;
   switch (type.id()) {
     case arrow::Type::BOOL:
@@ -73,38 +93,39 @@ inline bool has_json(const arrow::DataType& type) {
     case arrow::Type::LIST:
     case arrow::Type::LARGE_LIST:
     case arrow::Type::FIXED_SIZE_LIST:
-      return has_json(*static_cast<const arrow::BaseListType&>(type).value_type());
+      return has_json(*static_cast<const arrow::BaseListType&>(type).value_type(), with_bytes);
     default:
       return false;
   }
 }
 
-void append_value(std::string& line, const arrow::Array& array, int64_t row);
+void append_value(std::string& line, const arrow::Array& array, int64_t row, bool with_bytes);
 
 // Columns of a table, or members of a struct, at a row. What is missing, or has no JSON, is left out.
 template <typename FieldOf, typename ArrayOf>
-void append_object(std::string& line, int count, int64_t row, const FieldOf& name_of, const ArrayOf& array_of) {
+void append_object(std::string& line, int count, int64_t row, bool with_bytes, const FieldOf& name_of,
+                   const ArrayOf& array_of) {
   line += '{';
   bool is_first = true;
   for (int i = 0; i < count; ++i) {
     const arrow::Array& array = *array_of(i);
-    if (array.IsNull(row) || !has_json(*array.type())) continue;
+    if (array.IsNull(row) || !has_json(*array.type(), with_bytes)) continue;
     if (!is_first) line += ", ";
     is_first = false;
     append_text(line, name_of(i));
     line += ": ";
-    append_value(line, array, row);
+    append_value(line, array, row, with_bytes);
   }
   line += '}';
 }
 
 template <typename List>
-void append_list(std::string& line, const List& list, int64_t row) {
+void append_list(std::string& line, const List& list, int64_t row, bool with_bytes) {
   line += '[';
   const int64_t begin = list.value_offset(row), end = begin + list.value_length(row);
   for (int64_t i = begin; i < end; ++i) {
     if (i > begin) line += ", ";
-    append_value(line, *list.values(), i);
+    append_value(line, *list.values(), i, with_bytes);
   }
   line += ']';
 }
@@ -115,12 +136,13 @@ inline void append_number(std::string& line, double value) {
   line += std::isfinite(value) ? text : "null";
 }
 
-inline void append_value(std::string& line, const arrow::Array& array, int64_t row) {
+inline void append_value(std::string& line, const arrow::Array& array, int64_t row, bool with_bytes) {
   if (array.IsNull(row)) {
     line += "null";
     return;
   }
   if (is_text(*array.type())) return append_text(line, text_at(array, row));
+  if (is_bytes(*array.type())) return append_bytes(line, array, row);
   switch (array.type_id()) {
     case arrow::Type::BOOL:
       line += static_cast<const arrow::BooleanArray&>(array).Value(row) ? "true" : "false";
@@ -130,16 +152,16 @@ inline void append_value(std::string& line, const arrow::Array& array, int64_t r
     case arrow::Type::DOUBLE:
       return append_number(line, static_cast<const arrow::DoubleArray&>(array).Value(row));
     case arrow::Type::LIST:
-      return append_list(line, static_cast<const arrow::ListArray&>(array), row);
+      return append_list(line, static_cast<const arrow::ListArray&>(array), row, with_bytes);
     case arrow::Type::LARGE_LIST:
-      return append_list(line, static_cast<const arrow::LargeListArray&>(array), row);
+      return append_list(line, static_cast<const arrow::LargeListArray&>(array), row, with_bytes);
     case arrow::Type::FIXED_SIZE_LIST:
-      return append_list(line, static_cast<const arrow::FixedSizeListArray&>(array), row);
+      return append_list(line, static_cast<const arrow::FixedSizeListArray&>(array), row, with_bytes);
     case arrow::Type::STRUCT: {
       const auto& members = static_cast<const arrow::StructArray&>(array);
       const arrow::DataType& type = *array.type();
       return append_object(
-          line, type.num_fields(), row, [&](int i) -> std::string_view { return type.field(i)->name(); },
+          line, type.num_fields(), row, with_bytes, [&](int i) -> std::string_view { return type.field(i)->name(); },
           [&](int i) { return members.field(i); });
     }
     default: {  // integers of all widths

@@ -23,6 +23,7 @@ namespace {
 namespace json = megalith::arrow_json;
 
 constexpr int64_t kRowsAtOnce = 256;  // documents may be long
+constexpr int64_t kPicturesAtOnce = 16;
 
 // What a person did wrong, with what to do.
 struct RowsError : std::runtime_error {
@@ -86,12 +87,13 @@ void check_columns(const arrow::Schema& schema, const std::vector<std::string>& 
 
 class ParquetBatches final : public Batches {
  public:
-  ParquetBatches(std::shared_ptr<arrow::io::RandomAccessFile> opened, const std::vector<std::string>& columns) {
+  ParquetBatches(std::shared_ptr<arrow::io::RandomAccessFile> opened, const std::vector<std::string>& columns,
+                 int64_t rows_at_once) {
     file = std::move(opened);
     parquet::arrow::FileReaderBuilder builder;
     check(builder.Open(file));
     parquet::ArrowReaderProperties properties = parquet::default_arrow_reader_properties();
-    properties.set_batch_size(kRowsAtOnce);
+    properties.set_batch_size(rows_at_once);
     properties.set_use_threads(false);  // one column at a time; tokenising has the processors
     builder.properties(properties);
     reader_ = value_of(builder.Build());
@@ -207,7 +209,8 @@ class CsvBatches final : public Batches {
   std::shared_ptr<arrow::csv::StreamingReader> reader_;
 };
 
-std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector<std::string>& columns) {
+std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector<std::string>& columns,
+                                      bool with_bytes) {
   const std::shared_ptr<arrow::io::ReadableFile> file = value_of(arrow::io::ReadableFile::Open(path));
   const std::shared_ptr<arrow::Buffer> head_bytes = value_of(file->ReadAt(0, 6));
   const std::string_view head(reinterpret_cast<const char*>(head_bytes->data()),
@@ -219,7 +222,7 @@ std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector
     if (name.ends_with(ending)) name.resize(name.rfind('.'));
   }
   if (head.starts_with("PAR1")) {
-    batches = std::make_unique<ParquetBatches>(file, columns);
+    batches = std::make_unique<ParquetBatches>(file, columns, with_bytes ? kPicturesAtOnce : kRowsAtOnce);
   } else if (head.starts_with("ARROW1")) {
     batches = std::make_unique<FileBatches>(file, columns);
   } else if (name.ends_with(".csv") || name.ends_with(".tsv")) {
@@ -247,10 +250,11 @@ void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string
 }
 
 // Rows with all that can be written as JSON.
-void append_all(const arrow::RecordBatch& batch, std::string& lines) {
+void append_all(const arrow::RecordBatch& batch, bool with_bytes, std::string& lines) {
   for (int64_t row = 0; row < batch.num_rows(); ++row) {
     json::append_object(
-        lines, batch.num_columns(), row, [&](int i) -> std::string_view { return batch.schema()->field(i)->name(); },
+        lines, batch.num_columns(), row, with_bytes,
+        [&](int i) -> std::string_view { return batch.schema()->field(i)->name(); },
         [&](int i) { return batch.column(i); });
     lines += '\n';
   }
@@ -277,18 +281,20 @@ auto guarded(MegalithRowsError* error, const Body& body, decltype(body()) failed
 
 struct MegalithRows {
   std::vector<std::string> columns;
+  bool with_bytes = false;
   std::unique_ptr<Batches> batches;
   std::string lines;
 };
 
-MegalithRows* megalith_rows_open(const char* path, const char* const* columns, size_t num_columns,
+MegalithRows* megalith_rows_open(const char* path, const char* const* columns, size_t num_columns, int with_bytes,
                                  MegalithRowsError* error) {
   return guarded(
       error,
       [&] {
         auto rows = std::make_unique<MegalithRows>();
         rows->columns.assign(columns, columns + num_columns);
-        rows->batches = open_batches(path, rows->columns);
+        rows->with_bytes = with_bytes != 0;
+        rows->batches = open_batches(path, rows->columns, rows->with_bytes);
         return rows.release();
       },
       static_cast<MegalithRows*>(nullptr));
@@ -304,7 +310,7 @@ int megalith_rows_next(MegalithRows* rows, const char** data, size_t* size, int6
         rows->lines.clear();
         if (batch == nullptr) return 0;
         if (rows->columns.empty()) {
-          append_all(*batch, rows->lines);
+          append_all(*batch, rows->with_bytes, rows->lines);
         } else {
           append_texts(*batch, rows->columns, rows->lines);
         }

@@ -19,7 +19,8 @@ struct MegalithRowsError {
 // Opens a file whose kind its first bytes tell (Parquet, Arrow's file and stream formats), or its name (.csv, .tsv,
 // also compressed: .gz, .zst, .bz2). The named columns of each row are given; they hold
 // text. Without names all columns are given, whatever they hold. Null: *error says why.
-MegalithRows* megalith_rows_open(const char* path, const char* const* columns, size_t num_columns,
+//   with_bytes  1: bytes, which JSON has nothing for, are given as base64
+MegalithRows* megalith_rows_open(const char* path, const char* const* columns, size_t num_columns, int with_bytes,
                                  MegalithRowsError* error);
 
 // The next rows, each as a line {"column": "text", …}; a missing value is an empty text. Without named columns a value

@@ -55,11 +55,11 @@ RowsLibrary load_library(const std::string& path) {
 
 class RowsSource final : public TextSource {
  public:
-  RowsSource(const std::string& path, const std::vector<std::string>& columns)
+  RowsSource(const std::string& path, const std::vector<std::string>& columns, RowBytes bytes)
       : path_(path), library_(load_library(path)) {
     std::vector<const char*> names;
     for (const std::string& column : columns) names.push_back(column.c_str());
-    rows_ = library_.open(path.c_str(), names.data(), names.size(), &error_);
+    rows_ = library_.open(path.c_str(), names.data(), names.size(), bytes == RowBytes::kBase64 ? 1 : 0, &error_);
     if (rows_ == nullptr) fail();
   }
   ~RowsSource() override { library_.close(rows_); }
@@ -105,8 +105,9 @@ bool is_rows_file(const std::string& path) {
   return bytes.starts_with("PAR1") || bytes.starts_with("ARROW1") || bytes.starts_with("\xff\xff\xff\xff");
 }
 
-std::unique_ptr<TextSource> open_rows(const std::string& path, const std::vector<std::string>& columns) {
-  return std::make_unique<RowsSource>(path, columns);
+std::unique_ptr<TextSource> open_rows(const std::string& path, const std::vector<std::string>& columns,
+                                      RowBytes bytes) {
+  return std::make_unique<RowsSource>(path, columns, bytes);
 }
 
 }  // namespace megalith

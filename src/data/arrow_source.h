@@ -13,8 +13,12 @@ namespace megalith {
 // .tsv, also compressed).
 bool is_rows_file(const std::string& path);
 
+// What rows give of columns that hold bytes, where all columns are asked for.
+enum class RowBytes { kLeftOut, kBase64 };
+
 // A line {"column": "text", …} for each row; without columns one of all columns, nested ones as lists and objects.
 // UserError: the file is damaged or lacks a column, a column holds no text, or this build cannot load Arrow.
-std::unique_ptr<TextSource> open_rows(const std::string& path, const std::vector<std::string>& columns);
+std::unique_ptr<TextSource> open_rows(const std::string& path, const std::vector<std::string>& columns,
+                                      RowBytes bytes = RowBytes::kLeftOut);
 
 }  // namespace megalith

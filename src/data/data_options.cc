@@ -59,6 +59,7 @@ void DataOptions::visit(OptionVisitor& v) {
   v.field("eod_mask_loss", eod_mask_loss,
           "Leave the prediction that follows an end-of-document token out of the loss.");
   sft.visit(v);
+  flux.visit(v);
 }
 
 DataOptions with_listed_paths(DataOptions options) {

@@ -7,6 +7,7 @@
 
 #include "config/option.h"
 #include "core/error.h"
+#include "data/flux_data_options.h"
 #include "data/sampler.h"
 #include "data/sft_options.h"
 
@@ -26,6 +27,7 @@ struct DataOptions {
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   SftOptions sft;
+  FluxDataOptions flux;
 
   void visit(OptionVisitor& v);
   bool has_split_paths() const {

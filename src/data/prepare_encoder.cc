@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "data/indexed_writer.h"
 #include "data/sentences.h"
 #include "tokenizer/utf8.h"
 

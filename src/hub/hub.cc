@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "config/option_value.h"
 #include "core/error.h"
@@ -23,8 +25,22 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMostConnections = 4;
-constexpr std::string_view kSingleWeights = "model.safetensors";
 constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
+
+// Weights in one file, and the index of those in several: transformers' names and diffusers'.
+struct WeightFiles {
+  std::string_view single, index;
+};
+constexpr std::array kWeightFiles = {
+    WeightFiles{"model.safetensors", kWeightsIndex},
+    WeightFiles{"diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors.index.json"}};
+
+// A pipeline of diffusers' is folders below an index: the model, and what makes its inputs and shows what it gives.
+constexpr std::string_view kPipelineIndex = "model_index.json", kTransformer = "transformer";
+constexpr std::array<std::string_view, 3> kEncoderFolders = {"vae", "text_encoder", "text_encoder_2"};
+constexpr std::array<std::string_view, 3> kPipelinePatterns = {"scheduler/*.json", "transformer/config.json",
+                                                               "transformer/*.index.json"};
+constexpr std::array<std::string_view, 3> kEncoderPatterns = {"vae/*.json", "text_encoder*/*.json", "tokenizer*/*"};
 
 std::function<void(std::chrono::seconds)> waiting_note(Logger& log, const std::string& what) {
   return [&log, what](std::chrono::seconds waited) {
@@ -83,9 +99,24 @@ std::vector<std::string> files_of_index(const fs::path& index) {
 }
 
 bool has_weights(const fs::path& folder) {
-  if (!is_there(folder / kWeightsIndex)) return is_there(folder / kSingleWeights);
-  const std::vector<std::string> names = files_of_index(folder / kWeightsIndex);
-  return std::all_of(names.begin(), names.end(), [&](const std::string& name) { return is_there(folder / name); });
+  for (const WeightFiles& files : kWeightFiles) {
+    if (is_there(folder / files.single)) return true;
+    if (!is_there(folder / files.index)) continue;
+    const std::vector<std::string> names = files_of_index(folder / files.index);
+    return std::all_of(names.begin(), names.end(), [&](const std::string& name) { return is_there(folder / name); });
+  }
+  return false;
+}
+
+// The folder of the model itself: below that of a pipeline.
+fs::path model_part_of(const fs::path& folder) {
+  return is_there(folder / kPipelineIndex) ? folder / kTransformer : folder;
+}
+
+bool has_encoders(const fs::path& folder) {
+  return is_there(folder / kPipelineIndex) && has_tokenizer(folder / "tokenizer") &&
+         has_tokenizer(folder / "tokenizer_2") &&
+         std::ranges::all_of(kEncoderFolders, [&](std::string_view part) { return has_weights(folder / part); });
 }
 
 // "a/b" of "a/b", "a/b.bin" and "a/b.idx".
@@ -130,9 +161,13 @@ std::optional<fs::path> find_cached(const HubSettings& settings, const HubName& 
       return if_true(name.inner.empty() ? has_tokenizer(*folder) : is_there(inner),
                      name.inner.empty() ? *folder : inner);
     case HubNeed::kModelConfig:
-      return if_true(is_there(*folder / "config.json"), *folder);
-    case HubNeed::kModel:
-      return if_true(is_there(*folder / "config.json") && has_weights(*folder), *folder);
+      return if_true(is_there(model_part_of(*folder) / "config.json"), *folder);
+    case HubNeed::kModel: {
+      const fs::path model = model_part_of(*folder);
+      return if_true(is_there(model / "config.json") && has_weights(model), *folder);
+    }
+    case HubNeed::kEncoders:
+      return if_true(has_encoders(*folder), *folder);
     case HubNeed::kTextFile:
       return if_true(!name.inner.empty() && is_there(inner), inner);
     case HubNeed::kTokenData:
@@ -152,17 +187,25 @@ std::string some_of(const std::vector<std::string>& names) {
   return join(shown, ", ");
 }
 
-void get_weights(HubFetch& fetch, const HubName& name, const std::string& what) {
+bool is_listed(const HubListing& listing, std::string_view name) {
+  return std::ranges::find(listing.files, name, &HubFile::name) != listing.files.end();
+}
+
+// part: the folder of a pipeline in which they are, "vae/"; empty for a model of its own. Its index was fetched before.
+void get_weights(HubFetch& fetch, const HubName& name, const std::string& what, const std::string& part = "") {
   std::vector<std::string> names;
-  if (is_there(fetch.folder() / kWeightsIndex)) {
-    names = files_of_index(fetch.folder() / kWeightsIndex);
-  } else {
-    names = top_files(fetch.listing(), {std::string(kSingleWeights)});
+  for (const WeightFiles& files : kWeightFiles) {
+    if (!names.empty()) break;
+    if (const fs::path index = fetch.folder() / part / files.index; is_there(index)) {
+      for (const std::string& file : files_of_index(index)) names.push_back(part + file);
+    } else if (std::string single = fmt::format("{}{}", part, files.single); is_listed(fetch.listing(), single)) {
+      names.push_back(std::move(single));
+    }
   }
   if (names.empty()) {
     const std::vector<std::string> others = top_files(fetch.listing(), {"*.bin", "*.pt", "*.pth", "*.gguf", "*.h5"});
-    throw UserError(fmt::format("{}: the model {} has no safetensors weights{}{}", what, name.repo,
-                                others.empty() ? "" : ", but ", some_of(others)),
+    throw UserError(fmt::format("{}: the model {} has no safetensors weights{}{}{}{}", what, name.repo,
+                                part.empty() ? "" : " in ", part, others.empty() ? "" : ", but ", some_of(others)),
                     "name a revision or repository that has model.safetensors (refs/pr/… often hold a conversion), or "
                     "convert them");
   }
@@ -187,8 +230,30 @@ std::string chosen_prefix(const HubListing& listing, const HubName& name, const 
                               name.revision == "main" ? "" : name.revision));
 }
 
+// What is needed of a pipeline. Weights beside its folders are other forms of the same, and stay where they are.
+fs::path fetch_of_pipeline(HubFetch& fetch, const HubName& name, HubNeed need, const std::string& what) {
+  std::vector<std::string> patterns(kPipelinePatterns.begin(), kPipelinePatterns.end());
+  patterns.emplace_back(kPipelineIndex);
+  if (need == HubNeed::kEncoders) patterns.insert(patterns.end(), kEncoderPatterns.begin(), kEncoderPatterns.end());
+  std::vector<std::string> names;
+  for (const HubFile& file : fetch.listing().files) {
+    if (is_included(file.name, patterns, {})) names.push_back(file.name);
+  }
+  fetch.get(names);
+  if (need == HubNeed::kModel) get_weights(fetch, name, what, fmt::format("{}/", kTransformer));
+  if (need == HubNeed::kEncoders) {
+    for (const std::string_view part : kEncoderFolders) get_weights(fetch, name, what, fmt::format("{}/", part));
+  }
+  return fetch.folder();
+}
+
 fs::path fetch_needed(HubFetch& fetch, const HubName& name, HubNeed need, const std::string& what) {
+  const bool is_of_model = need == HubNeed::kModelConfig || need == HubNeed::kModel || need == HubNeed::kEncoders;
+  if (is_of_model && is_listed(fetch.listing(), kPipelineIndex)) return fetch_of_pipeline(fetch, name, need, what);
   switch (need) {
+    case HubNeed::kEncoders:
+      throw UserError(fmt::format("{}: the model {} has no {}, and so no encoders", what, name.repo, kPipelineIndex),
+                      "name a repository in the form that diffusers reads, such as black-forest-labs/FLUX.1-dev");
     case HubNeed::kTokenizer:
     case HubNeed::kModelConfig:
     case HubNeed::kModel: {
@@ -285,11 +350,13 @@ fs::path resolve_hub_path(const std::string& option, const std::string& value, H
                        environment, options, log);
 }
 
-fs::path resolve_hub_weights(const std::string& option, const std::string& folder, const EnvironmentMap& environment,
-                             const HubOptions& options, Logger& log) {
-  const std::optional<HubName> name = parse_hub_name(folder, HubRepoType::kModel);
+fs::path complete_hub_folder(const std::string& option, const std::string& folder, HubNeed need,
+                             const EnvironmentMap& environment, const HubOptions& options, Logger& log) {
+  std::optional<HubName> name = parse_hub_name(folder, HubRepoType::kModel);
   if (!name || !is_commit(name->revision)) return folder;
-  return find_or_fetch(option, *name, HubNeed::kModel, "", environment, options, log);
+  const std::string inner = std::exchange(name->inner, "");
+  const fs::path found = find_or_fetch(option, *name, need, "", environment, options, log);
+  return inner.empty() ? found : found / inner;
 }
 
 void resolve_hub_option(const std::string& option, std::optional<std::string>& value, HubNeed need,

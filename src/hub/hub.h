@@ -19,7 +19,8 @@ namespace megalith {
 enum class HubNeed {
   kTokenizer,    // the tokenizer's files
   kModelConfig,  // config.json, the tokenizer's files, the index of the weights, how vectors of texts are made: small
-  kModel,        // these and the weights (safetensors)
+  kModel,        // these and the weights (safetensors); of a pipeline of diffusers' the transformer's
+  kEncoders,     // of a pipeline of diffusers': all but the transformer's weights
   kTokenData,    // the .bin and .idx of one prefix of a data set repository
   kTextFile,     // one file of a data set repository
 };
@@ -37,8 +38,9 @@ enum class HubNeed {
 std::filesystem::path resolve_hub_path(const std::string& option, const std::string& value, HubNeed need,
                                        const EnvironmentMap& environment, const HubOptions& options, Logger& log);
 
-// A model's snapshot in the cache, completed with its weights. A path that is no snapshot is returned as it is.
-std::filesystem::path resolve_hub_weights(const std::string& option, const std::string& folder,
+// A model's snapshot in the cache, or a folder in it, completed with what kModel or kEncoders says. A path that is of
+// no snapshot is returned as it is.
+std::filesystem::path complete_hub_folder(const std::string& option, const std::string& folder, HubNeed need,
                                           const EnvironmentMap& environment, const HubOptions& options, Logger& log);
 
 // resolve_hub_path() for an option that may be unset.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/strings.h"
+#include "metrics/perplexity.h"
 
 namespace megalith {
 namespace {
@@ -122,10 +123,19 @@ void CompactConsole::on_step(const StepRecord& record) {
   parts.push_back({"grad", record.grad_norm ? fmt::format("{:>5}", measured(*record.grad_norm, 3)) : "    -"});
   parts.push_back({"lr", fmt::format("{:.2e}", record.learning_rate)});
   if (settings_.shows_throughput) {
-    parts.push_back({.label = record.num_devices > 1 ? "tok/s/dev" : "tok/s",
-                     .value = fmt::format("{:>6}", format_count(interval_.tokens_per_s_per_device())),
-                     .weight = 8,
-                     .has_label_behind = true});
+    const auto rate = [&](const char* what, double per_s_per_device) {
+      parts.push_back({.label = fmt::format("{}/s{}", what, record.num_devices > 1 ? "/dev" : ""),
+                       .value = fmt::format("{:>6}", format_count(per_s_per_device)),
+                       .weight = 8,
+                       .has_label_behind = true});
+    };
+    if (record.image_size > 0) {
+      rate("img", interval_.images_per_s_per_device());
+      parts.push_back({.label = "px", .value = fmt::format("{}", record.image_size), .weight = 3,
+                       .has_label_behind = true});
+    } else {
+      rate("tok", interval_.tokens_per_s_per_device());
+    }
     if (record.loss_tokens) {
       parts.push_back({.label = "in loss",
                        .value = fmt::format("{:>6}", format_count(interval_.loss_tokens_per_s_per_device())),
@@ -165,8 +175,7 @@ void CompactConsole::on_validation(const ValidationRecord& record) {
     const int weight = i == 0 ? 0 : 1;
     const std::string label = i == 0 ? record.set + " loss" : name;
     parts.push_back({label, measured(value, 4), i == 0 ? Tone::kStrong : Tone::kPlain, weight});
-    if (i == 0)
-      parts.push_back({"perplexity", measured(std::exp(std::isnan(value) ? value : std::min(20.0, value)), 3)});
+    if (i == 0 && has_perplexity(name)) parts.push_back({"perplexity", measured(perplexity(value), 3)});
   }
   write_(joined(std::move(parts), settings_.has_colour));
 }

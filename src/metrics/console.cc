@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "core/log.h"
+#include "metrics/perplexity.h"
 
 namespace megalith {
 
@@ -56,6 +57,10 @@ std::string ConsoleSink::line(const StepRecord& record) {
     add(" mem usages: {:.4f}", record.memory_used_fraction());
     add(" throughput per GPU (TFLOP/s/GPU): {:.1f}/{:.1f}", now.tflops_per_device, mean.tflops_per_device);
     add(" tokens per GPU (tokens/s/GPU): {:.1f}/{:.1f}", now.tokens_per_s_per_device, mean.tokens_per_s_per_device);
+    if (record.image_size > 0) {
+      add(" images per GPU (images/s/GPU): {:.2f} | image size: {}", interval_.images_per_s_per_device(),
+          record.image_size);
+    }
     if (record.loss_tokens) {
       add(" tokens in the loss per GPU (tokens/s/GPU): {:.1f}", interval_.loss_tokens_per_s_per_device());
     }
@@ -78,8 +83,8 @@ std::string ConsoleSink::line(const StepRecord& record) {
 void ConsoleSink::on_validation(const ValidationRecord& record) {
   std::string text = fmt::format(" {} loss at {} | ", record.set, record.when);
   for (const auto& [name, value] : record.losses) {
-    const double perplexity = std::exp(std::isnan(value) ? value : std::min(20.0, value));
-    text += fmt::format("{} value: {:.6E} | {} PPL: {:.6E} | ", name, value, name, perplexity);
+    text += fmt::format("{} value: {:.6E} | ", name, value);
+    if (has_perplexity(name)) text += fmt::format("{} PPL: {:.6E} | ", name, perplexity(value));
   }
   const std::string dashes(text.size() + 1, '-');
   write_(fmt::format("{}\n{}\n{}\n", dashes, text, dashes));

@@ -12,6 +12,7 @@ void StepInterval::add(const StepRecord& record) {
   elapsed_ms += record.elapsed_ms;
   flops += record.flops / record.num_devices;
   tokens += static_cast<double>(record.tokens) / record.num_devices;
+  samples += static_cast<double>(record.global_batch_size) / record.num_devices;
   loss_tokens += static_cast<double>(record.loss_tokens.value_or(0)) / record.num_devices;
   for (const auto& [name, value] : record.losses) {
     auto sum = std::find_if(losses.begin(), losses.end(), [&](const auto& entry) { return entry.first == name; });

@@ -12,7 +12,7 @@ namespace megalith {
 
 struct StepInterval {
   int64_t num_steps = 0, num_skipped = 0, num_nan = 0;
-  double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0;  // all but the time a device
+  double elapsed_ms = 0, flops = 0, tokens = 0, loss_tokens = 0, samples = 0;  // all but the time a device
   std::vector<std::pair<std::string, double>> losses;
 
   void add(const StepRecord& record);
@@ -21,6 +21,7 @@ struct StepInterval {
   double mean_loss(double sum) const;
   double tokens_per_s_per_device() const { return per_s(tokens); }
   double loss_tokens_per_s_per_device() const { return per_s(loss_tokens); }
+  double images_per_s_per_device() const { return per_s(samples); }
   double flops_per_s_per_device() const { return per_s(flops); }
 
  private:

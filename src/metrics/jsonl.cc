@@ -86,6 +86,10 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
     line["loss_tokens"] = *record.loss_tokens;
     line["loss_tokens_per_s_per_device"] = record.loss_tokens_per_s_per_device();
   }
+  if (record.image_size > 0) {
+    line["image_size"] = record.image_size;
+    line["images_per_s_per_device"] = record.images_per_s_per_device();
+  }
   line["loss_scale"] = record.loss_scale;
   line["is_skipped"] = record.is_skipped;
   line["is_nan"] = record.is_nan;

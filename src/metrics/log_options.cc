@@ -15,8 +15,9 @@ void LogOptions::visit(OptionVisitor& v) {
       "and Primus's logs look for. json: an object a line. auto: compact.");
   v.field("log_style", log_style,
           "Print beside log_format what readers of another trainer's log look for. torchtitan and torchtune: "
-          "its line of a step and of an evaluation; torchtune's stand in log_file too.")
-      .words({"torchtitan", "torchtune"});
+          "its line of a step and of an evaluation; torchtune's stand in log_file too. pictures: step_loss, fps_gpu and "
+          "tflops/s of a step, as benchmarks of models of pictures print them.")
+      .words({"torchtitan", "torchtune", "pictures"});
   v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.");
   v.field("verbose", verbose,
           "Print more: every option that differs from its default, settings of libraries, and messages for debugging.");

@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "core/strings.h"
 #include "metrics/drawn_history.h"
+#include "metrics/perplexity.h"
 #include "metrics/run_page_assets.h"
 
 namespace megalith {
@@ -88,8 +89,6 @@ std::string scale_bytes(std::vector<PlotSeries>& series) {
   }
   return kUnits[unit];
 }
-
-double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
 
 }  // namespace
 
@@ -336,14 +335,21 @@ std::string RunPageSink::cards() const {
                        losses.num_points() > 1 ? "<br>best " + number(losses.least()) : "");
   }
   if (!last_.losses.empty()) {
-    const double loss = last_.losses.front().second;
+    const auto& [name, loss] = last_.losses.front();
     text += card("Loss", number(loss), "", more);
-    const double evaluated = validation_.empty() ? loss : validation_.front().last();
-    text += card("Perplexity", number(perplexity(evaluated)), "",
-                 validation_.empty() ? "of the last batch" : "of the last evaluation");
+    if (has_perplexity(name)) {
+      const double evaluated = validation_.empty() ? loss : validation_.front().last();
+      text += card("Perplexity", number(perplexity(evaluated)), "",
+                   validation_.empty() ? "of the last batch" : "of the last evaluation");
+    }
   }
   const RunSummary mean = averages_.summary();
-  text += card("Throughput", format_count(mean.tokens_per_s_per_device), "tokens/s",
+  const double tokens_per_sample =
+      static_cast<double>(last_.tokens) / static_cast<double>(std::max<int64_t>(last_.global_batch_size, 1));
+  const bool has_images = last_.image_size > 0 && tokens_per_sample > 0;
+  text += card("Throughput",
+               format_count(mean.tokens_per_s_per_device / (has_images ? tokens_per_sample : 1)),
+               has_images ? "images/s" : "tokens/s",
                fmt::format("{:.3g} TFLOP/s{}<br>{:.4g} ms a step", mean.tflops_per_device,
                            last_.num_devices > 1 ? " a device" : "", mean.elapsed_ms));
   if (last_.peak_flops_per_device > 0) {
@@ -412,22 +418,24 @@ std::vector<RunPageSink::Chart> RunPageSink::charts() const {
 std::string RunPageSink::evaluations() const {
   if (evaluations_.empty()) return "";
   const LongSeries& first_set = validation_.front();
+  const bool shows_perplexity = last_.losses.empty() || has_perplexity(last_.losses.front().first);
   std::string rows;
   for (auto row = evaluations_.rbegin(); row != evaluations_.rend(); ++row) {  // the latest first
     const ValidationRecord& one = *row;
     const double loss = one.losses.front().second;
     const bool is_best = one.set == first_set.name() && loss == first_set.least();
-    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td><td>{}</td></tr>\n", escape_html(one.set),
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td{}>{}</td>{}</tr>\n", escape_html(one.set),
                         one.iteration, format_count(static_cast<double>(one.consumed_samples)),
-                        is_best ? " class=\"best\"" : "", number(loss), number(perplexity(loss)));
+                        is_best ? " class=\"best\"" : "", number(loss),
+                        shows_perplexity ? fmt::format("<td>{}</td>", number(perplexity(loss))) : "");
   }
   return fmt::format(
       "<section class=\"block\"><h2>Evaluations{}</h2><table><thead><tr><th>set</th><th>iteration</th>"
-      "<th>samples</th><th>loss</th><th>perplexity</th></tr></thead><tbody>\n{}</tbody></table></section>\n",
+      "<th>samples</th><th>loss</th>{}</tr></thead><tbody>\n{}</tbody></table></section>\n",
       num_evaluations_ > static_cast<int64_t>(evaluations_.size())
           ? fmt::format(" <small>(the last {} of {})</small>", evaluations_.size(), num_evaluations_)
           : "",
-      rows);
+      shows_perplexity ? "<th>perplexity</th>" : "", rows);
 }
 
 std::string RunPageSink::generations() const {

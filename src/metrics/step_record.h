@@ -34,6 +34,7 @@ struct StepRecord {
   double elapsed_ms = 0;               // wall time, without evaluation and checkpoints
   int64_t tokens = 0;                  // in the global batch
   std::optional<int64_t> loss_tokens;  // those of them that count in the loss, where not all do
+  int64_t image_size = 0;              // pixels of a side, where samples are pictures; else 0
   int num_devices = 1;
   double flops = 0;         // of the global batch by Primus's count: attention as if every key were seen
   double causal_flops = 0;  // the same with attention only to keys that are seen: half, fewer with windows
@@ -47,6 +48,7 @@ struct StepRecord {
 
   double tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(tokens)); }
   double loss_tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(loss_tokens.value_or(0))); }
+  double images_per_s_per_device() const { return per_s_per_device(static_cast<double>(global_batch_size)); }
   double tflops_per_device() const { return per_s_per_device(flops) / 1e12; }
   double causal_tflops_per_device() const { return per_s_per_device(causal_flops) / 1e12; }
   double memory_used_fraction() const {

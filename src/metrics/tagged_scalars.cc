@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "metrics/expert_load.h"
+#include "metrics/perplexity.h"
 
 namespace megalith {
 
@@ -49,8 +50,8 @@ Scalars tagged_scalars(const ValidationRecord& record, const LogOptions& options
   for (const auto& [name, value] : record.losses) {
     const std::string tag = fmt::format("{} {}", name, record.set);
     both.emplace_back(tag, value);
-    if (options.log_validation_ppl_to_tensorboard) {
-      both.emplace_back(tag + " ppl", std::exp(std::isnan(value) ? value : std::min(20.0, value)));
+    if (options.log_validation_ppl_to_tensorboard && has_perplexity(name)) {
+      both.emplace_back(tag + " ppl", perplexity(value));
     }
   }
   return both;

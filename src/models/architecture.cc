@@ -1,6 +1,7 @@
 // See architecture.h.
 #include "models/architecture.h"
 
+#include "models/flux_config.h"
 #include "models/layer_pattern.h"
 
 namespace megalith {
@@ -51,6 +52,7 @@ void fill_in_windowed_layers(ModelConfig& full) {
 
 // Defaults that follow from other options are written out, and older spellings in the newer one.
 ModelConfig filled_in(const ModelConfig& config) {
+  if (config.is_diffusion()) return flux_architecture(config);
   ModelConfig full = config;
   full.ffn_hidden_size = config.ffn_size();
   if (!config.multi_latent_attention) {
@@ -85,6 +87,7 @@ ModelConfig filled_in(const ModelConfig& config) {
   if (config.token_types() > 0) full.num_token_types = config.token_types();
   if (config.model_type != ModelType::kBert) full.bert_binary_head = defaults.bert_binary_head;
   if (config.model_type != ModelType::kBiencoder) reset<RetrievalOptions>(full);
+  reset<FluxOptions>(full);
   full.window_size.clear();
   if (const int64_t window = config.attention_window(); window > 0) {
     full.window_size = {window - 1, config.is_causal() ? 0 : window - 1};
@@ -140,6 +143,7 @@ void simplify_router(ModelConfig& config) {
 
 // Options that do nothing beside others have their defaults.
 ModelConfig simplified(ModelConfig config) {
+  if (config.is_diffusion()) return config;
   const bool is_tanh = config.activation() == ops::ActivationKind::kGeluTanh;
   // A BERT's head reads only openai_gelu.
   const bool is_head_other = config.model_type == ModelType::kBert && is_tanh && !config.openai_gelu;

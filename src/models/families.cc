@@ -16,14 +16,15 @@ namespace megalith {
 
 extern const ModelFamily kLlama, kMistral, kQwen2, kQwen3, kQwen3Moe, kGemma2, kGemma3, kMixtral, kOlmo2, kOlmo3,
     kDeepseekV2, kDeepseekV3, kGlm4Moe, kGptOss, kLlama4, kGpt2, kGpt, kT5, kMegatronT5, kBert, kMegatronBert, kEncoder,
-    kBiencoder;
+    kBiencoder, kFlux, kFluxLike;
 
 namespace {
 
 const ModelFamily* const kFamilies[] = {&kLlama,      &kMistral, &kQwen2,        &kQwen3,  &kQwen3Moe,   &kGemma2,
                                         &kGemma3,     &kMixtral, &kOlmo2,        &kOlmo3,  &kDeepseekV2, &kDeepseekV3,
                                         &kGlm4Moe,    &kGptOss,  &kLlama4,       &kGpt2,   &kGpt,        &kT5,
-                                        &kMegatronT5, &kBert,    &kMegatronBert, &kEncoder, &kBiencoder};
+                                        &kMegatronT5, &kBert,    &kMegatronBert, &kEncoder, &kBiencoder,
+                                        &kFlux,       &kFluxLike};
 
 std::string names_of_families(std::string_view ModelFamily::*word) {
   std::vector<std::string_view> names;
@@ -70,7 +71,7 @@ Translation translate(const ModelFamily& family, const ModelConfig& config) {
 
 // Files must have a size, whatever it is.
 ModelConfig with_vocabulary(ModelConfig config) {
-  if (config.vocab_size) return config;
+  if (config.vocab_size || config.is_diffusion()) return config;
   config.vocab_size = 1;
   config.bos_token_id.reset();
   config.eos_token_ids.clear();
@@ -140,6 +141,8 @@ std::vector<Unit> model_units(const ModelConfig& config) {
       return kEncoder.units(config);
     case ModelType::kBiencoder:
       return kBiencoder.units(config);
+    case ModelType::kDiffusion:
+      return kFluxLike.units(config);
   }
   throw InternalError("a model type without a row here");
 }
@@ -157,11 +160,14 @@ HfModel read_hf_config(const std::filesystem::path& folder) {
     notes.push_back(fmt::format("{}: only the language model of {} is loaded; tensors of images ({}*) are passed over",
                                 file.string(), part->hf_class, fmt::join(part->others, "*, ")));
   }
-  const auto type = json_get<std::string>(json, "model_type", file.string());
+  // diffusers' files name the class itself.
+  const bool is_of_diffusers = find_member(json, "_class_name", file.string()) != nullptr;
+  const auto type = json_get<std::string>(json, is_of_diffusers ? "_class_name" : "model_type", file.string());
   const auto found = std::ranges::find_if(
       kFamilies, [&](const ModelFamily* family) { return !type.empty() && family->hf_model_type == type; });
   if (found == std::ranges::end(kFamilies)) {
-    throw UserError(fmt::format("{}: model_type '{}' is not provided", file.string(), type),
+    throw UserError(fmt::format("{}: {} '{}' is not provided", file.string(),
+                                is_of_diffusers ? "_class_name" : "model_type", type),
                     fmt::format("provided are {}", names_of_families(&ModelFamily::hf_model_type)));
   }
   const ModelFamily& family = **found;

@@ -51,6 +51,26 @@ void check_sizes(const ModelConfig& config, std::vector<UserError>& errors) {
   check("qk_pos_emb_head_dim", config.qk_pos_emb_head_dim, 1, kMostWidth);
   check("v_head_dim", config.v_head_dim, 1, kMostWidth);
   check("original_max_position_embeddings", config.original_max_position_embeddings, 1, kMostPositions);
+
+  check("num_joint_layers", config.num_joint_layers, 0, kMostLayers);
+  check("num_single_layers", config.num_single_layers, 0, kMostLayers);
+  check("in_channels", config.in_channels, 1, kMostWidth);
+  check("context_dim", config.context_dim, 1, kMostWidth);
+  check("vec_in_dim", config.vec_in_dim, 1, kMostWidth);
+  check("model_channels", config.model_channels, 2, kMostWidth);
+  check("patch_size", config.patch_size, 1, 1);
+  for (const int64_t channels : config.axes_dim) check("axes_dim", channels, 2, kMostWidth);
+}
+
+// A stream of a joint block, and a single block, modulate, project, join and have an MLP.
+double flux_matrix_elements(const ModelConfig& config) {
+  const double h = in_double(config.hidden_size), f = in_double(config.ffn_size());
+  const double stream = (6 + 3 + 1) * h * h + 2 * h * f, single = (3 + 3) * h * h + h * f + (h + f) * h;
+  const double vectors = (config.guidance_embed ? 2 : 1) * (in_double(config.model_channels) * h + h * h);
+  const double ends = h * (2 * in_double(config.in_channels) + in_double(config.context_dim)) +
+                      in_double(config.vec_in_dim) * h + h * h + 2 * h * h;
+  return in_double(config.num_joint_layers) * 2 * stream + in_double(config.num_single_layers) * single + vectors +
+         ends;
 }
 
 int64_t num_layers_with_experts(const ModelConfig& config) {
@@ -94,6 +114,7 @@ void check_products(const ModelConfig& config, std::vector<UserError>& errors) {
 }  // namespace
 
 double count_matrix_elements(const ModelConfig& config) {
+  if (config.is_diffusion()) return flux_matrix_elements(config);
   const double h = in_double(config.hidden_size), n = in_double(config.num_attention_heads);
   double attention = 0;
   if (config.multi_latent_attention) {

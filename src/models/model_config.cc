@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/flux_config.h"
 #include "models/layer_pattern.h"
 #include "models/model_bounds.h"
 
@@ -13,11 +14,12 @@ namespace megalith {
 void ModelConfig::visit(OptionVisitor& v) {
   v.group("Model", kOfModel);
   v.choice(
-      "model_type", model_type, {"gpt", "t5", "bert", "biencoder"},
+      "model_type", model_type, {"gpt", "t5", "bert", "biencoder", "diffusion_model"},
       "gpt: a decoder, which continues texts. t5: an encoder, and a decoder that attends to what the encoder gives. "
       "bert: an encoder with a head for masked tokens and one for pairs of sentences; it attends to both sides and "
       "has two types of tokens unless told otherwise. biencoder: two such encoders without these heads, of questions "
-      "and of texts, whose vectors are compared. Other options say which of them it is, as a preset or a Hugging Face "
+      "and of texts, whose vectors are compared. diffusion_model: FLUX, which learns to turn noise into the picture of a "
+      "text; it reads the options of the group Diffusion and few others. Other options say which of them it is, as a preset or a Hugging Face "
       "folder does.");
   v.field("num_layers", num_layers,
           "Number of transformer layers. With model_type t5, those of the encoder; with biencoder, of each encoder.")
@@ -144,6 +146,7 @@ void ModelConfig::visit(OptionVisitor& v) {
   visit_experts(v);
   visit_latent(v);
   visit_retrieval(v);
+  visit_flux(v);
   v.group("Multi-token prediction", kOfModel);
   v.field("mtp_num_layers", mtp_num_layers,
           "Prediction modules behind the last layer; the k-th one predicts the token k places after the next token. "
@@ -427,6 +430,7 @@ void check_model_type(const ModelConfig& config, std::vector<UserError>& errors)
 std::vector<UserError> check_model_config(const ModelConfig& config) {
   std::vector<UserError> errors = check_model_bounds(config);
   if (!errors.empty()) return errors;  // the other rules divide and multiply what they find
+  if (config.is_diffusion()) return check_flux_config(config);
   const auto require = [&](std::string_view name, int64_t value) {
     if (value > 0) return true;
     errors.emplace_back(
@@ -484,6 +488,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
   check_latent_attention(config, errors);
   check_experts(config, errors);
   check_model_type(config, errors);
+  check_flux_options_are_meant(config, errors);
   if (config.num_prediction_modules() > 0 && config.position_embedding() == PositionEmbedding::kLearnedAbsolute) {
     errors.emplace_back("mtp_num_layers needs positions without a table",
                         "set position_embedding_type to rope or none, or mtp_num_layers to 0");
@@ -496,6 +501,7 @@ std::vector<UserError> check_model_config(const ModelConfig& config) {
 }
 
 std::vector<UserError> check_model_layout(const ModelConfig& config, const ModelSplit& split) {
+  if (config.is_diffusion()) return check_flux_layout(config, split.tp, split.ep);
   std::vector<UserError> errors;
   const auto divides = [&](std::string_view option, int64_t size, std::string_view name, int64_t value,
                            std::string_view remedy) {

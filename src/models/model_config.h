@@ -8,19 +8,20 @@
 
 #include "config/option.h"
 #include "core/error.h"
+#include "models/flux_options.h"
 #include "nn/layer_options.h"
 #include "nn/retrieval_options.h"
 
 namespace megalith {
 
 // What a model is: a decoder that continues texts, an encoder and a decoder, an encoder that tells masked tokens and
-// pairs of sentences, or two encoders whose vectors are compared.
-enum class ModelType { kGpt, kT5, kBert, kBiencoder };
+// pairs of sentences, two encoders whose vectors are compared, or a transformer that tells noise from pictures.
+enum class ModelType { kGpt, kT5, kBert, kBiencoder, kDiffusion };
 
 enum class PositionEmbedding { kLearnedAbsolute, kRope, kNone, kRelative };
 
 // The layers' options, and what concerns the model as a whole.
-struct ModelConfig : LayerOptions, RetrievalOptions {
+struct ModelConfig : LayerOptions, RetrievalOptions, FluxOptions {
   ModelType model_type = ModelType::kGpt;
   int64_t num_layers = 0;                     // with kT5 of the encoder, with kBiencoder of each
   std::optional<int64_t> decoder_num_layers;  // of kT5; default: num_layers
@@ -67,10 +68,14 @@ struct ModelConfig : LayerOptions, RetrievalOptions {
     return model_type == ModelType::kBiencoder && !biencoder_shared_query_context_model ? 2 : 1;
   }
   int64_t vector_size() const { return biencoder_projection_dim > 0 ? biencoder_projection_dim : hidden_size; }
+  bool is_diffusion() const { return model_type == ModelType::kDiffusion; }
   bool has_encoder() const { return model_type == ModelType::kT5; }                       // beside its decoder
   int64_t num_decoder_layers() const { return decoder_num_layers.value_or(num_layers); }  // with an encoder
   // Those of the whole model, prediction modules not counted.
-  int64_t num_all_layers() const { return num_towers() * num_layers + (has_encoder() ? num_decoder_layers() : 0); }
+  int64_t num_all_layers() const {
+    if (is_diffusion()) return num_joint_layers + num_single_layers;
+    return num_towers() * num_layers + (has_encoder() ? num_decoder_layers() : 0);
+  }
   // A token sees those less than so many positions away; 0: no such limit. In the layers that layers_with_window() has
   // with 1, one entry a layer; without a window all are 0. Prediction modules attend as the last layer does.
   int64_t attention_window() const;

@@ -26,12 +26,14 @@ Box slice_of(const std::vector<int64_t>& shape, int dim, const Group& tp) {
   return box;
 }
 
-// What this rank's box of a part's (rows, in), which lies from local row `local_row` on, is of the canonical weight.
-Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, int64_t local_row, bool is_transposed) {
+// What this rank's box of a part's (rows, in), lying from local row `local_row` and column `local_column` on, is of
+// the canonical weight.
+Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, int64_t local_row, int64_t local_column,
+                   bool is_transposed) {
   Piece piece{.name = part.name + ".weight",
               .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows, in_features},
               .canonical = {{part.first_row + box.offset[0], box.offset[1]}, box.extent},
-              .local = {{local_row, 0}, box.extent},
+              .local = {{local_row, local_column}, box.extent},
               .is_transposed = is_transposed};
   if (is_transposed) {
     for (auto* pair : {&piece.shape, &piece.canonical.offset, &piece.canonical.extent}) {
@@ -39,6 +41,21 @@ Piece weight_piece(const LinearPart& part, int64_t in_features, const Box& box, 
     }
   }
   return piece;
+}
+
+// This rank's boxes of (rows, in_features), whose columns are several parts that are cut one by one.
+std::vector<Box> boxes_of(int64_t rows, int64_t in_features, const std::vector<int64_t>& input_parts, int split_dim,
+                          const Group& tp) {
+  if (split_dim != 1 || input_parts.size() < 2) return {slice_of({rows, in_features}, split_dim, tp)};
+  std::vector<Box> boxes;
+  int64_t first = 0;
+  for (const int64_t width : input_parts) {
+    boxes.push_back(slice_of({rows, width}, split_dim, tp));
+    boxes.back().offset[1] += first;
+    first += width;
+  }
+  MEGALITH_CHECK(first == in_features, "input parts of {} columns, and the layer has {}", first, in_features);
+  return boxes;
 }
 
 }  // namespace
@@ -220,9 +237,14 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
   Placement weight, bias;
   int64_t local_rows = 0, local_columns = in_features;
   for (const LinearPart& part : parts) {
-    const Box box = slice_of({part.rows, in_features}, split_dim, *tp_);
-    local_columns = box.extent[1];
-    weight.pieces.push_back(weight_piece(part, in_features, box, local_rows, options.is_transposed));
+    const std::vector<Box> boxes = boxes_of(part.rows, in_features, options.input_parts, split_dim, *tp_);
+    const Box& box = boxes.front();
+    local_columns = 0;
+    for (const Box& one : boxes) {
+      weight.pieces.push_back(
+          weight_piece(part, in_features, one, local_rows, local_columns, options.is_transposed));
+      local_columns += one.extent[1];
+    }
     bias.pieces.push_back({.name = part.name + ".bias",
                            .shape = {part.canonical_rows == 0 ? part.rows : part.canonical_rows},
                            .canonical = {{part.first_row + box.offset[0]}, {box.extent[0]}},
@@ -260,7 +282,12 @@ Linear::Linear(const LayerContext& context, std::string name, int64_t in_feature
                                .device = context.buffer_device.value_or(context.device),
                                .num_weight_elements = weight_->placement().num_local_elements()});
   adapter_ = LowRankAdapter::make(
-      context, {.name = name, .in_features = in_features, .parts = parts, .role = options.role, .kind = options.kind});
+      context, {.name = name,
+                .in_features = in_features,
+                .parts = parts,
+                .role = options.role,
+                .kind = options.kind,
+                .input_parts = options.input_parts});
   if (adapter_ != nullptr) register_module(*adapter_);
 }
 
@@ -295,6 +322,7 @@ Kept Linear::again(Kept x, const at::Tensor& row_ids) const {
 AdaptableLayer Linear::adaptable() const {
   AdaptableLayer layer{.kind = kind_, .parts = {}};
   for (const Piece& piece : weight_->placement().pieces) {
+    if (piece.local.offset[1] != 0) continue;  // another part of the input of the same rows
     layer.parts.push_back(piece.name.substr(0, piece.name.rfind('.')));
     layer.rows.push_back(piece.canonical.extent[piece.other_dim(0)]);
     layer.in_features = piece.shape[piece.other_dim(1)];

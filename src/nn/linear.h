@@ -46,6 +46,9 @@ struct LinearOptions {
   LinearKind kind = LinearKind::kOther;            // to which adapters it belongs
   std::optional<Init> weight_init = std::nullopt;  // in the place of init_std
   bool is_adapter = false;
+  // For a row layer whose input is several parts beside one another, such as what attention gives and what an MLP's up
+  // gives: their widths, of the whole. A rank has its slice of each of them. Empty: the input is one part.
+  std::vector<int64_t> input_parts = {};
 };
 
 class Linear : public Module {

@@ -119,7 +119,8 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
   down_ = std::make_unique<Linear>(plain, site.name + ".lora_A", site.in_features, down_parts,
                                    LinearOptions{.role = is_row ? LinearRole::kRow : LinearRole::kReplicated,
                                                  .weight_init = adapter_init(options.a_init, site.in_features, rank_),
-                                                 .is_adapter = true});
+                                                 .is_adapter = true,
+                                                 .input_parts = site.input_parts});
   register_module(*down_);
   for (Branch& branch : branches_) {
     if (branch.parts.empty()) continue;

@@ -37,6 +37,7 @@ class LowRankAdapter : public Module {
     const std::vector<LinearPart>& parts;
     LinearRole role = LinearRole::kReplicated;
     LinearKind kind = LinearKind::kOther;
+    std::vector<int64_t> input_parts = {};  // as LinearOptions has them
   };
 
   // Null where LayerContext::lora has no target here. UserError for a rank above the layer's widths.

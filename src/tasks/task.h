@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "data/data_sets.h"
+#include "data/flux_batches.h"
 #include "models/model.h"
 #include "tasks/task_options.h"
 #include "tokenizer/special_ids.h"
@@ -32,6 +33,8 @@ struct TaskSetup {
   int64_t samples_at_once = 0;           // of a microbatch on all data-parallel ranks; 0: not known
   std::vector<int64_t> top_ks = {};      // accuracies that the model tells of its set of samples
   std::optional<double> dpo_beta = {};   // of pairs of answers; none: the data are others
+  FluxSampleShape flux_shape = {};       // of pictures and captions, as the model takes them
+  bool has_guidance = false;             // which the model is told
 };
 
 // The sum of weight * loss, and of the weights, of one loss.

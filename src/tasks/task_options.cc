@@ -7,12 +7,12 @@ namespace megalith {
 
 void TaskOptions::visit(OptionVisitor& v) {
   v.group("Task", {.in_toy = InToy::kMade});
-  v.choice("task", task, {"causal_lm", "masked_lm", "bert", "t5", "ict"},
+  v.choice("task", task, {"causal_lm", "masked_lm", "bert", "t5", "ict", "flow_matching"},
            "What the model learns. causal_lm: to predict the next token of a text. masked_lm: to predict masked tokens "
            "from both sides, as RoBERTa does; needs is_causal false. bert: Megatron-LM's BERT, which reads sentences, "
            "hides whole words, and says whether two segments are in order. t5: to write what is hidden of sentences; "
            "needs an encoder and a decoder. ict: to find the text that a sentence was taken from; needs model_type "
-           "biencoder.");
+           "biencoder. flow_matching: to tell noise from pictures (rectified flow); needs model_type diffusion_model.");
   v.field("mask_prob", mask_prob,
           "masked_lm, bert, t5: the share of tokens that are to be predicted. masked_lm and bert replace 80 % of them "
           "by the mask token and 10 % by a random one, and 10 % stay as they are; t5 replaces spans by sentinels.")
@@ -39,6 +39,29 @@ void TaskOptions::visit(OptionVisitor& v) {
       .at_most(1);
   v.field("use_one_sent_docs", use_one_sent_docs,
           "ict: also take documents of one sentence, and blocks of one. Without it a block has two at least.");
+  v.choice("timestep_sampling_strategy", timestep_sampling_strategy, {"uniform", "logit_normal", "mode", "fixed"},
+           "flow_matching: how the share of noise in a sample is drawn, between 0 and 1. uniform: all alike. "
+           "logit_normal: more from the middle, the logistic function of a normal number with logit_mean and "
+           "logit_std. mode: by mode_scale more or less from the middle. fixed: always fixed_timestep.");
+  v.field("logit_mean", logit_mean, "See timestep_sampling_strategy.").at_least(-100).at_most(100);
+  v.field("logit_std", logit_std, "See timestep_sampling_strategy.").above(0).at_most(100);
+  v.field("mode_scale", mode_scale, "See timestep_sampling_strategy.").at_least(-1).at_most(1.75);
+  v.field("fixed_timestep", fixed_timestep, "See timestep_sampling_strategy.").at_least(0).at_most(1);
+  v.field("flow_shift", flow_shift,
+          "flow_matching: moves drawn shares of noise t towards more of it, to s t / (1 + (s - 1) t), this being s. 0: "
+          "by the picture's tokens, as FLUX.1 dev is sampled (e^0.5 for 256 of them, e^1.15 for 4096). Default: they "
+          "stay as they are drawn.")
+      .at_least(0)
+      .at_most(1000);
+  v.field("cfg_dropout_prob", cfg_dropout_prob,
+          "flow_matching: the share of samples whose caption is replaced by an empty one, so that the model can be "
+          "sampled with guidance: one number, or T5's and CLIP's, which are drawn apart. Default: none.")
+      .at_least(0)
+      .at_most(1);
+  v.field("guidance_scale", guidance_scale,
+          "flow_matching: the strength of guidance that a model with guidance_embed is told while it is trained.")
+      .at_least(0)
+      .at_most(1000);
 }
 
 }  // namespace megalith

@@ -4,12 +4,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/option.h"
 
 namespace megalith {
 
-enum class TaskKind { kCausalLm, kMaskedLm, kBert, kT5, kIct };
+enum class TaskKind { kCausalLm, kMaskedLm, kBert, kT5, kIct, kFlowMatching };
+
+// How the share of noise of a training sample is drawn.
+enum class TimestepSampling { kUniform, kLogitNormal, kMode, kFixed };
 
 struct TaskOptions {
   TaskKind task = TaskKind::kCausalLm;
@@ -21,6 +25,13 @@ struct TaskOptions {
   std::optional<std::string> titles_data_path;
   double query_in_block_prob = 0.1;
   bool use_one_sent_docs = false;
+  // For kFlowMatching.
+  TimestepSampling timestep_sampling_strategy = TimestepSampling::kUniform;
+  double logit_mean = 0, logit_std = 1, mode_scale = 1.29;
+  double fixed_timestep = 0.5;
+  std::optional<double> flow_shift;       // as given; read by FlowMatching
+  std::vector<double> cfg_dropout_prob;   // none, one number, or T5's and CLIP's
+  double guidance_scale = 1;
 
   void visit(OptionVisitor& v);
 };

@@ -2,6 +2,7 @@
 #include "tasks/bert.h"
 #include "tasks/causal_lm.h"
 #include "tasks/dpo.h"
+#include "tasks/flow_matching.h"
 #include "tasks/ict.h"
 #include "tasks/masked_lm.h"
 #include "tasks/sft.h"
@@ -27,6 +28,8 @@ std::unique_ptr<Task> make_task(const TaskOptions& options, const TaskSetup& set
       return std::make_unique<T5Task>(options, setup);
     case TaskKind::kIct:
       return std::make_unique<IctTask>(options, setup);
+    case TaskKind::kFlowMatching:
+      return std::make_unique<FlowMatching>(options, setup);
   }
   throw InternalError("a task without a row here");
 }

@@ -58,7 +58,7 @@ std::string class_of(const fs::path& folder, const Json& settings, const std::st
     constexpr std::pair<std::string_view, std::string_view> kClasses[] = {
         {"gpt2", "GPT2Tokenizer"},       {"gptj", "GPT2Tokenizer"},   {"gpt_neo", "GPT2Tokenizer"},
         {"qwen2", "Qwen2Tokenizer"},     {"qwen3", "Qwen2Tokenizer"}, {"qwen2_moe", "Qwen2Tokenizer"},
-        {"qwen3_moe", "Qwen2Tokenizer"},
+        {"qwen3_moe", "Qwen2Tokenizer"}, {"clip", "CLIPTokenizer"},    {"clip_text_model", "CLIPTokenizer"},
     };
     for (const auto& [type, tokenizer] : kClasses) {
       if (!name && model_type == type) name = tokenizer;
@@ -66,14 +66,14 @@ std::string class_of(const fs::path& folder, const Json& settings, const std::st
   }
   std::string found = name.value_or("");
   if (found.ends_with("Fast")) found.resize(found.size() - 4);
-  if (found == "GPT2Tokenizer" || found == "Qwen2Tokenizer") return found;
+  if (found == "GPT2Tokenizer" || found == "Qwen2Tokenizer" || found == "CLIPTokenizer") return found;
   throw UserError(
       found.empty()
           ? fmt::format("{} has vocab.json and merges.txt, but nothing says how they cut a text", folder.string())
           : fmt::format("{} has vocab.json and merges.txt of a {}, which is read only from a tokenizer.json",
                         folder.string(), found),
       "transformers makes one: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER); or name the class "
-      "GPT2Tokenizer or Qwen2Tokenizer as \"tokenizer_class\" in tokenizer_config.json");
+      "GPT2Tokenizer, Qwen2Tokenizer or CLIPTokenizer as \"tokenizer_class\" in tokenizer_config.json");
 }
 
 // {"content": …, flags} of a special token, which is a text or an object already; nothing for null.
@@ -133,56 +133,92 @@ Json added_tokens_of(const Json& settings, const Json& special_map, const Json& 
 
 Json load_json_if_there(const fs::path& path) { return fs::exists(path) ? load_json(path) : Json::object(); }
 
+// The special tokens that a class itself has.
+Json defaults_of(const std::string& name) {
+  const char* const end = "<|endoftext|>";
+  if (name == "GPT2Tokenizer") {
+    return {{"normalized", true}, {"bos_token", end}, {"eos_token", end}, {"unk_token", end}};
+  }
+  Json defaults = {{"normalized", name == "CLIPTokenizer"}, {"eos_token", end}, {"unk_token", end}, {"pad_token", end}};
+  if (name == "CLIPTokenizer") defaults["bos_token"] = "<|startoftext|>";
+  return defaults;
+}
+
+// Cuts a text with a pattern, and spells the parts' bytes.
+//   keeps_matches  only what the pattern finds is kept, which GPT-2's pattern cuts once more; else all of it is kept
+Json split_and_bytes(const char* pattern, bool keeps_matches) {
+  return {{"type", "Sequence"},
+          {"pretokenizers",
+           {{{"type", "Split"},
+             {"pattern", {{"Regex", pattern}}},
+             {"behavior", keeps_matches ? "Removed" : "Isolated"},
+             {"invert", keeps_matches}},
+            {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", keeps_matches}}}}};
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_byte_level_folder(const fs::path& folder) {
   const std::string where = (folder / "tokenizer_config.json").string();
   const Json settings = load_json_if_there(folder / "tokenizer_config.json");
-  const bool is_gpt2 = class_of(folder, settings, where) == "GPT2Tokenizer";
+  const std::string name = class_of(folder, settings, where);
   if (fs::exists(folder / "added_tokens.json") && find_member(settings, "added_tokens_decoder", where) == nullptr) {
     throw UserError(fmt::format("{} has an added_tokens.json of older versions of transformers", folder.string()),
                     "save it anew: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)");
   }
   Json vocab = load_json(folder / "vocab.json");
   if (!vocab.is_object()) throw UserError(fmt::format("{}: not an object", (folder / "vocab.json").string()));
-  // The defaults that the classes themselves have.
-  const char* const end = "<|endoftext|>";
-  const Json defaults = is_gpt2
-                            ? Json{{"normalized", true}, {"bos_token", end}, {"eos_token", end}, {"unk_token", end}}
-                            : Json{{"normalized", false}, {"eos_token", end}, {"unk_token", end}, {"pad_token", end}};
-  Json added =
-      added_tokens_of(settings, load_json_if_there(folder / "special_tokens_map.json"), defaults, vocab, where);
+  const Json defaults = defaults_of(name), special_map = load_json_if_there(folder / "special_tokens_map.json");
+  Json added = added_tokens_of(settings, special_map, defaults, vocab, where);
+  // The content and the id of a token that the class puts around a text.
+  const auto framing = [&](const char* key) -> std::pair<std::string, int64_t> {
+    const Json* value = &defaults.at(key);
+    if (special_map.contains(key)) value = &special_map.at(key);
+    if (settings.contains(key)) value = &settings.at(key);
+    const std::optional<Json> entry = token_entry(value, true);
+    if (!entry) throw UserError(fmt::format("{}: texts of a {} need a {}", where, name, key));
+    const auto content = json_get<std::string>(*entry, "content", where);
+    for (const Json& token : added) {
+      if (token.at("content") == content) return {content, json_as<int64_t>(token.at("id"), content)};
+    }
+    throw UserError(fmt::format("{}: {} is \"{}\", which is no token", where, key, content));
+  };
   Json root = {{"model", {{"type", "BPE"}, {"merges", read_merge_lines(folder / "merges.txt")}}},
                {"decoder", {{"type", "ByteLevel"}}}};
-  if (is_gpt2) {
+  if (name == "GPT2Tokenizer") {
     const bool has_prefix = json_get_or(settings, "add_prefix_space", false, where);
     root["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", has_prefix}, {"use_regex", true}};
     if (json_get_or(settings, "add_bos_token", false, where)) {
-      const auto entry =
-          token_entry(settings.contains("bos_token") ? &settings["bos_token"] : &defaults["bos_token"], true);
-      if (!entry) throw UserError(fmt::format("{}: add_bos_token without a bos_token", where));
-      const auto bos = json_get<std::string>(*entry, "content", where);
-      int64_t id = -1;
-      for (const Json& token : added) {
-        if (token.at("content") == bos) id = json_as<int64_t>(token.at("id"), bos);
-      }
+      const auto [bos, id] = framing("bos_token");
       root["post_processor"] = {
           {"type", "TemplateProcessing"},
           {"single", {{{"SpecialToken", {{"id", bos}}}}, {{"Sequence", {{"id", "A"}}}}}},
           {"special_tokens", {{bos, {{"id", bos}, {"ids", Json::array({id})}, {"tokens", Json::array({bos})}}}}}};
     }
+  } else if (name == "CLIPTokenizer") {
+    const auto [bos, bos_id] = framing("bos_token");
+    const auto [eos, eos_id] = framing("eos_token");
+    const auto [unk, unk_id] = framing("unk_token");
+    root["normalizer"] = {
+        {"type", "Sequence"},
+        {"normalizers",
+         {{{"type", "NFC"}},
+          {{"type", "Replace"}, {"pattern", {{"Regex", R"(\s+)"}}}, {"content", " "}},
+          {{"type", "Lowercase"}}}}};
+    root["pre_tokenizer"] = split_and_bytes(
+        R"(<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)",
+        /*keeps_matches=*/true);
+    root["model"]["unk_token"] = unk;
+    root["model"]["end_of_word_suffix"] = "</w>";
+    root["post_processor"] = {{"type", "RobertaProcessing"},
+                              {"cls", Json::array({bos, bos_id})},
+                              {"sep", Json::array({eos, eos_id})}};
   } else {
     root["normalizer"] = {{"type", "NFC"}};
-    root["pre_tokenizer"] = {
-        {"type", "Sequence"},
-        {"pretokenizers",
-         {{{"type", "Split"},
-           {"pattern",
-            {{"Regex", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
-                       R"(\s*[\r\n]+|\s+(?!\S)|\s+)"}}},
-           {"behavior", "Isolated"},
-           {"invert", false}},
-          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+    root["pre_tokenizer"] =
+        split_and_bytes(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+                        R"(\s*[\r\n]+|\s+(?!\S)|\s+)",
+                        /*keeps_matches=*/false);
   }
   root["model"]["vocab"] = std::move(vocab);
   root["added_tokens"] = std::move(added);

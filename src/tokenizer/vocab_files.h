@@ -14,9 +14,9 @@ std::unique_ptr<Tokenizer> load_gpt2_files(const std::filesystem::path& vocab_fi
                                            const std::filesystem::path& merge_file);
 
 // The tokenizer that transformers' AutoTokenizer makes of a folder with vocab.json and merges.txt and without
-// tokenizer.json, when its class is GPT2Tokenizer or Qwen2Tokenizer: by tokenizer_class in tokenizer_config.json or
-// config.json, else by config.json's model_type. UserError for every other class, and for a folder that names none.
-// Source: transformers/convert_slow_tokenizer.py, GPT2Converter and Qwen2Converter.
+// tokenizer.json, when its class is GPT2Tokenizer, Qwen2Tokenizer or CLIPTokenizer: by tokenizer_class in
+// tokenizer_config.json or config.json, else by config.json's model_type. UserError for every other class, and for a
+// folder that names none. Source: transformers/convert_slow_tokenizer.py, GPT2Converter, Qwen2Converter, CLIPConverter.
 std::unique_ptr<Tokenizer> load_byte_level_folder(const std::filesystem::path& folder);
 
 // Megatron's BertWordPiece tokenizers: vocab.txt, a token a line. [BOS] and [EOS] are added behind it, then

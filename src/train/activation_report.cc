@@ -74,6 +74,22 @@ void add_encoder_shapes(ModelInput& input, int64_t encoder_s) {
   input.more.set("encoder_row_ids", numbers({input.context.b, encoder_s}));
 }
 
+void add_flux_shapes(ModelInput& input, const ModelConfig& config, int64_t text_length) {
+  const int64_t b = input.context.b, n = input.context.s;
+  const auto floats = [](std::vector<int64_t> shape) {
+    return at::empty(shape, at::TensorOptions(at::kMeta).dtype(at::kFloat));
+  };
+  input.context.encoder_s = text_length;
+  input.context.row_ids = at::empty({b, text_length + n}, at::TensorOptions(at::kMeta).dtype(at::kLong));
+  input.more.set("image", floats({b, n, config.in_channels}));
+  input.more.set("target", floats({b, n, config.in_channels}));
+  input.more.set("text", floats({b, text_length, config.context_dim}));
+  input.more.set("pooled", floats({b, config.vec_in_dim}));
+  input.more.set("timesteps", floats({b}));
+  if (config.guidance_embed) input.more.set("guidance", floats({b}));
+  input.more.set("image_positions", at::empty({n, 3}, at::TensorOptions(at::kMeta).dtype(at::kLong)));
+}
+
 void add_query_shapes(ModelInput& input) {
   for (const char* name : {"query_tokens", "query_row_ids"}) input.more.set(name, at::empty_like(input.tokens));
   const at::Tensor lengths = at::empty({input.context.b}, input.tokens.options());
@@ -94,6 +110,7 @@ ActivationOwners measure_activation_owners(const Resolved& resolved, const Mesh&
   ModelInput input = shape_of_microbatch(d.micro_batch_size, sample.s / cp, cp > 1 ? sample.s : 0);
   if (resolved.config.model.has_encoder()) add_encoder_shapes(input, sample.encoder_s);
   if (resolved.config.model.model_type == ModelType::kBiencoder) add_query_shapes(input);
+  if (resolved.config.model.is_diffusion()) add_flux_shapes(input, resolved.config.model, sample.encoder_s);
   std::vector<ActivationCost> chunks, headless;
   for (size_t chunk = 0; chunk < built.chunks.size(); ++chunk) {
     // Layers of a shared sequence may exchange keys in different ways.

@@ -18,6 +18,8 @@ ActivationCost measure_chunk(Model& chunk, const ModelInput& input, const Recomp
 ModelInput shape_of_microbatch(int64_t b, int64_t s, int64_t row_length);
 // Adds what a model with an encoder reads beside it: sequences of encoder_s tokens.
 void add_encoder_shapes(ModelInput& input, int64_t encoder_s);
+// Adds pictures and captions as model_type diffusion_model reads them: context.s tokens of a picture.
+void add_flux_shapes(ModelInput& input, const ModelConfig& config, int64_t text_length);
 // Adds the questions that a biencoder reads beside its texts, of as many tokens.
 void add_query_shapes(ModelInput& input);
 

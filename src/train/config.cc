@@ -25,6 +25,7 @@
 #include "train/run_length.h"
 #include "train/sample_tokens.h"
 #include "train/stored_architecture.h"
+#include "train/task_rules.h"
 #include "train/unopened_tokenizer.h"
 
 namespace megalith {
@@ -34,6 +35,7 @@ constexpr int64_t kLongestDefaultSequence = 4096;
 constexpr int64_t kLongestRun = int64_t{1} << 60;  // in samples
 
 void check_sequence(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  if (config.model.is_diffusion()) return check_pictures(config, d, errors);
   const int64_t longest = config.model.max_position_embeddings;
   d.seq_length = config.train.seq_length.value_or(longest > 0 ? std::min(longest, kLongestDefaultSequence)
                                                               : kLongestDefaultSequence);
@@ -127,6 +129,12 @@ void check_precision(const Config& config, Derived& d, std::vector<UserError>& e
 void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
   const Config& config = resolved.config;
   Derived& d = resolved.derived;
+  if (config.model.is_diffusion()) {
+    d.vocab_size = 0;
+    d.eod_id = 0;
+    d.tokenizer = TokenizerOptions();
+    return;
+  }
   if (const auto unopened = unopened_vocabulary(config)) {
     d.vocab_size = unopened->vocab_size;
     d.eod_id = unopened->eod_id;
@@ -222,44 +230,7 @@ void resolve_pipeline(const Config& config, Derived& d, std::vector<UserError>& 
   errors.insert(errors.end(), found.begin(), found.end());
 }
 
-// What the task needs and the run does not have.
-void check_task(const Resolved& resolved, std::vector<UserError>& errors) {
-  const Config& config = resolved.config;
-  try {
-    const std::unique_ptr<Task> task = make_task(config.task, make_task_setup(resolved));
-    const std::vector<UserError> found = task->check(config.model, config.data);
-    errors.insert(errors.end(), found.begin(), found.end());
-    if (config.task.decoder_seq_length && config.task.task != TaskKind::kT5) {
-      errors.emplace_back(fmt::format("decoder_seq_length is given, and task {} has no decoder's texts", task->name()),
-                          "leave decoder_seq_length out, or set model_type to t5");
-    }
-    if (config.samples.is_on() && task->sample_kind() != SampleKind::kText) {
-      errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task->name()),
-                          "leave sample_interval out");
-    }
-  } catch (const UserError& error) {
-    errors.push_back(error);
-  }
-}
-
 }  // namespace
-
-TaskSetup make_task_setup(const Resolved& resolved) {
-  TaskSetup setup;
-  setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
-  setup.vocab_size = resolved.derived.vocab_size;
-  const SftOptions& sft = resolved.config.data.sft;
-  setup.has_instructions = sft.has_paths();
-  if (sft.has_pairs()) setup.dpo_beta = sft.dpo_beta;
-  const ModelConfig& model = resolved.config.model;
-  setup.has_sentence_head = model.model_type == ModelType::kBert && model.bert_binary_head;
-  setup.samples_at_once = resolved.derived.micro_batch_size * resolved.derived.data_parallel_size;
-  setup.top_ks = model.retriever_report_topk_accuracies;
-  setup.tokenizer = resolved.tokenizer.get();
-  if (setup.tokenizer != nullptr) setup.special_ids = setup.tokenizer->special_ids();
-  if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);
-  return setup;
-}
 
 Resolved::Resolved(const std::function<void(OptionVisitor&)>& extra) {
   struct Extra {
@@ -439,7 +410,8 @@ void check_model(Resolved& resolved, bool reads_batches, std::vector<UserError>&
   }
   resolve_sequence_parallel(resolved, reads_batches, errors);
   check_encoder_ranks(config, resolved.notes, errors);
-  resolve_pipeline(config, d, errors);
+  // FLUX's units need blocks of both kinds.
+  if (!config.model.is_diffusion() || architecture_errors.empty()) resolve_pipeline(config, d, errors);
 }
 
 // What depends on the tokenizer. check_model() comes before.
@@ -459,7 +431,8 @@ void check_vocabulary(Resolved& resolved, bool reads_batches, std::vector<UserEr
   }
   append(errors, check_dpo(resolved.config));
   // What cannot be exported is said now, not after the last step.
-  if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && architecture.vocab_size.value_or(0) > 0) {
+  const bool is_known = architecture.is_diffusion() || architecture.vocab_size.value_or(0) > 0;
+  if (architecture_errors.empty() && resolved.config.checkpoint.save_hf && is_known) {
     try {
       make_hf_config(family_for(architecture), architecture, at::kFloat);
     } catch (const UserError& error) {
@@ -500,11 +473,13 @@ bool read_architecture(Resolved& resolved, HubPaths& hub, const CommandNeeds& ne
   return false;
 }
 
-// A run's folder stands for the checkpoints in it.
+// A run's folder stands for the checkpoints in it, and one of a pipeline for its transformer.
 CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
   for (std::optional<std::string>* path : {&options.load, &options.pretrained_checkpoint}) {
     if (*path) *path = checkpoints_of(**path).string();
   }
+  // A folder of diffusers' has its model in a folder of its own.
+  if (options.load_hf) options.load_hf = model_folder_of(*options.load_hf).string();
   return options;
 }
 
@@ -512,7 +487,10 @@ CheckpointOptions with_folders_of_checkpoints(CheckpointOptions options) {
 void name_task_of_model(Resolved& resolved) {
   const ModelType type = resolved.config.model.model_type;
   if (type == ModelType::kGpt) return;
-  const char* task = type == ModelType::kT5 ? "t5" : type == ModelType::kBert ? "bert" : "ict";
+  const char* task = type == ModelType::kT5          ? "t5"
+                     : type == ModelType::kBert      ? "bert"
+                     : type == ModelType::kDiffusion ? "flow_matching"
+                                                     : "ict";
   apply_values(*resolved.options, {{"task", task}}, {OptionLayer::kModel, "model_type"});
 }
 

@@ -12,6 +12,10 @@ namespace megalith {
 
 void check_generation(const ModelConfig& config, const GenerationRequest& request, std::string_view length_option) {
   const int64_t prompt_length = static_cast<int64_t>(request.prompt_ids.size());
+  if (config.is_diffusion()) {
+    throw UserError("a model of pictures writes no text",
+                    "leave sample_interval out; megalith generate --prompt TEXT --output FILE.png makes its pictures");
+  }
   if (config.model_type == ModelType::kBert) {
     throw UserError("a BERT fills in masked tokens: it cannot write a text from left to right",
                     "generate with a model of model_type gpt");

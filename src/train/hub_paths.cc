@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoint/folder_kind.h"
 #include "config/resolve.h"
 #include "data/blend.h"
 #include "data/indexed_dataset.h"
@@ -60,6 +61,7 @@ bool HubPaths::find_model(Resolved& resolved, bool may_fetch) {
   const std::string given = *load_hf;
   resolve_hub_option("load_hf", load_hf, HubNeed::kModelConfig, environment_, resolved.config.hub, log_);
   if (*load_hf != given) model_name_ = given;
+  load_hf = model_folder_of(*load_hf).string();
   return true;
 }
 
@@ -85,7 +87,8 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
     keep_error([&] {
       // The commit whose config.json was read: the branch may have moved on since.
       derived.checkpoint.load_hf =
-          resolve_hub_weights("load_hf", *derived.checkpoint.load_hf, environment_, config.hub, log_).string();
+          complete_hub_folder("load_hf", *derived.checkpoint.load_hf, HubNeed::kModel, environment_, config.hub, log_)
+              .string();
     });
   }
   // Names in files of lists count too. Without any, the files stay as they were given.
@@ -99,6 +102,7 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
         {listed_option(config.data, "test_data_path"), &data.test_data_path},
     };
     for (const auto& [option, values] : lists) {
+      if (config.model.is_diffusion()) break;  // prepared pictures are folders of this machine
       for (std::string& value : *values) {
         keep_error([&, option = option] {
           const std::string found =

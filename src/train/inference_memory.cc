@@ -54,6 +54,9 @@ MemoryEstimate estimate_inference(const Resolved& resolved, int rank, const Infe
     ModelInput input = shape_of_microbatch(shape.rows, shape.length / cp, cp > 1 ? shape.length : 0);
     if (resolved.config.model.has_encoder()) add_encoder_shapes(input, shape.length);
     if (resolved.config.model.model_type == ModelType::kBiencoder) add_query_shapes(input);
+    if (resolved.config.model.is_diffusion()) {
+      add_flux_shapes(input, resolved.config.model, resolved.config.data.flux.text_length);
+    }
     KvCache cache;
     cache.capacity = shape.cached_positions;
     input.context.is_training = false;

@@ -12,13 +12,14 @@
 #include "checkpoint/hf.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/resume.h"
-#include "checkpoint/safetensors.h"
 #include "data/blend.h"
+#include "data/flux_data.h"
 #include "data/indexed_dataset.h"
 #include "data/prepare_input.h"
 #include "data/sft_set.h"
 #include "data/split.h"
 #include "hub/names.h"
+#include "tensor_files/safetensors.h"
 #include "train/bert_weights.h"
 #include "train/text_data.h"
 
@@ -144,6 +145,9 @@ std::vector<UserError> check_data(Resolved& resolved) {
   const Config& config = resolved.config;
   const bool is_dry = config.train.dry_run;
   if (config.data.mock_data) return {};
+  if (config.model.is_diffusion() && (config.data.has_paths() || !is_dry)) {
+    return check_flux_data(config.data, make_task_setup(resolved).flux_shape);
+  }
   if (!config.data.has_paths()) {
     if (!is_dry) return {no_data_error()};
     resolved.notes.push_back(

@@ -241,8 +241,8 @@ ModelOutput PipelinedModel::forward(const ModelInput& input, HeadOutput head) {
     output.token_losses = broadcast_from_head(output.token_losses, {b, s}, wide, "token losses");
   } else if (head != HeadOutput::kLoss) {
     const int64_t rows = head == HeadOutput::kLastLogits ? 1 : s;
-    output.logits =
-        broadcast_from_head(output.logits, {b, rows, *config().vocab_size}, chunks_.models[0]->dtype(), "logits");
+    const int64_t width = config().is_diffusion() ? config().in_channels : *config().vocab_size;
+    output.logits = broadcast_from_head(output.logits, {b, rows, width}, chunks_.models[0]->dtype(), "logits");
   }
   return output;
 }

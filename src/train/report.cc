@@ -84,7 +84,9 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   // The whole, as one rank would hold it: without storage, the vocabulary padded as here.
   const Groups alone = Groups::single();
   ModelConfig whole = built.config();
-  whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
+  if (!whole.is_diffusion()) {
+    whole.make_vocab_size_divisible_by *= resolved.config.parallel.tensor_model_parallel_size;
+  }
   const LayerContext context{
       .groups = &alone, .dtype = d.dtype, .device = at::kMeta, .lora = adapters_of(resolved.config)};
   const ModelFamily& family = family_for(whole);

@@ -67,6 +67,10 @@ std::string pipeline_text(const PipelinePlan& plan, int64_t num_microbatches) {
 std::string sample_text(const Resolved& resolved) {
   const CostShape sample = sample_shape(resolved);
   const std::string labels = number_of(sample.s, "token", "tokens");
+  if (resolved.config.model.is_diffusion()) {
+    const int64_t side = resolved.config.data.flux.image_size;
+    return fmt::format("{0} × {0} pixels ({1} + {2})", side, sample.encoder_s, labels);
+  }
   return resolved.config.model.has_encoder() ? fmt::format("{} + {}", sample.encoder_s, labels) : labels;
 }
 
@@ -85,7 +89,7 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
                                  with_separators(numbers.parameters), counted(numbers.embedding_parameters),
                                  number_of(model.num_all_layers(), "layer", "layers"),
                                  counted(numbers.layer_parameters), counted(head));
-  if (!model.untie_embeddings_and_output_weights) text += " (tied)";
+  if (!model.untie_embeddings_and_output_weights && !model.is_diffusion()) text += " (tied)";
   if (numbers.prediction_parameters > 0) {
     text += fmt::format("; prediction modules have {} more", with_separators(numbers.prediction_parameters));
   }
@@ -99,6 +103,13 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
 }
 
 std::string shape_text(const Resolved& resolved, const ModelConfig& model) {
+  if (model.is_diffusion()) {
+    return fmt::format("hidden {}, ffn {}, {} heads of {}; {} joint and {} single blocks; tokens of {}, texts of {} "
+                       "and {}{}",
+                       model.hidden_size, model.ffn_size(), model.num_attention_heads, model.head_dim(),
+                       model.num_joint_layers, model.num_single_layers, model.in_channels, model.context_dim,
+                       model.vec_in_dim, model.guidance_embed ? ", guidance" : "");
+  }
   return fmt::format("hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})", model.hidden_size,
                      model.ffn_size(), model.num_attention_heads, model.query_head_dim(), model.num_kv_heads(),
                      resolved.derived.vocab_size,

@@ -12,6 +12,7 @@
 #include "metrics/json_console.h"
 #include "metrics/jsonl.h"
 #include "metrics/loss_plot.h"
+#include "metrics/pictures_console.h"
 #include "metrics/run_page.h"
 #include "metrics/tensorboard.h"
 #include "metrics/torchtitan_console.h"
@@ -89,6 +90,8 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Resolved& resolved, c
     const LineWriter print = console_writer(settings, log);
     if (options.log_style == "torchtune") {
       sinks.push_back(std::make_unique<TorchtuneLog>(options, resolved.config.optimizer.clip_grad > 0, print));
+    } else if (options.log_style == "pictures") {
+      sinks.push_back(std::make_unique<PicturesConsole>(options.log_interval, print));
     } else {
       sinks.push_back(std::make_unique<TorchtitanConsole>(options.log_interval, print));
     }

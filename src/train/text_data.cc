@@ -55,6 +55,7 @@ bool names_texts(const std::string& value) {
 }
 
 void prepare_texts(Resolved& resolved, Logger& log) {
+  if (resolved.config.model.is_diffusion()) return;  // its folders hold pictures
   DataOptions data = with_listed_paths(resolved.derived.data);
   bool has_texts = false;
   std::vector<UserError> errors;

@@ -17,7 +17,8 @@ bool names_texts(const std::string& value);
 // times and from the tokenizer: so they are made once, by one process of those that start together, while the others
 // wait.
 //
-// Data without texts are left as they are. UserErrors of prepare_data(); a run without a tokenizer.
+// Data without texts are left as they are, those of a model of pictures too. UserErrors of prepare_data(); a run
+// without a tokenizer.
 void prepare_texts(Resolved& resolved, Logger& log);
 
 }  // namespace megalith

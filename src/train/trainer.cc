@@ -436,6 +436,7 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   if (resolved_.config.data.sft.has_paths() && !references_) {
     record.loss_tokens = static_cast<int64_t>(std::llround(result.losses.front().weight));
   }
+  if (resolved_.config.model.is_diffusion()) record.image_size = resolved_.config.data.flux.image_size;
   record.num_devices = static_cast<int>(d.world_size);
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
   record.flops = numbers_.flops_per_step * part;

@@ -167,6 +167,7 @@ void Trainer::save(bool is_last) {
 void Trainer::export_adapter(const std::string& folder) {
   const CheckpointOptions& options = resolved_.derived.checkpoint;
   AdapterExport settings{.options = resolved_.config.lora,
+                         .is_of_diffusers = resolved_.config.model.is_diffusion(),
                          .base = resolved_.config.checkpoint.load_hf.value_or(""),
                          .base_checksum = base_checksum_,
                          .config = options.adapter ? read_adapter_folder(*options.adapter).config : "",

@@ -104,8 +104,18 @@ void take_options(const Resolved& user, Resolved& toy) {
 void shrink_adapters(LoraOptions& lora) {
   if (!lora.enabled) return;
   lora.dim = std::min<int64_t>(lora.dim, 3);
+  // Adapters that outweigh the model by far would enlarge its rounding as well.
+  lora.alpha = std::min(lora.alpha, 2.0 * static_cast<double>(lora.dim));
   lora.b_init = AdapterInit::kNormal;  // from zero the first step would give A no gradient
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
+}
+
+void shrink_sequence(const Config& asked, Config& config) {
+  config.train.seq_length = sequence_length(config);
+  if (config.task.decoder_seq_length) config.task.decoder_seq_length = config.train.seq_length;  // as the check's rows
+  config.model.max_position_embeddings = config.model.position_embedding() == PositionEmbedding::kLearnedAbsolute
+                                             ? *config.train.seq_length + 3
+                                             : std::max(asked.model.max_position_embeddings, *config.train.seq_length);
 }
 
 // What both runs have in common.
@@ -117,18 +127,21 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   shrink_model(user, world, layers.sources, config.model);
   shrink_adapters(config.lora);
   config.task = asked.task;
-  config.task.mask_token_id = *config.model.vocab_size - 1;  // the person's may lie beyond the toy's vocabulary
+  // The person's may lie beyond the toy's vocabulary.
+  config.task.mask_token_id.reset();
+  if (config.model.vocab_size) config.task.mask_token_id = *config.model.vocab_size - 1;
   config.task.titles_data_path.reset();  // the check's rows are made up
   if (precision == ToyPrecision::kExact) config.model.moe_router_dtype = RouterPrecision::kModel;
   config.train.fp32 = true;
   config.train.train_iters = num_steps;
   config.train.eval_iters = 0;
   config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
-  config.train.seq_length = sequence_length(config);
-  if (config.task.decoder_seq_length) config.task.decoder_seq_length = config.train.seq_length;  // as the check's rows
-  config.model.max_position_embeddings = config.model.position_embedding() == PositionEmbedding::kLearnedAbsolute
-                                             ? *config.train.seq_length + 3
-                                             : std::max(asked.model.max_position_embeddings, *config.train.seq_length);
+  if (config.model.is_diffusion()) {
+    config.data.flux.image_size = 48;
+    config.data.flux.text_length = 5;
+  } else {
+    shrink_sequence(asked, config);
+  }
   config.data.mock_data = true;
   config.optimizer.clip_grad = kClipGrad;
   config.optimizer.adam_eps = std::max(asked.optimizer.adam_eps, kLeastAdamEps);
@@ -200,7 +213,9 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   for (const UnitRange& stage : user.derived.pipeline.stages) stages.push_back(user.derived.pipeline.layers_of(stage));
   const int64_t base = cuts_stages(user.config.recompute, user.derived.pipeline) ? 2 : 1;
   ToyLayers toy;
-  const int64_t num_in_front = user.config.model.num_layers, num_all = user.config.model.num_all_layers();
+  const ModelConfig& model = user.config.model;
+  const int64_t num_in_front = model.is_diffusion() ? model.num_joint_layers : model.num_layers;
+  const int64_t num_all = model.num_all_layers();
   // A stage with the end of an encoder and the beginning of a decoder keeps both. Returns how many there are.
   const auto add_layers = [&](const LayerRange& stage, int64_t count) {
     const int64_t end = stage.first + stage.count, border = std::clamp(num_in_front, stage.first, end);
@@ -220,7 +235,7 @@ ToyLayers make_toy_layers(const Resolved& user, const ToyWorld& world) {
   if (num_ranks == 1) {
     const LayerRange whole{.first = 0, .count = num_all};
     const int64_t kinds = world.parallel.context_parallel_size > 1 && world.parallel.cp_comm_type.size() > 1 ? 4 : 2;
-    const int64_t stacks = user.config.model.has_encoder() ? 2 : 1;
+    const int64_t stacks = model.has_encoder() || model.is_diffusion() ? 2 : 1;
     add_layers(whole, std::min(whole.count, stacks * std::max(2 * base, kinds)));
     return toy;
   }
@@ -273,8 +288,9 @@ std::string ToyConfig::text() const {
   if (m.num_kv_heads() != m.num_attention_heads) text += fmt::format(" on {} keys", m.num_kv_heads());
   if (m.has_experts()) text += fmt::format(", {} experts of which a token meets {}", *m.num_experts, m.moe_router_topk);
   if (m.num_prediction_modules() > 0) text += fmt::format(", {} prediction module(s)", m.num_prediction_modules());
-  return text + fmt::format(", vocabulary {}; {} microbatches of {} × {} tokens on each data-parallel rank",
-                            d.vocab_size, d.num_microbatches, d.micro_batch_size, d.seq_length);
+  if (!m.is_diffusion()) text += fmt::format(", vocabulary {}", d.vocab_size);
+  return text + fmt::format("; {} microbatches of {} × {} tokens on each data-parallel rank", d.num_microbatches,
+                            d.micro_batch_size, d.seq_length);
 }
 
 }  // namespace megalith

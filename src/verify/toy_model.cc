@@ -118,6 +118,23 @@ std::string toy_layer_pattern(const ModelConfig& user, const std::vector<int64_t
       "[{}]", fmt::join(toy_layers(parse_moe_layer_freq(user.moe_layer_freq, user.num_all_layers()), sources), ","));
 }
 
+// Blocks of both kinds stay; axes of unlike widths.
+void shrink_flux(const ParallelOptions& parallel, const ModelConfig& user, const std::vector<int64_t>& sources,
+                 ModelConfig& model) {
+  const int64_t ranks = parallel.tensor_model_parallel_size;
+  model.num_joint_layers =
+      std::ranges::count_if(sources, [&](int64_t source) { return source < user.num_joint_layers; });
+  model.num_single_layers = std::ssize(sources) - model.num_joint_layers;
+  model.axes_dim = {2, 2, 4};
+  model.num_attention_heads = ranks * div_up(4, ranks);
+  model.hidden_size = 8 * model.num_attention_heads;
+  model.ffn_hidden_size.reset();
+  model.in_channels = 8;
+  model.context_dim = 10;
+  model.vec_in_dim = 6;
+  model.init_method_std = kInitStd;
+}
+
 }  // namespace
 
 int64_t toy_prediction_modules(const ModelConfig& user) { return std::min<int64_t>(user.num_prediction_modules(), 2); }
@@ -125,6 +142,7 @@ int64_t toy_prediction_modules(const ModelConfig& user) { return std::min<int64_
 void shrink_model(const Resolved& user, const ToyWorld& world, const std::vector<int64_t>& sources,
                   ModelConfig& model) {
   const ModelConfig& asked = user.config.model;
+  if (asked.is_diffusion()) return shrink_flux(world.parallel, asked, sources, model);
   model.num_layers = std::ssize(sources);
   if (asked.has_encoder()) {
     model.num_layers = std::ranges::count_if(sources, [&](int64_t source) { return source < asked.num_layers; });

@@ -6,11 +6,11 @@
 
 #include "checkpoint/convert.h"
 #include "checkpoint/hf.h"
-#include "checkpoint/safetensors_writer.h"
 #include "comm/thread_world.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "support/temporary_folder.h"
+#include "tensor_files/safetensors_writer.h"
 #include "tiny_llama.h"
 #include "toy_state.h"
 

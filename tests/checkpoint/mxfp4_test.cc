@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "checkpoint/hf.h"
-#include "checkpoint/safetensors_writer.h"
 #include "core/error.h"
 #include "support/temporary_folder.h"
+#include "tensor_files/safetensors_writer.h"
 #include "toy_state.h"
 
 namespace megalith {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "checkpoint/safetensors_writer.h"
 #include "checkpoint/tensor_store.h"
 #include "core/error.h"
 #include "support/temporary_folder.h"
+#include "tensor_files/safetensors_writer.h"
 #include "toy_state.h"
 
 namespace megalith {

@@ -45,7 +45,7 @@ def bash(program, tmp_path):
 PAGE = [
     ("-t pretrain -p BF16 -m Llama-3.1-70B -s 8192", (80, 4, 8192, "bf16")),
     ("-t pretrain -p FP8 -m Llama-3.1-70B -s 8192", (80, 4, 8192, "fp8 hybrid")),
-    ("-t pretrain -p BF16 -m Flux", (57, 32, 768, "bf16")),
+    ("-t pretrain -p BF16 -m Flux", (57, 10, 1536, "bf16")),
     ("-t finetune_fw -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
     ("-t finetune_lora -p BF16 -m Llama-3.1-70B", (80, 4, 8192, "bf16")),
     ("-t finetune_fw -p BF16 -m Llama-2-70B", (80, 8, 4096, "bf16")),
@@ -84,7 +84,7 @@ def test_every_entry_of_models_json_runs_its_tag(entry, bash):
     printed, said = bash(f"{ROOT / entry['scripts']} {entry['args']}", DRY_RUN="json", TINY="1")
     resolved = json.loads(printed)
     assert resolved["world_size"] == 8 and resolved["precision"] == entry["training_precision"]
-    assert resolved["train_iters"] == 50 or entry["name"] == "pyt_train_flux"
+    assert resolved["train_iters"] == (100 if entry["name"] == "pyt_train_flux" else 50)
     assert f"results: {entry['multiple_results']}\n" in said
 
 
@@ -200,13 +200,29 @@ def test_tags_of_other_backends_train_a_toy(tag, bash):
         assert (rows[0]["precision"], rows[0]["num_gpus"]) == ("BF16", "1")
 
 
+def test_flux_trains_a_toy_and_gives_its_figures(bash):
+    _, said = bash(f"{REPORT} -t pretrain -p BF16 -m Flux --train_iters 12", TINY="1", GPUS_PER_NODE="1")
+    rows = rows_of(bash.folder.parent / "perf_Flux.csv")
+    assert [(row["model"], row["metric"], row["mode"]) for row in rows] == [
+        ("Flux", "FPS_per_GPU", "pretrain"),
+        ("Flux", "TFLOPS_per_GPU", "pretrain"),
+    ]
+    log = (bash.folder / "Flux-pretrain.csv").read_text()
+    lines = re.findall(r"step_loss: ([\d.]+) .*step_time_total: ([\d.]+) .*fps_gpu: ([\d.]+) .*tflops/s: ([\d.]+)", log)
+    assert len(lines) == 12 and "images per GPU (images/s/GPU)" in log
+    (summary,) = rows_of(bash.folder / "runs_summary.csv")
+    assert list(summary) == ["avg_fps", "avg_fps_gpu", "avg_tflops", "avg_step_time_total", "avg_loss"]
+    assert float(summary["avg_loss"]) == pytest.approx(sum(float(line[0]) for line in lines[6:]) / 6, rel=1e-4)
+    assert float(rows[0]["performance"]) == pytest.approx(float(summary["avg_fps_gpu"]), rel=0.01)
+
+
 BAD_INPUT = [
     ("precision", f"{REPORT} -m Llama-3.1-8B -p FP16", ["-p FP16", "BF16, FP8"]),
     ("sequence", f"{REPORT} -m Llama-3.1-8B -s 1000", ["-s 1000", "at least 2048"]),
     ("no model", f"{REPORT} -t pretrain", ["-m is not set", "Llama-3.1-8B"]),
     ("unknown model", f"{REPORT} -m Llama-3.1-9B", ["-m Llama-3.1-9B", "Did you mean Llama-3.1-8B"]),
     ("unknown flag", f"{REPORT} -m Llama-3.1-8B -x 1", ["-x"]),
-    ("FLUX", f"{REPORT} -t pretrain -m Flux", ["this build cannot train FLUX yet"]),
+    ("FLUX of texts", f"{REPORT} -t pretrain -m Flux -s 4096", ["-s 4096", "FLUX has no such choice"]),
     ("fine-tuning in FP8", f"{REPORT} -t finetune_lora -m Llama-3.1-8B -p FP8", ["-p FP8", "-t finetune_lora", "write -p BF16"]),
     ("fine-tuning's variable", f"GAS=2 {REPORT} -t pretrain -m Llama-3.1-8B", ["GAS=2 is for fine-tuning"]),
     ("several at once", f"{REPORT} -m Llama-3.1-8B -p FP16 -n 3", ["-p FP16", "-n 3"]),

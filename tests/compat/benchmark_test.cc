@@ -5,9 +5,9 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_wikitext.h"
+#include "compat/launch_plan.h"
 #include "support/source_dir.h"
 
 namespace megalith {
@@ -166,6 +166,7 @@ TEST(Benchmark, BadFlagsAreNamedAsTheyWereWritten) {
       {{"-m", "Flux", "-t", "finetune_fw"}, {"-t finetune_fw -m Flux"}},
       {{"-m", "Flux", "-p", "FP8"}, {"-p FP8", "BF16"}},
       {{"-m", "Flux", "-s", "4096"}, {"-s 4096", "FLUX has no such choice"}},
+      {{"-m", "Flux", "GAS=2"}, {"GAS=2 is for fine-tuning", "-m is Flux"}},
       {{"-m", "Llama-3.1-405B"}, {"-t pretrain -m Llama-3.1-405B", "finetune_fw"}},
       {{"-m", "Llama-3.1-70B", "-t", "finetune_lora", "-p", "FP8"}, {"-p FP8", "finetune_lora"}},
       {{"-m", "Llama-3.1-8B", "MOCK_DATA=0"}, {"MOCK_DATA=0", "DATA_PATH"}},
@@ -178,16 +179,29 @@ TEST(Benchmark, BadFlagsAreNamedAsTheyWereWritten) {
   }
 }
 
-TEST(Benchmark, WhatCannotRunYetSaysSo) {
-  EXPECT_NE(benchmark_plan({"-m", "Flux"}).benchmark->refusal.find("cannot train FLUX yet"), std::string::npos);
-  EXPECT_EQ(benchmark_plan({"-m", "Llama-3.1-8B"}).benchmark->refusal, "");
-}
-
 std::string input_in(const LaunchPlan& plan, std::string_view name) {
   for (const PlannedOption& one : plan.inputs) {
     if (one.name == name) return one.value;
   }
   return "(none)";
+}
+
+TEST(Benchmark, FluxHasThePagesFigures) {
+  const LaunchPlan plan = benchmark_plan({"-m", "Flux"});
+  EXPECT_EQ(errors_in(plan), "");
+  EXPECT_EQ(plan.config, "flux_dev");
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"micro_batch_size", "10"}, {"image_size", "512"}, {"train_iters", "100"}, {"use_torch_fsdp2", "true"},
+           {"log_style", "pictures"}, {"bf16", "true"}, {"recompute_granularity", "full"}}) {
+    EXPECT_EQ(option_in(plan, name), value) << name;
+  }
+  EXPECT_EQ(input_in(plan, "load_hf"), "black-forest-labs/FLUX.1-dev");
+  EXPECT_EQ(input_in(plan, "data_path"), "pseudo-camera-10k");
+  EXPECT_EQ(option_in(benchmark_plan({"-m", "Flux", "-b", "3"}), "micro_batch_size"), "3");
+  EXPECT_EQ(input_in(benchmark_plan({"-m", "Flux", "DATA_PATH=pictures", "MODEL_DIR=flux"}), "data_path"), "pictures");
+  const LaunchPlan made_up = benchmark_plan({"-m", "Flux", "MOCK_DATA=1"});
+  EXPECT_EQ(option_in(made_up, "mock_data"), "true");
+  EXPECT_TRUE(made_up.inputs.empty());
 }
 
 TEST(Benchmark, FineTuningHasThePagesFigures) {
@@ -200,7 +214,6 @@ TEST(Benchmark, FineTuningHasThePagesFigures) {
     for (const char* mode : {"finetune_fw", "finetune_lora", "finetune_qlora", "HF_finetune_lora"}) {
       const LaunchPlan plan = benchmark_plan({"-t", mode, "-m", row.model, "-p", "BF16"});
       EXPECT_EQ(errors_in(plan), "");
-      EXPECT_EQ(plan.benchmark->refusal, "");
       EXPECT_EQ(option_in(plan, "micro_batch_size"), row.batch);
       EXPECT_EQ(option_in(plan, "seq_length"), row.seq_length);
       EXPECT_EQ(option_in(plan, "gradient_accumulation_steps"), "1");
@@ -265,7 +278,25 @@ TEST(Benchmark, FineTuningTakesTheVariablesOfItsScript) {
   EXPECT_EQ(benchmark_plan({"-t", "finetune_fw", "-m", "Llama-3.1-8B", "MOCK_DATA=1"}).benchmark->made_rows, "");
 }
 
-TEST(Benchmark, FluxHasThePublishedNumberOfWeights) { EXPECT_EQ(flux_parameters(), 11891178560); }
+TEST(Benchmark, FluxsFiguresAreMeansBehindTheWarmup) {
+  std::string log;
+  for (int step = 1; step <= 25; ++step) {
+    const double rate = step <= 10 ? 1 : step;
+    log += fmt::format("step: {}/25 | step_loss: {:.5f} | step_time_total: {:.4f} | fps: {:.4f} | fps_gpu: {:.4f} | "
+                       "tflops/s: {:.4f} | memory: 1.00GiB\n",
+                       step, 0.1 * step, 10 / rate, 8 * rate, rate, 60 * rate);
+  }
+  const BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kFlux, log);
+  ASSERT_EQ(figures.metrics.size(), 2U);
+  EXPECT_EQ(figures.metrics[0].first, "FPS_per_GPU");
+  EXPECT_DOUBLE_EQ(figures.metrics[0].second, 18);
+  EXPECT_EQ(figures.metrics[1].first, "TFLOPS_per_GPU");
+  EXPECT_DOUBLE_EQ(figures.metrics[1].second, 1080);
+  EXPECT_TRUE(figures.summary.starts_with("avg_fps,avg_fps_gpu,avg_tflops,avg_step_time_total,avg_loss\n144,18,1080,0.59"))
+      << figures.summary;
+  EXPECT_TRUE(figures.summary.ends_with(",1.8\n")) << figures.summary;
+  EXPECT_THROW(read_benchmark_figures(BenchmarkBackend::kFlux, "nothing\n"), UserError);
+}
 
 std::string torchtitan_log(int steps) {
   std::string log;

@@ -2,12 +2,12 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
-#include "checkpoint/safetensors.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"
 #include "optim/loss_scaler.h"
+#include "tensor_files/safetensors.h"
 
 namespace megalith::fuzz {
 namespace {

@@ -256,7 +256,7 @@ int run(const std::vector<std::string>& arguments) {
   ::signal(SIGABRT, on_abort);
   std::vector<Target> targets;
   for (auto make :
-       {tokenizer_targets, data_targets, sft_targets, configuration_targets, checkpoint_targets}) {
+       {tokenizer_targets, data_targets, sft_targets, configuration_targets, picture_targets, checkpoint_targets}) {
     for (Target& target : make(scratch)) targets.push_back(std::move(target));
   }
   const size_t num_readers = targets.size();

@@ -49,6 +49,7 @@ std::vector<Target> tokenizer_targets(const Scratch& scratch);
 std::vector<Target> data_targets(const Scratch& scratch);
 std::vector<Target> sft_targets(const Scratch& scratch);
 std::vector<Target> configuration_targets(const Scratch& scratch);
+std::vector<Target> picture_targets(const Scratch& scratch);
 std::vector<Target> checkpoint_targets(const Scratch& scratch);
 // Readers with a fault built in, which show that faults are found.
 std::vector<Target> planted_targets(const Scratch& scratch);

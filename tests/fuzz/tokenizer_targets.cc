@@ -200,7 +200,7 @@ Target tekken(const Scratch& scratch) {
 Target vocab_and_merges(const Scratch& scratch) {
   Target target{"vocab_and_merges",
                 {joined({R"({"a":0,"b":1,"ab":2,"<|endoftext|>":3,"Ġ":4,"Ġa":5})", "#version: 0.2\na b\nĠ a\n"})},
-                {"a b", "Ġ", "ab", "#version", "tokenizer_class", "GPT2Tokenizer", "Qwen2Tokenizer", "bos_token",
+                {"a b", "Ġ", "ab", "#version", "tokenizer_class", "GPT2Tokenizer", "Qwen2Tokenizer", "CLIPTokenizer", "bos_token",
                  "additional_special_tokens", std::string(kBetweenFiles)},
                 {},
                 {}};

@@ -80,6 +80,9 @@ const Words kT5 = {"--model_type=t5",
                    "--micro_batch_size=2"};
 const Words kRelative = {"--position_embedding_type=relative", "--relu", "--normalization=RMSNorm",
                          "--disable_bias_linear"};
+const Words kFlux = {"--model_type=diffusion_model", "--num_joint_layers=3", "--num_single_layers=3",
+                     "--hidden_size=64",             "--num_attention_heads=4", "--axes_dim=4,4,8",
+                     "--mock_data",                  "--micro_batch_size=2",    "--cfg_dropout_prob=0.3"};
 const Words kEightExperts = {"--num_experts=8", "--moe_router_topk=2", "--moe_aux_loss_coeff=0.02"};
 const Words kBiencoder = {"--model_type=biencoder",
                           "--num_layers=4",
@@ -179,6 +182,8 @@ std::vector<DoctorCase> doctor_cases() {
   add("T5 with experts, dp 2 ep 2 pp 2, distributed optimizer",
       kT5 + kEightExperts + layout(4, 1, 2, 1) +
           Words{"--expert_model_parallel_size=2", "--use_distributed_optimizer"});
+  add("FLUX, tp 2 pp 2", kFlux + layout(4, 2, 2, 1));
+  add("FLUX, dp 2, FSDP2", kFlux + layout(2, 1, 1, 1) + Words{"--use_torch_fsdp2"});
   return cases;
 }
 

@@ -156,7 +156,24 @@ void make_t5(const TinyRun& task, ModelConfig& config) {
   config.scale_decoder_outputs = task.is_tied;
 }
 
+// One head more than joint blocks, and axes of unlike widths; num_layers of each kind of block.
+ModelConfig flux_config_of(const TinyRun& task) {
+  ModelConfig config;
+  config.model_type = ModelType::kDiffusion;
+  config.num_joint_layers = config.num_single_layers = task.num_layers;
+  config.hidden_size = 32;
+  config.num_attention_heads = 4;
+  config.in_channels = 8;
+  config.context_dim = 10;
+  config.vec_in_dim = 6;
+  config.model_channels = 12;
+  config.axes_dim = {2, 2, 4};
+  config.guidance_embed = !task.is_tied;
+  return config;
+}
+
 ModelConfig config_of(const TinyRun& task) {
+  if (task.is_flux()) return flux_config_of(task);
   ModelConfig config = tiny_config();
   config.num_layers = task.num_layers;
   config.hidden_size = 20;
@@ -231,6 +248,17 @@ std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& confi
   if (task.is_t5()) return std::make_unique<PairTask>();
   if (task.packs == "pairs") return std::make_unique<Dpo>(0.3);
   TaskOptions options{.mask_prob = 0.4};  // of few tokens
+  if (task.is_flux()) {
+    options.task = TaskKind::kFlowMatching;
+    options.cfg_dropout_prob = {0.3, 0.4};
+    options.guidance_scale = 2;
+    const FluxSampleShape shape{.latent_channels = config.in_channels / 4,
+                                .context_dim = config.context_dim,
+                                .vec_in_dim = config.vec_in_dim,
+                                .image_size = 48,
+                                .text_length = 5};
+    return make_task(options, {.seed = 5, .flux_shape = shape, .has_guidance = config.guidance_embed});
+  }
   if (task.is_masked) options.task = TaskKind::kMaskedLm;
   options.mask_token_id = *config.vocab_size - 1;
   const TaskSetup setup{.seed = 5, .vocab_size = *config.vocab_size, .special_ids = {.eod = 3}};
@@ -278,7 +306,7 @@ std::vector<Batch> microbatches(const Layout& layout, const Groups& groups, cons
   }
   Batch whole = make_check_batch({.num_samples = task.global_batch,
                                   .sequence = task.sequence,
-                                  .vocab_size = *config.vocab_size,
+                                  .vocab_size = config.vocab_size.value_or(1),
                                   .has_documents = task.has_documents,
                                   .restarts_positions = task.has_documents,
                                   .silent = task.silent},
@@ -297,7 +325,7 @@ RankOutcome run_rank(Groups& groups, const Layout& layout, const Precision& prec
   const CheckHooks hooks = mistake != nullptr ? mistake->hooks : CheckHooks{};
   if (hooks.change_groups) hooks.change_groups(groups);
   ModelConfig config = config_of(layout.task);
-  config.moe_token_dispatcher_type = layout.dispatcher;
+  if (layout.task.has_experts()) config.moe_token_dispatcher_type = layout.dispatcher;
   config.moe_shared_expert_overlap = layout.overlaps_shared_expert;
   const at::Device device = precision.devices == nullptr ? at::kCPU : precision.devices->device_of(groups.rank);
   LayerContext context = tiny_context(groups, precision.dtype, precision.kernels);

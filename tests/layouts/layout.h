@@ -47,7 +47,8 @@ struct TinyRun {
   // "gpt": squared ReLU, biases, learned positions; "gemma2", "gemma3"; "mixtral", "gpt_oss", "deepseek", "llama4":
   // with experts; "t5", "megatron_t5", "t5_experts", "megatron_t5_experts": num_layers in each of two stacks; "bert",
   // "megatron_bert" and "bert_experts", which is Megatron-LM's with them: masked, with labels of sentences;
-  // "biencoder" and "biencoder_shared": questions and texts
+  // "biencoder" and "biencoder_shared": questions and texts; "flux": pictures, num_layers joint and as many single
+  // blocks, told the guidance unless is_tied
   std::string family = "llama";
   bool has_capacity = false;  // of experts, so that tokens are dropped
   DropPolicy drop_policy = DropPolicy::kProbability;
@@ -74,6 +75,7 @@ struct TinyRun {
   }
   bool is_t5() const { return family.find("t5") != std::string::npos; }
   bool is_bert() const { return family.find("bert") != std::string::npos; }
+  bool is_flux() const { return family == "flux"; }
   bool is_biencoder() const { return family.starts_with("biencoder"); }
   bool is_of_muon() const { return optimizer.starts_with("muon"); }
   std::string text() const;

@@ -144,6 +144,8 @@ void add_placements(std::vector<Mistake>& list) {
                        const std::function<void(Placement&, const Groups&)>& change) {
     list.push_back(placement(std::move(name), parameter, change));
   };
+  add("modulation: rows of the next rank", ".norm1.linear.weight",
+      [](Placement& p, const Groups& groups) { shift_slice(p.pieces[0], 0, groups); });
   add("row linear: columns of the next rank", "o_proj.weight",
       [](Placement& p, const Groups& groups) { shift_slice(p.pieces[0], 1, groups); });
   add("query heads of the next rank beside this one's keys", "layers.1.self_attn.qkv_proj.weight",
@@ -237,6 +239,9 @@ void add_pipelines(std::vector<Mistake>& list) {
                             {Kind::kSendReceive, "gradient of the inputs", How::kLate}));
   list.push_back(
       collective("pipeline: no gradient comes back", {Kind::kSendReceive, "gradient of the inputs", How::kZero}));
+  const auto of_samples = [](const at::Tensor& in, ReduceOp) { return in.dim() == 2 && in.size(0) == 2; };
+  list.push_back(collective("pipeline: what modulates all blocks gets its gradient from one stage",
+                            {Kind::kSendReceive, "gradient of the inputs", How::kZero, of_samples}));
   list.push_back(collective("tied embedding: the gradients of the two ends not summed",
                             {Kind::kAllReduce, "gradients of the tied embedding"}));
   list.push_back(placement("tied embedding: counted twice in the gradient norm", "embed_tokens.weight",
@@ -349,6 +354,7 @@ std::vector<Layout> layouts_for_mistakes() {
       .num_layers = 1, .adapters = {"all-linear"}, .adapter_dropout = 0.3, .has_lengths = true};
   const TinyRun adapted_experts{.num_layers = 1, .family = "mixtral", .adapters = {"linear_fc1", "linear_fc2"}};
   const TinyRun dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
+  const TinyRun flux{.num_layers = 1, .family = "flux"};
   const TinyRun bert{.is_tied = true, .sequence = 8, .family = "bert", .is_masked = true};
   const TinyRun t5{.is_tied = true, .family = "t5"}, megatron_t5{.is_tied = true, .family = "megatron_t5"};
   const TinyRun retriever{.num_kv_heads = 8, .family = "biencoder"};
@@ -370,6 +376,8 @@ std::vector<Layout> layouts_for_mistakes() {
       {.cp = 2, .micro_batch = 4, .task = bert},
       {.tp = 2, .micro_batch = 2, .task = t5},
       {.pp = 2, .micro_batch = 4, .task = megatron_t5},
+      {.tp = 2, .micro_batch = 4, .task = flux},
+      {.pp = 2, .micro_batch = 2, .task = flux},
       {.dp = 2, .micro_batch = 2, .task = mixtral, .data_parallel = zero1(), .ep = 2},
       {.dp = 4, .micro_batch = 1, .task = mixtral, .ep = 2},
       {.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = deepseek, .ep = 2, .etp = 2},

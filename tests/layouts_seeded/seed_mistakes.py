@@ -519,6 +519,32 @@ MISTAKES = [
         ],
     ),
     (
+        "modulation: the ranks' parts in the opposite order",
+        "modulation.cc",
+        [("return all.view({tp->size(), b, w})", "return (SEEDED ? all.view({tp->size(), b, w}).flip(0) : all.view({tp->size(), b, w}))")],
+    ),
+    (
+        "modulation: gradient of another rank's part",
+        "modulation.cc",
+        [("narrow(1, w * tp->rank(), w)", "narrow(1, w * (SEEDED ? tp->size() - 1 - tp->rank() : tp->rank()), w)")],
+    ),
+    (
+        "linear: an input of several parts cut as one",
+        "linear.cc",
+        [("if (split_dim != 1 || input_parts.size() < 2)", "if (SEEDED || split_dim != 1 || input_parts.size() < 2)")],
+    ),
+    (
+        "rotation's formula: a picture's tokens at their neighbours' places",
+        "joint_attention.cc",
+        [
+            (
+                "const JointAttentionFunction::Call call{this, core_.make_call(context), angles};",
+                "const RotaryAngles late{angles.cos.roll(1, 1), angles.sin.roll(1, 1)};\n"
+                "  const JointAttentionFunction::Call call{this, core_.make_call(context), SEEDED ? late : angles};",
+            )
+        ],
+    ),
+    (
         "z loss's formula: another scale than the loss has",
         "expert_balance.cc",
         [("const double factor = 1 /", "const double factor = (SEEDED ? 2 : 1) /")],

@@ -290,6 +290,53 @@ def test_vocab_and_merges_alone(program, sample, tmp_path, name):
     )  # fmt: skip
 
 
+CLIP_SPECIAL = {"content": "<|endoftext|>", "special": True, "lstrip": False, "rstrip": False, "normalized": True, "single_word": False}
+
+
+@pytest.mark.parametrize("form", ["by_class", "by_model", "flux", "tokenizer_json"])
+def test_clip(program, sample, tmp_path, form):
+    """CLIP's vocabulary, small: words end in </w>, texts are lower-cased, and begin and end are put around them."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import CLIPTokenizerFast
+
+    learner = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    learner.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    learner.train_from_iterator(corpus.texts(1500, seed=3), trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, end_of_word_suffix="</w>"))
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in json.loads(learner.to_str())["model"]["merges"]]
+    # The order of the published file: bytes, bytes at the end of a word, merges, special tokens.
+    vocab = {}
+    for token in [*alphabet, *(c + "</w>" for c in alphabet), *(merge.replace(" ", "") for merge in merges), "<|startoftext|>", "<|endoftext|>"]:
+        vocab.setdefault(token, len(vocab))
+    assert len(merges) > 500
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges), encoding="utf-8")
+    settings = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77}
+    if form == "by_model":
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip_text_model"}))
+    elif form == "flux":
+        start = {**CLIP_SPECIAL, "content": "<|startoftext|>"}
+        ends = {key: CLIP_SPECIAL for key in ("eos_token", "unk_token")} | {"pad_token": "<|endoftext|>"}
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": start, **ends}))
+        settings["added_tokens_decoder"] = {
+            str(vocab["<|startoftext|>"]): start,
+            str(vocab["<|endoftext|>"]): {**CLIP_SPECIAL, "normalized": False},
+        }
+    if form != "by_model":
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = CLIPTokenizerFast.from_pretrained(tmp_path)
+    if form == "tokenizer_json":
+        theirs.save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer.json").exists() == (form == "tokenizer_json")
+    strings = [text + extra for text, extra in zip(sample[0][::16], ("", "<|endoftext|> A", " It's  <|STARTOFTEXT|>b", "\tCafe\u0301 12ab") * COUNT)]
+    file = tmp_path / "few.jsonl"
+    file.write_text("".join(json.dumps(text, ensure_ascii=False) + "\n" for text in strings), encoding="utf-8")
+    for words, framed in (([], False), (["--add_special_tokens"], True)):
+        ours = lines(program, "--tokenizer_model", tmp_path, "--encode_file", file, *words)
+        first_difference(strings, ours, [theirs.backend_tokenizer.encode(text, add_special_tokens=framed).ids for text in strings])
+
+
 def test_scripts_of_all_characters(program, tmp_path):
     """UnicodeScripts between every two neighbours, and at the beginning."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

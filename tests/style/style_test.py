@@ -23,7 +23,7 @@ CLANG_FORMAT_VERSION = "14"
 FILE_LAYER = ("core/file.cc", "core/input_file.cc")
 # Sources that open what they write, or what they lock, by themselves.
 OPENS_TO_WRITE = (
-    "checkpoint/safetensors_writer.cc",
+    "tensor_files/safetensors_writer.cc",
     "cli/log_copy.cc",
     "compat/launch_process.cc",
     "hub/cache.cc",

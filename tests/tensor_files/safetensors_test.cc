@@ -1,14 +1,14 @@
 // The format: bytes on disk, what is read back, and what is refused.
-#include "checkpoint/safetensors.h"
+#include "tensor_files/safetensors.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "checkpoint/safetensors_writer.h"
 #include "core/error.h"
 #include "support/temporary_folder.h"
+#include "tensor_files/safetensors_writer.h"
 
 namespace megalith {
 namespace {

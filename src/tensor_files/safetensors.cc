@@ -1,5 +1,5 @@
 // Reading safetensors; see safetensors.h.
-#include "checkpoint/safetensors.h"
+#include "tensor_files/safetensors.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

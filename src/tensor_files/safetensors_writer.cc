@@ -1,5 +1,5 @@
 // Writing safetensors; see safetensors_writer.h.
-#include "checkpoint/safetensors_writer.h"
+#include "tensor_files/safetensors_writer.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

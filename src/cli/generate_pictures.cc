@@ -1,0 +1,160 @@
+// See generate_pictures.h.
+#include "cli/generate_pictures.h"
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "cli/within_memory.h"
+#include "core/file.h"
+#include "core/number_of.h"
+#include "core/strings.h"
+#include "core/time.h"
+#include "hub/hub.h"
+#include "image/pixels.h"
+#include "image/png.h"
+#include "train/flux_generation.h"
+#include "train/inference_memory.h"
+#include "train/outputs.h"
+#include "train/pipelined_model.h"
+#include "train/setup.h"
+
+namespace megalith {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kReduction = 8;  // pixels of a side that become one of FLUX's latents
+
+// The folder of a whole pipeline around the transformer that load_hf names; empty where there is none.
+std::string pipeline_folder(const Resolved& run) {
+  const std::optional<std::string>& transformer = run.derived.checkpoint.load_hf;
+  if (!transformer) return "";
+  const fs::path folder = (fs::path(*transformer) / "").parent_path().parent_path();
+  return fs::exists(folder / "model_index.json") ? folder.string() : "";
+}
+
+PictureRequest request_of(const Resolved& run, const PictureTask& task) {
+  PictureRequest request;
+  request.has_guidance = run.config.model.guidance_embed;
+  request.steps = task.options.steps.value_or(request.has_guidance ? 28 : 4);
+  request.guidance = task.options.guidance;
+  request.height = task.options.height;
+  request.width = task.options.width;
+  request.seed = task.seed;
+  return request;
+}
+
+// "a.png", "a_2.png", …
+fs::path picture_file(const std::string& output, int64_t sample) {
+  if (sample == 0) return output;
+  fs::path path = output;
+  path.replace_filename(fmt::format("{}_{}.png", path.stem().string(), sample + 1));
+  return path;
+}
+
+void check_fit(const FluxEncoders& encoders, const FluxEncoders::Texts& texts, const ModelConfig& model) {
+  std::vector<UserError> errors;
+  const auto check = [&](std::string_view what, int64_t found, std::string_view option, int64_t expected) {
+    if (found == expected) return;
+    errors.emplace_back(fmt::format("{} is {}, and the model's {} asks for {}", what, found, option, expected),
+                        "give the encoders that belong to the model");
+  };
+  check("4 times the channels of the autoencoder's latents", 4 * encoders.latent_channels(), "in_channels",
+        model.in_channels);
+  check("the pixels of a latent's side", encoders.latent_reduction(), "token of 16 pixels", kReduction);
+  check("the width of T5", texts.states.size(2), "context_dim", model.context_dim);
+  check("the width of CLIP", texts.pooled.size(1), "vec_in_dim", model.vec_in_dim);
+  if (!errors.empty()) throw UserErrors(std::move(errors));
+}
+
+int sample_pictures(CommandContext& context, const Session& session, const PictureTask& task,
+                    const PictureRequest& request, FluxEncoders& encoders, const FluxEncoders::Texts& texts) {
+  const Resolved& run = *session.resolved;
+  const BuiltModel built = build_model(run, session.groups, session.device);
+  load_weights(run, built, session.groups, context.log);
+  PipelinedModel model(built.view(), session.groups, session.device);
+  const auto predict = [&](const ModelInput& input) { return model.forward(input, HeadOutput::kLogits).logits; };
+  const Stopwatch watch;
+  Progress progress(context.log, "generate", request.steps * task.num_samples, "steps");
+  for (int64_t sample = 0; sample < task.num_samples; ++sample) {
+    const at::Tensor latents =
+        generate_latents(predict, texts, request, static_cast<uint64_t>(sample), encoders.latent_channels(),
+                         encoders.latent_reduction(), session.device, [&](int64_t) { progress.advance(1); });
+    if (!session.groups.world->is_first()) continue;
+    const at::Tensor pixels = encoders.decode(latents);
+    write_file_atomic(picture_file(*task.options.output, sample), encode_png(from_pixels(pixels[0])));
+  }
+  progress.finish();
+  context.log.info("{} of {} x {} pixels, {} each, in {}, written to {}",
+                   number_of(task.num_samples, "picture", "pictures"), request.height, request.width,
+                   number_of(request.steps, "step", "steps"), format_duration(watch.elapsed_s()),
+                   *task.options.output);
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void PictureOptions::visit(OptionVisitor& v) {
+  v.group("Pictures");
+  v.field("output", output, "PNG file for the picture; with num_samples the next ones are NAME_2.png and so on.");
+  v.field("steps", steps, "Steps from noise to the picture. Default: 28 for a model with guidance_embed, else 4.")
+      .at_least(1);
+  v.field("guidance", guidance, "How closely a model with guidance_embed follows the prompt.").at_least(0);
+  v.field("height", height, "Height of the picture, a multiple of 16.").unit("pixels").at_least(16);
+  v.field("width", width, "Width of the picture, a multiple of 16.").unit("pixels").at_least(16);
+  encoders.visit(v);
+  v.field("encoders.path", encoders.folder,
+          "FLUX folder whose encoders are used. Default: the folder of load_hf, where it is one of a whole FLUX.");
+}
+
+std::vector<UserError> check_picture_task(const Resolved& run, const PictureTask& task) {
+  std::vector<UserError> errors = check_picture_request(request_of(run, task), kReduction);
+  const std::optional<std::string>& output = task.options.output;
+  if (!output) {
+    errors.emplace_back("a model of pictures was given, and no output", "name the file: --output picture.png");
+  } else if (!output->ends_with(".png")) {
+    errors.emplace_back(fmt::format("output is '{}'", *output), "its name must end in .png");
+  } else if (auto error = check_writable("output", *output, /*is_folder=*/false)) {
+    errors.push_back(std::move(*error));
+  }
+  for (const char* option : {"prompt_ids", "print_ids", "ignore_eos", "max_new_tokens"}) {
+    if (!run.options->find(option)->is_set()) continue;
+    errors.emplace_back(fmt::format("{} is given, and {} makes pictures", option,
+                                    run.derived.checkpoint.load_hf.value_or("this model")),
+                        "leave it out: it is an option of language models");
+  }
+  return errors;
+}
+
+int generate_pictures(CommandContext& context, const Session& session, const Launch& launch, const PictureTask& task) {
+  const Resolved& run = *session.resolved;
+  PictureRequest request = request_of(run, task);
+  FluxEncoderOptions where = task.options.encoders;
+  where.folder = where.folder.empty()
+                     ? complete_hub_folder("load_hf", pipeline_folder(run), HubNeed::kEncoders, context.environment,
+                                           run.config.hub, context.log)
+                           .string()
+                     : resolve_hub_path("encoders.path", where.folder, HubNeed::kEncoders, context.environment,
+                                        run.config.hub, context.log)
+                           .string();
+  where.text_length = run.config.data.flux.text_length;
+  where.dtype = run.derived.dtype;
+  where.device = session.device;
+  request.schedule = read_flow_schedule(where.folder, {.is_dynamic = request.has_guidance});
+  const std::unique_ptr<FluxEncoders> encoders = FluxEncoders::open(where, context.log);
+  const FluxEncoders::Texts texts = encoders->encode_texts({&task.prompt, 1});
+  check_fit(*encoders, texts, run.config.model);
+  // T5 may be as large as what comes now.
+  encoders->release_text_encoders();
+  const int64_t tokens = request.height * request.width / (4 * kReduction * kReduction);
+  const MemoryMeasure measure = [=](const Resolved& resolved, int rank) {
+    return estimate_inference(resolved, rank, {.rows = 1, .length = tokens, .head = HeadOutput::kLogits});
+  };
+  return run_within_memory(session, launch, measure, [&](const MemoryEstimate&) {
+    return sample_pictures(context, session, task, request, *encoders, texts);
+  });
+}
+
+}  // namespace megalith

@@ -1,0 +1,108 @@
+// See prepare_flux.h.
+#include "cli/prepare_flux.h"
+
+#include <fmt/format.h>
+
+#include "cli/help.h"
+#include "cli/print.h"
+#include "core/error.h"
+#include "data/flux_prepare.h"
+#include "hub/hub.h"
+#include "train/flux_encoders.h"
+
+namespace megalith {
+namespace {
+
+enum class EncoderDtype { kFloat32, kBfloat16 };
+
+struct FluxPreparation {
+  FluxPrepareOptions pictures;
+  std::optional<std::string> load_hf;
+  int64_t text_length = 512;
+  EncoderDtype encoder_dtype = EncoderDtype::kBfloat16;
+  FluxEncoderOptions encoders;
+  HubOptions hub;
+
+  void visit(OptionVisitor& v) {
+    pictures.visit(v);
+    v.group("Encoders");
+    v.field("load_hf", load_hf,
+            "Folder or name of a FLUX model with its encoders: vae, text_encoder, text_encoder_2 and their tokenizers.")
+        .alias("hf_path");
+    v.field("text_length", text_length, "Tokens of a caption, as T5 reads it. FLUX.1 schnell: 256.")
+        .unit("tokens")
+        .at_least(1)
+        .at_most(8192);
+    v.choice("encoder_dtype", encoder_dtype, {"float32", "bfloat16"},
+             "What the encoders compute with. Captions are kept in it, latents in float32.");
+    encoders.visit(v);
+    hub.visit(v);
+  }
+};
+
+constexpr const char* kFluxUsage =
+    "usage: megalith prepare flux --input PICTURES ... --output FOLDER --load_hf FLUX_FOLDER [--option value ...]";
+
+std::vector<UserError> check(const FluxPreparation& options, const OptionSet& set) {
+  std::vector<UserError> errors = refuse_urls(set);
+  for (UserError& error : check_flux_prepare(options.pictures)) errors.push_back(std::move(error));
+  const bool has_own = options.encoders.vae && options.encoders.t5 && options.encoders.clip;
+  if (!options.load_hf && !has_own) {
+    errors.emplace_back("no encoders are named",
+                        "name a FLUX folder with --load_hf, or each encoder with --vae.path, --t5.path, --clip.path");
+  }
+  return errors;
+}
+
+// FLUX's encoders behind the interface of preparing.
+class FrozenEncoders final : public FluxSampleEncoder {
+ public:
+  explicit FrozenEncoders(std::unique_ptr<FluxEncoders> encoders) : encoders_(std::move(encoders)) {}
+
+  Texts encode_texts(std::span<const std::string> captions) override {
+    FluxEncoders::Texts texts = encoders_->encode_texts(captions);
+    return {std::move(texts.states), std::move(texts.pooled)};
+  }
+  Latents encode_pictures(const at::Tensor& pixels) override {
+    FluxEncoders::Latents latents = encoders_->encode_pictures(pixels);
+    return {std::move(latents.mean), std::move(latents.log_var)};
+  }
+  double latent_scale() const override { return encoders_->latent_scale(); }
+  double latent_shift() const override { return encoders_->latent_shift(); }
+  std::string identity() const override { return encoders_->identity(); }
+
+ private:
+  std::unique_ptr<FluxEncoders> encoders_;
+};
+
+}  // namespace
+
+int prepare_flux_pictures(CommandContext& context) {
+  FluxPreparation options;
+  OptionSet set(options);
+  const Resolution resolution = resolve(set, context.config_inputs());
+  if (resolution.wants_help) return print_help(context, kFluxUsage, set);
+  for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  std::vector<UserError> errors = check(options, set);
+  std::unique_ptr<PictureSource> source;
+  try {
+    source = open_picture_source(options.pictures.source());
+  } catch (const UserErrors& several) {
+    errors.insert(errors.end(), several.errors().begin(), several.errors().end());
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+  throw_if_any(std::move(errors));
+  resolve_hub_option("load_hf", options.load_hf, HubNeed::kEncoders, context.environment, options.hub, context.log);
+  options.encoders.folder = options.load_hf.value_or("");
+  options.encoders.text_length = options.text_length;
+  options.encoders.dtype = options.encoder_dtype == EncoderDtype::kBfloat16 ? at::kBFloat16 : at::kFloat;
+  FrozenEncoders encoders(FluxEncoders::open(options.encoders, context.log));
+  const FluxPrepareReport report = prepare_flux(options.pictures, *source, encoders, context.log);
+  print_out("{}", describe(report, options.pictures));
+  return kExitSuccess;
+}
+
+CommandOptions prepare_flux_options() { return options_of<FluxPreparation>("prepare flux"); }
+
+}  // namespace megalith

@@ -1,0 +1,58 @@
+// The files of a tar archive, in their order: ustar, with pax records and GNU's long names. Archives of WebDataset are
+// such, also compressed (text_source.h). Folders, links and devices are passed over. An archive comes from outside:
+// every header's checksum and size is checked before anything is taken for it.
+// Source: POSIX.1-2017, pax; GNU tar manual, "Basic Tar Format".
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/text_source.h"
+
+namespace megalith {
+
+// Whether the text begins with a header of a tar archive.
+bool is_tar(std::string_view beginning);
+
+struct TarFile {
+  std::string name;
+  std::string bytes;
+};
+
+class TarReader {
+ public:
+  // name            of the archive, for messages
+  // max_file_bytes  a larger file is refused
+  TarReader(std::unique_ptr<TextSource> archive, std::string name, int64_t max_file_bytes);
+
+  // The next file; nothing at the end. UserError for an archive that is damaged or ends too early.
+  std::optional<TarFile> next();
+  // What was taken so far of the archive as it lies there.
+  int64_t input_bytes() const { return archive_->input_bytes(); }
+
+ private:
+  struct Header {
+    std::string name;
+    int64_t size = 0;
+    char type = '0';
+  };
+  struct Extension {  // of the next header
+    std::optional<std::string> name;
+    std::optional<int64_t> size;
+  };
+
+  std::optional<Header> next_header();
+  void take_records(std::string_view records, Extension& extension) const;
+  size_t read_fully(std::span<char> out);
+  std::string content(int64_t size);
+  void pass_over(int64_t size);
+  [[noreturn]] void fail(std::string_view reason) const;
+
+  std::unique_ptr<TextSource> archive_;
+  std::string name_;
+  int64_t max_file_bytes_;
+  int64_t offset_ = 0;  // in the archive as it is without compression
+};
+
+}  // namespace megalith

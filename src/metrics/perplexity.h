@@ -1,0 +1,18 @@
+// The exponential of a mean log loss: among how many tokens a model is as unsure.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+namespace megalith {
+
+// Losses of this name are mean squared errors, not logarithms of likelihoods.
+inline constexpr std::string_view kSquaredErrorName = "mse loss";
+
+inline bool has_perplexity(std::string_view loss_name) { return loss_name != kSquaredErrorName; }
+
+// At most e^20; NaN stays.
+inline double perplexity(double loss) { return std::exp(std::isnan(loss) ? loss : std::min(20.0, loss)); }
+
+}  // namespace megalith

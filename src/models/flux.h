@@ -1,0 +1,96 @@
+// The chunk of FLUX that a pipeline stage holds: a transformer that reads the packed tokens of a noisy picture and of a
+// text, and tells the way from picture to noise (the velocity). Names are diffusers' (FluxTransformer2DModel).
+//
+//   embedding      gives image (b n, h), text (b l, h), vec (b, h)
+//   joint blocks   read and give image and text
+//   single blocks  read and give hidden (b (l + n), h); the first one joins the streams
+//   head           reads hidden and vec
+//
+// A ModelInput has context.b samples, context.s = n tokens of the picture and context.encoder_s = l of the text, and in
+// `more`, where the chunk's units read it
+//   image            (b, n, in_channels) the noisy picture; first chunk
+//   text             (b, l, context_dim) states of the text; first chunk
+//   pooled           (b, vec_in_dim) the text's vector; first chunk
+//   timesteps        (b) fp32: the share of noise, 0 to 1; first chunk, and the last one for kLoss
+//   guidance         (b) fp32; first chunk, with guidance_embed
+//   image_positions  (n, 3) int64: (0, row, column) of each token; where blocks are
+//   target           (b, n, in_channels) fp32: noise - picture; last chunk, for kLoss
+// Floating-point tensors of other dtypes are cast.
+//
+// kLoss: the term is the sum over samples of the mean squared error of a sample's numbers, its weight the samples, and
+// behind it "timestep", the sum of the shares of noise, which is only measured. kLogits: ModelOutput::logits
+// (b, n, in_channels). Source: Black Forest Labs, FLUX.1; Liu et al. 2022, arXiv:2209.03003 (rectified flow).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "nn/flux_block.h"
+#include "nn/timestep_embedding.h"
+
+namespace megalith {
+
+inline constexpr const char *kFluxEmbeddingUnit = "flux embedding", *kFluxJointUnit = "joint block",
+                            *kFluxSingleUnit = "single block", *kFluxHeadUnit = "flux head";
+inline constexpr const char* kTimestepTerm = "timestep";
+
+std::vector<Unit> flux_units(const ModelConfig& config);
+
+// cos and sin (1, s, sum of axes_dim / 2) of these positions (s, axes) int64, fp32 (fp64 for an fp64 model): angles in
+// fp64, one axis' behind the other's.
+RotaryAngles flux_angles(const at::Tensor& positions, const FluxOptions& options, at::ScalarType dtype);
+
+class Flux : public Model {
+ public:
+  // The configuration passed check_model_config(); UserErrors otherwise. The part is of flux_units(). UserError when
+  // ranks share a sequence (context parallelism, sequence parallelism).
+  Flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
+
+  ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
+  const ModelConfig& config() const override { return config_; }
+  at::ScalarType dtype() const override { return dtype_; }
+  std::vector<TensorSpec> boundary(const ForwardContext& context) const override;
+  const std::vector<Block>& blocks() const override { return blocks_; }
+
+ protected:
+  CostShape shape_of(const Module& child, const CostShape& shape) const override;
+
+ private:
+  using Blocks = std::vector<Block>::const_iterator;
+  struct State {
+    at::Tensor image, text, hidden, vec;
+  };
+
+  void make(const Unit& unit, const LayerContext& context);
+  void make_embedding(const LayerContext& context);
+  void make_head(const LayerContext& context);
+  FluxBlockOptions block_options(int64_t layer) const;
+  // A layer joins the stack's last block, or begins one. number: in the whole model.
+  void add_layer(const Module& layer, const std::string& name, int64_t number, bool is_first_of_stack);
+  void add_block(Block block);
+  at::Tensor cast(const at::Tensor& tensor) const { return tensor.to(dtype_); }
+
+  void embed(Blocks& block, const ModelInput& input, State& state) const;
+  void run_joint(Blocks& block, const FluxPass& pass, State& state) const;
+  void run_single(Blocks& block, const FluxPass& pass, State& state) const;
+  ModelOutput head_output(const Block& block, const ModelInput& input, const State& state, HeadOutput head) const;
+  FluxPass make_pass(const ModelInput& input) const;
+
+  ModelConfig config_;
+  at::ScalarType dtype_;
+  Kernels kernels_;
+  int64_t first_layer_ = -1;  // of this chunk, in the whole model
+  std::unique_ptr<Linear> image_in_, text_in_;
+  std::unique_ptr<VectorEmbedding> time_in_, guidance_in_, pooled_in_;
+  std::vector<std::unique_ptr<FluxJointBlock>> joint_;
+  std::vector<std::unique_ptr<FluxSingleBlock>> single_;
+  std::unique_ptr<Modulation> modulation_out_;
+  std::unique_ptr<Linear> out_;
+  std::vector<Block> blocks_;
+};
+
+std::unique_ptr<Model> build_flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
+
+}  // namespace megalith

@@ -1,0 +1,64 @@
+// Attention of one sequence whose parts have projections of their own: a text and the picture behind it. Every token
+// sees all of both. Queries and keys are normed by heads, each part with its own weights, then rotated as neighbours.
+//
+// b samples; n heads of this rank, d channels of a head; S = the sum of the parts' lengths.
+// Source: Esser et al. 2024, arXiv:2403.03206, section 4.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/attention_core.h"
+#include "nn/kept.h"
+#include "nn/layer_parts.h"
+#include "nn/norm.h"
+
+namespace megalith {
+
+// The norms of a part's queries and keys.
+class HeadNorms : public Module {
+ public:
+  // names are canonical, without `.weight`
+  HeadNorms(const LayerContext& context, const std::string& q_name, const std::string& k_name, int64_t head_dim,
+            int64_t num_heads, double epsilon);
+
+  Norm& q() { return q_; }
+  Norm& k() { return k_; }
+
+ private:
+  Norm q_, k_;
+};
+
+class JointAttention : public Module {
+ public:
+  struct Part {
+    at::Tensor qkv;  // (b s, 3 n d): [q | k | v]
+    HeadNorms* norms = nullptr;
+  };
+
+  // name       canonical, of the block: "transformer_blocks.0.attn"
+  // num_heads  of the whole; UserError when tp does not divide it
+  // layer      number in the whole model
+  JointAttention(const LayerContext& context, const std::string& name, int64_t num_heads, int64_t head_dim,
+                 int64_t layer);
+
+  // angles of the S tokens (1, S, d / 2) -> (b, S, n d), parts one behind the other; differentiable.
+  Activation forward(const std::vector<Part>& parts, int64_t b, const RotaryAngles& angles);
+
+  int64_t num_heads() const { return num_heads_; }  // of this rank
+
+ protected:
+  // For shape.s tokens of a picture and shape.encoder_s of a text.
+  double own_forward_flops(const CostShape& shape) const override;
+
+ private:
+  friend struct JointAttentionFunction;
+
+  int64_t num_heads_, head_dim_;
+  SelectiveRecompute policy_;
+  Kernels kernels_;
+  AttentionCore core_;
+};
+
+}  // namespace megalith

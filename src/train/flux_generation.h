@@ -1,0 +1,44 @@
+// Pictures from captions: FLUX's encoders, its model and Euler's steps, put together.
+// Source: diffusers' pipelines/flux/pipeline_flux.py.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "models/model.h"
+#include "train/flux_encoders.h"
+#include "train/flux_sampling.h"
+
+namespace megalith {
+
+struct PictureRequest {
+  int64_t height = 1024, width = 1024;  // pixels
+  int64_t steps = 28;
+  double guidance = 3.5;      // read by models with a guidance embedder
+  bool has_guidance = false;  // the model's
+  uint64_t seed = 1234;
+  FlowSchedule schedule;
+};
+
+// Errors, by the options' names, for sizes that are no multiples of 2 * reduction (of one packed token) or that would
+// take more than a person means.
+//   reduction  pixels of a side that become one latent
+std::vector<UserError> check_picture_request(const PictureRequest& request, int64_t reduction);
+
+// Latents as the autoencoder's decode takes them, (1, channels, height / reduction, width / reduction) fp32.
+//   predict   the velocity (1, tokens, 4 * channels) of a microbatch of one picture (models/flux.h); called once a step
+//   texts     of one caption, on the model's device
+//   number    of the picture: each has its own noise
+//   channels  of a latent
+at::Tensor generate_latents(const std::function<at::Tensor(const ModelInput&)>& predict,
+                            const FluxEncoders::Texts& texts, const PictureRequest& request, uint64_t number,
+                            int64_t channels, int64_t reduction, at::Device device,
+                            const std::function<void(int64_t)>& on_step = {});
+
+}  // namespace megalith

@@ -1,0 +1,106 @@
+// See task_rules.h.
+#include "train/task_rules.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "core/number_of.h"
+
+namespace megalith {
+namespace {
+
+void refuse_options_of_pictures(const Resolved& resolved, std::vector<UserError>& errors) {
+  constexpr std::array kOfPictures = {
+      "image_size", "text_length",    "vae_latent_mode", "timestep_sampling_strategy", "logit_mean",    "logit_std",
+      "mode_scale", "fixed_timestep", "flow_shift",      "cfg_dropout_prob",           "guidance_scale"};
+  for (const char* name : kOfPictures) {
+    const Option& option = *resolved.options->find(name);
+    if (option.is_default()) continue;
+    errors.emplace_back(fmt::format("{} {} is of pictures, and this is a model of texts", name, option.text()),
+                        fmt::format("leave {} out, or set model_type to diffusion_model", name));
+  }
+}
+
+}  // namespace
+
+void check_pictures(const Config& config, Derived& d, std::vector<UserError>& errors) {
+  const FluxDataOptions& flux = config.data.flux;
+  d.seq_length = flux.image_tokens();
+  const auto refuse = [&](bool is_wrong, const std::string& what, const std::string& remedy) {
+    if (is_wrong) errors.emplace_back(what, remedy);
+  };
+  refuse(flux.image_size % 16 != 0, fmt::format("image_size {} is no multiple of 16, the pixels of a token",
+                                                flux.image_size),
+         fmt::format("set image_size to {} or {}", std::max<int64_t>(flux.image_size / 16, 1) * 16,
+                     (flux.image_size / 16 + 1) * 16));
+  refuse(config.train.seq_length.has_value(), "seq_length is of texts, and model_type is diffusion_model",
+         "leave seq_length out, and set image_size and text_length");
+  refuse(config.tokenizer.is_named(), "a tokenizer is given, and model_type diffusion_model is trained on encoded text",
+         "leave tokenizer_model and tokenizer_type out; megalith prepare flux encodes captions");
+  const int64_t vocabulary = config.model.vocab_size.value_or(0);
+  refuse(vocabulary > 0,
+         fmt::format("vocab_size {} is of language models, and model_type is diffusion_model", vocabulary),
+         "leave vocab_size out");
+  refuse(config.extra_vocab_size > 0, "extra_vocab_size is given, and model_type diffusion_model has no vocabulary",
+         "leave extra_vocab_size out");
+  refuse(config.parallel.context_parallel_size > 1,
+         fmt::format("context_parallel_size is {}, and text and picture of model_type diffusion_model are one sequence "
+                     "that no ranks share",
+                     config.parallel.context_parallel_size),
+         "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type diffusion_model");
+  refuse(config.sequence_parallel && config.parallel.tensor_model_parallel_size > 1,
+         "sequence_parallel with model_type diffusion_model, whose samples are modulated one by one",
+         "leave sequence_parallel out");
+}
+
+void check_task(const Resolved& resolved, std::vector<UserError>& errors) {
+  const Config& config = resolved.config;
+  if (config.model.is_diffusion() && config.task.task != TaskKind::kFlowMatching) {
+    const Option* asked = resolved.options->find("task");
+    errors.emplace_back(fmt::format("task {} with model_type diffusion_model, which reads no tokens", asked->text()),
+                        "leave task out: such a model is trained by task flow_matching");
+    return;
+  }
+  if (!config.model.is_diffusion()) refuse_options_of_pictures(resolved, errors);
+  try {
+    const std::unique_ptr<Task> task = make_task(config.task, make_task_setup(resolved));
+    const std::vector<UserError> found = task->check(config.model, config.data);
+    errors.insert(errors.end(), found.begin(), found.end());
+    if (config.task.decoder_seq_length && config.task.task != TaskKind::kT5) {
+      errors.emplace_back(fmt::format("decoder_seq_length is given, and task {} has no decoder's texts", task->name()),
+                          "leave decoder_seq_length out, or set model_type to t5");
+    }
+    if (config.samples.is_on() && task->sample_kind() != SampleKind::kText) {
+      errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task->name()),
+                          "leave sample_interval out");
+    }
+  } catch (const UserError& error) {
+    errors.push_back(error);
+  }
+}
+
+TaskSetup make_task_setup(const Resolved& resolved) {
+  TaskSetup setup;
+  setup.seed = static_cast<uint64_t>(resolved.config.train.seed);
+  setup.vocab_size = resolved.derived.vocab_size;
+  const SftOptions& sft = resolved.config.data.sft;
+  setup.has_instructions = sft.has_paths();
+  if (sft.has_pairs()) setup.dpo_beta = sft.dpo_beta;
+  const ModelConfig& model = resolved.config.model;
+  setup.has_sentence_head = model.model_type == ModelType::kBert && model.bert_binary_head;
+  setup.samples_at_once = resolved.derived.micro_batch_size * resolved.derived.data_parallel_size;
+  setup.top_ks = model.retriever_report_topk_accuracies;
+  setup.flux_shape = {.latent_channels = model.in_channels / 4,
+                      .context_dim = model.context_dim,
+                      .vec_in_dim = model.vec_in_dim,
+                      .image_size = resolved.config.data.flux.image_size,
+                      .text_length = resolved.config.data.flux.text_length};
+  setup.has_guidance = model.guidance_embed;
+  setup.tokenizer = resolved.tokenizer.get();
+  if (setup.tokenizer != nullptr) setup.special_ids = setup.tokenizer->special_ids();
+  if (!setup.special_ids.eod) setup.special_ids.eod = narrow<int32_t>(resolved.derived.eod_id);
+  return setup;
+}
+
+}  // namespace megalith
