@@ -43,6 +43,27 @@ def test_encoders_beside_transformers(program):
         assert ours > 0 and theirs > 0 and ratio > 0, row
 
 
+def test_pictures_beside_diffusers(program):
+    pytest.importorskip("diffusers")
+    words = ("--tiny", "--peers", "eager", "--dtypes", "fp32", "--batch", 2, "--image_size", 64, "--text_length", 8)
+    row = next(line for line in measured("flux.py", program, *words).splitlines() if line.startswith("| fp32 "))
+    assert all(float(number) > 0 for number in re.findall(r"\| (\d+\.\d+) \(", row)), row
+
+
+def test_ten_photographs_are_learnt_and_drawn(program, tmp_path):
+    pytest.importorskip("diffusers")
+    image = pytest.importorskip("PIL.Image")
+    photographs = tmp_path / "photographs"
+    photographs.mkdir()
+    for number, name in enumerate(("Aqua", "Dune")):
+        image.linear_gradient("L").convert("RGB").rotate(90 * number).save(photographs / f"{name}.jpg")
+    words = [BENCHMARKS / "flux_photographs.py", "--program", program.path, "--tiny", "--folder", tmp_path / "work"]
+    done = subprocess.run([sys.executable, *map(str, words), "--photographs", str(photographs)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"^\| Dune \| \d+\.\d dB \|", done.stdout, re.MULTILINE), done.stdout
+    assert image.open(tmp_path / "work" / "photographs.png").size == (2 * 36, 2 * 36)
+
+
 def test_adapters_beside_peft(program, tmp_path):
     pytest.importorskip("peft")
     config = tmp_path / "tiny.yaml"
