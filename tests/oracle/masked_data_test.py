@@ -108,7 +108,11 @@ def assert_same_samples(kind, ours, theirs):
         if kind == "bert":
             found |= {
                 "text": sample["tokens"], "types": sample["token_types"], "is_random": sample["sentence_labels"],
-                "padding_mask": lengths_as_mask(sample["key_lengths"], SEQUENCE),
+                # Megatron takes a [PAD] that was drawn in the place of a masked word for padding; here it is a word.
+                "padding_mask": [
+                    mask * int(token != Tokenizer.pad)
+                    for mask, token in zip(lengths_as_mask(sample["key_lengths"], SEQUENCE), sample["tokens"], strict=True)
+                ],
             }
         else:
             found |= {

@@ -25,6 +25,7 @@ class Tokenizer:
     """What the data sets ask of one. No padding id, as most have none: Megatron takes -1."""
 
     eod = EOD
+    vocab_size = 1 << 16
     unique_identifiers = {"class": "Tokenizer", "tokenizer_path": ["somewhere"]}
 
     @property
