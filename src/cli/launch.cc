@@ -10,7 +10,9 @@
 #include "cli/build_commit.h"
 #include "cli/command.h"
 #include "cli/help.h"
+#include "cli/prepare_flux.h"
 #include "cli/print.h"
+#include "compat/benchmark_flux.h"
 #include "compat/benchmark_results.h"
 #include "compat/benchmark_setup.h"
 #include "compat/benchmark_wikitext.h"
@@ -341,7 +343,9 @@ int run_launch(CommandContext& context) {
   }
   if (row.id == FrontEnd::kBenchmarkSetup) {
     const std::vector<std::string> words(context.arguments.begin() + 1, context.arguments.end());
-    set_up_benchmarks(launch_inputs(context, row.id, words), context.log);
+    if (const auto flux = set_up_benchmarks(launch_inputs(context, row.id, words), context.log)) {
+      prepare_pictures_once(flux->pictures, flux->model, kPreparedPictures, context.log);
+    }
     return kExitSuccess;
   }
   return launch(context, row.id, {context.arguments.begin() + 1, context.arguments.end()});

@@ -6,6 +6,8 @@
 #include "cli/help.h"
 #include "cli/print.h"
 #include "core/error.h"
+#include "core/folder.h"
+#include "data/flux_folder.h"
 #include "data/flux_prepare.h"
 #include "hub/hub.h"
 #include "train/flux_encoders.h"
@@ -75,6 +77,15 @@ class FrozenEncoders final : public FluxSampleEncoder {
   std::unique_ptr<FluxEncoders> encoders_;
 };
 
+void prepare_with(FluxPreparation& options, PictureSource& source, Logger& log) {
+  options.encoders.folder = options.load_hf.value_or("");
+  options.encoders.text_length = options.text_length;
+  options.encoders.dtype = options.encoder_dtype == EncoderDtype::kBfloat16 ? at::kBFloat16 : at::kFloat;
+  FrozenEncoders encoders(FluxEncoders::open(options.encoders, log));
+  const FluxPrepareReport report = prepare_flux(options.pictures, source, encoders, log);
+  print_out("{}", describe(report, options.pictures));
+}
+
 }  // namespace
 
 int prepare_flux_pictures(CommandContext& context) {
@@ -94,13 +105,22 @@ int prepare_flux_pictures(CommandContext& context) {
   }
   throw_if_any(std::move(errors));
   resolve_hub_option("load_hf", options.load_hf, HubNeed::kEncoders, context.environment, options.hub, context.log);
-  options.encoders.folder = options.load_hf.value_or("");
-  options.encoders.text_length = options.text_length;
-  options.encoders.dtype = options.encoder_dtype == EncoderDtype::kBfloat16 ? at::kBFloat16 : at::kFloat;
-  FrozenEncoders encoders(FluxEncoders::open(options.encoders, context.log));
-  const FluxPrepareReport report = prepare_flux(options.pictures, *source, encoders, context.log);
-  print_out("{}", describe(report, options.pictures));
+  prepare_with(options, *source, context.log);
   return kExitSuccess;
+}
+
+void prepare_pictures_once(const std::filesystem::path& input, const std::filesystem::path& model,
+                           const std::filesystem::path& output, Logger& log) {
+  if (is_there(output / kFluxIndexFile)) {
+    log.info("{} holds prepared pictures: nothing is to be done", output.string());
+    return;
+  }
+  FluxPreparation options;
+  options.pictures.input = {input.string()};
+  options.pictures.output = output.string();
+  options.load_hf = model.string();
+  throw_if_any(check_flux_prepare(options.pictures));
+  prepare_with(options, *open_picture_source(options.pictures.source()), log);
 }
 
 CommandOptions prepare_flux_options() { return options_of<FluxPreparation>("prepare flux"); }

@@ -19,6 +19,8 @@
 namespace megalith {
 namespace {
 
+constexpr const char *kFluxRepo = "black-forest-labs/FLUX.1-dev", *kPicturesRepo = "bghira/pseudo-camera-10k";
+
 struct SetupItem {
   HubRepoType type;
   std::string_view repo, why;
@@ -56,8 +58,8 @@ const std::vector<SetupItem>& setup_items() {
        false,
        {"Llama-3.1-70B"},
        {"data/train_sft*"}},
-      {kModel, "black-forest-labs/FLUX.1-dev", "weights and encoders", "about 58 GB", true, {"Flux"}},
-      {kDataset, "bghira/pseudo-camera-10k", "pictures and captions", "a few GB", false, {"Flux"}},
+      {kModel, kFluxRepo, "weights and encoders", "about 58 GB", true, {"Flux"}},
+      {kDataset, kPicturesRepo, "pictures and captions", "a few GB", false, {"Flux"}},
   };
   return items;
 }
@@ -148,7 +150,7 @@ std::filesystem::path fetch_item(const HubSettings& settings, const SetupItem& i
 
 }  // namespace
 
-void set_up_benchmarks(const LaunchInputs& inputs, Logger& log) {
+std::optional<FetchedPictures> set_up_benchmarks(const LaunchInputs& inputs, Logger& log) {
   std::vector<UserError> errors;
   const ScriptValues values(inputs, errors);
   for (const std::string& word : values.options()) {
@@ -166,13 +168,22 @@ void set_up_benchmarks(const LaunchInputs& inputs, Logger& log) {
   throw_if_any(errors);
   log.info("libraries: there is nothing to install, this program has what the benchmarks use");
   if (items.empty()) log.info("this benchmark trains on made-up tokens: there is nothing to fetch");
-  if (is_dry) return print_items(settings, items, dry_run == "json");
+  if (is_dry) {
+    print_items(settings, items, dry_run == "json");
+    return std::nullopt;
+  }
+  FetchedPictures fetched;
   for (const SetupItem* item : items) {
     log.info("{}: {}, {}", item->repo, item->why, item->size);
-    fmt::print("{}\n", fetch_item(settings, *item, log).string());
+    const std::filesystem::path folder = fetch_item(settings, *item, log);
+    fmt::print("{}\n", folder.string());
+    if (item->repo == kFluxRepo) fetched.model = folder;
+    if (item->repo == kPicturesRepo) fetched.pictures = folder;
     if (item->repo == kWikitextRepo) ensure_wikitext(kWikitextFile, environment, log);
     std::fflush(stdout);
   }
+  if (fetched.pictures.empty()) return std::nullopt;
+  return fetched;
 }
 
 }  // namespace megalith

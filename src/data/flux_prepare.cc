@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
+#include "core/number_of.h"
 #include "core/philox.h"
 #include "core/strings.h"
 #include "data/builder_lock.h"
@@ -311,9 +312,10 @@ FluxPrepareReport prepare_flux(const FluxPrepareOptions& options, PictureSource&
 }
 
 std::string describe(const FluxPrepareReport& report, const FluxPrepareOptions& options) {
-  std::string text = fmt::format("{}: {} pictures of {} × {} pixels ({}) from {} rows: {}\n", options.output,
-                                 report.samples, options.image_size, options.image_size, format_bytes(report.bytes),
-                                 report.rows, report.kind);
+  std::string text = fmt::format("{}: {} of {} × {} pixels ({}) from {}: {}\n", options.output,
+                                 number_of(report.samples, "picture", "pictures"), options.image_size,
+                                 options.image_size, format_bytes(report.bytes), number_of(report.rows, "row", "rows"),
+                                 report.kind);
   const auto line = [&](int64_t count, const std::string& why) {
     if (count > 0) text += fmt::format("  {} left out, {}; the first: {}\n", count, why, report.examples.at(why));
   };

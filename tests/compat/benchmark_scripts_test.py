@@ -276,6 +276,33 @@ def test_setup_fetches_what_the_benchmarks_need(hub, bash):
     assert bash(f"{SETUP} -m pyt_train_llama-3.1-70b", **{**words, "HF_HUB_OFFLINE": "1"})[0] == printed
 
 
+def test_setup_prepares_the_pictures_of_flux(hub, bash, tmp_path):
+    pytest.importorskip("diffusers")
+    import flux_encoders_test as encoders
+    from diffusers import AutoencoderKL
+    from PIL import Image
+
+    folder = tmp_path / "flux"
+    folder.mkdir()
+    encoders.Flux(folder)
+    levels = {"block_out_channels": (8, 8, 8, 8), "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    AutoencoderKL(**{**encoders.VAE, **levels}).save_pretrained(folder / "vae")
+    (folder / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    hub.add("black-forest-labs/FLUX.1-dev", files)
+    content = io.BytesIO()
+    Image.linear_gradient("L").resize((600, 520)).convert("RGB").save(content, "PNG")
+    hub.add("bghira/pseudo-camera-10k", {"a red boat.png": content.getvalue(), "README.md": b""}, repo_type="dataset")
+    words = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(bash.folder / "hf"), "no_proxy": "*", "HF_TOKEN": TOKEN}
+    printed, _ = bash(f"{SETUP} -m Flux", **words)
+    assert "1 picture of 512 × 512 pixels" in printed
+    index = json.loads((bash.folder / "pseudo-camera-10k" / "index.json").read_text())
+    assert index["samples"] == 1 and index["text_length"] == 512
+    # Done once: a second setup leaves it.
+    _, said = bash(f"{SETUP} -m Flux", **words)
+    assert "pseudo-camera-10k holds prepared pictures" in said
+
+
 def test_a_dry_setup_says_what_from_where_and_how_large(bash):
     printed, _ = bash(SETUP, DRY_RUN="1")
     lines = printed.splitlines()
