@@ -207,7 +207,21 @@ std::string expected_encoder(const ModelConfig& c) {
   return c.norm_placement == NormPlacement::kPre && !c.embedding_norm ? "megatron_bert" : "encoder";
 }
 
+ModelConfig small_flux(double theta) {
+  ModelConfig config;
+  config.model_type = ModelType::kDiffusion;
+  config.num_joint_layers = 1;
+  config.num_single_layers = 2;
+  config.hidden_size = 32;
+  config.num_attention_heads = 2;
+  config.axes_dim = {4, 6, 6};
+  config.theta = theta;
+  return config;
+}
+
 std::string expected_family(const ModelConfig& c) {
+  // diffusers' class has one base of rotation.
+  if (c.model_type == ModelType::kDiffusion) return c.theta == 10000 ? "flux" : "flux_like";
   if (c.has_encoder()) return is_t5(c) ? "t5" : "megatron_t5";
   if (c.model_type == ModelType::kBert) return expected_encoder(c);
   if (c.model_type == ModelType::kBiencoder) return "biencoder";
@@ -393,6 +407,8 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
   megatron_t5.normalization = Normalization::kLayerNorm;
   ModelConfig biencoder = small_bert(NormPlacement::kPre);
   biencoder.model_type = ModelType::kBiencoder;
+  // Few of the changes are FLUX's to make.
+  const ModelConfig flux = small_flux(10000), flux_like = small_flux(500);
   const std::vector<ModelConfig> starts = {tiny_config(),
                                            mistral,
                                            qwen2,
@@ -414,7 +430,13 @@ TEST(Families, AnArchitectureBelongsToTheFirstWhoseClassSaysTheWholeOfIt) {
                                            megatron_t5,
                                            small_bert(NormPlacement::kPostLn),
                                            small_bert(NormPlacement::kPre),
-                                           biencoder};
+                                           biencoder,
+                                           flux,
+                                           flux,
+                                           flux,
+                                           flux_like,
+                                           flux_like,
+                                           flux_like};
   std::mt19937 random(20);
   std::map<std::string, int> found;
   for (int round = 0; round < 125 * static_cast<int>(starts.size()); ++round) {
