@@ -20,21 +20,26 @@ const ModelConfig& checked_flux(const ModelConfig& config) {
   return config;
 }
 
-UserErrors no_split_sequences(const std::vector<std::string>& options) {
-  std::vector<UserError> errors;
-  for (const std::string& option : options) {
-    errors.emplace_back(fmt::format("{} with model_type diffusion_model, whose text and picture are one sequence that "
-                                    "no ranks share",
-                                    option),
-                        "leave it out: tensor, pipeline and data parallelism take model_type diffusion_model");
-  }
-  return UserErrors(std::move(errors));
+// Rows (b, l + n) of text and picture, or what else a text of l has in front of its picture in dim 1.
+struct TextAndImage {
+  at::Tensor text, image;
+};
+TextAndImage apart(const at::Tensor& both, int64_t l) {
+  return {both.narrow(1, 0, l), both.narrow(1, l, both.size(1) - l)};
 }
 
 // A text and a picture behind it, sample by sample, as one sequence: (b l, h), (b n, h) -> (b (l + n), h).
 at::Tensor joined_streams(const at::Tensor& text, const at::Tensor& image, int64_t b) {
   const auto by_sample = [b](const at::Tensor& x) { return x.view({b, -1, x.size(1)}); };
   return at::cat({by_sample(text), by_sample(image)}, 1).view({-1, text.size(1)});
+}
+
+// (b, n / ranks, c) of each rank -> (b, n, c).
+at::Tensor whole_tokens(const at::Tensor& own, int64_t ranks, Group* tp) {
+  if (ranks == 1) return own;
+  const int64_t b = own.size(0), c = own.size(2);
+  const at::Tensor all = tp->gathered(own.contiguous(), "velocity");
+  return all.view({ranks, b, -1, c}).transpose(0, 1).reshape({b, -1, c}).contiguous();
 }
 
 at::Tensor find_input(const ModelInput& input, std::string_view name) {
@@ -94,13 +99,18 @@ RotaryAngles flux_angles(const at::Tensor& positions, const FluxOptions& options
 }
 
 Flux::Flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part)
-    : Model(part), config_(checked_flux(config)), dtype_(context.dtype), kernels_(context.kernels) {
-  std::vector<std::string> refused;
-  if (context.is_sequence_parallel && context.groups->tp->size() > 1) refused.emplace_back("sequence_parallel");
+    : Model(part),
+      config_(checked_flux(config)),
+      dtype_(context.dtype),
+      kernels_(context.kernels),
+      tp_(context.groups->tp.get()),
+      ranks_(context.is_sequence_parallel ? tp_->size() : 1) {
   if (context.groups->cp->size() > 1) {
-    refused.push_back(fmt::format("context_parallel_size {}", context.groups->cp->size()));
+    throw UserError(fmt::format("context_parallel_size {} with model_type diffusion_model, whose text and picture are "
+                                "one sequence that no such ranks share",
+                                context.groups->cp->size()),
+                    "leave it out: tensor, sequence, pipeline and data parallelism take model_type diffusion_model");
   }
-  if (!refused.empty()) throw no_split_sequences(refused);
   const Mesh::Sizes& sizes = context.groups->mesh.sizes();
   std::vector<UserError> errors = check_model_layout(config, {sizes.tp, sizes.ep, sizes.etp});
   if (!errors.empty()) throw UserErrors(std::move(errors));
@@ -140,6 +150,8 @@ FluxBlockOptions Flux::block_options(int64_t layer) const {
 void Flux::make_embedding(const LayerContext& context) {
   LayerContext plain = context;
   plain.recipe = nullptr;
+  LayerContext whole = plain;  // of vectors, which have no tokens to share
+  whole.is_sequence_parallel = false;
   const int64_t h = config_.hidden_size;
   const auto entry = [&](const char* name, int64_t in) {
     return std::make_unique<Linear>(
@@ -148,7 +160,7 @@ void Flux::make_embedding(const LayerContext& context) {
                       .weight_init = Init::uniform(std::sqrt(6.0 / static_cast<double>(in + h)))});
   };
   const auto vector = [&](const std::string& name, int64_t in) {
-    return std::make_unique<VectorEmbedding>(plain, "time_text_embed." + name, in, h, config_.init_method_std);
+    return std::make_unique<VectorEmbedding>(whole, "time_text_embed." + name, in, h, config_.init_method_std);
   };
   image_in_ = entry("x_embedder", config_.in_channels);
   text_in_ = entry("context_embedder", config_.context_dim);
@@ -195,16 +207,28 @@ void Flux::add_block(Block block) {
 
 FluxPass Flux::make_pass(const ModelInput& input) const {
   const int64_t b = input.context.b, n = input.context.s, l = input.context.encoder_s;
-  FluxPass pass{.b = b, .angles = {}, .image_rows = {}, .text_rows = {}, .all_rows = {}};
+  FluxPass pass;
+  pass.b = b;
+  pass.ranks = ranks_;
   if (joint_.empty() && single_.empty()) return pass;
   const at::Tensor image = find_input(input, "image_positions");
   MEGALITH_CHECK(image.dim() == 2 && image.size(0) == n, "{} positions of {} tokens", image.size(0), n);
   pass.angles =
       flux_angles(at::cat({at::zeros({l, image.size(1)}, image.options()), image}), config_, dtype_);
+  // In a single block's order; a row (b, l + n, …) becomes (ranks, b, (l + n) / ranks, …).
+  const auto by_rank = [&](const at::Tensor& both) {
+    const auto [text, picture] = apart(both, l);
+    const auto split = [&](const at::Tensor& part) { return part.unflatten(1, {ranks_, -1}); };
+    return at::cat({split(text), split(picture)}, 2).transpose(0, 1);
+  };
+  const auto in_order = [&](const at::Tensor& table) { return by_rank(table).reshape(table.sizes()).contiguous(); };
+  pass.single_angles = pass.angles;
+  if (ranks_ > 1) pass.single_angles = {.cos = in_order(pass.angles.cos), .sin = in_order(pass.angles.sin)};
   if (const at::Tensor rows = input.context.dropout_rows(); rows.defined()) {
-    pass.all_rows = rows.reshape({-1});
-    pass.text_rows = rows.narrow(1, 0, l).reshape({-1});
-    pass.image_rows = rows.narrow(1, l, n).reshape({-1});
+    const at::Tensor sorted = by_rank(rows);
+    pass.all_rows = sorted.reshape({-1});
+    pass.text_rows = sorted.narrow(2, 0, l / ranks_).reshape({-1});
+    pass.image_rows = sorted.narrow(2, l / ranks_, n / ranks_).reshape({-1});
   }
   return pass;
 }
@@ -214,6 +238,7 @@ ModelOutput Flux::forward(const ModelInput& input, const Bundle& boundary, HeadO
     throw UserError("model_type diffusion_model got no picture and no text",
                     "this command or task is for language models; train and generate take model_type diffusion_model");
   }
+  check_tokens(input.context);
   State state;
   for (const auto& [name, tensor] : boundary.tensors) {
     if (name == "image") state.image = tensor;
@@ -240,16 +265,32 @@ ModelOutput Flux::forward(const ModelInput& input, const Bundle& boundary, HeadO
   return output;
 }
 
+at::Tensor Flux::own_tokens(const at::Tensor& all) const {
+  if (ranks_ == 1) return all;
+  const int64_t count = all.size(1) / ranks_;
+  return all.narrow(1, tp_->rank() * count, count);
+}
+
+void Flux::check_tokens(const ForwardContext& context) const {
+  if (context.s % ranks_ == 0 && context.encoder_s % ranks_ == 0) return;
+  throw UserError(fmt::format("sequence_parallel splits the {} tokens of a picture and the {} of its text over {} "
+                              "ranks, and they do not divide",
+                              context.s, context.encoder_s, ranks_),
+                  "set image_size and text_length to what divides, or leave sequence_parallel out");
+}
+
 void Flux::embed(Blocks& block, const ModelInput& input, State& state) const {
   const auto tokens = [&](const char* name) {
-    const at::Tensor x = cast(find_input(input, name));
+    const at::Tensor x = cast(own_tokens(find_input(input, name)));
     return x.reshape({-1, x.size(-1)}).contiguous();
   };
-  const at::Tensor image = tokens("image"), text = tokens("text"), pooled = tokens("pooled");
+  const at::Tensor image = tokens("image"), text = tokens("text");
+  const at::Tensor pooled = cast(find_input(input, "pooled")).contiguous();
   const at::Tensor t = find_input(input, "timesteps");
   const at::Tensor guidance = guidance_in_ ? find_input(input, "guidance") : at::Tensor();
   const int64_t b = input.context.b;
-  MEGALITH_CHECK(image.size(0) == b * input.context.s && text.size(0) == b * input.context.encoder_s && t.size(0) == b,
+  MEGALITH_CHECK(ranks_ * image.size(0) == b * input.context.s &&
+                     ranks_ * text.size(0) == b * input.context.encoder_s && t.size(0) == b,
                  "{} tokens of pictures, {} of texts and {} timesteps of {} samples", image.size(0), text.size(0),
                  t.size(0), b);
   const BlockBody body = [=, this](const auto&) -> std::vector<at::Tensor> {
@@ -297,7 +338,7 @@ void Flux::run_single(Blocks& block, const FluxPass& pass, State& state) const {
 }
 
 ModelOutput Flux::head_output(const Block& block, const ModelInput& input, const State& state, HeadOutput head) const {
-  const int64_t b = input.context.b, n = input.context.s;
+  const int64_t b = input.context.b, n = input.context.s / ranks_;  // of this rank
   const auto wide = ops::wide_dtype(dtype_);
   ModelOutput output;
   const BlockBody body = [&](const std::vector<at::Tensor>& inputs) -> std::vector<at::Tensor> {
@@ -308,16 +349,22 @@ ModelOutput Flux::head_output(const Block& block, const ModelInput& input, const
         modulated_norm(image, modulation[1], modulation[0], {.epsilon = kFluxEpsilon, .kernels = kernels_});
     const at::Tensor velocity = out_->forward(normed).view({b, n, config_.in_channels});
     if (head != HeadOutput::kLoss) {
-      output.logits = velocity.detach();
+      output.logits = whole_tokens(velocity.detach(), ranks_, tp_);
       return {};
     }
-    const at::Tensor target = find_input(input, "target").to(wide);
-    const at::Tensor losses = (velocity.to(wide) - target).square().mean({1, 2});
+    const at::Tensor target = own_tokens(find_input(input, "target")).to(wide);
+    const at::Tensor losses = (velocity.to(wide) - target).square().mean({1, 2}) / static_cast<double>(ranks_);
     const at::Tensor sum = losses.sum(), factor = input.scales(0).per_weight;
+    // Each rank's backward pass begins with its own tokens' part.
+    at::Tensor whole_sum = sum.detach();
+    if (ranks_ > 1) {
+      whole_sum = whole_sum.clone();
+      tp_->all_reduce(whole_sum, ReduceOp::kSum, "mse loss").wait();
+    }
     const at::Tensor weight = at::full({}, static_cast<double>(b), losses.options().requires_grad(false));
     const at::Tensor objective = factor.defined() ? sum * factor.to(sum.device(), wide) : sum;
     const at::Tensor timesteps = find_input(input, "timesteps").to(wide).sum();
-    output.terms = {{.name = input.terms.at(0).name, .sum = sum.detach(), .weight = weight, .objective = objective},
+    output.terms = {{.name = input.terms.at(0).name, .sum = whole_sum, .weight = weight, .objective = objective},
                     {.name = kTimestepTerm, .sum = timesteps, .weight = weight, .objective = {}}};
     return {objective};
   };
@@ -327,13 +374,15 @@ ModelOutput Flux::head_output(const Block& block, const ModelInput& input, const
 }
 
 std::vector<TensorSpec> Flux::boundary(const ForwardContext& context) const {
+  check_tokens(context);
   std::vector<TensorSpec> tensors;
   for (std::string& name : boundary_before(part().units, part().range.first)) {
     const int64_t rows = name == "vec"     ? 1
                          : name == "text"  ? context.encoder_s
                          : name == "image" ? context.s
                                            : context.s + context.encoder_s;
-    tensors.push_back({std::move(name), {context.b * rows, config_.hidden_size}, dtype_});
+    const int64_t own = name == "vec" ? 1 : div_exact(rows, ranks_);
+    tensors.push_back({std::move(name), {context.b * own, config_.hidden_size}, dtype_});
   }
   return tensors;
 }

@@ -6,6 +6,9 @@
 //   single blocks  read and give hidden (b (l + n), h); the first one joins the streams
 //   head           reads hidden and vec
 //
+// Under sequence parallelism image, text and hidden are this rank's tokens of every sample (nn/flux_block.h), and vec
+// is whole.
+//
 // A ModelInput has context.b samples, context.s = n tokens of the picture and context.encoder_s = l of the text, and in
 // `more`, where the chunk's units read it
 //   image            (b, n, in_channels) the noisy picture; first chunk
@@ -45,7 +48,7 @@ RotaryAngles flux_angles(const at::Tensor& positions, const FluxOptions& options
 class Flux : public Model {
  public:
   // The configuration passed check_model_config(); UserErrors otherwise. The part is of flux_units(). UserError when
-  // ranks share a sequence (context parallelism, sequence parallelism).
+  // context-parallel ranks share a sequence.
   Flux(const ModelConfig& config, const LayerContext& context, const ModelPart& part);
 
   ModelOutput forward(const ModelInput& input, const Bundle& boundary, HeadOutput head) override;
@@ -71,6 +74,9 @@ class Flux : public Model {
   void add_layer(const Module& layer, const std::string& name, int64_t number, bool is_first_of_stack);
   void add_block(Block block);
   at::Tensor cast(const at::Tensor& tensor) const { return tensor.to(dtype_); }
+  // This rank's tokens of (b, tokens, c).
+  at::Tensor own_tokens(const at::Tensor& all) const;
+  void check_tokens(const ForwardContext& context) const;
 
   void embed(Blocks& block, const ModelInput& input, State& state) const;
   void run_joint(Blocks& block, const FluxPass& pass, State& state) const;
@@ -81,6 +87,8 @@ class Flux : public Model {
   ModelConfig config_;
   at::ScalarType dtype_;
   Kernels kernels_;
+  Group* tp_;
+  int64_t ranks_;             // that share a sample's tokens: tp under sequence parallelism, else 1
   int64_t first_layer_ = -1;  // of this chunk, in the whole model
   std::unique_ptr<Linear> image_in_, text_in_;
   std::unique_ptr<VectorEmbedding> time_in_, guidance_in_, pooled_in_;

@@ -31,10 +31,13 @@ LinearOptions row(int64_t in, int64_t out, LinearKind kind) {
   return {.role = LinearRole::kRow, .has_bias = true, .kind = kind, .weight_init = xavier_uniform(in, out)};
 }
 
-// The tokens of `whole` (b, S, w) from `first` on, as (b count, w).
-Activation tokens_of(const Activation& whole, int64_t first, int64_t count) {
-  const auto cut = [first, count](const at::Tensor& all) {
-    return all.narrow(1, first, count).reshape({-1, all.size(2)}).contiguous();
+// The tokens of `whole` (b, S, w) from `first` on, as (b count, w), sorted by rank.
+Activation tokens_of(const Activation& whole, int64_t first, int64_t count, int64_t ranks) {
+  const auto cut = [=](const at::Tensor& all) {
+    const int64_t b = all.size(0), w = all.size(2);
+    const at::Tensor some = all.narrow(1, first, count);
+    if (ranks == 1) return some.reshape({-1, w}).contiguous();
+    return some.reshape({b, ranks, count / ranks, w}).transpose(0, 1).reshape({-1, w}).contiguous();
   };
   if (!whole.kept.is_defined()) return cut(whole.value);
   return {cut(whole.value), whole.kept.then(cut)};
@@ -103,11 +106,11 @@ FluxJointBlock::Streams FluxJointBlock::forward(const Streams& in, const at::Ten
   const at::Tensor text_qkv = project(text_, in.text, of_text, pass.text_rows);
   const at::Tensor image_qkv = project(image_, in.image, of_image, pass.image_rows);
   const Activation attended =
-      attention_.forward({{text_qkv, &text_.norms}, {image_qkv, &image_.norms}}, pass.b, pass.angles);
-  const int64_t l = in.text.size(0) / pass.b, n = in.image.size(0) / pass.b;
+      attention_.forward({{text_qkv, &text_.norms}, {image_qkv, &image_.norms}}, pass.b, pass.ranks, pass.angles);
+  const int64_t l = in.text.size(0) / pass.b * pass.ranks, n = in.image.size(0) / pass.b * pass.ranks;
   Streams out;
-  out.image = finish(image_, in.image, tokens_of(attended, l, n), of_image, pass.image_rows);
-  out.text = finish(text_, in.text, tokens_of(attended, 0, l), of_text, pass.text_rows);
+  out.image = finish(image_, in.image, tokens_of(attended, l, n, pass.ranks), of_image, pass.image_rows);
+  out.text = finish(text_, in.text, tokens_of(attended, 0, l, pass.ranks), of_text, pass.text_rows);
   return out;
 }
 
@@ -159,8 +162,8 @@ at::Tensor FluxSingleBlock::forward(const at::Tensor& x, const at::Tensor& vec, 
   const at::Tensor inner = in_.forward(normed, pass.all_rows);
   const int64_t qkv_width = 3 * attention_width_, up_width = inner.size(1) - qkv_width;
   const Activation attended =
-      tokens_of(attention_.forward({{inner.narrow(1, 0, qkv_width), &norms_}}, pass.b, pass.angles), 0,
-                x.size(0) / pass.b);
+      tokens_of(attention_.forward({{inner.narrow(1, 0, qkv_width), &norms_}}, pass.b, pass.ranks, pass.single_angles),
+                0, inner.size(0) / pass.b, pass.ranks);
   Activation up = inner.narrow(1, qkv_width, up_width).contiguous();
   if (policy_.mlp) {
     up.kept = in_.again(normed.keep(), pass.all_rows).then([qkv_width, up_width](const at::Tensor& again) {

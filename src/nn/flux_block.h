@@ -4,6 +4,11 @@
 // A single block reads text and picture as one sequence, and computes attention and MLP side by side.
 //
 // b samples of n tokens of the picture and l of the text; h channels; vec (b, h) of a sample modulates everything.
+//
+// Under sequence parallelism each of r tp ranks has a share of every sample: n / r tokens of its picture and l / r of
+// its text. The tokens of all ranks, where a block has them, are sorted by rank, then by sample. A single block sees
+// the tokens of a sample in that order: rank 0's text and picture, then rank 1's. Attention has no order of its own,
+// so only the angles must follow. Else r is 1.
 // Sources: Esser et al. 2024, arXiv:2403.03206; Dehghani et al. 2023, arXiv:2302.05442 (side by side); Black Forest
 // Labs, FLUX.1. Names are those of diffusers.
 #pragma once
@@ -28,11 +33,12 @@ struct FluxBlockOptions {
 
 // What a block's passes share.
 struct FluxPass {
-  int64_t b = 0;
-  RotaryAngles angles;    // of text and picture, (1, l + n, d / 2)
-  at::Tensor image_rows;  // (b n) int64: numbers of the tokens, for the dropout of adapters; undefined: none
-  at::Tensor text_rows;   // (b l)
-  at::Tensor all_rows;    // (b (l + n)): those of a sample's text, then of its picture
+  int64_t b = 0, ranks = 1;
+  RotaryAngles angles;         // of text and picture, (1, l + n, d / 2)
+  RotaryAngles single_angles;  // the same in a single block's order
+  at::Tensor image_rows;       // (b n) int64: numbers of the tokens, for the dropout of adapters; undefined: none
+  at::Tensor text_rows;        // (b l)
+  at::Tensor all_rows;         // (b (l + n)), a single block's
 };
 
 class FluxJointBlock : public Module {
@@ -41,7 +47,7 @@ class FluxJointBlock : public Module {
   FluxJointBlock(const LayerContext& context, const std::string& name, const FluxBlockOptions& options);
 
   struct Streams {
-    at::Tensor image, text;  // (b n, h), (b l, h)
+    at::Tensor image, text;  // (b n / r, h), (b l / r, h)
   };
   Streams forward(const Streams& in, const at::Tensor& vec, const FluxPass& pass);
 
@@ -78,7 +84,7 @@ class FluxSingleBlock : public Module {
   // name  canonical: "single_transformer_blocks.0"
   FluxSingleBlock(const LayerContext& context, const std::string& name, const FluxBlockOptions& options);
 
-  // x (b (l + n), h), a sample's text in front of its picture -> alike
+  // x (b (l + n) / r, h), a sample's text in front of its picture -> alike
   at::Tensor forward(const at::Tensor& x, const at::Tensor& vec, const FluxPass& pass);
 
  protected:

@@ -90,18 +90,21 @@ JointAttention::JointAttention(const LayerContext& context, const std::string& n
       core_(context, name, layer, 1 / std::sqrt(static_cast<double>(head_dim)), /*dropout=*/0, num_heads_,
             num_heads_) {}
 
-Activation JointAttention::forward(const std::vector<Part>& parts, int64_t b, const RotaryAngles& angles) {
+Activation JointAttention::forward(const std::vector<Part>& parts, int64_t b, int64_t ranks,
+                                   const RotaryAngles& angles) {
   const int64_t n = num_heads_, d = head_dim_;
   std::vector<at::Tensor> q, k, v;
   for (const Part& part : parts) {
-    const at::Tensor heads = part.qkv.view({part.qkv.size(0), 3, n, d});
+    const at::Tensor heads = part.qkv.view({ranks, b, part.qkv.size(0) / (ranks * b), 3, n, d});
+    // (b, s, n, d), a sample's tokens together
+    const auto of_samples = [&](int64_t which) { return heads.select(3, which).transpose(0, 1); };
     const auto normed = [&](Norm& norm, int64_t which) {
-      return norm.forward(heads.select(1, which).reshape({-1, d}).contiguous()).view({b, -1, n, d});
+      return norm.forward(of_samples(which).reshape({-1, d}).contiguous()).view({b, -1, n, d});
     };
     q.push_back(normed(part.norms->q(), 0));
     k.push_back(normed(part.norms->k(), 1));
     // A copy, or the view would keep the whole projection alive.
-    v.push_back(heads.select(1, 2).contiguous().view({b, -1, n, d}));
+    v.push_back(of_samples(2).contiguous().view({b, -1, n, d}));
   }
   const auto joined = [](const std::vector<at::Tensor>& all) { return all.size() == 1 ? all[0] : at::cat(all, 1); };
   const at::Tensor queries = joined(q), keys = joined(k), values = joined(v);

@@ -1,7 +1,8 @@
 // Attention of one sequence whose parts have projections of their own: a text and the picture behind it. Every token
 // sees all of both. Queries and keys are normed by heads, each part with its own weights, then rotated as neighbours.
 //
-// b samples; n heads of this rank, d channels of a head; S = the sum of the parts' lengths.
+// b samples; n heads of this rank, d channels of a head; S = the sum of the parts' lengths. A sample's tokens are
+// shared by r ranks under sequence parallelism, else r is 1.
 // Source: Esser et al. 2024, arXiv:2403.03206, section 4.
 #pragma once
 
@@ -33,7 +34,7 @@ class HeadNorms : public Module {
 class JointAttention : public Module {
  public:
   struct Part {
-    at::Tensor qkv;  // (b s, 3 n d): [q | k | v]
+    at::Tensor qkv;  // (r b s / r, 3 n d): [q | k | v]; of every sample its tokens on rank 0, then those of rank 1, …
     HeadNorms* norms = nullptr;
   };
 
@@ -44,7 +45,7 @@ class JointAttention : public Module {
                  int64_t layer);
 
   // angles of the S tokens (1, S, d / 2) -> (b, S, n d), parts one behind the other; differentiable.
-  Activation forward(const std::vector<Part>& parts, int64_t b, const RotaryAngles& angles);
+  Activation forward(const std::vector<Part>& parts, int64_t b, int64_t ranks, const RotaryAngles& angles);
 
   int64_t num_heads() const { return num_heads_; }  // of this rank
 

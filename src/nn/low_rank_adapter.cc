@@ -137,6 +137,14 @@ LowRankAdapter::LowRankAdapter(const LayerContext& context, const Site& site, st
     branch.up = std::make_unique<Linear>(plain, branch.name + ".lora_B", rank_, up_parts, up);
     register_module(*branch.up);
   }
+  const int64_t ranks = is_row ? tp_size_ : 1;
+  const bool is_in_parts = ranks > 1 && site.input_parts.size() > 1;
+  int64_t begin = 0;
+  for (const int64_t width : is_in_parts ? site.input_parts : std::vector<int64_t>{site.in_features}) {
+    const int64_t own = div_exact(width, ranks);
+    input_columns_.push_back({begin + (is_row ? tp_rank_ * own : 0), own});
+    begin += width;
+  }
   if (options.use_dora) register_magnitude(context, site);
 }
 
@@ -229,11 +237,17 @@ at::Tensor LowRankAdapter::rows_of(const at::Tensor& x, const at::Tensor& row_id
 
 Activation LowRankAdapter::read(const Activation& x, const at::Tensor& row_ids) const {
   if (dropout_ == 0 || !drops_input_ || !row_ids.defined()) return x;
-  const int64_t first = role_ == LinearRole::kRow ? tp_rank_ * x.value.size(1) : 0;
   const uint64_t key = make_philox_key(seed_, "dropout." + name_ + ".lora_A");
   const at::Tensor rows = rows_of(x.value, row_ids);
-  const auto drop = [rows, first, p = dropout_, key, kernels = kernels_](const at::Tensor& whole) {
-    return dropped(whole, rows, first, p, key, kernels);
+  const auto drop = [rows, runs = input_columns_, p = dropout_, key, kernels = kernels_](const at::Tensor& whole) {
+    if (runs.size() == 1) return dropped(whole, rows, runs[0].first, p, key, kernels);
+    std::vector<at::Tensor> parts;
+    int64_t column = 0;
+    for (const ColumnRun& run : runs) {
+      parts.push_back(dropped(whole.narrow(1, column, run.width).contiguous(), rows, run.first, p, key, kernels));
+      column += run.width;
+    }
+    return at::cat(parts, 1);
   };
   return {drop(x.value), x.keep().then(drop)};
 }

@@ -65,6 +65,10 @@ class LowRankAdapter : public Module {
   LowRankAdapter(const LayerContext& context, const Site& site, std::vector<Branch> branches);
   Activation read(const Activation& x, const at::Tensor& row_ids) const;
   at::Tensor added(const Branch& branch, const at::Tensor& delta, const at::Tensor& row_ids) const;
+  // Runs of this rank's columns of the layer's input: where each begins in the whole, and its width.
+  struct ColumnRun {
+    int64_t first, width;
+  };
   // The numbers of the tokens in x, which may be this rank's share of them.
   at::Tensor rows_of(const at::Tensor& x, const at::Tensor& row_ids) const;
   void register_magnitude(const LayerContext& context, const Site& site);
@@ -82,6 +86,7 @@ class LowRankAdapter : public Module {
   uint64_t seed_;
   std::string name_;
   int64_t rank_;
+  std::vector<ColumnRun> input_columns_;
   std::unique_ptr<Linear> down_;
   std::vector<Branch> branches_;  // in the order of y's columns
   Group* tp_;

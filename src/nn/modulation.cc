@@ -16,9 +16,16 @@ namespace {
 
 constexpr const char* kModulationLabel = "modulation";
 
+// A vector of each sample is whole on every rank, whoever has the samples' tokens.
+LayerContext without_split_tokens(LayerContext context) {
+  context.is_sequence_parallel = false;
+  return context;
+}
+
 }  // namespace
 
-// (b, w) of each rank -> (b, w tp), the ranks' columns one behind the other. All ranks have the whole gradient.
+// (b, w) of each rank -> (b, w tp), the ranks' columns one behind the other. All ranks have the whole gradient, or
+// (is_partial) each a part of it that is to be summed.
 struct GatherColumnsFunction : torch::autograd::Function<GatherColumnsFunction> {
   static at::Tensor compute(const at::Tensor& columns, Group* tp) {
     const at::Tensor all = tp->gathered(columns.contiguous(), kModulationLabel);
@@ -26,23 +33,28 @@ struct GatherColumnsFunction : torch::autograd::Function<GatherColumnsFunction> 
     return all.view({tp->size(), b, w}).permute({1, 0, 2}).reshape({b, w * tp->size()});
   }
 
-  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& columns, Group* tp) {
-    hold(node, tp);
+  static at::Tensor forward(torch::autograd::AutogradContext* node, const at::Tensor& columns, Group* tp,
+                            bool is_partial) {
+    hold(node, std::pair(tp, is_partial));
     return compute(columns, tp);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* node,
                                                  const torch::autograd::variable_list& gradients) {
-    const Group* tp = held<Group*>(node);
-    const int64_t w = gradients[0].size(1) / tp->size();
-    return {gradients[0].narrow(1, w * tp->rank(), w).contiguous(), {}};
+    const auto [tp, is_partial] = held<std::pair<Group*, bool>>(node);
+    const at::Tensor& dy = gradients[0];
+    const int64_t b = dy.size(0), w = dy.size(1) / tp->size();
+    if (!is_partial) return {dy.narrow(1, w * tp->rank(), w).contiguous(), {}, {}};
+    const at::Tensor by_rank = dy.reshape({b, tp->size(), w}).transpose(0, 1).reshape({-1, w}).contiguous();
+    return {tp->reduce_scattered(by_rank, ReduceOp::kSum, kModulationLabel), {}, {}};
   }
 };
 
 Modulation::Modulation(const LayerContext& context, const std::string& name, int64_t hidden, int64_t count)
     : hidden_(hidden),
       tp_(context.groups->tp.get()),
-      linear_(context, name, hidden, count * hidden,
+      is_sequence_parallel_(context.is_sequence_parallel && tp_->size() > 1),
+      linear_(without_split_tokens(context), name, hidden, count * hidden,
               {.role = LinearRole::kColumn, .has_bias = true, .weight_init = Init::constant(0)}) {
   register_module(linear_);
 }
@@ -50,7 +62,8 @@ Modulation::Modulation(const LayerContext& context, const std::string& name, int
 std::vector<at::Tensor> Modulation::forward(const at::Tensor& vec) {
   at::Tensor all = linear_.forward(at::silu(vec));
   if (tp_->size() > 1) {
-    all = is_recording({all}) ? GatherColumnsFunction::apply(all, tp_) : GatherColumnsFunction::compute(all, tp_);
+    all = is_recording({all}) ? GatherColumnsFunction::apply(all, tp_, is_sequence_parallel_)
+                              : GatherColumnsFunction::compute(all, tp_);
   }
   return all.split(hidden_, 1);
 }

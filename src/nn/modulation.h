@@ -5,7 +5,7 @@
 //   y = LayerNorm(x) (1 + scale) + shift                      without weights of its own
 //   x = x + gate y
 //
-// b samples of s tokens, t = b s, h channels.
+// b samples of s tokens, t = b s, h channels. Under sequence parallelism s is this rank's share of every sample.
 // Source: Peebles & Xie 2023, arXiv:2212.09748, section 3.2 (adaLN-Zero).
 #pragma once
 
@@ -28,7 +28,8 @@ class Modulation : public Module {
   // UserError when tp does not divide count * h.
   Modulation(const LayerContext& context, const std::string& name, int64_t hidden, int64_t count);
 
-  // vec (b, h) -> count vectors (b, h) each, the same on all tp ranks, each of which computes a part of them.
+  // vec (b, h) -> count vectors (b, h) each, the same on all tp ranks, each of which computes a part of them. Under
+  // sequence parallelism each rank brings the gradient of its own tokens, and they are summed.
   std::vector<at::Tensor> forward(const at::Tensor& vec);
 
  protected:
@@ -37,6 +38,7 @@ class Modulation : public Module {
  private:
   int64_t hidden_;
   Group* tp_;
+  bool is_sequence_parallel_;
   Linear linear_;
 };
 

@@ -57,6 +57,7 @@ void resolve_sequence_parallel(Resolved& resolved, bool reads_batches, std::vect
     return;
   }
   d.is_sequence_parallel = true;
+  if (resolved.config.model.is_diffusion()) return;  // check_pictures() has its rule
   const int64_t cp = resolved.config.parallel.context_parallel_size;
   // The decoder's sequences are cut as the encoder's are.
   const int64_t decoder = sample_shape(resolved).s;

@@ -49,9 +49,14 @@ void check_pictures(const Config& config, Derived& d, std::vector<UserError>& er
                      "that no ranks share",
                      config.parallel.context_parallel_size),
          "set context_parallel_size to 1; tensor, pipeline and data parallelism take model_type diffusion_model");
-  refuse(config.sequence_parallel && config.parallel.tensor_model_parallel_size > 1,
-         "sequence_parallel with model_type diffusion_model, whose samples are modulated one by one",
-         "leave sequence_parallel out");
+  const int64_t tp = config.parallel.tensor_model_parallel_size;
+  refuse(config.sequence_parallel && (d.seq_length % tp != 0 || flux.text_length % tp != 0),
+         fmt::format("sequence_parallel splits the {} tokens of a picture (image_size {}) and the {} of its text "
+                     "(text_length) over tensor_model_parallel_size {} ranks, and they do not divide",
+                     d.seq_length, flux.image_size, flux.text_length, tp),
+         fmt::format("set text_length to a multiple of {0} and image_size to a multiple of {1}, or leave "
+                     "sequence_parallel out",
+                     tp, 16 * tp));
 }
 
 void check_task(const Resolved& resolved, std::vector<UserError>& errors) {

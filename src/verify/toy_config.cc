@@ -118,6 +118,16 @@ void shrink_sequence(const Config& asked, Config& config) {
                                              : std::max(asked.model.max_position_embeddings, *config.train.seq_length);
 }
 
+// The smallest picture of three tokens a side, or more, and the shortest text, that the ranks can share.
+void shrink_picture(Config& config) {
+  const int64_t ranks = config.sequence_parallel ? config.parallel.tensor_model_parallel_size : 1;
+  int64_t side = 3, text_length = 5;
+  while (side * side % ranks != 0) ++side;
+  while (text_length % ranks != 0) ++text_length;
+  config.data.flux.image_size = 16 * side;
+  config.data.flux.text_length = text_length;
+}
+
 // What both runs have in common.
 void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& layers, ToyPrecision precision,
                  int num_steps, Config& config) {
@@ -137,8 +147,7 @@ void shrink_task(const Resolved& user, const ToyWorld& world, const ToyLayers& l
   config.train.eval_iters = 0;
   config.train.micro_batch_size = std::min<int64_t>(asked.train.micro_batch_size, 2);
   if (config.model.is_diffusion()) {
-    config.data.flux.image_size = 48;
-    config.data.flux.text_length = 5;
+    shrink_picture(config);
   } else {
     shrink_sequence(asked, config);
   }

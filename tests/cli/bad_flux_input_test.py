@@ -89,7 +89,7 @@ WRONG = [
     ("three encoders", (*MOCK, "--cfg_dropout_prob", "0.1,0.2,0.3"), ["cfg_dropout_prob has 3 numbers", "two encoders"]),
     ("heads and ranks", (*MOCK, "--tensor_model_parallel_size", 3, "--dry_run", "--dry_run_world_size", 3), ["tensor_model_parallel_size 3 does not divide num_attention_heads 4"]),
     ("a sequence that is shared", (*MOCK, "--context_parallel_size", 2, "--dry_run", "--dry_run_world_size", 2), ["context_parallel_size is 2", "no ranks share"]),
-    ("tokens that are shared", (*MOCK, "--sequence_parallel", "--tensor_model_parallel_size", 2, "--dry_run", "--dry_run_world_size", 2), ["sequence_parallel with model_type diffusion_model"]),
+    ("tokens that are shared", (*MOCK, "--sequence_parallel", "--tensor_model_parallel_size", 2, "--dry_run", "--dry_run_world_size", 2), ["sequence_parallel splits", "the 5 of its text"]),
     ("texts during training", (*MOCK, "--sample_interval", 1, "--sample_prompt", "a cat"), ["sample_interval"]),
     ("no pictures", TRAIN, ["no pictures are named", "prepare flux"]),
     ("pictures that are not there", (*TRAIN, "--data_path", "nowhere"), ["nowhere"]),

@@ -183,6 +183,7 @@ std::vector<DoctorCase> doctor_cases() {
       kT5 + kEightExperts + layout(4, 1, 2, 1) +
           Words{"--expert_model_parallel_size=2", "--use_distributed_optimizer"});
   add("FLUX, tp 2 pp 2", kFlux + layout(4, 2, 2, 1));
+  add("FLUX, tp 2, sequence parallel", kFlux + layout(2, 2, 1, 1) + Words{"--sequence_parallel"});
   add("FLUX, dp 2, FSDP2", kFlux + layout(2, 1, 1, 1) + Words{"--use_torch_fsdp2"});
   return cases;
 }

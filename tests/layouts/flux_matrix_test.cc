@@ -1,5 +1,5 @@
-// The layouts of FLUX: tensor parallelism, whose modulations every rank computes a part of, stages that hold blocks of
-// both kinds, sharded states, recomputation.
+// The layouts of FLUX: tensor parallelism, whose modulations every rank computes a part of, sequence parallelism, where
+// a rank has a share of every sample, stages that hold blocks of both kinds, sharded states, recomputation.
 #include <gtest/gtest.h>
 
 #include "layouts/layout.h"
@@ -17,6 +17,12 @@ std::vector<Layout> flux_layouts() {
     list.push_back(std::move(layout));
   };
   const TinyRun guided{.family = "flux"}, unguided{.is_tied = true, .family = "flux"};
+  const TinyRun shared{.family = "flux", .image_size = 64, .text_length = 8};
+  const TinyRun adapted{.family = "flux",
+                        .adapters = {"all-linear"},
+                        .adapter_dropout = 0.2,
+                        .image_size = 64,
+                        .text_length = 8};
   const RecomputeOptions full{
       .recompute_granularity = "full", .recompute_method = "uniform", .recompute_num_layers = 1};
   const RecomputeOptions in_threes{
@@ -35,6 +41,19 @@ std::vector<Layout> flux_layouts() {
   add({.tp = 2, .dp = 2, .pp = 2, .micro_batch = 1, .data_parallel = zero1(), .recompute = selective}, guided);
   add({.micro_batch = 4, .recompute = selective}, guided);
   add({.micro_batch = 2, .recompute = in_threes}, unguided);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, shared);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2, .recompute = selective}, shared);
+  add({.tp = 2, .dp = 2, .is_sequence_parallel = true, .micro_batch = 2, .data_parallel = fsdp(), .recompute = full},
+      shared);
+  add({.tp = 2,
+       .pp = 3,
+       .is_sequence_parallel = true,
+       .micro_batch = 2,
+       .data_parallel = zero1(),
+       .pipeline = {.pipeline_model_parallel_layout = "E|ttt|tL"}},
+      shared);
+  add({.tp = 2, .micro_batch = 4}, adapted);
+  add({.tp = 4, .is_sequence_parallel = true, .micro_batch = 2}, adapted);
   return list;
 }
 

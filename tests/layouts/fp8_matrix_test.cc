@@ -20,6 +20,7 @@ std::vector<Layout> fp8_layouts() {
   };
   const TinyRun plain{}, biases{.is_tied = true, .has_dropout = true, .has_documents = true, .has_qkv_bias = true};
   const TinyRun deepseek{.family = "deepseek"}, mixtral{.family = "mixtral"};
+  const TinyRun flux{.family = "flux", .image_size = 64, .text_length = 8};
   const RecomputeOptions selective{.recompute_granularity = "selective",
                                    .recompute_modules = {"core_attn", "layernorm", "mlp", "mlp_act"}};
   const RecomputeOptions full{
@@ -39,6 +40,8 @@ std::vector<Layout> fp8_layouts() {
   add({.tp = 2, .cp = 2, .is_sequence_parallel = true, .micro_batch = 4}, biases);
   add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, deepseek);
   add({.tp = 2, .micro_batch = 4}, mixtral);
+  add({.tp = 2, .is_sequence_parallel = true, .micro_batch = 4}, flux);
+  add({.pp = 2, .micro_batch = 2, .recompute = selective}, flux);
   return list;
 }
 

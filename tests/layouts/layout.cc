@@ -255,8 +255,8 @@ std::unique_ptr<Task> objective_of(const TinyRun& task, const ModelConfig& confi
     const FluxSampleShape shape{.latent_channels = config.in_channels / 4,
                                 .context_dim = config.context_dim,
                                 .vec_in_dim = config.vec_in_dim,
-                                .image_size = 48,
-                                .text_length = 5};
+                                .image_size = task.image_size,
+                                .text_length = task.text_length};
     return make_task(options, {.seed = 5, .flux_shape = shape, .has_guidance = config.guidance_embed});
   }
   if (task.is_masked) options.task = TaskKind::kMaskedLm;
@@ -457,6 +457,7 @@ std::string TinyRun::text() const {
   if (is_packed) text += " beside NF4";
   if (adapter_dropout > 0) text += fmt::format(" with {} dropout", drops_what_adapters_add ? "post" : "pre");
   if (!packs.empty()) text += fmt::format(", {} {}", packs, has_one_sample_a_row ? "in rows of their own" : "packed");
+  if (image_size != 48) text += fmt::format(", {} pixels a side, {} tokens of text", image_size, text_length);
   if (num_layers != 2) text += fmt::format(", {} layers", num_layers);
   return text;
 }

@@ -67,6 +67,7 @@ struct TinyRun {
   double adapter_dropout = 0;
   bool drops_what_adapters_add = false;  // dropout_position post
   bool has_lengths = false;              // use_dora
+  int64_t image_size = 48, text_length = 5;  // of flux: nine tokens of 16 x 16 pixels
   bool is_packed = false;                // lora.quantization nf4; wider, so that parts of rows begin with blocks
 
   bool has_experts() const {

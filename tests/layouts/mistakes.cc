@@ -137,6 +137,8 @@ void add_collectives(std::vector<Mistake>& list) {
   add("all-to-all: outputs not given back", {Kind::kAllToAll, "self_attn out"});
   add("all-to-all: gradients not given back", {Kind::kAllToAll, "self_attn dq dk dv"});
   add("eight bits: a scale of each rank's part of a tensor", {Kind::kAllReduce, " amax"});
+  add("modulation, sequence parallel: gradients of a rank's own tokens", {Kind::kReduceScatter, "modulation"});
+  add("pictures, sequence parallel: the loss of a rank's own tokens", {Kind::kAllReduce, "mse loss"});
 }
 
 void add_placements(std::vector<Mistake>& list) {
@@ -355,6 +357,7 @@ std::vector<Layout> layouts_for_mistakes() {
   const TinyRun adapted_experts{.num_layers = 1, .family = "mixtral", .adapters = {"linear_fc1", "linear_fc2"}};
   const TinyRun dropping{.sequence = 8, .family = "deepseek", .has_capacity = true};
   const TinyRun flux{.num_layers = 1, .family = "flux"};
+  const TinyRun shared_flux{.num_layers = 1, .family = "flux", .image_size = 64, .text_length = 8};
   const TinyRun bert{.is_tied = true, .sequence = 8, .family = "bert", .is_masked = true};
   const TinyRun t5{.is_tied = true, .family = "t5"}, megatron_t5{.is_tied = true, .family = "megatron_t5"};
   const TinyRun retriever{.num_kv_heads = 8, .family = "biencoder"};
@@ -377,6 +380,7 @@ std::vector<Layout> layouts_for_mistakes() {
       {.tp = 2, .micro_batch = 2, .task = t5},
       {.pp = 2, .micro_batch = 4, .task = megatron_t5},
       {.tp = 2, .micro_batch = 4, .task = flux},
+      {.tp = 2, .is_sequence_parallel = true, .micro_batch = 4, .task = shared_flux},
       {.pp = 2, .micro_batch = 2, .task = flux},
       {.dp = 2, .micro_batch = 2, .task = mixtral, .data_parallel = zero1(), .ep = 2},
       {.dp = 4, .micro_batch = 1, .task = mixtral, .ep = 2},
