@@ -74,11 +74,13 @@ std::vector<ActingOptions> checked(std::vector<ActingOptions> table) {
 const ActingOptions* row_of(std::string_view command) {
   static const std::vector<ActingOptions> table = checked({
       {{"generate"},
-       joined({kModelGroups, kLayoutGroups, {"Sampling", kAdapters}}),
+       joined({kModelGroups, kLayoutGroups, {"Sampling", "Encoders of FLUX", kAdapters}}),
        joined({kWeights, kAdapterWeights, kWords, kMemory, {"seed", "text_length"}}),
        kTraining},
       {{"evaluate"},
-       joined({kModelGroups, kLayoutGroups, {"Task", "Data", "Pictures", "Instruction tuning", kAdapters}}),
+       joined({kModelGroups,
+               kLayoutGroups,
+               {"Task", "Data", "Pictures", "Encoders of FLUX", "Instruction tuning", kAdapters}}),
        joined({kWeights,
                kAdapterWeights,
                kWords,

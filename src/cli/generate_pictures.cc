@@ -17,6 +17,7 @@
 #include "train/flux_generation.h"
 #include "train/inference_memory.h"
 #include "train/outputs.h"
+#include "train/picture_samples.h"
 #include "train/pipelined_model.h"
 #include "train/setup.h"
 
@@ -26,14 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kReduction = 8;  // pixels of a side that become one of FLUX's latents
-
-// The folder of a whole pipeline around the transformer that load_hf names; empty where there is none.
-std::string pipeline_folder(const Resolved& run) {
-  const std::optional<std::string>& transformer = run.derived.checkpoint.load_hf;
-  if (!transformer) return "";
-  const fs::path folder = (fs::path(*transformer) / "").parent_path().parent_path();
-  return fs::exists(folder / "model_index.json") ? folder.string() : "";
-}
 
 PictureRequest request_of(const Resolved& run, const PictureTask& task) {
   PictureRequest request;
@@ -52,21 +45,6 @@ fs::path picture_file(const std::string& output, int64_t sample) {
   fs::path path = output;
   path.replace_filename(fmt::format("{}_{}.png", path.stem().string(), sample + 1));
   return path;
-}
-
-void check_fit(const FluxEncoders& encoders, const FluxEncoders::Texts& texts, const ModelConfig& model) {
-  std::vector<UserError> errors;
-  const auto check = [&](std::string_view what, int64_t found, std::string_view option, int64_t expected) {
-    if (found == expected) return;
-    errors.emplace_back(fmt::format("{} is {}, and the model's {} asks for {}", what, found, option, expected),
-                        "give the encoders that belong to the model");
-  };
-  check("4 times the channels of the autoencoder's latents", 4 * encoders.latent_channels(), "in_channels",
-        model.in_channels);
-  check("the pixels of a latent's side", encoders.latent_reduction(), "token of 16 pixels", kReduction);
-  check("the width of T5", texts.states.size(2), "context_dim", model.context_dim);
-  check("the width of CLIP", texts.pooled.size(1), "vec_in_dim", model.vec_in_dim);
-  if (!errors.empty()) throw UserErrors(std::move(errors));
 }
 
 int sample_pictures(CommandContext& context, const Session& session, const PictureTask& task,
@@ -104,9 +82,6 @@ void PictureOptions::visit(OptionVisitor& v) {
   v.field("guidance", guidance, "How closely a model with guidance_embed follows the prompt.").at_least(0);
   v.field("height", height, "Height of the picture, a multiple of 16.").unit("pixels").at_least(16);
   v.field("width", width, "Width of the picture, a multiple of 16.").unit("pixels").at_least(16);
-  encoders.visit(v);
-  v.field("encoders.path", encoders.folder,
-          "FLUX folder whose encoders are used. Default: the folder of load_hf, where it is one of a whole FLUX.");
 }
 
 std::vector<UserError> check_picture_task(const Resolved& run, const PictureTask& task) {
@@ -131,7 +106,7 @@ std::vector<UserError> check_picture_task(const Resolved& run, const PictureTask
 int generate_pictures(CommandContext& context, const Session& session, const Launch& launch, const PictureTask& task) {
   const Resolved& run = *session.resolved;
   PictureRequest request = request_of(run, task);
-  FluxEncoderOptions where = task.options.encoders;
+  FluxEncoderOptions where = run.config.encoders;
   where.folder = where.folder.empty()
                      ? complete_hub_folder("load_hf", pipeline_folder(run), HubNeed::kEncoders, context.environment,
                                            run.config.hub, context.log)
@@ -145,7 +120,7 @@ int generate_pictures(CommandContext& context, const Session& session, const Lau
   request.schedule = read_flow_schedule(where.folder, {.is_dynamic = request.has_guidance});
   const std::unique_ptr<FluxEncoders> encoders = FluxEncoders::open(where, context.log);
   const FluxEncoders::Texts texts = encoders->encode_texts({&task.prompt, 1});
-  check_fit(*encoders, texts, run.config.model);
+  throw_if_any(check_encoders(*encoders, texts, run.config.model));
   // T5 may be as large as what comes now.
   encoders->release_text_encoders();
   const int64_t tokens = request.height * request.width / (4 * kReduction * kReduction);

@@ -18,7 +18,6 @@ struct PictureOptions {
   double guidance = 3.5;
   int64_t height = 1024, width = 1024;
   std::optional<std::string> output;
-  FluxEncoderOptions encoders;
 
   void visit(OptionVisitor& v);
 };

@@ -9,8 +9,10 @@
 #include "core/folder.h"
 #include "data/flux_folder.h"
 #include "data/flux_prepare.h"
+#include "device/device.h"
 #include "hub/hub.h"
 #include "train/flux_encoders.h"
+#include "train/picture_data.h"
 
 namespace megalith {
 namespace {
@@ -22,6 +24,7 @@ struct FluxPreparation {
   std::optional<std::string> load_hf;
   int64_t text_length = 512;
   EncoderDtype encoder_dtype = EncoderDtype::kBfloat16;
+  DeviceChoice device = DeviceChoice::kAuto;
   FluxEncoderOptions encoders;
   HubOptions hub;
 
@@ -37,6 +40,8 @@ struct FluxPreparation {
         .at_most(8192);
     v.choice("encoder_dtype", encoder_dtype, {"float32", "bfloat16"},
              "What the encoders compute with. Captions are kept in it, latents in float32.");
+    v.choice("device", device, {"auto", "cpu", "gpu"},
+             "What the encoders compute on. auto takes a GPU when there is one, the first that this process sees.");
     encoders.visit(v);
     hub.visit(v);
   }
@@ -56,33 +61,12 @@ std::vector<UserError> check(const FluxPreparation& options, const OptionSet& se
   return errors;
 }
 
-// FLUX's encoders behind the interface of preparing.
-class FrozenEncoders final : public FluxSampleEncoder {
- public:
-  explicit FrozenEncoders(std::unique_ptr<FluxEncoders> encoders) : encoders_(std::move(encoders)) {}
-
-  Texts encode_texts(std::span<const std::string> captions) override {
-    FluxEncoders::Texts texts = encoders_->encode_texts(captions);
-    return {std::move(texts.states), std::move(texts.pooled)};
-  }
-  Latents encode_pictures(const at::Tensor& pixels) override {
-    FluxEncoders::Latents latents = encoders_->encode_pictures(pixels);
-    return {std::move(latents.mean), std::move(latents.log_var)};
-  }
-  double latent_scale() const override { return encoders_->latent_scale(); }
-  double latent_shift() const override { return encoders_->latent_shift(); }
-  std::string identity() const override { return encoders_->identity(); }
-
- private:
-  std::unique_ptr<FluxEncoders> encoders_;
-};
-
 void prepare_with(FluxPreparation& options, PictureSource& source, Logger& log) {
   options.encoders.folder = options.load_hf.value_or("");
   options.encoders.text_length = options.text_length;
   options.encoders.dtype = options.encoder_dtype == EncoderDtype::kBfloat16 ? at::kBFloat16 : at::kFloat;
-  FrozenEncoders encoders(FluxEncoders::open(options.encoders, log));
-  const FluxPrepareReport report = prepare_flux(options.pictures, source, encoders, log);
+  options.encoders.device = select_device(options.device, /*local_rank=*/0);
+  const FluxPrepareReport report = encode_pictures(options.pictures, options.encoders, source, log);
   print_out("{}", describe(report, options.pictures));
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/base64.h"
+
 namespace megalith::arrow_json {
 
 inline void append_text(std::string& line, std::string_view text) {
@@ -70,13 +72,8 @@ inline void append_bytes(std::string& line, const arrow::Array& array, int64_t r
   const std::string_view bytes = array.type_id() == arrow::Type::BINARY
                                      ? static_cast<const arrow::BinaryArray&>(array).GetView(row)
                                      : static_cast<const arrow::LargeBinaryArray&>(array).GetView(row);
-  constexpr const char* kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   line += '"';
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const auto byte = [&](size_t k) { return k < bytes.size() ? static_cast<unsigned char>(bytes[k]) : 0u; };
-    const unsigned bits = byte(i) << 16 | byte(i + 1) << 8 | byte(i + 2);
-    for (size_t k = 0; k < 4; ++k) line += i + k > bytes.size() ? '=' : kDigits[bits >> (18 - 6 * k) & 63];
-  }
+  append_base64(line, bytes);
   line += '"';
 }
 

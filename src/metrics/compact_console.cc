@@ -189,4 +189,9 @@ void CompactConsole::on_generation(const GenerationRecord& record) {
   write_(text + "\n");
 }
 
+void CompactConsole::on_picture(const PictureRecord& record) {
+  write_(fmt::format("picture drawn after step {}: {}{}\n", record.iteration, record.prompt,
+                     record.file ? ", " + *record.file : ""));
+}
+
 }  // namespace megalith

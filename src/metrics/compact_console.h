@@ -44,6 +44,7 @@ class CompactConsole : public MetricsSink {
   void on_validation(const ValidationRecord& record) override;
   // Every line of the text is indented, so that none is taken for a line of the run's own.
   void on_generation(const GenerationRecord& record) override;
+  void on_picture(const PictureRecord& record) override;
 
  private:
   CompactSettings settings_;

@@ -99,6 +99,11 @@ void ConsoleSink::on_generation(const GenerationRecord& record) {
   write_(text + "\n");
 }
 
+void ConsoleSink::on_picture(const PictureRecord& record) {
+  write_(fmt::format(" picture at iteration {}: {}{}\n", record.iteration, record.prompt,
+                     record.file ? ", " + *record.file : ""));
+}
+
 void ConsoleSink::on_end() {
   const RunSummary summary = run_.summary();
   if (summary.num_steps == 0) return;

@@ -36,6 +36,7 @@ class ConsoleSink : public MetricsSink {
   void on_validation(const ValidationRecord& record) override;
   // Every line of the text is indented, so that none is taken for a line of the run's own.
   void on_generation(const GenerationRecord& record) override;
+  void on_picture(const PictureRecord& record) override;
   // The summary: `throughput per GPU: X`, `elapsed time per iteration: X`, `tokens/GPU/s: X`, `mem usages: X`; nothing
   // when no step was done.
   void on_end() override;

@@ -27,6 +27,17 @@ void JsonConsole::on_generation(const GenerationRecord& record) {
   write_(dump_json(object) + "\n");
 }
 
+void JsonConsole::on_picture(const PictureRecord& record) {
+  OrderedJson object;
+  object["kind"] = "picture";
+  object["iteration"] = record.iteration;
+  object["prompt"] = record.prompt;
+  object["height"] = record.height;
+  object["width"] = record.width;
+  if (record.file) object["file"] = *record.file;
+  write_(dump_json(object) + "\n");
+}
+
 void JsonConsole::on_end() {
   const RunSummary summary = run_.summary();
   if (summary.num_steps == 0) return;

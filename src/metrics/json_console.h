@@ -19,6 +19,7 @@ class JsonConsole : public MetricsSink {
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_generation(const GenerationRecord& record) override;
+  void on_picture(const PictureRecord& record) override;
   void on_event(const EventRecord& record) override;
   void on_end() override;
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/base64.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -20,6 +21,7 @@ namespace megalith {
 namespace {
 
 constexpr size_t kMostGenerations = 20;
+constexpr size_t kMostPictures = 12;  // some 100 kB each
 constexpr size_t kMostEvaluations = 12;
 constexpr size_t kMostEvents = 20;
 
@@ -179,6 +181,14 @@ void RunPageSink::restore(const Json& history) {
                             .continuation = json_get<std::string>(one, "continuation", where)};
     if (record.iteration <= iteration) generations_.push_back(std::move(record));
   }
+  if (const Json* pictures = find_member(history, "pictures", where)) {
+    for (const Json& one : *pictures) {
+      ShownPicture picture{.iteration = json_get<int64_t>(one, "iteration", where),
+                           .prompt = json_get<std::string>(one, "prompt", where),
+                           .png = json_get<std::string>(one, "png", where)};
+      if (picture.iteration <= iteration) pictures_.push_back(std::move(picture));
+    }
+  }
   if (const Json* events = find_member(history, "events", where)) {
     for (const Json& one : *events) {
       EventRecord record{.iteration = json_get<int64_t>(one, "iteration", where),
@@ -200,6 +210,7 @@ std::string RunPageSink::history() const {
                   {"elapsed_s", earlier_s_ + since_start_.elapsed_s()},
                   {"evaluations", Json::array()},
                   {"generations", Json::array()},
+                  {"pictures", Json::array()},
                   {"events", Json::array()},
                   {"series", Json::object()}};
   for (const ValidationRecord& one : evaluations_) {
@@ -211,6 +222,9 @@ std::string RunPageSink::history() const {
   for (const GenerationRecord& one : generations_) {
     history["generations"].push_back(
         {{"iteration", one.iteration}, {"prompt", one.prompt}, {"continuation", one.continuation}});
+  }
+  for (const ShownPicture& one : pictures_) {
+    history["pictures"].push_back({{"iteration", one.iteration}, {"prompt", one.prompt}, {"png", one.png}});
   }
   for (const EventRecord& one : events_) {
     history["events"].push_back({{"iteration", one.iteration}, {"kind", one.kind}, {"text", one.text}});
@@ -275,6 +289,14 @@ void RunPageSink::on_generation(const GenerationRecord& record) {
   generations_.push_back(record);
   ++num_generations_;
   if (generations_.size() > kMostGenerations) generations_.pop_front();
+  if (file_.since_written_s() >= settings_.evaluation_every_s) save();
+}
+
+void RunPageSink::on_picture(const PictureRecord& record) {
+  ShownPicture picture{.iteration = record.iteration, .prompt = record.prompt, .png = {}};
+  append_base64(picture.png, record.small_png);
+  pictures_.push_back(std::move(picture));
+  if (pictures_.size() > kMostPictures) pictures_.pop_front();
   if (file_.since_written_s() >= settings_.evaluation_every_s) save();
 }
 
@@ -452,6 +474,18 @@ std::string RunPageSink::generations() const {
       text);
 }
 
+std::string RunPageSink::pictures() const {
+  if (pictures_.empty()) return "";
+  std::string figures;
+  for (auto one = pictures_.rbegin(); one != pictures_.rend(); ++one) {  // the latest first
+    figures += fmt::format(
+        "<figure class=\"picture\"><img alt=\"{0}\" src=\"data:image/png;base64,{1}\"><figcaption>iteration {2}: "
+        "{0}</figcaption></figure>\n",
+        escape_html(one->prompt), escape_html(one->png), one->iteration);
+  }
+  return "<section class=\"block\"><h2>Pictures</h2>\n<div class=\"pictures\">" + figures + "</div></section>\n";
+}
+
 std::string RunPageSink::events() const {
   if (events_.empty()) return "";
   std::string rows;
@@ -515,8 +549,8 @@ std::string RunPageSink::render() const {
       num_steps_ > 0 ? fmt::format("{}/{} · ", last_.iteration, last_.train_iters) : "", title, kRunPageStyle);
   page += fmt::format("<header><h1>{}</h1>{}<button id=\"theme\" type=\"button\">Dark</button><p>{}</p></header>\n",
                       title, status(), escape_html(settings_.subtitle));
-  page +=
-      cards() + "<section class=\"charts\">\n" + drawn + "</section>\n" + thinning() + events() + evaluations() + generations();
+  page += cards() + "<section class=\"charts\">\n" + drawn + "</section>\n";
+  page += thinning() + events() + evaluations() + generations() + pictures();
   if (!settings_.configuration.empty()) {
     page += fmt::format("<details class=\"block\"><summary>Configuration</summary><pre>{}</pre></details>\n",
                         escape_html(settings_.configuration));

@@ -50,6 +50,7 @@ class RunPageSink : public MetricsSink {
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_generation(const GenerationRecord& record) override;
+  void on_picture(const PictureRecord& record) override;
   void on_event(const EventRecord& record) override;
   void on_end() override;
 
@@ -80,6 +81,7 @@ class RunPageSink : public MetricsSink {
   std::string cards() const;
   std::string evaluations() const;
   std::string generations() const;
+  std::string pictures() const;
   std::string events() const;
   std::vector<Chart> charts() const;
   std::vector<Plot> loss_plots() const;
@@ -106,7 +108,13 @@ class RunPageSink : public MetricsSink {
   int64_t num_evaluations_ = 0;
   std::deque<GenerationRecord> generations_;  // the latest
   int64_t num_generations_ = 0;
-  std::deque<EventRecord> events_;  // the latest
+  // A picture as the page holds it: a PNG file in base64.
+  struct ShownPicture {
+    int64_t iteration = 0;
+    std::string prompt, png;
+  };
+  std::deque<ShownPicture> pictures_;  // the latest
+  std::deque<EventRecord> events_;     // the latest
   bool has_unwritten_event_ = false;
 };
 

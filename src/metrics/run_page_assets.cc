@@ -85,6 +85,9 @@ th:first-child, td:first-child { text-align: left; padding-left: 0 }
 summary { cursor: pointer; font-weight: 600 }
 pre { margin: 12px 0 0; font: 13px/1.55 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; overflow-x: auto }
 pre.text { white-space: pre-wrap; overflow-wrap: anywhere }
+.pictures { display: flex; flex-wrap: wrap; gap: 14px }
+figure.picture { margin: 0; max-width: 256px }
+figure.picture img { display: block; max-width: 100% }
 h3 { margin: 16px 0 -6px; font-size: 13px; color: var(--muted) }
 .thinning { margin: 10px 4px 0; font-size: 13px; color: var(--muted) }
 footer { margin-top: 18px; font-size: 13px; color: var(--muted); text-align: center }

@@ -78,6 +78,16 @@ struct GenerationRecord {
   std::string prompt, continuation;
 };
 
+// A picture that the model drew during training.
+struct PictureRecord {
+  int64_t iteration = 0;
+  std::string prompt;               // as GenerationRecord's
+  int64_t height = 0, width = 0;    // pixels
+  std::string png;                  // the file's bytes
+  std::string small_png;            // the picture again, no side longer than a page shows
+  std::optional<std::string> file;  // where it was written
+};
+
 // Something that happened to a run and that a person will want to find again.
 struct EventRecord {
   int64_t iteration = 0;
@@ -94,6 +104,7 @@ class MetricsSink {
   virtual void on_step(const StepRecord& record) = 0;
   virtual void on_validation(const ValidationRecord&) {}
   virtual void on_generation(const GenerationRecord&) {}
+  virtual void on_picture(const PictureRecord&) {}
   virtual void on_event(const EventRecord&) {}
   // After the last step of the run.
   virtual void on_end() {}

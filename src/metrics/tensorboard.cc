@@ -57,6 +57,12 @@ void TensorboardSink::on_generation(const GenerationRecord& record) {
                 fmt::format("the sample of iteration {}", record.iteration));
 }
 
+void TensorboardSink::on_picture(const PictureRecord& record) {
+  file_->append(
+      tfrecord(image_event(wall_time_s(), record.iteration, "sample", record.png, record.height, record.width)),
+      fmt::format("the picture of iteration {}", record.iteration));
+}
+
 void TensorboardSink::on_event(const EventRecord& record) {
   file_->append(tfrecord(text_event(wall_time_s(), record.iteration, record.kind, "    " + record.text)),
                 fmt::format("the event of iteration {}", record.iteration));

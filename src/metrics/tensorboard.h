@@ -5,7 +5,7 @@
 //   iteration-time (s), throughput (TFLOP/s/device), token_throughput(tokens/sec/gpu)
 //   mem-reserved-bytes, mem-allocated-bytes, mem-max-allocated-bytes
 //   "lm loss validation", "lm loss validation ppl", the same of "test"; both axes
-//   sample                            a text over iterations
+//   sample                            a text, or a picture, over iterations
 //
 // Every run writes a file of its own into the folder, events.out.tfevents.TIME.HOST.PROCESS; what it has is on disk
 // after each step. Source: Megatron-LM megatron/training/training.py, training_log (core_r0.14.0).
@@ -29,6 +29,7 @@ class TensorboardSink : public MetricsSink {
   void on_step(const StepRecord& record) override;
   void on_validation(const ValidationRecord& record) override;
   void on_generation(const GenerationRecord& record) override;
+  void on_picture(const PictureRecord& record) override;
   void on_event(const EventRecord& record) override;
 
   const std::filesystem::path& path() const { return file_->path(); }

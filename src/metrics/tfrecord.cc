@@ -86,4 +86,18 @@ std::string text_event(double wall_time_s, int64_t step, std::string_view tag, s
   return summary_event(wall_time_s, step, summary);
 }
 
+std::string image_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view png, int64_t height,
+                        int64_t width) {
+  constexpr uint64_t kRgb = 3;
+  std::string image, value, summary;
+  put_number(image, 1, static_cast<uint64_t>(height));
+  put_number(image, 2, static_cast<uint64_t>(width));
+  put_number(image, 3, kRgb);
+  put_bytes(image, 4, png);
+  put_bytes(value, 1, tag);
+  put_bytes(value, 4, image);
+  put_bytes(summary, 1, value);
+  return summary_event(wall_time_s, step, summary);
+}
+
 }  // namespace megalith

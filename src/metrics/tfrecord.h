@@ -4,7 +4,9 @@
 //   frame    length (8 bytes, little endian), masked CRC-32C of those 8 bytes, message, masked CRC-32C of the message
 //   Event    { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; }
 //   Summary  { repeated Value value = 1; }
-//   Value    { string tag = 1; float simple_value = 2; TensorProto tensor = 8; SummaryMetadata metadata = 9; }
+//   Value    { string tag = 1; float simple_value = 2; Image image = 4; TensorProto tensor = 8;
+//              SummaryMetadata metadata = 9; }
+//   Image    { int32 height = 1; int32 width = 2; int32 colorspace = 3; bytes encoded_image_string = 4; }
 //   SummaryMetadata  { PluginData plugin_data = 1; }  PluginData { string plugin_name = 1; }
 //   TensorProto      { DataType dtype = 1; TensorShapeProto shape = 2; repeated bytes string_val = 8; }
 //   TensorShapeProto { repeated Dim dim = 2; }  Dim { int64 size = 1; }
@@ -37,5 +39,10 @@ std::string scalar_event(double wall_time_s, int64_t step, const std::vector<std
 
 // An Event with a text, as SummaryWriter.add_text(tag, text) of torch.utils.tensorboard makes it.
 std::string text_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view text);
+
+// An Event with a picture of red, green and blue, as SummaryWriter.add_image(tag, picture) makes it.
+//   png  a file's bytes, of width x height pixels
+std::string image_event(double wall_time_s, int64_t step, std::string_view tag, std::string_view png, int64_t height,
+                        int64_t width);
 
 }  // namespace megalith

@@ -34,6 +34,7 @@ class FlowMatching : public Task {
   std::vector<std::string> evaluated_names() const override { return {"mse loss"}; }
   at::Tensor evaluate(const Batch& part, const ModelOutput& output) const override;
   std::vector<std::string> measured_names() const override { return {"timestep"}; }
+  SampleKind sample_kind() const override { return SampleKind::kPicture; }
 
  private:
   // The share of noise of a row, before it is moved (flow_shift), and after.

@@ -48,7 +48,8 @@ struct LossSum {
 // What a model of the task shows of itself during training.
 enum class SampleKind {
   kNone,
-  kText,  // it continues a prompt (train/samples.h)
+  kText,     // it continues a prompt (train/samples.h)
+  kPicture,  // it draws one (train/picture_samples.h)
 };
 
 class Task {

@@ -318,7 +318,6 @@ void check_run(Resolved& resolved, int64_t world_size, std::vector<UserError>& e
   append(errors, check_checkpoint_options(config.checkpoint));
   append(errors, check_log_options(config.log));
   append(errors, check_profile_options(config.profile));
-  append(errors, check_sample_options(config.samples));
   append(errors, check_optimizer_options(config.optimizer));
   append(errors, check_faults(config));
   append(errors, resolve_fsdp(d.data_parallel, *resolved.options, resolved.notes));
@@ -530,6 +529,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   const bool has_architecture = read_architecture(*resolved, hub, needs, errors);
   name_task_of_model(*resolved);
   resolved->derived.tokenizer = config.tokenizer;
+  resolved->derived.encoders = config.encoders;
   name_tokenizer_of_instructions(*resolved);
   if (is_readable && has_architecture) {
     check_model(*resolved, needs.reads_batches, errors);
@@ -545,7 +545,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   }
   if (needs.opens_data && is_readable) append(errors, check_data(*resolved));
   if (needs.weights != CommandNeeds::Weights::kIgnored && has_architecture) append(errors, check_weights(*resolved));
-  if (errors.empty() && config.samples.is_on()) {
+  if (errors.empty() && config.samples.is_on() && !config.model.is_diffusion()) {
     try {
       (void)plan_samples(*resolved);
     } catch (const UserError& error) {

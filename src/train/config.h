@@ -36,6 +36,7 @@
 #include "train/batch_schedule.h"
 #include "train/block_index_options.h"
 #include "train/fault_options.h"
+#include "train/flux_encoders.h"
 #include "train/graph_options.h"
 #include "train/profile.h"
 #include "train/samples.h"
@@ -107,6 +108,7 @@ struct Config {
   TrackingOptions tracking;
   SampleOptions samples;
   SamplingOptions sampling;
+  FluxEncoderOptions encoders;  // read Derived::encoders
   BlockIndexOptions block_index;
   ProfileOptions profile;
   RuntimeOptions runtime;
@@ -132,6 +134,7 @@ struct Derived {
   TokenizerOptions tokenizer;
   DataOptions data;
   DataParallelOptions data_parallel;
+  FluxEncoderOptions encoders;
   bool replaces_checkpoints = false;          // overwrite: the first save removes those of an earlier run
   std::optional<std::string> text_tokenizer;  // that the checkpoint remembers (train/text_tokenizer.h)
 };

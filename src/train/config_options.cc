@@ -138,6 +138,9 @@ void Config::visit(OptionVisitor& v) {
   tracking.visit(v);
   samples.visit(v);
   sampling.visit(v);
+  encoders.visit(v);
+  v.field("encoders.path", encoders.folder,
+          "FLUX folder whose encoders are used. Default: the folder of load_hf, where it is one of a whole FLUX.");
   block_index.visit(v);
   profile.visit(v);
   parallel.visit(v);

@@ -14,6 +14,8 @@
 #include "hub/hub.h"
 #include "hub/texts.h"
 #include "train/instruction_data.h"
+#include "train/picture_data.h"
+#include "train/picture_samples.h"
 #include "train/text_data.h"
 #include "train/unopened_tokenizer.h"
 
@@ -72,6 +74,15 @@ bool HubPaths::find_tokenizer(Resolved& resolved, bool may_fetch) {
   return true;
 }
 
+std::filesystem::path HubPaths::find_encoders(const Resolved& resolved) {
+  const HubOptions& hub = resolved.config.hub;
+  const std::string& named = resolved.config.encoders.folder;
+  if (!named.empty()) {
+    return resolve_hub_path("encoders.path", named, HubNeed::kEncoders, environment_, hub, log_);
+  }
+  return complete_hub_folder("load_hf", pipeline_folder(resolved), HubNeed::kEncoders, environment_, hub, log_);
+}
+
 void HubPaths::fetch_large_files(Resolved& resolved) {
   const Config& config = resolved.config;
   Derived& derived = resolved.derived;
@@ -114,6 +125,9 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
     }
     if (has_names) derived.data = std::move(data);
   });
+  if (needs_encoders(resolved)) {
+    keep_error([&] { derived.encoders.folder = find_encoders(resolved).string(); });
+  }
   SftOptions& sft = derived.data.sft;
   for (auto& [option, values] :
        {std::pair{"sft_data_path", &sft.sft_data_path}, std::pair{"sft_valid_data_path", &sft.sft_valid_data_path}}) {
@@ -134,6 +148,7 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
   }
   throw_if_any(errors);
   prepare_texts(resolved, log_);
+  prepare_pictures(resolved, log_);
   prepare_instructions(resolved, log_);
 }
 

@@ -21,6 +21,7 @@
 #include "hub/names.h"
 #include "tensor_files/safetensors.h"
 #include "train/bert_weights.h"
+#include "train/picture_data.h"
 #include "train/text_data.h"
 
 namespace megalith {
@@ -146,6 +147,7 @@ std::vector<UserError> check_data(Resolved& resolved) {
   const bool is_dry = config.train.dry_run;
   if (config.data.mock_data) return {};
   if (config.model.is_diffusion() && (config.data.has_paths() || !is_dry)) {
+    if (has_unencoded_pictures(resolved)) return check_unencoded_pictures(resolved);
     return check_flux_data(config.data, make_task_setup(resolved).flux_shape);
   }
   if (!config.data.has_paths()) {

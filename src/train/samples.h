@@ -1,5 +1,6 @@
-// Texts that the model writes while it trains, every sample_interval steps, for those who watch a run. Sampling reads
-// the weights and changes nothing: the run is the same with and without it, bit for bit.
+// What the model writes while it trains, every sample_interval steps, for those who watch a run: a text, or a picture
+// (train/picture_samples.h). Sampling reads the weights and changes nothing: the run is the same with and without it,
+// bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "core/error.h"
 #include "metrics/step_record.h"
 #include "models/model.h"
+#include "tasks/task.h"
 #include "tokenizer/tokenizer.h"
 #include "train/generation.h"
 
@@ -25,13 +27,19 @@ struct SampleOptions {
   std::vector<int64_t> sample_prompt_ids;
   std::optional<int64_t> sample_max_new_tokens;  // default: 64, or as many as positions are left
 
+  // Pictures.
+  std::optional<int64_t> sample_steps;  // default: 28 with a guidance embedder, else 4
+  std::optional<double> sample_guidance;
+  std::optional<std::string> sample_folder;  // default: samples within the folder of save
+
   void visit(OptionVisitor& v);
   bool is_on() const { return sample_interval.has_value(); }
   bool is_due(int64_t iteration) const { return sample_interval && iteration % *sample_interval == 0; }
 };
 
 // The rules between them; empty when all hold.
-std::vector<UserError> check_sample_options(const SampleOptions& options);
+//   kind  of the run's task
+std::vector<UserError> check_sample_options(const SampleOptions& options, SampleKind kind);
 
 struct SamplePlan {
   GenerationRequest request;

@@ -6,6 +6,8 @@
 
 #include "core/error.h"
 #include "core/number_of.h"
+#include "train/picture_samples.h"
+#include "train/samples.h"
 
 namespace megalith {
 namespace {
@@ -20,6 +22,17 @@ void refuse_options_of_pictures(const Resolved& resolved, std::vector<UserError>
     errors.emplace_back(fmt::format("{} {} is of pictures, and this is a model of texts", name, option.text()),
                         fmt::format("leave {} out, or set model_type to diffusion_model", name));
   }
+}
+
+void check_samples(const Resolved& resolved, const Task& task, std::vector<UserError>& errors) {
+  const Config& config = resolved.config;
+  const SampleKind kind = task.sample_kind();
+  for (UserError& error : check_sample_options(config.samples, kind)) errors.push_back(std::move(error));
+  if (config.samples.is_on() && kind == SampleKind::kNone) {
+    errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task.name()),
+                        "leave sample_interval out");
+  }
+  for (UserError& error : check_named_encoders(resolved)) errors.push_back(std::move(error));
 }
 
 }  // namespace
@@ -76,10 +89,7 @@ void check_task(const Resolved& resolved, std::vector<UserError>& errors) {
       errors.emplace_back(fmt::format("decoder_seq_length is given, and task {} has no decoder's texts", task->name()),
                           "leave decoder_seq_length out, or set model_type to t5");
     }
-    if (config.samples.is_on() && task->sample_kind() != SampleKind::kText) {
-      errors.emplace_back(fmt::format("sample_interval is given, and a model of task {} writes no text", task->name()),
-                          "leave sample_interval out");
-    }
+    check_samples(resolved, *task, errors);
   } catch (const UserError& error) {
     errors.push_back(error);
   }

@@ -91,7 +91,7 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
     references_ = std::make_unique<DpoReferences>(resolved_, *model_, *data_parallel_, groups_, device_, log_);
   }
   peak_flops_ = peak_flops(device_, resolved_.derived.dtype).value_or(0);
-  if (config.samples.is_on()) samples_ = plan_samples(resolved);
+  if (config.samples.is_on() && !config.model.is_diffusion()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
 }
@@ -134,6 +134,9 @@ void Trainer::open_data() {
 
 StopReason Trainer::run(std::vector<std::unique_ptr<MetricsSink>> sinks) {
   sinks_ = std::move(sinks);
+  if (resolved_.config.samples.is_on() && resolved_.config.model.is_diffusion()) {
+    pictures_ = std::make_unique<PictureSamples>(resolved_, device_, /*is_shown=*/groups_.world->is_last(), log_);
+  }
   open_data();
   if (references_) references_->attach(data_, /*is_at_start=*/iteration_ == 0);
   StopReason reason = StopReason::kFinished;
@@ -519,6 +522,11 @@ void Trainer::evaluate(Split split, const std::string& when) {
 // On all ranks: weights may be spread over them, and those that do not report would only wait for the others.
 void Trainer::sample() {
   const ProfileRange range("sample");
+  if (pictures_) {
+    const std::optional<PictureRecord> picture = pictures_->make(*model_, iteration_);
+    for (const auto& sink : sinks_) sink->on_picture(picture.value());
+    return;
+  }
   const GenerationRecord record = make_generation(*samples_, *model_, iteration_, device_);
   for (const auto& sink : sinks_) sink->on_generation(record);
 }

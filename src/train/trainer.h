@@ -24,6 +24,7 @@
 #include "train/dpo_reference.h"
 #include "train/loss_watch.h"
 #include "train/memory_estimate.h"
+#include "train/picture_samples.h"
 #include "train/profile.h"
 #include "train/report.h"
 #include "train/samples.h"
@@ -137,6 +138,7 @@ class Trainer {
   double peak_flops_ = 0;  // of the device a second; 0: not known
   Profiler profiler_;
   std::optional<SamplePlan> samples_;       // when there is a sample_interval
+  std::unique_ptr<PictureSamples> pictures_;  // the same, of a model of pictures
   std::unique_ptr<CheckpointSaver> saver_;  // null without --save
   LossScaler loss_scaler_;
   LossWatch loss_watch_;

@@ -1,11 +1,17 @@
 """`megalith generate` of a whole tiny FLUX folder against diffusers' FluxPipeline, from the same noise."""
 
+import base64
+import json
+
 import flux_encoders_test as encoders
 import numpy as np
 import pytest
 import torch
 from hub_server import Hub
 from PIL import Image
+from program import read_metrics
+from ranks import run_ranks
+from tensorboard.backend.event_processing import event_accumulator
 
 diffusers = pytest.importorskip("diffusers")
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel  # noqa: E402
@@ -70,6 +76,114 @@ def test_bad_requests_are_told_at_once(program, flux, tmp_path):
     _, _, errors = program.run(*words(folder, tmp_path / "a.jpg", "--height", 40, "--max_new_tokens", 3), expected=2)
     for message in ("height is 40, expected a multiple of 16", "its name must end in .png", "max_new_tokens is given"):
         assert message in errors, errors
+
+
+def test_a_run_draws_what_it_has_learnt(program, flux, tmp_path):
+    folder, _ = flux
+    run = (
+        *("train", "--load_hf", folder, "--mock_data", "--image_size", 64, "--text_length", encoders.TEXT_LENGTH, "--micro_batch_size", 1),
+        *("--fp32", "--train_iters", 4, "--lr", 1e-3, "--eval_iters", 0, "--device", "cpu", "--seed", SEED),
+    )
+    drawn = (
+        *("--sample_interval", 2, "--sample_prompt", PROMPT, "--sample_steps", STEPS, "--sample_guidance", 2.5),
+        *("--page_file", tmp_path / "page.html", "--tensorboard_dir", tmp_path / "events"),
+    )
+    program.run(*run, "--save_hf", tmp_path / "plain")
+    _, log, _ = program.run(*run, *drawn, "--save", tmp_path / "saved", "--save_hf", tmp_path / "hf")
+    weights = "diffusion_pytorch_model.safetensors"
+    assert (tmp_path / "hf" / weights).read_bytes() == (tmp_path / "plain" / weights).read_bytes()
+
+    files = sorted((tmp_path / "saved" / "samples").iterdir())
+    assert [file.name for file in files] == ["iteration_0000002.png", "iteration_0000004.png"]
+    assert all(str(file) in log for file in files) and files[0].read_bytes() != files[1].read_bytes()
+    again = words(tmp_path / "hf", tmp_path / "again.png", "--encoders.path", folder, "--height", 64, "--width", 64)
+    program.run(*again)
+    assert (tmp_path / "again.png").read_bytes() == files[1].read_bytes()
+
+    page = (tmp_path / "page.html").read_text()
+    assert all(f"data:image/png;base64,{base64.b64encode(file.read_bytes()).decode()}" in page for file in files)
+    events = event_accumulator.EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    images = events.Images("sample")
+    assert [(image.step, image.encoded_image_string) for image in images] == [(2, files[0].read_bytes()), (4, files[1].read_bytes())]
+    assert (images[0].height, images[0].width) == (64, 64)
+
+    of_two_ranks = (*run, *drawn, "--sample_folder", tmp_path / "two", "--tensor_model_parallel_size", 2, "--sequence_parallel")
+    lines = run_ranks(program, 2, *of_two_ranks, "--log_format", "json").stdout.splitlines()
+    told = [line for line in map(json.loads, lines) if line["kind"] == "picture"]
+    assert [(line["iteration"], line["prompt"], line["width"]) for line in told] == [(2, PROMPT, 64), (4, PROMPT, 64)]
+    of_two = np.asarray(Image.open(tmp_path / "two" / "iteration_0000002.png")).astype(float)
+    assert np.abs(of_two - np.asarray(Image.open(files[0]))).max() <= 1
+
+
+def test_pictures_need_encoders_and_words(program, flux, tmp_path):
+    folder, _ = flux
+    mock = ("train", "--config", "flux_535M", "--mock_data", "--dry_run", "--sample_interval", 2)
+    _, _, errors = program.run(*mock, "--sample_max_new_tokens", 3, expected=2)
+    for message in ("without a prompt", "no encoders are named", "sample_max_new_tokens is of texts"):
+        assert message in errors, errors
+    text = ("train", "--config", "demo", "--vocab_size", 257, "--mock_data", "--dry_run", "--sample_steps", 3)
+    _, _, errors = program.run(*text, "--sample_interval", 2, "--sample_prompt", "a", expected=2)
+    assert "sample_steps is of pictures" in errors, errors
+    _, _, errors = program.run(
+        *("train", "--config", "flux_535M", "--hidden_size", 64, "--num_attention_heads", 2, "--axes_dim", "8,12,12", "--context_dim", 36),
+        *("--mock_data", "--image_size", 64, "--text_length", encoders.TEXT_LENGTH, "--micro_batch_size", 1, "--train_iters", 2, "--device", "cpu"),
+        *("--sample_interval", 1, "--sample_prompt", "a", "--encoders.path", folder),
+        expected=2,
+    )  # fmt: skip
+    assert "the width of T5 is" in errors and "context_dim asks for 36" in errors, errors
+
+
+def test_an_adapter_draws_as_the_merged_model(program, flux, tmp_path):
+    folder, _ = flux
+    program.run(
+        *("train", "--load_hf", folder, "--mock_data", "--image_size", 64, "--text_length", encoders.TEXT_LENGTH, "--micro_batch_size", 1),
+        *("--fp32", "--train_iters", 3, "--lr", 5e-2, "--eval_iters", 0, "--device", "cpu", "--lora.enabled", "true", "--lora.dim", 4),
+        *("--save_adapter", tmp_path / "adapter"),
+    )
+    program.run("convert", "--load_hf", folder, "--merge_adapter", tmp_path / "adapter", "--save_hf", tmp_path / "merged")
+    program.run(*words(folder, tmp_path / "plain.png"))
+    program.run(*words(folder, tmp_path / "adapted.png", "--adapter", tmp_path / "adapter"))
+    program.run(*words(tmp_path / "merged", tmp_path / "merged.png", "--encoders.path", folder))
+    plain, adapted, merged = (np.asarray(Image.open(tmp_path / f"{name}.png")).astype(float) for name in ("plain", "adapted", "merged"))
+    assert np.abs(adapted - merged).max() <= 1 and np.abs(adapted - plain).mean() > 2
+
+
+def test_pictures_as_data_are_encoded_once(program, flux, tmp_path):
+    folder, _ = flux
+    photos, random = tmp_path / "photos", np.random.default_rng(3)
+    photos.mkdir()
+    for i in range(8):
+        Image.fromarray(random.integers(0, 256, (72, 80 + i, 3), np.uint8)).save(photos / f"{i}.png")
+        (photos / f"{i}.txt").write_text(f"picture {i} of a lake")
+    size = ("--image_size", 64, "--text_length", encoders.TEXT_LENGTH)
+    run = (
+        *("train", "--load_hf", folder, *size, "--micro_batch_size", 2, "--fp32", "--train_iters", 4, "--lr", 1e-3, "--split", "1,0,0"),
+        *("--eval_iters", 0, "--device", "cpu"),
+    )
+
+    def losses(name, *more):
+        _, _, log = program.run(*run, *more, "--metrics_file", tmp_path / name)
+        return [line["mse_loss"] for line in read_metrics(tmp_path / name)], log
+
+    first, log = losses("first", "--data_path", photos)
+    assert "encoding them once" in log
+    again, log = losses("again", "--data_path", photos)
+    assert "encoding them once" not in log and again == first
+    program.run("prepare", "flux", "--input", photos, "--output", tmp_path / "ahead", "--load_hf", folder, *size, "--encoder_dtype", "float32", "--device", "cpu")
+    assert losses("ahead.jsonl", "--data_path", tmp_path / "ahead")[0] == first
+    cache = ("--data_path", photos, "--data_cache_path", tmp_path / "cache", "--vae_latent_mode", "resample")
+    two = run_ranks(program, 2, *run, *cache)
+    assert (two.stdout + two.stderr).count("encoding them once") == 1
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] != []
+
+    _, _, errors = program.run(*run[:1], "--config", "flux_535M", *size, "--data_path", photos, expected=2)
+    assert "the data path names pictures" in errors and "--encoders.path" in errors
+    _, _, errors = program.run(*run, "--data_path", tmp_path / "ahead", "--encoders.path", folder, expected=2)
+    assert "encoders.path is given, and this run reads no pictures" in errors
+    (tmp_path / "empty").mkdir()
+    _, _, errors = program.run(*run, "--data_path", tmp_path / "empty", expected=2)
+    assert "empty" in errors and "picture" in errors
 
 
 def test_a_name_of_the_hub_brings_what_is_needed(program, flux, tmp_path):

@@ -54,6 +54,7 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "TensorBoard",      "Weights & Biases",
                         "MLflow",           "Samples during training",
                         "Sampling",         "Index of blocks",
+                        "Encoders of FLUX",
                         "Profiling",        "Parallelism",
                         "Data parallelism", "Pipeline parallelism",
                         "Recomputation and offloading"};
