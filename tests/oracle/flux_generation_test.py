@@ -116,6 +116,21 @@ def test_a_run_draws_what_it_has_learnt(program, flux, tmp_path):
     assert np.abs(of_two - np.asarray(Image.open(files[0]))).max() <= 1
 
 
+def test_every_layout_draws_the_same(program, flux, tmp_path):
+    folder, _ = flux
+    run = (
+        *("train", "--load_hf", folder, "--mock_data", "--image_size", 64, "--text_length", encoders.TEXT_LENGTH, "--micro_batch_size", 1),
+        *("--global_batch_size", 2, "--fp32", "--train_iters", 1, "--lr", 1e-3, "--eval_iters", 0, "--device", "cpu"),
+        *("--sample_interval", 1, "--sample_prompt", PROMPT, "--sample_steps", STEPS),
+    )
+    layouts = {"stages": ("--pipeline_model_parallel_size", 2), "shards": ("--use_torch_fsdp2",), "zero": ("--use_distributed_optimizer",)}
+    program.run(*run, "--sample_folder", tmp_path / "one")
+    one = np.asarray(Image.open(tmp_path / "one" / "iteration_0000001.png")).astype(float)
+    for name, layout in layouts.items():
+        run_ranks(program, 2, *run, *layout, "--sample_folder", tmp_path / name)
+        assert np.abs(np.asarray(Image.open(tmp_path / name / "iteration_0000001.png")) - one).max() <= 1, name
+
+
 def test_pictures_need_encoders_and_words(program, flux, tmp_path):
     folder, _ = flux
     mock = ("train", "--config", "flux_535M", "--mock_data", "--dry_run", "--sample_interval", 2)
