@@ -14,7 +14,7 @@ ITERATIONS = 160
 
 SMALL = (
     *("--num_layers", 2, "--hidden_size", 128, "--seq_length", 128, "--micro_batch_size", 8, "--global_batch_size", 8),
-    *("--lr", 3e-3, "--lr_warmup_iters", 20, "--train_iters", ITERATIONS, "--eval_interval", ITERATIONS),
+    *("--lr", 1.5e-3, "--lr_warmup_iters", 20, "--train_iters", ITERATIONS, "--eval_interval", ITERATIONS),
     *("--eval_iters", 4, "--log_interval", 40, "--bf16=false", "--tokenizer_type", "ByteTokenizer"),
 )
 SHAPES = {
