@@ -261,7 +261,7 @@ def test_golden_values(program, tmp_path):
         (("--image_size", 40), "image_size 40 is no multiple of 16"),
         (("--num_experts", 4), "num_experts 4 is of language models"),
         (("--task", "causal_lm"), "causal_lm"),
-        (("--sequence_parallel", "--tensor_model_parallel_size", 3), "sequence_parallel with model_type diffusion_model"),
+        (("--sequence_parallel", "--tensor_model_parallel_size", 3), "sequence_parallel splits the 16 tokens of a picture"),
         (("--cfg_dropout_prob", "0.1,0.2,0.3"), "cfg_dropout_prob has 3 numbers"),
     ],
 )
