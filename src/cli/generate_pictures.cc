@@ -11,7 +11,6 @@
 #include "core/number_of.h"
 #include "core/strings.h"
 #include "core/time.h"
-#include "hub/hub.h"
 #include "image/pixels.h"
 #include "image/png.h"
 #include "train/flux_generation.h"
@@ -26,12 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kReduction = 8;  // pixels of a side that become one of FLUX's latents
-
 PictureRequest request_of(const Resolved& run, const PictureTask& task) {
   PictureRequest request;
   request.has_guidance = run.config.model.guidance_embed;
-  request.steps = task.options.steps.value_or(request.has_guidance ? 28 : 4);
+  request.steps = task.options.steps.value_or(default_steps(request.has_guidance));
   request.guidance = task.options.guidance;
   request.height = task.options.height;
   request.width = task.options.width;
@@ -85,7 +82,7 @@ void PictureOptions::visit(OptionVisitor& v) {
 }
 
 std::vector<UserError> check_picture_task(const Resolved& run, const PictureTask& task) {
-  std::vector<UserError> errors = check_picture_request(request_of(run, task), kReduction);
+  std::vector<UserError> errors = check_picture_request(request_of(run, task), kFluxReduction);
   const std::optional<std::string>& output = task.options.output;
   if (!output) {
     errors.emplace_back("a model of pictures was given, and no output", "name the file: --output picture.png");
@@ -107,13 +104,7 @@ int generate_pictures(CommandContext& context, const Session& session, const Lau
   const Resolved& run = *session.resolved;
   PictureRequest request = request_of(run, task);
   FluxEncoderOptions where = run.config.encoders;
-  where.folder = where.folder.empty()
-                     ? complete_hub_folder("load_hf", pipeline_folder(run), HubNeed::kEncoders, context.environment,
-                                           run.config.hub, context.log)
-                           .string()
-                     : resolve_hub_path("encoders.path", where.folder, HubNeed::kEncoders, context.environment,
-                                        run.config.hub, context.log)
-                           .string();
+  where.folder = find_encoders(run, context.environment, context.log).string();
   where.text_length = run.config.data.flux.text_length;
   where.dtype = run.derived.dtype;
   where.device = session.device;
@@ -123,7 +114,7 @@ int generate_pictures(CommandContext& context, const Session& session, const Lau
   throw_if_any(check_encoders(*encoders, texts, run.config.model));
   // T5 may be as large as what comes now.
   encoders->release_text_encoders();
-  const int64_t tokens = request.height * request.width / (4 * kReduction * kReduction);
+  const int64_t tokens = request.height * request.width / (4 * kFluxReduction * kFluxReduction);
   const MemoryMeasure measure = [=](const Resolved& resolved, int rank) {
     return estimate_inference(resolved, rank, {.rows = 1, .length = tokens, .head = HeadOutput::kLogits});
   };

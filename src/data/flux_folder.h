@@ -44,6 +44,7 @@ struct FluxIndex {
 
 inline constexpr const char* kFluxIndexFile = "index.json";
 inline constexpr const char* kFluxEmptyFile = "empty.safetensors";
+inline constexpr const char* kFluxStateFile = "prepare.json";  // how far `prepare flux` came
 std::string flux_shard_name(int64_t number);
 
 // One sample, or several in a batch's dims.

@@ -22,7 +22,6 @@ namespace megalith {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kFluxStateFile = "prepare.json";
 
 // What the folder's bytes depend on.
 OrderedJson flux_job(const FluxPrepareOptions& options, const PictureSource& source, const FluxSampleEncoder& encoder) {

@@ -20,14 +20,6 @@ const ModelConfig& checked_flux(const ModelConfig& config) {
   return config;
 }
 
-// Rows (b, l + n) of text and picture, or what else a text of l has in front of its picture in dim 1.
-struct TextAndImage {
-  at::Tensor text, image;
-};
-TextAndImage apart(const at::Tensor& both, int64_t l) {
-  return {both.narrow(1, 0, l), both.narrow(1, l, both.size(1) - l)};
-}
-
 // A text and a picture behind it, sample by sample, as one sequence: (b l, h), (b n, h) -> (b (l + n), h).
 at::Tensor joined_streams(const at::Tensor& text, const at::Tensor& image, int64_t b) {
   const auto by_sample = [b](const at::Tensor& x) { return x.view({b, -1, x.size(1)}); };
@@ -217,9 +209,10 @@ FluxPass Flux::make_pass(const ModelInput& input) const {
       flux_angles(at::cat({at::zeros({l, image.size(1)}, image.options()), image}), config_, dtype_);
   // In a single block's order; a row (b, l + n, …) becomes (ranks, b, (l + n) / ranks, …).
   const auto by_rank = [&](const at::Tensor& both) {
-    const auto [text, picture] = apart(both, l);
-    const auto split = [&](const at::Tensor& part) { return part.unflatten(1, {ranks_, -1}); };
-    return at::cat({split(text), split(picture)}, 2).transpose(0, 1);
+    const auto split = [&](int64_t first, int64_t count) {
+      return both.narrow(1, first, count).unflatten(1, {ranks_, -1});
+    };
+    return at::cat({split(0, l), split(l, n)}, 2).transpose(0, 1);
   };
   const auto in_order = [&](const at::Tensor& table) { return by_rank(table).reshape(table.sizes()).contiguous(); };
   pass.single_angles = pass.angles;

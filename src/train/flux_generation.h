@@ -19,12 +19,17 @@ namespace megalith {
 
 struct PictureRequest {
   int64_t height = 1024, width = 1024;  // pixels
-  int64_t steps = 28;
+  int64_t steps = 28;         // default_steps()
   double guidance = 3.5;      // read by models with a guidance embedder
   bool has_guidance = false;  // the model's
   uint64_t seed = 1234;
   FlowSchedule schedule;
 };
+
+inline constexpr int64_t kFluxReduction = 8;  // pixels of a side that become one of FLUX's latents
+
+// What FLUX.1-dev and FLUX.1-schnell take.
+constexpr int64_t default_steps(bool has_guidance) { return has_guidance ? 28 : 4; }
 
 // Errors, by the options' names, for sizes that are no multiples of 2 * reduction (of one packed token) or that would
 // take more than a person means.

@@ -74,15 +74,6 @@ bool HubPaths::find_tokenizer(Resolved& resolved, bool may_fetch) {
   return true;
 }
 
-std::filesystem::path HubPaths::find_encoders(const Resolved& resolved) {
-  const HubOptions& hub = resolved.config.hub;
-  const std::string& named = resolved.config.encoders.folder;
-  if (!named.empty()) {
-    return resolve_hub_path("encoders.path", named, HubNeed::kEncoders, environment_, hub, log_);
-  }
-  return complete_hub_folder("load_hf", pipeline_folder(resolved), HubNeed::kEncoders, environment_, hub, log_);
-}
-
 void HubPaths::fetch_large_files(Resolved& resolved) {
   const Config& config = resolved.config;
   Derived& derived = resolved.derived;
@@ -126,7 +117,7 @@ void HubPaths::fetch_large_files(Resolved& resolved) {
     if (has_names) derived.data = std::move(data);
   });
   if (needs_encoders(resolved)) {
-    keep_error([&] { derived.encoders.folder = find_encoders(resolved).string(); });
+    keep_error([&] { derived.encoders.folder = find_encoders(resolved, environment_, log_).string(); });
   }
   SftOptions& sft = derived.data.sft;
   for (auto& [option, values] :

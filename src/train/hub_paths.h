@@ -2,7 +2,6 @@
 // Small files come when what depends on them is next to be checked; weights and data when nothing is wrong.
 #pragma once
 
-#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,8 +40,6 @@ class HubPaths {
   std::vector<UserError> not_here(const Resolved& resolved) const;
 
  private:
-  // The FLUX folder whose encoders a run uses, its files fetched; empty where none is named.
-  std::filesystem::path find_encoders(const Resolved& resolved);
   // The token files of a data set that are not on this machine; nothing for what is here, or can be no name.
   std::optional<HubName> missing_data(const std::string& value) const;
 

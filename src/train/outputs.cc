@@ -44,6 +44,7 @@ std::vector<Output> outputs_of(const Config& config) {
   add("metrics_file", config.log.metrics_file, false);
   add("loss_plot_file", config.log.loss_plot_file, false);
   add("page_file", config.log.page_file, false);
+  add("sample_folder", config.samples.sample_folder, true);
   if (config.log.writes_tensorboard()) add("tensorboard_dir", config.log.tensorboard_dir, true);
   if (config.tracking.writes_wandb()) add("wandb_save_dir", wandb_folder(config).string(), true);
   if (config.tracking.writes_mlflow()) add("mlflow_dir", mlflow_folder(config).string(), true);

@@ -102,7 +102,7 @@ bool names_pictures(const std::string& value) {
   if (!fs::exists(value, code)) return false;
   if (!fs::is_directory(value, code)) return true;
   // An unfinished folder of `prepare flux` has no index yet.
-  for (const char* own : {kFluxIndexFile, kFluxEmptyFile, "prepare.json"}) {
+  for (const char* own : {kFluxIndexFile, kFluxEmptyFile, kFluxStateFile}) {
     if (fs::exists(fs::path(value) / own, code)) return false;
   }
   return true;

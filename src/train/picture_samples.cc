@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/visible_text.h"
+#include "hub/hub.h"
 #include "image/pixels.h"
 #include "image/png.h"
 #include "image/resize.h"
@@ -16,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kReduction = 8;   // pixels of a side that become one of FLUX's latents
 constexpr int64_t kPageSide = 256;  // of a picture on a page
 constexpr uint64_t kFirstPicture = 0;
 
@@ -25,7 +25,7 @@ PictureRequest request_of(const Resolved& resolved) {
   PictureRequest request;
   request.height = request.width = config.data.flux.image_size;
   request.has_guidance = config.model.guidance_embed;
-  request.steps = config.samples.sample_steps.value_or(request.has_guidance ? 28 : 4);
+  request.steps = config.samples.sample_steps.value_or(default_steps(request.has_guidance));
   request.guidance = config.samples.sample_guidance.value_or(request.guidance);
   const bool has_own_seed = resolved.options->find("sampling_seed")->is_set();
   request.seed = static_cast<uint64_t>(has_own_seed ? config.sampling.sampling_seed : config.train.seed);
@@ -49,11 +49,13 @@ Picture for_a_page(const Picture& picture) {
 
 }  // namespace
 
-std::string pipeline_folder(const Resolved& run) {
-  const std::optional<std::string>& transformer = run.derived.checkpoint.load_hf;
-  if (!transformer) return "";
-  const fs::path folder = (fs::path(*transformer) / "").parent_path().parent_path();
-  return fs::exists(folder / "model_index.json") ? folder.string() : "";
+fs::path find_encoders(const Resolved& run, const EnvironmentMap& environment, Logger& log) {
+  const HubOptions& hub = run.config.hub;
+  const std::string& named = run.config.encoders.folder;
+  if (!named.empty()) return resolve_hub_path("encoders.path", named, HubNeed::kEncoders, environment, hub, log);
+  const fs::path around = (fs::path(run.derived.checkpoint.load_hf.value_or("")) / "").parent_path().parent_path();
+  const bool is_whole = run.derived.checkpoint.load_hf && fs::exists(around / "model_index.json");
+  return complete_hub_folder("load_hf", is_whole ? around.string() : "", HubNeed::kEncoders, environment, hub, log);
 }
 
 std::vector<UserError> check_encoders(const FluxEncoders& encoders, const FluxEncoders::Texts& texts,
@@ -66,7 +68,7 @@ std::vector<UserError> check_encoders(const FluxEncoders& encoders, const FluxEn
   };
   check("4 times the channels of the autoencoder's latents", 4 * encoders.latent_channels(), "in_channels",
         model.in_channels);
-  check("the pixels of a latent's side", encoders.latent_reduction(), "token of 16 pixels", kReduction);
+  check("the pixels of a latent's side", encoders.latent_reduction(), "token of 16 pixels", kFluxReduction);
   check("the width of T5", texts.states.size(2), "context_dim", model.context_dim);
   check("the width of CLIP", texts.pooled.size(1), "vec_in_dim", model.vec_in_dim);
   return errors;
@@ -108,7 +110,6 @@ PictureSamples::PictureSamples(const Resolved& resolved, at::Device device, bool
       device_(device),
       log_(log) {
   FluxEncoderOptions options = resolved.derived.encoders;
-  if (options.folder.empty()) options.folder = pipeline_folder(resolved);
   options.text_length = resolved.config.data.flux.text_length;
   options.dtype = resolved.derived.dtype;
   options.device = device;

@@ -18,8 +18,9 @@
 
 namespace megalith {
 
-// The folder of a whole FLUX around the transformer that load_hf names; empty where there is none.
-std::string pipeline_folder(const Resolved& run);
+// The FLUX folder whose encoders a run uses: encoders.path, else the folder around the transformer that load_hf names.
+// Names of the hub are fetched. Empty where there is none.
+std::filesystem::path find_encoders(const Resolved& run, const EnvironmentMap& environment, Logger& log);
 
 // Errors for encoders that do not belong to the model.
 std::vector<UserError> check_encoders(const FluxEncoders& encoders, const FluxEncoders::Texts& texts,
