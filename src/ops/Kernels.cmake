@@ -66,6 +66,10 @@ if(MEGALITH_GPU)
   # Profilers name the lines of a kernel; the code is the same.
   target_compile_options(megalith_ops_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>
                                                   $<$<COMPILE_LANGUAGE:HIP>:-gline-tables-only>)
+  # A program of 34 MB instead of 92. Drivers before those of CUDA 12.4 could not load it; those of CUDA 13 all can.
+  if(MEGALITH_GPU STREQUAL "CUDA" AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13.0)
+    target_compile_options(megalith_ops_gpu PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+  endif()
   list(JOIN CMAKE_${MEGALITH_GPU}_ARCHITECTURES "," built_for)
   target_compile_definitions(megalith_device PRIVATE "MEGALITH_GPU_ARCHITECTURES=\"${built_for}\"")
   # The operators' tables name them (ops/operator.h).
