@@ -16,7 +16,7 @@
 #include "core/json.h"
 #include "core/strings.h"
 #include "core/system_call.h"
-#include "hub/sha256.h"
+#include "core/sha256.h"
 
 namespace megalith {
 namespace fs = std::filesystem;

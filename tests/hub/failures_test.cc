@@ -11,7 +11,7 @@
 #include "core/file.h"
 #include "hub/client.h"
 #include "hub/retry.h"
-#include "hub/sha256.h"
+#include "core/sha256.h"
 #include "support/scripted_server.h"
 #include "support/temporary_folder.h"
 

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "hub/sha256.h"
+#include "core/sha256.h"
 #include "support/temporary_folder.h"
 
 namespace megalith {

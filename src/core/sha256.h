@@ -35,6 +35,8 @@ class Sha256 final : public ShaBlocks {
  public:
   // 64 lower-case digits; ends the stream.
   std::string hex();
+  // The same as 32 bytes; ends the stream.
+  std::string bytes();
 
  private:
   void compress(const uint8_t* block) override;

@@ -1,5 +1,5 @@
 // SHA-256 and SHA-1; see sha256.h.
-#include "hub/sha256.h"
+#include "core/sha256.h"
 
 #include <fmt/format.h>
 
@@ -71,6 +71,15 @@ void ShaBlocks::pad() {
 std::string Sha256::hex() {
   pad();
   return words_as_hex(state_);
+}
+
+std::string Sha256::bytes() {
+  pad();
+  std::string text;
+  for (const uint32_t word : state_) {
+    for (const int shift : {24, 16, 8, 0}) text += static_cast<char>(word >> shift & 0xff);
+  }
+  return text;
 }
 
 void Sha256::compress(const uint8_t* block) {
