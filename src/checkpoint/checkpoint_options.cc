@@ -44,10 +44,12 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("load_hf", load_hf,
           "Hugging Face folder that gives the architecture and the weights, or a model of the hub: org/name, or "
           "org/name@revision.")
-      .alias("hf_path");
+      .alias("hf_path")
+      .by_rank(ByRank::kSameContents);
   v.field("save_hf", save_hf, "Hugging Face folder that the model is exported to at the end.");
   v.field("adapter", adapter,
-          "Folder of low-rank adapters as PEFT writes it, to go on from or to use: it gives lora.* and the weights.");
+          "Folder of low-rank adapters as PEFT writes it, to go on from or to use: it gives lora.* and the weights.")
+      .by_rank(ByRank::kSameContents);
   v.field("save_adapter", save_adapter, "Folder for PEFT that the adapters are exported to at the end.");
   v.field("export_hf", export_hf, "Export the model to the folder hf of output_dir at the end.");
   v.field(

@@ -25,6 +25,7 @@ inline constexpr int kExitSignal = 3;
 // Ends the program with this code, without a word: another rank says what there is to say.
 struct SilentExit {
   int code = kExitFailure;
+  std::string reason = {};  // what that rank says
 };
 
 inline constexpr std::string_view kProgramVersion = "0.1.0";

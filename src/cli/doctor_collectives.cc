@@ -10,12 +10,14 @@
 
 #include "checkpoint/exchange.h"
 #include "cli/doctor.h"
+#include "cli/session.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "device/device.h"
 #include "launch/back_ends.h"
 #include "launch/c10d_group.h"
 #include "launch/network.h"
+#include "verify/run_terms.h"
 #include "verify/shared_folder_check.h"
 #include "verify/torch_build.h"
 
@@ -37,7 +39,7 @@ std::string identity(const DoctorCase& one) {
                                  one.uses_gpu ? "GPU" : "CPU");
   if (one.uses_gpu) text += fmt::format("NCCL: {}\n", ends.nccl_version);
   for (const auto& option : one.resolved.options->options()) {
-    if (!option->is_default()) text += fmt::format("{}: {}\n", option->name(), option->text());
+    if (!option->is_default() && option->traits().by_rank == ByRank::kSame) text += fmt::format("{}: {}\n", option->name(), option->text());
   }
   return text;
 }
@@ -150,7 +152,8 @@ WorldReport check_world(const DoctorCase& one, const Findings& own,
   try {
     const RuntimeOptions& runtime = one.resolved.config.runtime;
     const at::Device device = select_device(runtime.device.device, one.launch.local_rank);
-    C10dWorld world(one.launch, device, meeting_timeout_s(one.resolved), on_hang);
+    const MeetingTerms meeting{.terms = back_end_terms(device), .secret = store_secret(one.resolved.config.parallel)};
+    C10dWorld world(one.launch, device, meeting_timeout_s(one.resolved), meeting, on_hang);
     std::vector<int> ranks(static_cast<size_t>(one.launch.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     const std::shared_ptr<Group> group = world.factory()(ranks, "world");

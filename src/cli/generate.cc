@@ -30,7 +30,8 @@ struct GenerateOptions {
   void visit(OptionVisitor& v) {
     v.group("Generation");
     v.field("prompt", prompt, "Text to continue, or what a picture shows.");
-    v.field("prompt_file", prompt_file, "File with the text to continue.");
+    v.field("prompt_file", prompt_file, "File with the text to continue.")
+        .by_rank(ByRank::kSameContents);
     v.field("prompt_ids", prompt_ids, "Token ids to continue, instead of a text.");
     v.field("max_new_tokens", max_new_tokens, "Most tokens of a continuation.").unit("tokens").at_least(1);
     v.field("num_samples", num_samples, "Number of continuations of the prompt, or of pictures.").at_least(1);

@@ -28,6 +28,7 @@
 #include "core/time.h"
 #include "device/device.h"
 #include "device/machine.h"
+#include "launch/store_secret.h"
 #include "train/dry_run.h"
 #include "train/run_record.h"
 
@@ -243,6 +244,13 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   }
   const std::vector<std::string> command = training_command(plan, tools, arguments);
   for (const PlannedExport& one : plan.exports) ::setenv(one.name.c_str(), one.value.c_str(), /*overwrite=*/1);
+  // On one machine, where others may reach the port. On several the user gives all the same file.
+  constexpr const char* kSecretVariable = "MEGALITH_STORE_SECRET_FILE";
+  std::optional<StoreSecretFile> secret;
+  if (plan.num_nodes == 1 && plan.world_size() > 1 && !context.environment.contains(kSecretVariable)) {
+    secret.emplace();
+    ::setenv(kSecretVariable, secret->path().c_str(), /*overwrite=*/1);
+  }
   const bool is_primus = has(kPrimusScripts, plan.front_end);
   if (is_primus) {
     print_out("{}Launching distributed training with command: {}\n", primus_banner(plan, host_name()),

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/strings.h"
 #include "device/memory.h"
+#include "launch/last_words.h"
 #include "train/step_check.h"
 
 namespace megalith {
@@ -107,30 +108,32 @@ int run(int argc, char** argv, Logger& log, LogCopy& log_copy) {
 
 int main(int argc, char** argv) {
   using namespace megalith;
+  std::set_terminate(end_for_uncaught_exception);
   tune_malloc_for_training();  // before any large allocation
   LogCopy log_copy;
   Logger log(log_copy.settings());  // outlives the command: with several ranks it knows who speaks
+  const auto end = [&](int code, std::string_view message) {
+    log.error("{}", message);
+    leave_error_file(environment_snapshot(), message);
+    return code;
+  };
   try {
     return run(argc, argv, log, log_copy);
   } catch (const SilentExit& exit) {
+    if (!exit.reason.empty()) leave_error_file(environment_snapshot(), exit.reason);
     return exit.code;
   } catch (const UserError& error) {
-    log.error("{}", error.what());
-    return kExitUserError;
+    return end(kExitUserError, error.what());
   } catch (const InternalError& error) {
-    log.error("internal error: {}\n  this is a fault of the program; please report it", error.what());
-    return kExitFailure;
+    return end(kExitFailure, fmt::format("internal error: {}\n  this is a fault of the program; please report it",
+                                         error.what()));
   } catch (const StepFault& fault) {
-    log.error("{}", fault.what());
-    return fault.exit_code();
+    return end(fault.exit_code(), fault.what());
   } catch (const std::bad_alloc&) {
-    log.error("out of memory");
-    return kExitFailure;
+    return end(kExitFailure, "out of memory");
   } catch (const c10::Error& error) {
-    log.error("{}", error.what_without_backtrace());  // such as memory that cannot be had
-    return kExitFailure;
+    return end(kExitFailure, error.what_without_backtrace());  // such as memory that cannot be had
   } catch (const std::exception& error) {
-    log.error("{}", error.what());
-    return kExitFailure;
+    return end(kExitFailure, error.what());
   }
 }

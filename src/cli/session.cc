@@ -10,6 +10,8 @@
 #include <future>
 #include <thread>
 
+#include "cli/build_commit.h"
+#include "config/environment.h"
 #include "core/time.h"
 #include "device/deterministic.h"
 #include "device/device.h"
@@ -18,8 +20,11 @@
 #include "device/host_sync.h"
 #include "device/memory.h"
 #include "device/threads.h"
+#include "launch/last_words.h"
+#include "launch/store_secret.h"
 #include "ops/gpu/blas.h"
 #include "train/step_check.h"
+#include "verify/run_terms.h"
 
 namespace megalith {
 namespace {
@@ -36,6 +41,7 @@ constexpr double kEarlyPatience_s = 3;
   const auto is_said = said.get_future();
   std::thread([&] {
     log.error("{}", message);
+    leave_error_file(environment_snapshot(), message);
     std::fflush(stdout);
     said.set_value();
   }).detach();
@@ -65,6 +71,35 @@ void set_log_level(Logger& log, const LogOptions& options) {
   if (options.verbose) log.set_level(LogLevel::kDebug);
 }
 
+// Ranks that differ end here, and one of them says how.
+std::unique_ptr<C10dWorld> meet_ranks(CommandContext& context, const Resolved& resolved, const Launch& launch,
+                                      const at::Device& device) {
+  const ParallelOptions& parallel = resolved.config.parallel;
+  const MeetingTerms terms = run_before_session(context, launch, [&] {
+    const std::vector<std::pair<std::string, std::string>> program = {
+        {"command", context.command}, {"version", std::string(kProgramVersion)}, {"commit", kBuildCommit}};
+    return MeetingTerms{.terms = run_terms(resolved, device, program, environment_snapshot()),
+                        .secret = store_secret(parallel)};
+  });
+  try {
+    return std::make_unique<C10dWorld>(
+        launch, device, parallel.distributed_timeout_minutes * 60, terms,
+        [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
+  } catch (const DifferentTerms& error) {
+    if (!error.is_speaker()) throw SilentExit{kExitUserError, error.what()};
+    context.log.set_rank(/*rank=*/0, /*world_size=*/1);  // it is said for all
+    throw;
+  }
+}
+
+// The secret that a configuration names which cannot be read as a whole.
+std::string early_secret(const CommandContext& context) {
+  ParallelOptions parallel;
+  OptionSet options(parallel);
+  try_resolve(options, context.config_inputs());
+  return store_secret(parallel);
+}
+
 // Whether the program and what is asked for fit the chip.
 void check_device(const Resolved& resolved, const at::Device& device, Logger& log) {
   const bool wants_graphs = resolved.config.runtime.graphs.is_on();
@@ -87,6 +122,10 @@ void check_device(const Resolved& resolved, const at::Device& device, Logger& lo
 }
 
 }  // namespace
+
+std::string store_secret(const ParallelOptions& parallel) {
+  return parallel.store_secret_file ? read_store_secret(*parallel.store_secret_file) : "";
+}
 
 int exit_code_of(const std::exception& error) {
   if (const auto* fault = dynamic_cast<const StepFault*>(&error)) return fault->exit_code();
@@ -130,10 +169,8 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
   if (launch.world_size == 1) {
     return {std::move(resolved), nullptr, Groups::single(), device, std::move(gpu_settings), &context.log};
   }
-  const double timeout_s = parallel.distributed_timeout_minutes * 60;
   const Stopwatch meeting;
-  auto world = std::make_unique<C10dWorld>(
-      launch, device, timeout_s, [&log = context.log](const std::string& message) { leave_hanging_run(log, message); });
+  auto world = meet_ranks(context, *resolved, launch, device);
   for (const std::string& note : world->notes()) context.log.note("{}", note);
   std::shared_ptr<CollectiveWatch> watch;
   GroupFactory factory = world->factory();
@@ -149,7 +186,7 @@ Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolve
 void share_failure(C10dWorld& world, int rank, int world_size, const std::exception& error, Logger& log) {
   world.report_failure(error.what());
   const std::vector<int> same = world.ranks_that_end_with(error.what());
-  if (same.front() != rank) throw SilentExit{exit_code_of(error)};
+  if (same.front() != rank) throw SilentExit{exit_code_of(error), error.what()};
   if (std::ssize(same) == world_size) {
     log.set_rank(/*rank=*/0, /*world_size=*/1);  // what all say needs no name
   } else if (same.size() > 1) {
@@ -157,16 +194,17 @@ void share_failure(C10dWorld& world, int rank, int world_size, const std::except
   }
 }
 
-void share_early_failure(const Launch& launch, const std::exception& error, Logger& log) {
+void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error) {
   // The back end of the others is not known to a rank whose configuration cannot be read; no group is made of it.
   std::unique_ptr<C10dWorld> world;
   try {
     const at::Device device = accelerator_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-    world = std::make_unique<C10dWorld>(launch, device, kEarlyPatience_s);
+    const MeetingTerms terms{.secret = early_secret(context)};
+    world = std::make_unique<C10dWorld>(launch, device, kEarlyPatience_s, terms);
   } catch (const std::exception&) {
     return;  // nobody to agree with: this rank speaks for itself
   }
-  share_failure(*world, launch.rank, launch.world_size, error, log);
+  share_failure(*world, launch.rank, launch.world_size, error, context.log);
 }
 
 std::string Session::device_text() const {

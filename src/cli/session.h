@@ -43,6 +43,9 @@ Launch join_launch(CommandContext& context);
 // ranks that were launched; resolved is for a world of launch.world_size.
 Session start_session(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch = {});
 
+// The text of store_secret_file; empty without one.
+std::string store_secret(const ParallelOptions& parallel);
+
 // That the program ends with for an error.
 int exit_code_of(const std::exception& error);
 
@@ -67,14 +70,14 @@ auto run_in_session(Session& session, const Body& body) {
 
 // The same for what comes before start_session(), such as reading the configuration: a rank that is refused meets the
 // others only to say so.
-void share_early_failure(const Launch& launch, const std::exception& error, Logger& log);
+void share_early_failure(const CommandContext& context, const Launch& launch, const std::exception& error);
 
 template <typename Body>
 auto run_before_session(CommandContext& context, const Launch& launch, const Body& body) {
   try {
     return body();
   } catch (const std::exception& error) {
-    if (launch.world_size > 1) share_early_failure(launch, error, context.log);
+    if (launch.world_size > 1) share_early_failure(context, launch, error);
     throw;
   }
 }

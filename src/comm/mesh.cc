@@ -135,6 +135,11 @@ void ParallelOptions::visit(OptionVisitor& v) {
           "Longest wait for other ranks, at the start and in every collective, before the run fails.")
       .unit("minutes")
       .above(0);
+  v.field("store_secret_file", store_secret_file,
+          "File with a secret of at least 16 characters, the same for all ranks and readable by its owner only. The "
+          "ranks meet by it: a process that only knows their port can neither take a rank's place nor change what they "
+          "agree on.")
+      .by_rank(ByRank::kFree);
 }
 
 std::vector<UserError> check_parallel_sizes(const ParallelOptions& options, int64_t world_size) {

@@ -72,6 +72,7 @@ struct ParallelOptions {
   int64_t num_distributed_optimizer_instances = 1;     // dp_replicate
   bool use_tp_pp_dp_mapping = false;
   double distributed_timeout_minutes = 10;
+  std::optional<std::string> store_secret_file;  // see launch/store_secret.h
 
   void visit(OptionVisitor& visitor);
 };

@@ -100,6 +100,11 @@ Option& Option::in_toy(InToy what) {
   return *this;
 }
 
+Option& Option::by_rank(ByRank what) {
+  traits_.by_rank = what;
+  return *this;
+}
+
 void Option::assign(const WrittenValue& written, const OptionSource& source) {
   store(parse(written, source));
   source_ = source;
@@ -151,6 +156,15 @@ void Option::store(const Value& value) {
 std::string Option::text() const {
   return std::visit(Overload{[](const Choice& choice) { return choice.words.at(choice.get()); },
                              [](const auto* bound) { return yaml_text(*bound); }},
+                    variable_);
+}
+
+std::vector<std::string> Option::words_of_value() const {
+  using Words = std::vector<std::string>;
+  return std::visit(Overload{[](std::vector<std::string>* bound) { return *bound; },
+                             [](std::string* bound) { return Words{*bound}; },
+                             [](std::optional<std::string>* bound) { return *bound ? Words{**bound} : Words{}; },
+                             [this](const auto&) { return Words{text()}; }},
                     variable_);
 }
 

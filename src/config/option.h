@@ -47,11 +47,19 @@ enum class InToy {
   kSetAside,  // it gets its default, and the person is told when theirs differs
 };
 
+// What the ranks of a run must have in common.
+enum class ByRank {
+  kSame,          // the value
+  kSameContents,  // what the files and folders that it names hold; where they are may differ
+  kFree,          // nothing: it is about one process or its machine
+};
+
 // What code that knows no option by name must know of one. A group's traits hold for its options unless one differs.
 struct OptionTraits {
   bool changes_weights = false;  // the weights' shapes or what their values mean: models that differ share no weights
   bool changes_numbers = true;   // what a run computes: a run that resumes with another value says so
   InToy in_toy = InToy::kDefault;
+  ByRank by_rank = ByRank::kSame;  // compared when the ranks meet (launch/meeting_terms.h)
 };
 
 class Option {
@@ -86,6 +94,7 @@ class Option {
   Option& changes_weights(bool does);
   Option& changes_numbers(bool does);
   Option& in_toy(InToy what);
+  Option& by_rank(ByRank what);
 
   // Sets from text and records the source. Throws UserError that names the option, the text and what is accepted.
   // "null", "none" and "" unset an optional; "null" gives any other option its default. Words are compared without
@@ -117,6 +126,7 @@ class Option {
   bool is_default() const { return text() == default_text_; }
   bool is_set() const { return source_.layer != OptionLayer::kDefault; }
   std::string text() const;  // the value as it would be written in YAML; "null" when unset
+  std::vector<std::string> words_of_value() const;  // of a text or a list of texts; otherwise text()
   const std::string& default_text() const { return default_text_; }
   std::string type_text() const;   // "integer", "number", "true or false", "one of a, b, c", …
   std::string range_text() const;  // "at least 1", "above 0 and at most 1", or ""

@@ -15,16 +15,22 @@ void DataOptions::visit(OptionVisitor& v) {
       "data_path", data_path,
       "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
       "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several. A file or a "
-      "folder of texts (JSON lines, Parquet, Arrow, CSV) is made into tokens first, once.");
-  v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.");
-  v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.");
-  v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.");
+      "folder of texts (JSON lines, Parquet, Arrow, CSV) is made into tokens first, once.")
+      .by_rank(ByRank::kSameContents);
+  v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.")
+      .by_rank(ByRank::kSameContents);
+  v.field("valid_data_path", valid_data_path, "Data sets that are used whole for validation.")
+      .by_rank(ByRank::kSameContents);
+  v.field("test_data_path", test_data_path, "Data sets that are used whole for testing.")
+      .by_rank(ByRank::kSameContents);
   v.field("data_args_path", data_args_path,
           "A file with the items of data_path, for blends that are too long for a command line. Names of the hub work "
-          "too.");
+          "too.")
+      .by_rank(ByRank::kSameContents);
   v.field("per_split_data_args_path", per_split_data_args_path,
           "A JSON file with lists under train, valid and test: the items of train_data_path, valid_data_path and "
-          "test_data_path.");
+          "test_data_path.")
+      .by_rank(ByRank::kSameContents);
   v.field("split", split, "Weights of training, validation and test in data_path. Default: 969, 30, 1.");
   v.field(
        "mock_data", mock_data,
@@ -34,14 +40,16 @@ void DataOptions::visit(OptionVisitor& v) {
   v.field(
       "data_cache_path", data_cache_path,
       "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
-      "are then kept in memory.");
+      "are then kept in memory.")
+      .by_rank(ByRank::kFree);
   v.field("num_workers", num_workers,
           "Threads that read the next step's batch while a step runs; with 0 each step first reads its own. The "
           "batches are the same.")
       .unit("threads")
       .at_least(0)
       .at_most(256)
-      .changes_numbers(false);
+      .changes_numbers(false)
+      .by_rank(ByRank::kFree);
   v.field("mid_level_dataset_surplus", mid_level_dataset_surplus,
           "Share of samples that each data set of a blend holds ready beyond its weight.")
       .at_least(0);

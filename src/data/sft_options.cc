@@ -8,7 +8,8 @@ void SftOptions::visit_paths(OptionVisitor& v) {
           "Files or folders of conversations, instructions or prompts (JSON lines, JSON lists, Parquet), or names of "
           "data sets of the hub: the model is fine-tuned on them, with the loss on the answers only. They are made "
           "into tokens first, once; or the prefix of files that prepare --sft made.")
-      .alias("sft_dataset_name");
+      .alias("sft_dataset_name")
+      .by_rank(ByRank::kSameContents);
 }
 
 void SftOptions::visit_rows(OptionVisitor& v) {
@@ -52,7 +53,8 @@ void SftOptions::visit(OptionVisitor& v) {
   visit_paths(v);
   visit_rows(v);
   v.field("sft_valid_data_path", sft_valid_data_path,
-          "Files or folders that are used whole for validation; sft_data_path is then used whole for training.");
+          "Files or folders that are used whole for validation; sft_data_path is then used whole for training.")
+      .by_rank(ByRank::kSameContents);
   visit_sequences(v);
   v.field(
       "use_packed_attention", use_packed_attention,

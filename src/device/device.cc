@@ -41,7 +41,8 @@ std::string cpu_name() {
 
 void DeviceOptions::visit(OptionVisitor& v) {
   v.group("Device", {.in_toy = InToy::kKept});
-  v.choice("device", device, {"auto", "cpu", "gpu"}, "Where to compute; auto: on an accelerator when there is one.");
+  v.choice("device", device, {"auto", "cpu", "gpu"}, "Where to compute; auto: on an accelerator when there is one.")
+      .by_rank(ByRank::kFree);
   v.field("deterministic_mode", deterministic_mode,
           "Use only algorithms whose results do not vary from run to run; slower on a GPU.");
   v.field("fail_on_host_sync", fail_on_host_sync,

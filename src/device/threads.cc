@@ -44,7 +44,8 @@ void ThreadOptions::visit(OptionVisitor& v) {
           "Threads an operator uses on the CPU; unset: OMP_NUM_THREADS, or the cores shared by the ranks of a machine.")
       .unit("threads")
       .at_least(1)
-      .changes_numbers(false);
+      .changes_numbers(false)
+      .by_rank(ByRank::kFree);
 }
 
 int usable_cores() {

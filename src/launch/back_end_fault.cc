@@ -43,6 +43,8 @@ constexpr FaultRow kFaultRows[] = {
     {R"([Tt]imed out waiting (\d+ms) for send)", "another rank took nothing of what was sent to it for $1",
      kSlowOrGone},
     {R"([Ww]ait timeout after (\d+ms))", "a rank left no word in the ranks' store for $1", kSlowOrGone},
+    {R"((\d+) vs (\d+)\. Received data size)", "another rank sent $1 bytes where this one expects at most $2",
+     "the ranks are at different places of a step, which is a fault of the program: please report it"},
     {R"([Cc]onnect timeout|timed out connecting)", "another rank did not take up a connection in time", kSlowOrGone},
     {R"(Ping failed|invalid value returned from server)", "what listens there does not speak as the ranks' store",
      "see which program has that port; set MASTER_PORT to a free one"},

@@ -17,6 +17,7 @@
 
 #include "comm/groups.h"
 #include "launch/launch.h"
+#include "launch/meeting_terms.h"
 
 namespace megalith {
 
@@ -36,12 +37,13 @@ class C10dWorld {
   //              free port of this machine
   //   device     where this rank computes
   //   timeout_s  longest wait for the others here and in every collective
+  //   terms      what must be the same on all ranks
   //   on_hang    called with a message on a thread of its own when any rank waits longer than that, see watchdog.h; it
   //              should leave the process. Without it nobody watches, and the collective fails by itself
   // UserError: the build lacks the back end for the device, the network is not as the environment says (network.h),
-  // the port is taken, ranks were started twice or with different world sizes. CommunicationError: the others did not
-  // come.
-  C10dWorld(const Launch& launch, c10::Device device, double timeout_s,
+  // the port is taken, ranks were started twice, with different world sizes or another secret. DifferentTerms.
+  // CommunicationError: the others did not come.
+  C10dWorld(const Launch& launch, c10::Device device, double timeout_s, const MeetingTerms& terms = {},
             std::function<void(const std::string& message)> on_hang = {});
   ~C10dWorld();
   C10dWorld(const C10dWorld&) = delete;

@@ -6,8 +6,16 @@
 //                    rank/<r>         which process that is
 //                    process/<r>      the same for rank_process.h, there when the verdict is good
 //                    network          of the first to come: whether all share the loopback interface
+//                    terms/first      digest of what must be the same (meeting_terms.h), as the first to come has it
+//                    terms/of/<r>     the same of each rank
+//                    terms/list/<d>   what has this digest
+//                    terms/differ     there when not all digests are the same
+//                    terms/said       how many have said theirs; an older program does not
 //                    registered       how many have come
 //                    verdict          "1" when all have come, or a contradiction, or who has not come in time
+//                    terms/verdict    how the terms differ, from the first rank that finds that they do
+//   megalith_secret                   which secret seals all other keys (store_secret.h), as the first to come has it
+//   megalith_stranger                 there when a rank with another secret has come
 //
 // A launcher's store outlives the ranks, and its agents may not agree on how often they have restarted them: rank 0
 // therefore opens a new round each time it starts, and the others look for the newest that is still open. There only
@@ -33,6 +41,7 @@
 #include "launch/patience.h"
 #include "launch/port.h"
 #include "launch/rank_process.h"
+#include "launch/store_secret.h"
 
 namespace megalith {
 namespace {
@@ -72,8 +81,13 @@ class QuietC10d {
 
 class Meeting {
  public:
-  Meeting(const Launch& launch, StorePointer root, Milliseconds timeout)
-      : launch_(launch), root_(std::move(root)), deadline_(Clock::now() + timeout) {
+  Meeting(const Launch& launch, const MeetingTerms& terms, StorePointer open_store, Milliseconds timeout)
+      : launch_(launch),
+        terms_(terms.terms),
+        open_store_(std::move(open_store)),
+        root_(seal_store(open_store_, terms.secret)),
+        deadline_(Clock::now() + timeout) {
+    check_secret(terms.secret);
     name_ = fmt::format("process {} on {}", ::getpid(), host_name());
     network_ = network_identity();
   }
@@ -82,14 +96,14 @@ class Meeting {
   bool gather() {
     if (!launch_.has_agent_store) {
       enter(launch_.restart_count);
-      return register_self() && await_verdict();
+      return register_self() && await_verdict() && agree_on_terms();
     }
     int64_t round = launch_.rank == 0 ? root_->add(kRoundKey, 1) : newer_round_than(0);
     while (round > 0) {
       enter(round);
       // A round whose meeting is over is from before a restart.
       const bool is_over = store_->check({"verdict"});
-      if (!is_over && register_self() && await_verdict()) return true;
+      if (!is_over && register_self() && await_verdict()) return agree_on_terms();
       if (launch_.rank == 0) {
         if (!is_late()) contradict("two processes are rank 0 of this run", "give each machine its own NODE_RANK");
         return false;
@@ -114,6 +128,18 @@ class Meeting {
 
   // "rank 1 has not come"; empty when nothing is known.
   std::string missing() {
+    const std::string ranks = missing_ranks();
+    if (!open_store_->check({kStrangerKey})) return ranks;
+    return ranks + " (a process with another store_secret_file, or without one, was refused)";
+  }
+
+ private:
+  static constexpr const char* kRoundKey = "megalith/round";
+  static constexpr const char* kSecretKey = "megalith_secret";
+  static constexpr const char* kStrangerKey = "megalith_stranger";
+  static constexpr std::string_view kNoTerms = "none";
+
+  std::string missing_ranks() {
     if (!missing_.empty()) return missing_;
     if (store_ == nullptr) return "rank 0 has not come";
     std::vector<int> ranks;
@@ -129,8 +155,18 @@ class Meeting {
                        num_named < ranks.size() ? ", …" : "");
   }
 
- private:
-  static constexpr const char* kRoundKey = "megalith/round";
+  // Ranks with different secrets would not see one another.
+  void check_secret(const std::string& secret) {
+    constexpr std::string_view kNone = "none";
+    const std::string own = secret.empty() ? std::string(kNone) : hmac_sha256(secret, kSecretKey);
+    const std::string first = set_if_absent(*open_store_, kSecretKey, own);
+    if (first == own) return;
+    open_store_->set(kStrangerKey, stored("1"));
+    throw UserError(fmt::format("rank {} has {}, and the first rank that came to {}:{} has {}", launch_.rank,
+                                secret.empty() ? "no store secret" : "a store secret", launch_.master_address,
+                                launch_.master_port, first == kNone ? "none" : secret.empty() ? "one" : "another"),
+                    "give all ranks a --store_secret_file with the same text, or none");
+  }
 
   void enter(int64_t round) {
     round_ = round;
@@ -176,9 +212,57 @@ class Meeting {
     }
     if (set_if_absent(*store_, "network", network_) != network_) store_->set("several_networks", stored("1"));
     store_->set(fmt::format("process/{}", launch_.rank), stored(own_process()));
+    say_terms();
     const bool have_all_come = store_->add("registered", 1) == launch_.world_size;
     if (have_all_come && !launch_.has_agent_store) set_if_absent(*store_, "verdict", kGoodVerdict);
     return true;
+  }
+
+  void say_terms() {
+    const std::string digest = terms_.empty() ? std::string(kNoTerms) : digest_of(terms_);
+    if (!terms_.empty()) {
+      const std::string list = "terms/list/" + digest;
+      if (!store_->check({list})) store_->set(list, stored(pack_terms(terms_)));
+      if (set_if_absent(*store_, "terms/first", digest) != digest) store_->set("terms/differ", stored("1"));
+    }
+    store_->set(fmt::format("terms/of/{}", launch_.rank), stored(digest));
+    store_->add("terms/said", 1);
+  }
+
+  std::string text_at(const std::string& key) {
+    const std::vector<uint8_t> bytes = store_->get(key);
+    return {bytes.begin(), bytes.end()};
+  }
+
+  // Once all have come. True, or throws DifferentTerms on all ranks that have brought terms.
+  bool agree_on_terms() {
+    const bool have_all_said = store_->add("terms/said", 0) >= launch_.world_size;
+    if (terms_.empty() || (have_all_said && !store_->check({"terms/differ"}))) return true;
+    const std::string own = std::to_string(launch_.rank);
+    const bool is_speaker = set_if_absent(*store_, "terms/speaker", own) == own;
+    if (is_speaker) store_->set("terms/verdict", stored(terms_verdict()));
+    pause_ = kConfirmationPause;
+    while (!store_->check({"terms/verdict"}) && pause()) {
+    }
+    const bool is_known = store_->check({"terms/verdict"});
+    const std::string verdict = is_known ? text_at("terms/verdict") : "the ranks of this run have different options";
+    let_others_read();
+    const size_t line_end = std::min(verdict.find('\n'), verdict.size());
+    throw DifferentTerms(verdict.substr(0, line_end), verdict.substr(std::min(line_end + 1, verdict.size())),
+                         is_speaker || !is_known);
+  }
+
+  std::string terms_verdict() {
+    std::vector<std::string> digests;
+    std::map<std::string, std::vector<Term>> terms;
+    for (int rank = 0; rank < launch_.world_size; ++rank) {
+      const std::string key = fmt::format("terms/of/{}", rank);
+      digests.push_back(store_->check({key}) ? text_at(key) : "");
+      const std::string& digest = digests.back();
+      if (digest.empty() || digest == kNoTerms || terms.contains(digest)) continue;
+      terms[digest] = unpack_terms(text_at("terms/list/" + digest));
+    }
+    return difference_text(digests, terms);
   }
 
   void confirm() {
@@ -194,7 +278,7 @@ class Meeting {
       if (pause()) continue;
       if (launch_.has_agent_store) return false;
       // All give up together: otherwise the rank that serves the store would leave first, and seem to be at fault.
-      set_if_absent(*store_, "verdict", std::string(kLateVerdict) + missing());
+      set_if_absent(*store_, "verdict", std::string(kLateVerdict) + missing_ranks());
     }
     const std::vector<uint8_t> bytes = store_->get("verdict");
     const std::string verdict(bytes.begin(), bytes.end());
@@ -232,6 +316,8 @@ class Meeting {
   }
 
   const Launch& launch_;
+  const std::vector<Term>& terms_;
+  StorePointer open_store_;  // as everybody sees it
   StorePointer root_, store_;
   Clock::time_point deadline_;
   Milliseconds pause_{5};
@@ -249,8 +335,8 @@ struct Met {
 };
 
 // All that is asked of the store before the first collective.
-Met meet_at(const Launch& launch, const StorePointer& root, Milliseconds timeout) {
-  Meeting meeting(launch, root, timeout);
+Met meet_at(const Launch& launch, const MeetingTerms& terms, const StorePointer& root, Milliseconds timeout) {
+  Meeting meeting(launch, terms, root, timeout);
   if (!meeting.gather()) return {.store = nullptr, .missing = meeting.missing()};
   return {.store = meeting.store(),
           .missing = "",
@@ -329,7 +415,7 @@ void C10dWorld::Shared::meet() {
   std::optional<Met> met;
   try {
     met = within(timeout + kVerdictPatience + kReplyPatience,
-                 [self = shared_from_this(), root] { return meet_at(self->launch, root, self->timeout); });
+                 [self = shared_from_this(), root] { return meet_at(self->launch, self->terms, root, self->timeout); });
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
 // What the groups of a C10dWorld and the world itself share. Includes most of c10d, which costs ten seconds: for
-// c10d_group.cc, c10d_world.cc, c10d_meeting.cc and c10d_board.cc only.
+// c10d_group.cc, c10d_world.cc, c10d_meeting.cc, c10d_board.cc and c10d_sealed_store.cc only.
 #pragma once
 
 #ifdef MEGALITH_GLOO
@@ -43,9 +43,13 @@ BackEndFault fault_of(const std::exception& error);
 // The words of all ranks, over a connection to the store of its own: one store lets one thread ask at a time.
 std::shared_ptr<SharedBoard> open_board(c10d::Store& store);
 
+// The store as it is for those who know the secret, see store_secret.h; itself without one. Counters are not sealed.
+StorePointer seal_store(StorePointer store, const std::string& secret);
+
 // What the groups of one world share; they may outlive it.
 struct C10dWorld::Shared : std::enable_shared_from_this<C10dWorld::Shared> {
   Launch launch;
+  MeetingTerms terms;
   c10::Device device = c10::kCPU;
   Milliseconds timeout{0};
   Milliseconds backend_timeout{0};  // later than the watchdog's, where there is one: it knows more

@@ -188,10 +188,11 @@ void C10dWorld::Shared::leave_to_watchdog() const noexcept {
   }
 }
 
-C10dWorld::C10dWorld(const Launch& launch, c10::Device device, double timeout_s,
+C10dWorld::C10dWorld(const Launch& launch, c10::Device device, double timeout_s, const MeetingTerms& terms,
                      std::function<void(const std::string&)> on_hang)
     : shared_(std::make_shared<Shared>()) {
   shared_->launch = launch;
+  shared_->terms = terms;
   if (launch.world_size == 1 && launch.master_address.empty()) {
     shared_->launch.master_address = "127.0.0.1";  // port 0: any free one
     shared_->launch.has_agent_store = false;

@@ -12,17 +12,22 @@ void LogOptions::visit(OptionVisitor& v) {
       "log_format", log_format, {"auto", "compact", "megatron", "json"},
       "What a run prints on standard output. compact: a line of at most 110 columns a step, and a table at the end. "
       "megatron: the iteration line, the validation block and the four lines of summary that readers of Megatron-LM's "
-      "and Primus's logs look for. json: an object a line. auto: compact.");
+      "and Primus's logs look for. json: an object a line. auto: compact.")
+      .by_rank(ByRank::kFree);
   v.field("log_style", log_style,
           "Print beside log_format what readers of another trainer's log look for. torchtitan and torchtune: "
           "its line of a step and of an evaluation; torchtune's stand in log_file too. pictures: step_loss, fps_gpu and "
           "tflops/s of a step, as benchmarks of models of pictures print them.")
-      .words({"torchtitan", "torchtune", "pictures"});
-  v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.");
+      .words({"torchtitan", "torchtune", "pictures"})
+      .by_rank(ByRank::kFree);
+  v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.")
+      .by_rank(ByRank::kFree);
   v.field("verbose", verbose,
-          "Print more: every option that differs from its default, settings of libraries, and messages for debugging.");
+          "Print more: every option that differs from its default, settings of libraries, and messages for debugging.")
+      .by_rank(ByRank::kFree);
   v.field("explain_options", explain_options,
-          "Before the run, list every option that differs from its default, and who set it.");
+          "Before the run, list every option that differs from its default, and who set it.")
+      .by_rank(ByRank::kFree);
   v.field("log_interval", log_interval, "Steps from one iteration line to the next.").unit("iterations").at_least(1);
   v.field("log_throughput", log_throughput, "Show memory, TFLOP/s and tokens/s in the iteration line.");
   v.field("log_avg_skip_iterations", log_avg_skip_iterations,
@@ -40,7 +45,8 @@ void LogOptions::visit(OptionVisitor& v) {
       "A folder for everything that a run leaves: its configuration, log, metrics, TensorBoard events, page, picture "
       "of the loss and checkpoints, each where its own option says nothing else. Started again, the run goes on "
       "from its newest checkpoint.");
-  v.field("log_file", log_file, "A file to which everything is appended that the run says on the terminal.");
+  v.field("log_file", log_file, "A file to which everything is appended that the run says on the terminal.")
+      .by_rank(ByRank::kFree);
   v.field("record_file", record_file,
           "A file for the run's record, as output_dir has in run.json: who started it when, where, with which options, "
           "on which ranks, and how it ended. A run that is started again adds to it.");

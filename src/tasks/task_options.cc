@@ -32,7 +32,8 @@ void TaskOptions::visit(OptionVisitor& v) {
       .in_toy(InToy::kMade);
   v.field("titles_data_path", titles_data_path,
           "ict: prefix of the token files with the titles, one document for each of data_path's. Default: the texts "
-          "have no titles.");
+          "have no titles.")
+      .by_rank(ByRank::kSameContents);
   v.field("query_in_block_prob", query_in_block_prob,
           "ict: in this share of the samples the sentence that is the question also stays in its text.")
       .at_least(0)

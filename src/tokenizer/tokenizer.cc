@@ -189,9 +189,12 @@ void TokenizerOptions::visit(OptionVisitor& v) {
           "ByteTokenizer. Default: HuggingFaceTokenizer with tokenizer_model, ByteTokenizer without.");
   v.field("tokenizer_model", tokenizer_model,
           "tokenizer.json, a SentencePiece or tiktoken .model, a tekken.json, or a folder that holds one of these or "
-          "GPT-2's or Qwen's vocab.json and merges.txt; or a model of the Hugging Face hub: org/name.");
-  v.field("vocab_file", vocab_file, "vocab.json of a GPT2BPETokenizer, vocab.txt of a BertWordPiece tokenizer.");
-  v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.");
+          "GPT-2's or Qwen's vocab.json and merges.txt; or a model of the Hugging Face hub: org/name.")
+      .by_rank(ByRank::kSameContents);
+  v.field("vocab_file", vocab_file, "vocab.json of a GPT2BPETokenizer, vocab.txt of a BertWordPiece tokenizer.")
+      .by_rank(ByRank::kSameContents);
+  v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.")
+      .by_rank(ByRank::kSameContents);
   v.field("vocab_extra_ids", vocab_extra_ids,
           "Tokens <extra_id_0>, <extra_id_1>, ... to add to a BertWordPiece tokenizer or a SentencePieceTokenizer; T5 "
           "masks with them.")

@@ -140,7 +140,8 @@ void Config::visit(OptionVisitor& v) {
   sampling.visit(v);
   encoders.visit(v);
   v.field("encoders.path", encoders.folder,
-          "FLUX folder whose encoders are used. Default: the folder of load_hf, where it is one of a whole FLUX.");
+          "FLUX folder whose encoders are used. Default: the folder of load_hf, where it is one of a whole FLUX.")
+      .by_rank(ByRank::kSameContents);
   block_index.visit(v);
   profile.visit(v);
   parallel.visit(v);

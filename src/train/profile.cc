@@ -120,11 +120,13 @@ void ProfileOptions::visit(OptionVisitor& v) {
       .at_least(1);
   v.field("profile_ranks", profile_ranks, "The ranks that write a trace.").at_least(0);
   v.field("profile_dir", profile_dir,
-          "The folder for traces; default: tensorboard_dir, else 'profile' in the current folder.");
+          "The folder for traces; default: tensorboard_dir, else 'profile' in the current folder.")
+      .by_rank(ByRank::kFree);
   v.field("dump_pp_data", dump_pp_data,
           "Write the times of what each pipeline rank did to pipeline_trace.json, in iteration profile_step_end or the "
           "last one; `megalith plan --draw --pipeline_trace FILE` draws it.");
-  v.field("dump_pp_data_dir", dump_pp_data_dir, "Folder for pipeline_trace.json. Default: the folder for traces.");
+  v.field("dump_pp_data_dir", dump_pp_data_dir, "Folder for pipeline_trace.json. Default: the folder for traces.")
+      .by_rank(ByRank::kFree);
   v.field("torch_profiler_record_shapes", torch_profiler_record_shapes, "Keep the shapes of operators' arguments.");
 }
 

@@ -16,9 +16,10 @@ constexpr int64_t kRecordFormat = 1;
 constexpr const char* kRunning = "running";
 
 // What run_configuration() and run_options() leave out: what comes again from output_dir, a checkpoint or a model's
-// folder, and overwrite.
+// folder, overwrite, and a secret that a launcher made for one start.
 bool is_left_out(const Option& option) {
-  return option.source().layer == OptionLayer::kModel || option.name() == "overwrite";
+  const std::string& name = option.name();
+  return option.source().layer == OptionLayer::kModel || name == "overwrite" || name == "store_secret_file";
 }
 
 OrderedJson json_of(const RunStart& start) {

@@ -85,6 +85,17 @@ constexpr std::array kListed = std::to_array<std::string_view>({"CUDA_VISIBLE_DE
                                                                 "LD_PRELOAD",
                                                                 "TMPDIR"});
 
+// What changes a library's numbers, or what it says to other ranks.
+constexpr std::string_view kShared =
+    "CUBLAS_WORKSPACE_CONFIG CUBLASLT_WORKSPACE_SIZE NVIDIA_TF32_OVERRIDE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE "
+    "TORCH_BLAS_PREFER_CUBLASLT TORCH_BLAS_PREFER_HIPBLASLT TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED "
+    "HIPBLASLT_ALLOW_TF32 ROCBLAS_INTERNAL_FP16_ALT_IMPL ATEN_CPU_CAPABILITY MKL_CBWR ONEDNN_MAX_CPU_ISA "
+    "DNNL_MAX_CPU_ISA NCCL_ALGO NCCL_PROTO NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS "
+    "NCCL_NTHREADS NCCL_BUFFSIZE NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE NCCL_CROSS_NIC NCCL_P2P_DISABLE "
+    "NCCL_P2P_NET_CHUNKSIZE NCCL_PXN_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_LAUNCH_ORDER_IMPLICIT "
+    "RCCL_MSCCL_ENABLE RCCL_MSCCLPP_ENABLE TORCH_NCCL_BLOCKING_WAIT TORCH_NCCL_ASYNC_ERROR_HANDLING "
+    "TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_HIGH_PRIORITY";
+
 class VariableFindings {
  public:
   void add(FindingLevel level, std::string_view check, std::string found, std::string remedy = "") {
@@ -116,6 +127,8 @@ void add_threads(const std::string& text, const MachineUse& use, int usable_core
 }
 
 }  // namespace
+
+std::vector<std::string> shared_variables() { return split_words(kShared); }
 
 Findings check_variables(const EnvironmentMap& environment, const MachineUse& use, int usable_cores,
                          bool has_amd_gpus) {

@@ -151,9 +151,13 @@ def test_primus_trains_in_a_container(program, tmp_path):
 
 
 def test_two_ranks_train(program, tmp_path):
-    words = f"{TINY} GPUS_PER_NODE=2 MODEL_SIZE=8 bash {EXAMPLES}/llama/train_llama3.sh TP=2"
-    printed, said = shell(words, program, tmp_path)
+    words = f"{TINY} GPUS_PER_NODE=2 MODEL_SIZE=8 bash {EXAMPLES}/llama/train_llama3.sh TP=2 --explain_options"
+    (tmp_path / "temporary").mkdir()
+    printed, said = shell(words, program, tmp_path, TMPDIR=str(tmp_path / "temporary"))
     assert "torchrun" in said
+    # They met by a secret, which is gone.
+    assert re.search(r"store_secret_file:? +\S+/temporary/megalith-secret-\w{6}", said), said
+    assert not list((tmp_path / "temporary").glob("megalith-*"))
     check_readers(printed, tokens_of_iteration(said), ranks=2)
 
 

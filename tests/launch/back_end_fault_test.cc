@@ -57,6 +57,9 @@ const FaultCase kFaultCases[] = {
     {"[enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:84] rv != -1. -1 vs -1. Unable to resolve "
      "hostname to a (local) address. ",
      "nobody knows an address of a host", "/etc/hosts"},
+    {"[enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:450] op.preamble.length <= op.nbytes. 4096 vs "
+     "1024. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
+     "another rank sent 4096 bytes where this one expects at most 1024", "report it"},
     {"socket: Too many open files", "this process may open no more files and connections", "ulimit -n"},
     {"NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited or there was a network "
      "error, NCCL version 2.27.5",

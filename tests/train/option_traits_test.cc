@@ -79,13 +79,30 @@ TEST(OptionTraits, AToySetsAsideOnlyPrecision) {
                    "muon_fp32_matmul_prec", "lora.quantization"}));
 }
 
+TEST(OptionTraits, RanksMayDifferInThreadsWordsAndFilesOfTheirOwn) {
+  Config config;
+  const OptionSet options(config);
+  const auto with = [&](ByRank what) {
+    return names_with(options, [&](const Option& option) { return option.traits().by_rank == what; });
+  };
+  EXPECT_EQ(with(ByRank::kFree),
+            (Names{"device", "num_threads", "num_workers", "data_cache_path", "gemm_tuning_file", "log_format",
+                   "log_style", "quiet", "verbose", "explain_options", "log_file", "profile_dir", "dump_pp_data_dir",
+                   "store_secret_file"}));
+  EXPECT_EQ(with(ByRank::kSameContents),
+            (Names{"data_path", "train_data_path", "valid_data_path", "test_data_path", "data_args_path",
+                   "per_split_data_args_path", "sft_data_path", "sft_valid_data_path", "titles_data_path",
+                   "tokenizer_model", "vocab_file", "merge_file", "load_hf", "adapter", "vae.path", "t5.path",
+                   "clip.path", "encoders.path"}));
+}
+
 TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {
   struct Sample {
     int64_t plain = 1, other = 2, next = 3;
     void visit(OptionVisitor& v) {
       v.group("First", {.changes_weights = true, .changes_numbers = false, .in_toy = InToy::kKept});
       v.field("plain", plain, "One.");
-      v.field("other", other, "Two.").changes_weights(false).changes_numbers(true).in_toy(InToy::kMade);
+      v.field("other", other, "Two.").changes_weights(false).changes_numbers(true).in_toy(InToy::kMade).by_rank(ByRank::kFree);
       v.group("Second");
       v.field("next", next, "Three.");
     }
@@ -96,6 +113,8 @@ TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {
   EXPECT_EQ(traits("plain").in_toy, InToy::kKept);
   EXPECT_TRUE(!traits("other").changes_weights && traits("other").changes_numbers);
   EXPECT_EQ(traits("other").in_toy, InToy::kMade);
+  EXPECT_EQ(traits("other").by_rank, ByRank::kFree);
+  EXPECT_EQ(traits("plain").by_rank, ByRank::kSame);
   EXPECT_TRUE(!traits("next").changes_weights && traits("next").changes_numbers);
   EXPECT_EQ(traits("next").in_toy, InToy::kDefault);
 }

@@ -62,7 +62,8 @@ void GemmTuningOptions::visit(OptionVisitor& v) {
       "gemm_tuning_file. use: take what that file has.");
   v.field("gemm_tuning_file", gemm_tuning_file,
           "What gemm_tuning has measured. It names the library's version and the device, and is refused on others.")
-      .changes_numbers(false);
+      .changes_numbers(false)
+      .by_rank(ByRank::kFree);
 }
 
 TunedProducts load_tuned_products(const std::filesystem::path& path, const std::string& library,
