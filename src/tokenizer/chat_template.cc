@@ -55,8 +55,9 @@ JinjaMembers special_tokens_of(const fs::path& folder) {
       if (value == nullptr) continue;
       if (std::any_of(tokens.begin(), tokens.end(), [&](const auto& token) { return token.first == key; })) continue;
       const std::string what = fmt::format("{}: {}", path.string(), key);
-      tokens.emplace_back(key, value->is_object() ? json_get<std::string>(*value, "content", what)
-                                                  : json_as<std::string>(*value, what));
+      const auto token = value->is_object() ? json_get<std::string>(*value, "content", what)
+                                            : json_as<std::string>(*value, what);
+      tokens.emplace_back(key, JinjaValue(token, nullptr));
     }
   }
   return tokens;
@@ -66,7 +67,8 @@ JinjaMembers special_tokens_of(const fs::path& folder) {
 
 ChatTemplate::ChatTemplate(std::string source, std::string name, JinjaMembers special_tokens)
     : name_(std::move(name)), special_tokens_(std::move(special_tokens)), template_(source, name_) {
-  identity_ = jinja_to_json(special_tokens_, -1) + "\n" + source;
+  JinjaBudget budget;
+  identity_ = *jinja_to_json(JinjaValue(special_tokens_, nullptr), -1, budget).text() + "\n" + source;
 }
 
 std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson& tools,
@@ -80,7 +82,20 @@ std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson&
   }
   variables.emplace_back("documents", nullptr);
   variables.emplace_back("add_generation_prompt", add_generation_prompt);
-  return template_.render(variables);
+  try {
+    return template_.render(variables);
+  } catch (const UserError& error) {
+    const auto parts = std::find_if(messages.begin(), messages.end(), [](const OrderedJson& message) {
+      return message.is_object() && message.contains("content") && message["content"].is_array();
+    });
+    if (parts == messages.end()) throw;
+    // As transformers has it, the template decides what it takes.
+    throw UserError(fmt::format("{}; the content of message {} is a list of parts ({{\"type\": …}}), which this template "
+                                "may not take",
+                                error.message(), parts - messages.begin() + 1),
+                    "give the text itself as content (\"content\": \"…\"), the parts' texts joined, or take a template "
+                    "that goes over parts");
+  }
 }
 
 bool has_chat_template(const fs::path& tokenizer_model) {

@@ -17,9 +17,11 @@ using Arguments = JinjaArguments;
 using TestRule = bool (*)(const JinjaValue& value, const Arguments& arguments);
 
 // Texts are cased letters in this case only, with at least one letter, as Python's islower() says.
-bool has_case(const JinjaValue& value, bool lower) {
+bool has_case(const JinjaValue& value, bool lower, JinjaBudget& budget) {
   bool found = false;
-  for (const char c : value.to_text()) {
+  const JinjaValue text = value.to_text(budget);
+  budget.work(text.text()->size());
+  for (const char c : *text.text()) {
     if (c >= 'a' && c <= 'z') {
       if (!lower) return false;
       found = true;
@@ -31,12 +33,13 @@ bool has_case(const JinjaValue& value, bool lower) {
   return found;
 }
 
-bool is_equal_to(const JinjaValue& value, const Arguments& a) { return jinja_equal(value, a.get(0, "other")); }
-bool differs_from(const JinjaValue& value, const Arguments& a) { return !jinja_equal(value, a.get(0, "other")); }
-bool is_greater(const JinjaValue& value, const Arguments& a) { return jinja_compare(value, a.get(0, "other")) > 0; }
-bool is_less(const JinjaValue& value, const Arguments& a) { return jinja_compare(value, a.get(0, "other")) < 0; }
-bool is_at_least(const JinjaValue& value, const Arguments& a) { return jinja_compare(value, a.get(0, "other")) >= 0; }
-bool is_at_most(const JinjaValue& value, const Arguments& a) { return jinja_compare(value, a.get(0, "other")) <= 0; }
+bool is_equal_to(const JinjaValue& value, const Arguments& a) { return jinja_equal(value, a.get(0, "other"), a.budget); }
+bool differs_from(const JinjaValue& value, const Arguments& a) { return !is_equal_to(value, a); }
+int order(const JinjaValue& value, const Arguments& a) { return jinja_compare(value, a.get(0, "other"), a.budget); }
+bool is_greater(const JinjaValue& value, const Arguments& a) { return order(value, a) > 0; }
+bool is_less(const JinjaValue& value, const Arguments& a) { return order(value, a) < 0; }
+bool is_at_least(const JinjaValue& value, const Arguments& a) { return order(value, a) >= 0; }
+bool is_at_most(const JinjaValue& value, const Arguments& a) { return order(value, a) <= 0; }
 
 const std::map<std::string_view, TestRule> kJinjaTests = {
     {"defined", [](const JinjaValue& v, const Arguments&) { return !v.is_undefined(); }},
@@ -62,14 +65,16 @@ const std::map<std::string_view, TestRule> kJinjaTests = {
     {"odd", [](const JinjaValue& v, const Arguments&) { return v.to_int() % 2 != 0; }},
     {"even", [](const JinjaValue& v, const Arguments&) { return v.to_int() % 2 == 0; }},
     {"divisibleby",
-     [](const JinjaValue& v, const Arguments& a) { return jinja_arithmetic("%", v, a.get(0, "num")).to_int() == 0; }},
-    {"lower", [](const JinjaValue& v, const Arguments&) { return has_case(v, true); }},
-    {"upper", [](const JinjaValue& v, const Arguments&) { return has_case(v, false); }},
-    {"in", [](const JinjaValue& v, const Arguments& a) { return jinja_contains(a.get(0, "seq"), v); }},
+     [](const JinjaValue& v, const Arguments& a) {
+       return jinja_arithmetic("%", v, a.get(0, "num"), a.budget).to_int() == 0;
+     }},
+    {"lower", [](const JinjaValue& v, const Arguments& a) { return has_case(v, true, a.budget); }},
+    {"upper", [](const JinjaValue& v, const Arguments& a) { return has_case(v, false, a.budget); }},
+    {"in", [](const JinjaValue& v, const Arguments& a) { return jinja_contains(a.get(0, "seq"), v, a.budget); }},
     {"sameas",
      [](const JinjaValue& v, const Arguments& a) {
        const JinjaValue& other = a.get(0, "other");
-       return v.kind() == other.kind() && v.is_float() == other.is_float() && jinja_equal(v, other);
+       return v.kind() == other.kind() && v.is_float() == other.is_float() && jinja_equal(v, other, a.budget);
      }},
     {"eq", is_equal_to},
     {"equalto", is_equal_to},
@@ -83,44 +88,44 @@ const std::map<std::string_view, TestRule> kJinjaTests = {
     {"le", is_at_most},
 };
 
-JinjaValue bound(std::string_view name, std::function<JinjaValue(const Arguments&)> call) {
-  return JinjaFunction{std::string(name), std::move(call)};
+JinjaValue bound(JinjaBudget& budget, std::string_view name, std::function<JinjaValue(const Arguments&)> call) {
+  return {JinjaFunction{std::string(name), std::move(call)}, &budget};
 }
 
-JinjaValue dict_method(const JinjaValue& dict, std::string_view name) {
+JinjaValue dict_method(const JinjaValue& dict, std::string_view name, JinjaBudget& budget) {
   if (name == "get") {
-    return bound(name, [dict](const Arguments& arguments) -> JinjaValue {
+    return bound(budget, name, [dict](const Arguments& arguments) -> JinjaValue {
       const JinjaValue& key = arguments.get(0, "key");
-      const JinjaValue* found = key.text() == nullptr ? nullptr : dict.member(*key.text());
+      const JinjaValue* found = key.text() == nullptr ? nullptr : dict.member(*key.text(), arguments.budget);
       if (found != nullptr) return *found;
       const JinjaValue* otherwise = arguments.find(1, "default");
       return otherwise != nullptr ? *otherwise : JinjaValue(nullptr);
     });
   }
   if (name == "items" || name == "keys" || name == "values") {
-    return bound(name, [dict, what = name[0]](const Arguments&) -> JinjaValue {
-      JinjaItems items;
-      for (const auto& [key, value] : *dict.members()) {
-        items.push_back(what == 'i' ? JinjaValue(JinjaItems{key, value}) : what == 'k' ? JinjaValue(key) : value);
-      }
-      return items;
+    return bound(budget, name, [dict, what = name[0]](const Arguments& arguments) -> JinjaValue {
+      if (what == 'i') return jinja_pairs(*dict.members(), arguments.budget);
+      if (what == 'k') return dict.to_items(arguments.budget);
+      JinjaListMaker items(&arguments.budget);
+      for (const auto& [key, value] : *dict.members()) items.add(value);
+      return items.take();
     });
   }
   for (const std::string_view changing : {"update", "pop", "popitem", "setdefault", "clear"}) {
     if (name != changing) continue;
-    return bound(name, [changing](const Arguments&) -> JinjaValue {
+    return bound(budget, name, [changing](const Arguments&) -> JinjaValue {
       throw JinjaFault{fmt::format("'{}' changes a dict, which templates may not", changing)};
     });
   }
   return {};
 }
 
-JinjaValue list_method(const JinjaValue& list, std::string_view name) {
+JinjaValue list_method(const JinjaValue& list, std::string_view name, JinjaBudget& budget) {
   if (name == "count" || name == "index") {
-    return bound(name, [list, name](const Arguments& arguments) -> JinjaValue {
+    return bound(budget, name, [list, name](const Arguments& arguments) -> JinjaValue {
       int64_t count = 0, place = 0;
       for (const JinjaValue& item : *list.items()) {
-        const bool is_equal = jinja_equal(item, arguments.get(0, "value"));
+        const bool is_equal = jinja_equal(item, arguments.get(0, "value"), arguments.budget);
         if (is_equal && name == "index") return place;
         count += is_equal ? 1 : 0;
         ++place;
@@ -131,7 +136,7 @@ JinjaValue list_method(const JinjaValue& list, std::string_view name) {
   }
   for (const std::string_view changing : {"append", "extend", "insert", "pop", "remove", "reverse", "sort", "clear"}) {
     if (name != changing) continue;
-    return bound(name, [changing](const Arguments&) -> JinjaValue {
+    return bound(budget, name, [changing](const Arguments&) -> JinjaValue {
       throw JinjaFault{fmt::format("'{}' changes a list, which templates may not", changing)};
     });
   }
@@ -145,23 +150,26 @@ JinjaValue make_range(const Arguments& arguments) {
   const int64_t step = given.size() > 2 ? given[2].to_int() : 1;
   if (step == 0) throw JinjaFault{"range with step 0"};
   constexpr size_t kLongestRange = 100'000;  // as in Jinja's sandbox
-  JinjaItems items;
+  JinjaListMaker items(&arguments.budget);
   for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-    if (items.size() == kLongestRange) throw JinjaFault{"a range of more than 100000 numbers"};
-    items.emplace_back(i);
+    if (items.items().size() == kLongestRange) throw JinjaFault{"a range of more than 100000 numbers"};
+    items.add(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  return items;
+  return items.take();
 }
 
 JinjaValue formatted_time(const Arguments& arguments) {
-  const std::string form = arguments.get(0, "format").to_text();
-  if (form.empty() || form.size() > 200) return std::string();
+  const JinjaValue format = arguments.get(0, "format").to_text(arguments.budget);
+  const std::string& form = *format.text();
+  if (form.empty() || form.size() > 200) return {"", &arguments.budget};
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
   ::localtime_r(&now, &parts);
   std::array<char, 1024> text{};
-  return std::string(text.data(), std::strftime(text.data(), text.size(), form.c_str(), &parts));
+  arguments.budget.work(1, 20'000);  // a directive may ask for much
+  const size_t size = std::strftime(text.data(), text.size(), form.c_str(), &parts);
+  return {std::string_view(text.data(), size), &arguments.budget};
 }
 
 }  // namespace
@@ -172,19 +180,33 @@ bool apply_jinja_test(std::string_view name, const JinjaValue& value, const Jinj
   return found->second(value, arguments);
 }
 
-JinjaValue jinja_method(const JinjaValue& value, std::string_view name) {
-  if (value.text() != nullptr) return jinja_text_method(value, name);
-  if (value.members() != nullptr) return dict_method(value, name);
-  if (value.items() != nullptr) return list_method(value, name);
+JinjaValue jinja_pairs(const JinjaMembers& members, JinjaBudget& budget) {
+  JinjaListMaker items(&budget);
+  for (const auto& [key, value] : members) {
+    JinjaListMaker pair(&budget);
+    pair.add_text(key);
+    pair.add(value);
+    items.add(pair.take());
+  }
+  return items.take();
+}
+
+JinjaValue jinja_method(const JinjaValue& value, std::string_view name, JinjaBudget& budget) {
+  if (value.text() != nullptr) return jinja_text_method(value, name, budget);
+  if (value.members() != nullptr) return dict_method(value, name, budget);
+  if (value.items() != nullptr) return list_method(value, name, budget);
   return {};
 }
 
-JinjaMembers jinja_functions() {
-  return {{"range", bound("range", make_range)},
-          {"dict", bound("dict", [](const Arguments& arguments) -> JinjaValue { return arguments.by_name; })},
-          {"strftime_now", bound("strftime_now", formatted_time)},
-          {"raise_exception", bound("raise_exception", [](const Arguments& arguments) -> JinjaValue {
-             throw JinjaRefusal{arguments.get(0, "message").to_text()};
+JinjaMembers jinja_functions(JinjaBudget& budget) {
+  return {{"range", bound(budget, "range", make_range)},
+          {"dict", bound(budget, "dict",
+                         [](const Arguments& arguments) -> JinjaValue {
+                           return {arguments.by_name, &arguments.budget};
+                         })},
+          {"strftime_now", bound(budget, "strftime_now", formatted_time)},
+          {"raise_exception", bound(budget, "raise_exception", [](const Arguments& arguments) -> JinjaValue {
+             throw JinjaRefusal{*arguments.get(0, "message").to_text(arguments.budget).text()};
            })}};
 }
 

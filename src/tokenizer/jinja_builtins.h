@@ -8,14 +8,19 @@
 
 namespace megalith {
 
+// What the call of a test, a filter or a function costs besides what it does.
+inline constexpr int64_t kJinjaCall = 100;
+
 // value | name(arguments). JinjaFault for an unknown filter.
 JinjaValue apply_jinja_filter(std::string_view name, const JinjaValue& value, const JinjaArguments& arguments);
 // value is name(arguments). JinjaFault for an unknown test.
 bool apply_jinja_test(std::string_view name, const JinjaValue& value, const JinjaArguments& arguments);
 // A method of a text or a dict, bound to it; undefined where there is none of this name.
-JinjaValue jinja_method(const JinjaValue& value, std::string_view name);
+JinjaValue jinja_method(const JinjaValue& value, std::string_view name, JinjaBudget& budget);
+// What items() of a dict gives.
+JinjaValue jinja_pairs(const JinjaMembers& members, JinjaBudget& budget);
 // range, dict, raise_exception, strftime_now.
-JinjaMembers jinja_functions();
+JinjaMembers jinja_functions(JinjaBudget& budget);
 
 // raise_exception was called: the template itself refuses what it is given.
 struct JinjaRefusal {

@@ -47,6 +47,12 @@ void JinjaExpressionParser::fail(std::string_view expected) const {
   fail_with(fmt::format("expected {}, found {}", expected, shown_token(here())));
 }
 
+bool JinjaExpressionParser::has_name_since(size_t place, std::string_view name) const {
+  const auto begin = tokens_.begin();
+  return std::any_of(begin + static_cast<std::ptrdiff_t>(place), begin + static_cast<std::ptrdiff_t>(at_),
+                     [&](const JinjaToken& token) { return token.is(Kind::kName, name); });
+}
+
 bool JinjaExpressionParser::take_operator(std::string_view text) {
   if (!here().is(Kind::kOperator, text)) return false;
   take();
@@ -254,7 +260,7 @@ Pointer JinjaExpressionParser::primary() {
   } else if (token.kind == Kind::kString) {
     std::string text;
     while (here().kind == Kind::kString) text += take().text;
-    made->constant = std::move(text);
+    made->constant = JinjaValue(text, nullptr);
   } else if (token.kind == Kind::kInt) {
     errno = 0;
     made->constant = static_cast<int64_t>(std::strtoll(token.text.c_str(), nullptr, 10));

@@ -24,6 +24,9 @@ class JinjaExpressionParser {
 
   const JinjaToken& here() const { return tokens_[at_]; }
   bool is_at_end() const { return here().kind == JinjaToken::Kind::kEnd; }
+  size_t place() const { return at_; }
+  // Whether the name stands between this place and here.
+  bool has_name_since(size_t place, std::string_view name) const;
   const JinjaToken& take() { return tokens_[is_at_end() ? at_ : at_++]; }
   bool take_operator(std::string_view text);
   bool take_name(std::string_view text);

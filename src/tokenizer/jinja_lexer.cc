@@ -11,6 +11,10 @@ namespace {
 
 using Kind = JinjaToken::Kind;
 
+constexpr size_t kLongestName = 200;
+constexpr size_t kMostSourceBytes = size_t{1} << 20;  // as a tree they take a hundred times as much
+constexpr size_t kMostMessageBytes = 2000;            // a template may put a text of its making into one
+
 bool is_jinja_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool is_jinja_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -143,6 +147,7 @@ class JinjaLexer {
     } else if (is_jinja_name(c)) {
       size_t end = at_;
       while (end < source_.size() && is_jinja_name(source_[end])) ++end;
+      if (end - at_ > kLongestName) fail(fmt::format("a name of more than {} characters", kLongestName));
       add(Kind::kName, source_.substr(at_, end - at_));
       at_ = end;
     } else {
@@ -275,13 +280,22 @@ std::string normalized_source(std::string_view source) {
 
 }  // namespace
 
+std::string shortened_message(std::string_view message) {
+  if (message.size() <= kMostMessageBytes) return std::string(message);
+  message = message.substr(0, kMostMessageBytes);
+  return fmt::format("{} …", message.substr(0, message.size() - incomplete_utf8_tail(message)));
+}
+
 UserError jinja_error(std::string_view name, int line, std::string_view message) {
-  return UserError(fmt::format("{}:{}: {}", name, line, message),
+  return UserError(fmt::format("{}:{}: {}", name, line, shortened_message(message)),
                    "chat templates are read here as transformers reads them, in the part of Jinja that the published "
                    "ones use");
 }
 
 std::vector<JinjaToken> lex_jinja(std::string_view source, std::string_view name) {
+  if (source.size() > kMostSourceBytes) {
+    throw jinja_error(name, 1, fmt::format("the template has {} bytes, and at most {} are read", source.size(), kMostSourceBytes));
+  }
   if (!is_valid_utf8(source)) throw jinja_error(name, 1, "the template is not UTF-8");
   return JinjaLexer(normalized_source(source), name).run();
 }

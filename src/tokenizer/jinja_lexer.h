@@ -32,6 +32,8 @@ struct JinjaToken {
   bool is(Kind wanted, std::string_view what) const { return kind == wanted && text == what; }
 };
 
+// A message that holds a text of the template's making, which may be long.
+std::string shortened_message(std::string_view message);
 // "{name}:{line}: {message}"
 UserError jinja_error(std::string_view name, int line, std::string_view message);
 

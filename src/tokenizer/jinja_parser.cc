@@ -114,7 +114,9 @@ class JinjaStatementParser : JinjaExpressionParser {
     if (here().is(Kind::kName, "recursive")) fail_with("a recursive loop is not known here");
     end_block();
     ++num_loops_;
+    const size_t begin = place();
     made.body = statements({"else", "endfor"});
+    made.names_loop = has_name_since(begin, "loop");
     --num_loops_;
     if (take_name("else")) {
       end_block();

@@ -61,6 +61,7 @@ struct JinjaStatement {
   std::vector<std::string> targets;  // names, or "space.member"; a macro's parameters
   JinjaExpressionPtr expression;     // printed, gone through, assigned
   JinjaExpressionPtr condition;      // of kFor
+  bool names_loop = false;           // whether the body of kFor has the word `loop`
   std::vector<Branch> branches;      // of kIf
   std::vector<JinjaStatement> body, otherwise;
   std::vector<JinjaExpressionPtr> defaults;  // of a macro's last parameters

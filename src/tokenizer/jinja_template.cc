@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <map>
 
@@ -18,29 +19,43 @@ using Expression = JinjaExpression;
 using Statement = JinjaStatement;
 
 constexpr int kDeepestCall = 600;  // statements, expressions and macros within each other
+constexpr int64_t kStep = 50, kScope = 10;  // units of work: a statement or expression, the look into a scope
+constexpr size_t kLoopSteps = 16;  // that the variable `loop` is worth
 
 // The variables of a loop's turn or a macro's call, and those around it.
 struct JinjaScope {
+  JinjaScope(JinjaBudget& budget, JinjaScope* around) : outer(around), held(&budget) {}
+
+  void set(const std::string& name, const JinjaValue& value) {
+    const auto [place, is_new] = values.try_emplace(name);
+    if (is_new) held.add(kJinjaMemberBytes + name.size());
+    held.budget()->work(std::bit_width(values.size()), kScope);
+    place->second = value;
+  }
+
   JinjaScope* outer = nullptr;
-  std::map<std::string, JinjaValue, std::less<>> values = {};
+  std::map<std::string, JinjaValue, std::less<>> values;
+  JinjaHeld held;
 };
 
 enum class Flow { kNext, kBreak, kContinue };
 
 class JinjaRenderer {
  public:
-  JinjaRenderer(const JinjaMembers& variables, int64_t most_steps) : most_steps_(most_steps) {
-    for (auto& [name, function] : jinja_functions()) root_.values[name] = function;
-    root_.values["namespace"] =
-        JinjaFunction{"namespace", [this](const JinjaArguments& arguments) { return make_namespace(arguments); }};
+  JinjaRenderer(const JinjaMembers& variables, const JinjaLimits& limits) : budget_(limits) {
+    for (auto& [name, function] : jinja_functions(budget_)) root_.values[name] = function;
+    root_.values["namespace"] = JinjaValue(
+        JinjaFunction{"namespace", [this](const JinjaArguments& arguments) { return make_namespace(arguments); }},
+        &budget_);
     for (const auto& [name, value] : variables) root_.values[name] = value;
   }
 
   std::string run(const std::vector<Statement>& body) {
-    std::string out;
+    JinjaWriter out(budget_);
     execute(body, root_, out);
-    return out;
+    return out.text();
   }
+  const JinjaUse& use() const { return budget_.use(); }
   int line() const { return line_; }
 
  private:
@@ -48,47 +63,47 @@ class JinjaRenderer {
     Depth(JinjaRenderer& renderer, int line) : renderer_(renderer) {
       renderer.line_ = line;
       if (++renderer.depth_ > kDeepestCall) throw JinjaFault{"macros and expressions nest too deeply"};
-      renderer.count_steps(1);
+      renderer.budget_.work(1, kStep);
     }
     ~Depth() { --renderer_.depth_; }
     JinjaRenderer& renderer_;
   };
 
-  void count_steps(size_t count) {
-    num_steps_ += static_cast<int64_t>(count);
-    if (num_steps_ > most_steps_) throw JinjaFault{"the template takes too many steps"};
-  }
-
   JinjaValue make_namespace(const JinjaArguments& arguments) {
     JinjaNamespace& space = spaces_.emplace_back();
+    const auto add = [&](const JinjaMembers& members) {
+      for (const auto& [name, member] : members) set_member(space, name, member);
+    };
+    held_by_spaces_.add(kJinjaMemberBytes);
     for (const JinjaValue& value : arguments.by_place) {
       if (value.members() == nullptr) throw JinjaFault{fmt::format("a namespace of {}", value.kind())};
-      for (const auto& [name, member] : *value.members()) space[name] = member;
+      add(*value.members());
     }
-    for (const auto& [name, value] : arguments.by_name) space[name] = value;
+    add(arguments.by_name);
     return &space;
   }
 
-  static void print(const std::string& text, std::string& out) {
-    if (out.size() + text.size() > kMostJinjaBytes) throw JinjaFault{"the template writes too much"};
-    out += text;
+  void set_member(JinjaNamespace& space, const std::string& name, const JinjaValue& value) {
+    const auto [place, is_new] = space.try_emplace(name);
+    if (is_new) held_by_spaces_.add(kJinjaMemberBytes + name.size());
+    place->second = value;
   }
 
-  Flow execute(const std::vector<Statement>& body, JinjaScope& scope, std::string& out) {
+  Flow execute(const std::vector<Statement>& body, JinjaScope& scope, JinjaWriter& out) {
     for (const Statement& statement : body) {
       if (const Flow flow = execute(statement, scope, out); flow != Flow::kNext) return flow;
     }
     return Flow::kNext;
   }
 
-  Flow execute(const Statement& statement, JinjaScope& scope, std::string& out) {
+  Flow execute(const Statement& statement, JinjaScope& scope, JinjaWriter& out) {
     const Depth depth(*this, statement.line);
     switch (statement.kind) {
       case Statement::Kind::kText:
-        print(statement.text, out);
+        out.add(statement.text);
         break;
       case Statement::Kind::kPrint:
-        print(evaluate(*statement.expression, scope).to_text(), out);
+        out.add(*evaluate(*statement.expression, scope).to_text(budget_).text());
         break;
       case Statement::Kind::kIf:
         for (const Statement::Branch& branch : statement.branches) {
@@ -104,15 +119,18 @@ class JinjaRenderer {
         assign(statement.targets, evaluate(*statement.expression, scope), scope);
         break;
       case Statement::Kind::kSetBlock: {
-        std::string text;
+        JinjaWriter text(budget_);
         const Flow flow = execute(statement.body, scope, text);
-        assign(statement.targets, text, scope);
+        assign(statement.targets, text.take(), scope);
         return flow;
       }
       case Statement::Kind::kMacro:
-        scope.values[statement.text] = JinjaFunction{
-            statement.text,
-            [this, &statement](const JinjaArguments& arguments) { return call_macro(statement, arguments); }};
+        scope.set(statement.text,
+                  JinjaValue(JinjaFunction{statement.text,
+                                           [this, &statement](const JinjaArguments& arguments) {
+                                             return call_macro(statement, arguments);
+                                           }},
+                             &budget_));
         break;
       case Statement::Kind::kGeneration:
         return execute(statement.body, scope, out);
@@ -126,17 +144,17 @@ class JinjaRenderer {
 
   void assign(const std::vector<std::string>& targets, const JinjaValue& value, JinjaScope& scope) {
     if (targets.size() > 1) {
-      const JinjaItems items = value.to_items();
-      if (items.size() != targets.size()) {
-        throw JinjaFault{fmt::format("{} values for {} names", items.size(), targets.size())};
-      }
-      for (size_t i = 0; i < items.size(); ++i) scope.values[targets[i]] = items[i];
+      const JinjaValue items = value.to_items(budget_);
+      const size_t count = items.items()->size();
+      if (count != targets.size()) throw JinjaFault{fmt::format("{} values for {} names", count, targets.size())};
+      budget_.work(count, kStep);
+      for (size_t i = 0; i < count; ++i) scope.set(targets[i], (*items.items())[i]);
       return;
     }
     const std::string& target = targets[0];
     const size_t dot = target.find('.');
     if (dot == std::string::npos) {
-      scope.values[target] = value;
+      scope.set(target, value);
       return;
     }
     const JinjaValue owner = look_up(target.substr(0, dot), scope);
@@ -144,59 +162,63 @@ class JinjaRenderer {
       throw JinjaFault{
           fmt::format("'set {}' needs a namespace, and {} is {}", target, target.substr(0, dot), owner.kind())};
     }
-    (*owner.space())[target.substr(dot + 1)] = value;
+    set_member(*owner.space(), target.substr(dot + 1), value);
   }
 
-  static JinjaValue look_up(std::string_view name, const JinjaScope& scope) {
+  JinjaValue look_up(std::string_view name, const JinjaScope& scope) {
     for (const JinjaScope* s = &scope; s != nullptr; s = s->outer) {
+      budget_.work(1, kScope);
       if (const auto found = s->values.find(name); found != s->values.end()) return found->second;
     }
     return JinjaValue::undefined(name);
   }
 
   // The variable `loop` in the i-th turn.
-  static JinjaValue loop_value(const JinjaItems& items, size_t i, int64_t depth,
-                               const std::shared_ptr<JinjaValue>& changed) {
+  JinjaValue loop_value(const JinjaItems& items, size_t i, int64_t depth, const std::shared_ptr<JinjaValue>& changed) {
     const auto index = static_cast<int64_t>(i), length = static_cast<int64_t>(items.size());
-    return JinjaMembers{
-        {"index", index + 1},
-        {"index0", index},
-        {"revindex", length - index},
-        {"revindex0", length - index - 1},
-        {"first", index == 0},
-        {"last", index + 1 == length},
-        {"length", length},
-        {"depth", depth},
-        {"depth0", depth - 1},
-        {"previtem", i > 0 ? items[i - 1] : JinjaValue::undefined("there is no previous item")},
-        {"nextitem", i + 1 < items.size() ? items[i + 1] : JinjaValue::undefined("there is no next item")},
-        {"cycle", JinjaFunction{"cycle",
-                                [i](const JinjaArguments& arguments) {
-                                  if (arguments.by_place.empty()) throw JinjaFault{"cycle of nothing"};
-                                  return arguments.by_place[i % arguments.by_place.size()];
-                                }}},
-        {"changed", JinjaFunction{"changed", [changed](const JinjaArguments& arguments) {
-                                    JinjaValue now(arguments.by_place);
-                                    const bool differs = changed->is_undefined() || !jinja_equal(*changed, now);
-                                    *changed = std::move(now);
-                                    return JinjaValue(differs);
-                                  }}}};
+    const auto cycle = [i](const JinjaArguments& arguments) {
+      if (arguments.by_place.empty()) throw JinjaFault{"cycle of nothing"};
+      return arguments.by_place[i % arguments.by_place.size()];
+    };
+    const auto changes = [changed](const JinjaArguments& arguments) {
+      JinjaListMaker now(&arguments.budget);
+      now.add_items(arguments.by_place);
+      JinjaValue list = now.take();
+      const bool differs = changed->is_undefined() || !jinja_equal(*changed, list, arguments.budget);
+      *changed = std::move(list);
+      return JinjaValue(differs);
+    };
+    return {JinjaMembers{
+                {"index", index + 1},
+                {"index0", index},
+                {"revindex", length - index},
+                {"revindex0", length - index - 1},
+                {"first", index == 0},
+                {"last", index + 1 == length},
+                {"length", length},
+                {"depth", depth},
+                {"depth0", depth - 1},
+                {"previtem", i > 0 ? items[i - 1] : JinjaValue::undefined("there is no previous item")},
+                {"nextitem", i + 1 < items.size() ? items[i + 1] : JinjaValue::undefined("there is no next item")},
+                {"cycle", JinjaValue(JinjaFunction{"cycle", cycle}, &budget_)},
+                {"changed", JinjaValue(JinjaFunction{"changed", changes}, &budget_)}},
+            &budget_};
   }
 
-  void loop(const Statement& statement, JinjaScope& scope, std::string& out) {
-    const JinjaValue over = evaluate(*statement.expression, scope);
-    JinjaItems items = over.to_items();
+  void loop(const Statement& statement, JinjaScope& scope, JinjaWriter& out) {
+    JinjaValue over = evaluate(*statement.expression, scope).to_items(budget_);
     if (statement.condition) {
-      JinjaItems kept;
-      for (JinjaValue& item : items) {
-        JinjaScope turn{&scope};
+      JinjaListMaker kept(&budget_);
+      for (const JinjaValue& item : *over.items()) {
+        JinjaScope turn(budget_, &scope);
         assign(statement.targets, item, turn);
-        if (evaluate(*statement.condition, turn).is_true()) kept.push_back(std::move(item));
+        if (evaluate(*statement.condition, turn).is_true()) kept.add(item);
       }
-      items = std::move(kept);
+      over = kept.take();
     }
+    const JinjaItems& items = *over.items();
     if (items.empty()) {
-      JinjaScope otherwise{&scope};
+      JinjaScope otherwise(budget_, &scope);
       execute(statement.otherwise, otherwise, out);
       return;
     }
@@ -204,9 +226,11 @@ class JinjaRenderer {
     const auto changed = std::make_shared<JinjaValue>();
     for (size_t i = 0; i < items.size(); ++i) {
       const Depth depth(*this, statement.line);
-      count_steps(3);  // a turn makes the variable `loop`
-      JinjaScope turn{&scope};
-      turn.values["loop"] = loop_value(items, i, loop_depth_, changed);
+      JinjaScope turn(budget_, &scope);
+      if (statement.names_loop) {
+        budget_.work(kLoopSteps, kStep);
+        turn.set("loop", loop_value(items, i, loop_depth_, changed));
+      }
       assign(statement.targets, items[i], turn);
       if (execute(statement.body, turn, out) == Flow::kBreak) break;
     }
@@ -215,7 +239,8 @@ class JinjaRenderer {
 
   JinjaValue call_macro(const Statement& macro, const JinjaArguments& arguments) {
     const Depth depth(*this, macro.line);
-    JinjaScope scope{&root_};
+    JinjaScope scope(budget_, &root_);
+    budget_.work(macro.targets.size() * (1 + arguments.by_name.size()), kScope);
     if (arguments.by_place.size() > macro.targets.size()) {
       throw JinjaFault{fmt::format("{} arguments for the macro {}", arguments.by_place.size(), macro.text)};
     }
@@ -227,17 +252,18 @@ class JinjaRenderer {
     const size_t first_default = macro.targets.size() - macro.defaults.size();
     for (size_t i = 0; i < macro.targets.size(); ++i) {
       const JinjaValue* given = arguments.find(i, macro.targets[i]);
-      scope.values[macro.targets[i]] = given != nullptr     ? *given
-                                       : i >= first_default ? evaluate(*macro.defaults[i - first_default], scope)
-                                                            : JinjaValue::undefined(macro.targets[i]);
+      scope.set(macro.targets[i], given != nullptr     ? *given
+                                  : i >= first_default ? evaluate(*macro.defaults[i - first_default], scope)
+                                                       : JinjaValue::undefined(macro.targets[i]));
     }
-    std::string out;
+    JinjaWriter out(budget_);
     execute(macro.body, scope, out);
-    return out;
+    return out.take();
   }
 
   JinjaArguments arguments_of(const Expression& expression, JinjaScope& scope) {
-    JinjaArguments arguments;
+    JinjaArguments arguments(budget_);
+    arguments.held.add(expression.arguments.size() * kJinjaMemberBytes);
     for (const auto& [name, value] : expression.arguments) {
       if (name.empty()) {
         arguments.by_place.push_back(evaluate(*value, scope));
@@ -254,31 +280,32 @@ class JinjaRenderer {
     if (callee.function() == nullptr) throw JinjaFault{fmt::format("{} is called as a function", callee.kind())};
     const JinjaArguments arguments = arguments_of(expression, scope);
     line_ = expression.line;
+    budget_.work(1, kJinjaCall);
     return callee.function()->call(arguments);
   }
 
   JinjaValue attribute(const JinjaValue& value, const std::string& name) {
     if (value.is_undefined()) value.fail_undefined();
-    const JinjaValue method = jinja_method(value, name);
+    const JinjaValue method = jinja_method(value, name, budget_);
     if (!method.is_undefined()) return method;
-    const JinjaValue* member = value.member(name);
-    return member != nullptr ? *member : JinjaValue::undefined(fmt::format("'{}' of {}", name, value.kind()));
+    const JinjaValue* member = value.member(name, budget_);
+    return member != nullptr ? *member : JinjaValue::undefined(fmt::format("'{:.60}' of {}", name, value.kind()));
   }
 
   JinjaValue item(const JinjaValue& value, const JinjaValue& index) {
-    JinjaValue found = jinja_item(value, index);
-    if (found.is_undefined() && index.text() != nullptr && value.member(*index.text()) == nullptr) {
+    JinjaValue found = jinja_item(value, index, budget_);
+    if (found.is_undefined() && index.text() != nullptr && value.member(*index.text(), budget_) == nullptr) {
       return attribute(value, *index.text());
     }
     return found;
   }
 
-  static bool compares(std::string_view operation, const JinjaValue& a, const JinjaValue& b) {
-    if (operation == "==") return jinja_equal(a, b);
-    if (operation == "!=") return !jinja_equal(a, b);
-    if (operation == "in") return jinja_contains(b, a);
-    if (operation == "not in") return !jinja_contains(b, a);
-    const int order = jinja_compare(a, b);
+  bool compares(std::string_view operation, const JinjaValue& a, const JinjaValue& b) {
+    if (operation == "==") return jinja_equal(a, b, budget_);
+    if (operation == "!=") return !jinja_equal(a, b, budget_);
+    if (operation == "in") return jinja_contains(b, a, budget_);
+    if (operation == "not in") return !jinja_contains(b, a, budget_);
+    const int order = jinja_compare(a, b, budget_);
     return operation == "<" ? order < 0 : operation == "<=" ? order <= 0 : operation == ">" ? order > 0 : order >= 0;
   }
 
@@ -302,10 +329,7 @@ class JinjaRenderer {
 
   JinjaValue evaluate(const Expression& expression, JinjaScope& scope) {
     const Depth depth(*this, expression.line);
-    JinjaValue value = compute(expression, scope);
-    // Long texts and lists take longer to make.
-    count_steps(value.num_items() + (value.text() == nullptr ? 0 : value.text()->size() / 4096));
-    return value;
+    return compute(expression, scope);
   }
 
   JinjaValue compute(const Expression& expression, JinjaScope& scope) {
@@ -320,9 +344,9 @@ class JinjaRenderer {
       case Expression::Kind::kName:
         return look_up(expression.name, scope);
       case Expression::Kind::kList: {
-        JinjaItems items;
-        for (size_t i = 0; i < expression.parts.size(); ++i) items.push_back(part(i));
-        return items;
+        JinjaListMaker items(&budget_);
+        for (size_t i = 0; i < expression.parts.size(); ++i) items.add(part(i));
+        return items.take();
       }
       case Expression::Kind::kDict:
         return dict(expression, scope);
@@ -334,7 +358,7 @@ class JinjaRenderer {
       }
       case Expression::Kind::kSlice: {
         const JinjaValue value = part(0), begin = part(1), end = part(2), step = part(3);
-        return jinja_slice(value, begin, end, step);
+        return jinja_slice(value, begin, end, step, budget_);
       }
       case Expression::Kind::kCall:
         return call(expression, scope);
@@ -349,17 +373,17 @@ class JinjaRenderer {
       case Expression::Kind::kNot:
         return !part(0).is_true();
       case Expression::Kind::kNegate:
-        return jinja_arithmetic("-", int64_t{0}, part(0));
+        return jinja_arithmetic("-", int64_t{0}, part(0), budget_);
       case Expression::Kind::kArithmetic: {
         const JinjaValue left = part(0);
-        return jinja_arithmetic(expression.name, left, part(1));
+        return jinja_arithmetic(expression.name, left, part(1), budget_);
       }
       case Expression::Kind::kBetween:
         return comparison(expression, scope);
       case Expression::Kind::kJoin: {
-        std::string text;
-        for (size_t i = 0; i < expression.parts.size(); ++i) text += part(i).to_text();
-        return text;
+        JinjaWriter text(budget_);
+        for (size_t i = 0; i < expression.parts.size(); ++i) text.add(*part(i).to_text(budget_).text());
+        return text.take();
       }
       case Expression::Kind::kAnd: {
         JinjaValue left = part(0);
@@ -378,18 +402,22 @@ class JinjaRenderer {
 
   JinjaValue dict(const Expression& expression, JinjaScope& scope) {
     JinjaMembers members;
+    JinjaHeld held(&budget_);
     for (size_t i = 0; i < expression.parts.size(); i += 2) {
       const JinjaValue key = evaluate(*expression.parts[i], scope);
       if (key.text() == nullptr) throw JinjaFault{fmt::format("{} as the key of a dict; keys are texts", key.kind())};
+      held.add(kJinjaMemberBytes + key.text()->size());
       members.emplace_back(*key.text(), evaluate(*expression.parts[i + 1], scope));
     }
-    return members;
+    return {std::move(members), &budget_};
   }
 
-  JinjaScope root_;
-  std::deque<JinjaNamespace> spaces_;  // values point to them
+  JinjaBudget budget_;  // outlives all values
+  JinjaScope root_{budget_, nullptr};
+  std::deque<JinjaNamespace> spaces_;  // values point to them, so they stay
+  JinjaHeld held_by_spaces_{&budget_};
   int line_ = 1, depth_ = 0;
-  int64_t most_steps_, num_steps_ = 0, loop_depth_ = 0;
+  int64_t loop_depth_ = 0;
 };
 
 }  // namespace
@@ -402,15 +430,22 @@ JinjaTemplate::JinjaTemplate(std::string_view source, std::string name) : name_(
   }
 }
 
-std::string JinjaTemplate::render(const JinjaMembers& variables, int64_t most_steps) const {
-  JinjaRenderer renderer(variables, most_steps);
+std::string JinjaTemplate::render(const JinjaMembers& variables, const JinjaLimits& limits, JinjaUse* use) const {
+  JinjaRenderer renderer(variables, limits);
+  const auto report = [&] {
+    if (use != nullptr) *use = renderer.use();
+  };
   try {
-    return renderer.run(body_);
+    std::string text = renderer.run(body_);
+    report();
+    return text;
   } catch (const JinjaFault& fault) {
+    report();
     throw jinja_error(name_, renderer.line(), fault.message);
   } catch (const JinjaRefusal& refusal) {
+    report();
     throw UserError(
-        fmt::format("{}:{}: the template says: {}", name_, renderer.line(), refusal.message),
+        fmt::format("{}:{}: the template says: {}", name_, renderer.line(), shortened_message(refusal.message)),
         "the template refuses this conversation by itself: mend the conversation, or take another template");
   }
 }

@@ -1,7 +1,7 @@
 // Jinja templates as transformers renders the chat templates of models: its blanks, its filters and tests, its own
 // functions raise_exception and strftime_now. The part of Jinja that is read: jinja_syntax.h.
 //
-// Rendering is bounded in depth, steps and size, because a template comes with a downloaded model.
+// Rendering is bounded in depth and by a budget (jinja_budget.h), because a template comes with a downloaded model.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ class JinjaTemplate {
   JinjaTemplate(std::string_view source, std::string name);
 
   // UserError, with name and line, for what the template refuses by raise_exception, and for what cannot be computed.
-  // most_steps  of statements and expressions; tests make it smaller
-  std::string render(const JinjaMembers& variables, int64_t most_steps = 5'000'000) const;
+  // use  if not null, receives what was used up, also when this throws
+  std::string render(const JinjaMembers& variables, const JinjaLimits& limits = {}, JinjaUse* use = nullptr) const;
 
  private:
   std::string name_;

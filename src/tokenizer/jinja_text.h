@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,16 +9,21 @@
 
 namespace megalith {
 
-// Without these characters, or blanks, at the sides. Invalid UTF-8 is not expected.
-std::string stripped_text(std::string_view text, const std::optional<std::string>& characters, bool left, bool right);
+// Without these characters, or blanks (null), at the sides. Invalid UTF-8 is not expected.
+std::string_view stripped_text(std::string_view text, const std::string* characters, bool left, bool right,
+                               JinjaBudget& budget);
+// The same of a value that is a text; it itself where nothing goes.
+JinjaValue stripped_value(const JinjaValue& text, const std::string* characters, bool left, bool right,
+                          JinjaBudget& budget);
 // The first `most` places; all when it is negative.
-std::string replaced_text(const std::string& text, const std::string& old, const std::string& with, int64_t most);
+JinjaValue replaced_text(std::string_view text, std::string_view old, std::string_view with, int64_t most,
+                         JinjaBudget& budget);
 
 enum class TextCase { kUpper, kLower, kTitle, kFirstUpper };
 // One character becomes one: ß stays in upper case.
-std::string cased_text(std::string_view text, TextCase wanted);
+JinjaValue cased_text(std::string_view text, TextCase wanted, JinjaBudget& budget);
 
 // A method of Python's str, bound to the text; undefined where none of this name is known.
-JinjaValue jinja_text_method(const JinjaValue& value, std::string_view name);
+JinjaValue jinja_text_method(const JinjaValue& value, std::string_view name, JinjaBudget& budget);
 
 }  // namespace megalith

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <utility>
 
 #include "tokenizer/jinja_builtins.h"
 #include "tokenizer/jinja_text.h"
@@ -14,7 +14,9 @@ namespace megalith {
 namespace {
 
 using Arguments = JinjaArguments;
-using Method = JinjaValue (*)(const std::string& text, const Arguments& arguments);
+using Method = JinjaValue (*)(const JinjaValue& value, const Arguments& arguments);
+
+constexpr int64_t kCharacter = 5, kCasedCharacter = 35;  // units
 
 // str.isspace() knows four separators more than Unicode's White_Space.
 bool is_python_space(uint32_t code_point) { return is_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F); }
@@ -25,37 +27,43 @@ const std::string& text_argument(const Arguments& arguments, size_t place, std::
   return *value.text();
 }
 
-std::optional<std::string> text_or_none(const Arguments& arguments, size_t place, std::string_view name) {
+// Null for none and where it is not given.
+const std::string* text_or_none(const Arguments& arguments, size_t place, std::string_view name) {
   const JinjaValue* value = arguments.find(place, name);
-  if (value == nullptr || value->is_none()) return std::nullopt;
-  return text_argument(arguments, place, name);
+  return value == nullptr || value->is_none() ? nullptr : &text_argument(arguments, place, name);
+}
+
+int64_t number_or(const Arguments& arguments, size_t place, std::string_view name, int64_t otherwise) {
+  const JinjaValue* value = arguments.find(place, name);
+  return value == nullptr || value->is_none() ? otherwise : value->to_int();
 }
 
 template <bool left, bool right>
-JinjaValue text_strip(const std::string& text, const Arguments& arguments) {
-  return stripped_text(text, text_or_none(arguments, 0, "chars"), left, right);
+JinjaValue text_strip(const JinjaValue& value, const Arguments& arguments) {
+  return stripped_value(value, text_or_none(arguments, 0, "chars"), left, right, arguments.budget);
 }
 
 template <bool begins>
-JinjaValue has_edge(const std::string& text, const Arguments& arguments) {
+JinjaValue has_edge(const JinjaValue& value, const Arguments& arguments) {
+  const std::string& text = *value.text();
   const JinjaValue& given = arguments.get(0, "prefix");
   const auto fits = [&](const JinjaValue& edge) {
     if (edge.text() == nullptr) throw JinjaFault{fmt::format("{} where a text is needed", edge.kind())};
+    arguments.budget.work(10 + std::min(text.size(), edge.text()->size()) / 4);
     return begins ? text.starts_with(*edge.text()) : text.ends_with(*edge.text());
   };
   if (given.items() == nullptr) return fits(given);
   return std::any_of(given.items()->begin(), given.items()->end(), fits);
 }
 
-JinjaItems split_at_blanks(std::string_view text, int64_t most) {
-  JinjaItems parts;
-  for (;;) {
-    const std::string rest = stripped_text(text, std::nullopt, true, false);
-    text = text.substr(text.size() - rest.size());
-    if (text.empty()) return parts;
+JinjaValue split_at_blanks(std::string_view text, int64_t most, JinjaBudget& budget) {
+  JinjaListMaker parts(&budget);
+  for (;; --most) {
+    text = stripped_text(text, nullptr, true, false, budget);
+    if (text.empty()) return parts.take();
     if (most == 0) {
-      parts.emplace_back(stripped_text(text, std::nullopt, false, true));
-      return parts;
+      parts.add_text(stripped_text(text, nullptr, false, true, budget));
+      return parts.take();
     }
     size_t end = 0;
     while (end < text.size()) {
@@ -63,109 +71,127 @@ JinjaItems split_at_blanks(std::string_view text, int64_t most) {
       if (is_python_space(step.code_point)) break;
       end += static_cast<size_t>(step.length);
     }
-    parts.emplace_back(text.substr(0, end));
+    budget.work(end, kCharacter);
+    parts.add_text(text.substr(0, end));
     text.remove_prefix(end);
-    most -= 1;
   }
 }
 
-JinjaValue text_split(const std::string& text, const Arguments& arguments) {
-  const std::optional<std::string> separator = text_or_none(arguments, 0, "sep");
-  const JinjaValue* given = arguments.find(1, "maxsplit");
-  int64_t most = given == nullptr ? -1 : given->to_int();
-  if (!separator) return split_at_blanks(text, most);
+JinjaValue text_split(const JinjaValue& value, const Arguments& arguments) {
+  const std::string_view text = *value.text();
+  const std::string* separator = text_or_none(arguments, 0, "sep");
+  int64_t most = number_or(arguments, 1, "maxsplit", -1);
+  if (separator == nullptr) return split_at_blanks(text, most, arguments.budget);
   if (separator->empty()) throw JinjaFault{"split with an empty separator"};
-  JinjaItems parts;
+  JinjaListMaker parts(&arguments.budget);
   size_t begin = 0;
-  for (size_t end = 0; most != 0 && (end = text.find(*separator, begin)) != std::string::npos; --most) {
-    parts.emplace_back(text.substr(begin, end - begin));
+  for (size_t end = 0; most != 0 && (end = find_in_text(text, *separator, begin, arguments.budget)) != text.npos;
+       --most) {
+    parts.add_text(text.substr(begin, end - begin));
     begin = end + separator->size();
   }
-  parts.emplace_back(text.substr(begin));
-  return parts;
+  parts.add_text(text.substr(begin));
+  return parts.take();
 }
 
-JinjaValue split_from_right(const std::string& text, const Arguments& arguments) {
-  const std::string& separator = text_argument(arguments, 0, "sep");
-  const JinjaValue* given = arguments.find(1, "maxsplit");
-  int64_t most = given == nullptr ? -1 : given->to_int();
+// Reversed bytes, in which the last place of a text is the first.
+class ReversedText {
+ public:
+  ReversedText(std::string_view text, JinjaBudget& budget)
+      : held_(&budget, text.size()), bytes_(text.rbegin(), text.rend()) {}
+  operator std::string_view() const { return bytes_; }
+
+ private:
+  JinjaHeld held_;
+  std::string bytes_;
+};
+
+JinjaValue split_from_right(const JinjaValue& value, const Arguments& arguments) {
+  const std::string_view text = *value.text(), separator = text_argument(arguments, 0, "sep");
+  int64_t most = number_or(arguments, 1, "maxsplit", -1);
   if (separator.empty()) throw JinjaFault{"rsplit with an empty separator"};
-  JinjaItems parts;
-  std::string rest = text;
-  for (size_t place = 0; most != 0 && (place = rest.rfind(separator)) != std::string::npos; --most) {
-    parts.emplace_back(rest.substr(place + separator.size()));
-    rest.resize(place);
+  const ReversedText mirrored(text, arguments.budget), what(separator, arguments.budget);
+  JinjaListMaker parts(&arguments.budget);
+  size_t begin = 0;
+  for (size_t end = 0; most != 0 && (end = find_in_text(mirrored, what, begin, arguments.budget)) != text.npos;
+       --most) {
+    parts.add_text(text.substr(text.size() - end, end - begin));
+    begin = end + separator.size();
   }
-  parts.emplace_back(rest);
-  std::reverse(parts.begin(), parts.end());
-  return parts;
+  parts.add_text(text.substr(0, text.size() - begin));
+  return jinja_slice(parts.take(), nullptr, nullptr, int64_t{-1}, arguments.budget);
 }
 
-JinjaValue split_lines(const std::string& text, const Arguments& /*arguments*/) {
-  JinjaItems lines;
+JinjaValue split_lines(const JinjaValue& value, const Arguments& arguments) {
+  const std::string_view text = *value.text();
+  arguments.budget.work(text.size(), kCharacter);
+  JinjaListMaker lines(&arguments.budget);
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find_first_of("\r\n", begin), text.size());
-    lines.emplace_back(text.substr(begin, end - begin));
+    lines.add_text(text.substr(begin, end - begin));
     begin = end + (text.compare(end, 2, "\r\n") == 0 ? 2 : 1);
   }
-  return lines;
+  return lines.take();
 }
 
-JinjaValue text_replace(const std::string& text, const Arguments& arguments) {
-  const JinjaValue* count = arguments.find(2, "count");
-  return replaced_text(text, text_argument(arguments, 0, "old"), text_argument(arguments, 1, "new"),
-                       count == nullptr || count->is_none() ? -1 : count->to_int());
+JinjaValue text_replace(const JinjaValue& value, const Arguments& arguments) {
+  return replaced_text(*value.text(), text_argument(arguments, 0, "old"), text_argument(arguments, 1, "new"),
+                       number_or(arguments, 2, "count", -1), arguments.budget);
 }
 
 template <bool from_right>
-JinjaValue text_find(const std::string& text, const Arguments& arguments) {
-  const std::string& what = text_argument(arguments, 0, "sub");
-  const size_t place = from_right ? text.rfind(what) : text.find(what);
-  if (place == std::string::npos) return int64_t{-1};
-  return JinjaValue(text.substr(0, place)).length();  // in characters
+JinjaValue text_find(const JinjaValue& value, const Arguments& arguments) {
+  JinjaBudget& budget = arguments.budget;
+  const std::string_view text = *value.text(), what = text_argument(arguments, 0, "sub");
+  size_t place = from_right ? find_in_text(ReversedText(text, budget), ReversedText(what, budget), 0, budget)
+                            : find_in_text(text, what, 0, budget);
+  if (place == text.npos) return int64_t{-1};
+  if (from_right) place = text.size() - what.size() - place;
+  return JinjaValue(text.substr(0, place), &budget).length(budget);  // in characters
 }
 
-JinjaValue text_count(const std::string& text, const Arguments& arguments) {
-  const std::string& what = text_argument(arguments, 0, "sub");
-  if (what.empty()) return JinjaValue(text).length() + 1;
+JinjaValue text_count(const JinjaValue& value, const Arguments& arguments) {
+  const std::string_view text = *value.text(), what = text_argument(arguments, 0, "sub");
+  if (what.empty()) return value.length(arguments.budget) + 1;
   int64_t found = 0;
-  for (size_t i = text.find(what); i != std::string::npos; i = text.find(what, i + what.size())) ++found;
+  for (size_t i = 0; (i = find_in_text(text, what, i, arguments.budget)) != text.npos; i += what.size()) ++found;
   return found;
 }
 
-JinjaValue text_join(const std::string& text, const Arguments& arguments) {
-  std::string out;
+JinjaValue text_join(const JinjaValue& value, const Arguments& arguments) {
+  const JinjaValue items = arguments.get(0, "iterable").to_items(arguments.budget);
+  JinjaWriter out(arguments.budget);
   bool is_first = true;
-  for (const JinjaValue& item : arguments.get(0, "iterable").to_items()) {
+  for (const JinjaValue& item : *items.items()) {
     if (item.text() == nullptr) throw JinjaFault{fmt::format("join of {}", item.kind())};
-    if (!is_first) out += text;
-    is_first = false;
-    out += *item.text();
-    if (out.size() > kMostJinjaBytes) throw JinjaFault{"a text longer than is allowed"};
+    if (!std::exchange(is_first, false)) out.add(*value.text());
+    out.add(*item.text());
   }
-  return out;
+  return out.take();
 }
 
 template <bool prefix>
-JinjaValue remove_edge(const std::string& text, const Arguments& arguments) {
-  const std::string& edge = text_argument(arguments, 0, "prefix");
-  if (prefix ? !text.starts_with(edge) : !text.ends_with(edge)) return text;
-  return prefix ? text.substr(edge.size()) : text.substr(0, text.size() - edge.size());
+JinjaValue remove_edge(const JinjaValue& value, const Arguments& arguments) {
+  const std::string_view text = *value.text(), edge = text_argument(arguments, 0, "prefix");
+  arguments.budget.work(edge.size() / 4);
+  if (prefix ? !text.starts_with(edge) : !text.ends_with(edge)) return value;
+  return {prefix ? text.substr(edge.size()) : text.substr(0, text.size() - edge.size()), &arguments.budget};
 }
 
-template <bool (*all)(char)>
-JinjaValue consists_of(const std::string& text, const Arguments& /*arguments*/) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), all);
+JinjaValue is_digits(const JinjaValue& value, const Arguments& arguments) {
+  const std::string& text = *value.text();
+  arguments.budget.work(text.size());
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
-bool is_digit_character(char c) { return c >= '0' && c <= '9'; }
 
-JinjaValue is_blank(const std::string& text, const Arguments& /*arguments*/) {
-  return !text.empty() && stripped_text(text, std::nullopt, true, true).empty();
+JinjaValue is_blank(const JinjaValue& value, const Arguments& arguments) {
+  const std::string& text = *value.text();
+  return !text.empty() && stripped_text(text, nullptr, true, false, arguments.budget).empty();
 }
 
 template <TextCase wanted>
-JinjaValue change_case(const std::string& text, const Arguments& /*arguments*/) {
-  return cased_text(text, wanted);
+JinjaValue change_case(const JinjaValue& value, const Arguments& arguments) {
+  return cased_text(*value.text(), wanted, arguments.budget);
 }
 
 const std::map<std::string_view, Method> kTextMethods = {
@@ -184,7 +210,7 @@ const std::map<std::string_view, Method> kTextMethods = {
     {"join", text_join},
     {"removeprefix", remove_edge<true>},
     {"removesuffix", remove_edge<false>},
-    {"isdigit", consists_of<is_digit_character>},
+    {"isdigit", is_digits},
     {"isspace", is_blank},
     {"upper", change_case<TextCase::kUpper>},
     {"lower", change_case<TextCase::kLower>},
@@ -194,10 +220,12 @@ const std::map<std::string_view, Method> kTextMethods = {
 
 }  // namespace
 
-std::string stripped_text(std::string_view text, const std::optional<std::string>& characters, bool left, bool right) {
+std::string_view stripped_text(std::string_view text, const std::string* characters, bool left, bool right,
+                               JinjaBudget& budget) {
   const auto goes = [&](std::string_view character) {
-    if (!characters) return is_python_space(decode_utf8(character).code_point);
-    return characters->find(character) != std::string::npos;
+    budget.work(1, kCharacter);
+    if (characters == nullptr) return is_python_space(decode_utf8(character).code_point);
+    return find_in_text(*characters, character, 0, budget) != std::string::npos;
   };
   while (left && !text.empty()) {
     const auto length = static_cast<size_t>(decode_utf8(text).length);
@@ -210,62 +238,71 @@ std::string stripped_text(std::string_view text, const std::optional<std::string
     if (!goes(text.substr(begin))) break;
     text = text.substr(0, begin);
   }
-  return std::string(text);
+  return text;
 }
 
-std::string replaced_text(const std::string& text, const std::string& old, const std::string& with, int64_t most) {
-  std::string out;
-  const auto add = [&](std::string_view part) {
-    if (out.size() + part.size() > kMostJinjaBytes) throw JinjaFault{"a text longer than is allowed"};
-    out += part;
-  };
-  if (old.empty()) {  // before every character and at the end
-    size_t i = 0;
-    for (; i < text.size() && most != 0; --most) {
-      add(with);
-      const auto length = static_cast<size_t>(decode_utf8(std::string_view(text).substr(i)).length);
-      add(std::string_view(text).substr(i, length));
-      i += length;
-    }
-    add(std::string_view(text).substr(i));
-    if (most != 0) add(with);
-    return out;
-  }
+JinjaValue stripped_value(const JinjaValue& text, const std::string* characters, bool left, bool right,
+                          JinjaBudget& budget) {
+  const std::string_view kept = stripped_text(*text.text(), characters, left, right, budget);
+  return kept.size() == text.text()->size() ? text : JinjaValue(kept, &budget);
+}
+
+JinjaValue replaced_text(std::string_view text, std::string_view old, std::string_view with, int64_t most,
+                         JinjaBudget& budget) {
+  JinjaWriter out(budget);
   size_t begin = 0;
-  for (size_t end = 0; most != 0 && (end = text.find(old, begin)) != std::string::npos; --most) {
-    add(std::string_view(text).substr(begin, end - begin));
-    add(with);
+  if (old.empty()) {  // before every character and at the end
+    for (; begin < text.size() && most != 0; --most) {
+      const size_t length = utf8_length(text[begin]);
+      out.add(with);
+      out.add(text.substr(begin, length));
+      begin += length;
+    }
+    out.add(text.substr(std::min(begin, text.size())));
+    if (most != 0) out.add(with);
+    return out.take();
+  }
+  for (size_t end = 0; most != 0 && (end = find_in_text(text, old, begin, budget)) != text.npos; --most) {
+    out.add(text.substr(begin, end - begin));
+    out.add(with);
     begin = end + old.size();
   }
-  add(std::string_view(text).substr(begin));
-  return out;
+  out.add(text.substr(begin));
+  return out.take();
 }
 
-std::string cased_text(std::string_view text, TextCase wanted) {
-  std::string out;
+JinjaValue cased_text(std::string_view text, TextCase wanted, JinjaBudget& budget) {
+  constexpr size_t kAtOnce = 256;  // characters, before which the budget is asked
+  JinjaWriter out(budget);
+  std::string part;
   bool begins = true;
   while (!text.empty()) {
-    const Utf8Step step = decode_utf8(text);
-    const auto c = static_cast<utf8proc_int32_t>(step.code_point);
-    const bool is_upper = wanted == TextCase::kUpper || (begins && wanted != TextCase::kLower);
-    const bool is_title = is_upper && wanted != TextCase::kUpper;
-    append_utf8(static_cast<uint32_t>(is_title   ? utf8proc_totitle(c)
-                                      : is_upper ? utf8proc_toupper(c)
-                                                 : utf8proc_tolower(c)),
-                out);
-    const bool is_letter = utf8proc_toupper(c) != c || utf8proc_tolower(c) != c;
-    begins = wanted == TextCase::kTitle && !is_letter;
-    text.remove_prefix(static_cast<size_t>(step.length));
+    part.clear();
+    size_t count = 0;
+    for (; count < kAtOnce && !text.empty(); ++count) {
+      const Utf8Step step = decode_utf8(text);
+      const auto c = static_cast<utf8proc_int32_t>(step.code_point);
+      const bool is_upper = wanted == TextCase::kUpper || (begins && wanted != TextCase::kLower);
+      const bool is_title = is_upper && wanted != TextCase::kUpper;
+      append_utf8(static_cast<uint32_t>(is_title   ? utf8proc_totitle(c)
+                                        : is_upper ? utf8proc_toupper(c)
+                                                   : utf8proc_tolower(c)),
+                  part);
+      const bool is_letter = utf8proc_toupper(c) != c || utf8proc_tolower(c) != c;
+      begins = wanted == TextCase::kTitle && !is_letter;
+      text.remove_prefix(static_cast<size_t>(step.length));
+    }
+    budget.work(count, kCasedCharacter);
+    out.add(part);
   }
-  return out;
+  return out.take();
 }
 
-JinjaValue jinja_text_method(const JinjaValue& value, std::string_view name) {
+JinjaValue jinja_text_method(const JinjaValue& value, std::string_view name, JinjaBudget& budget) {
   const auto found = kTextMethods.find(name);
   if (found == kTextMethods.end()) return {};
-  return JinjaFunction{std::string(name), [value, method = found->second](const Arguments& arguments) {
-                         return method(*value.text(), arguments);
-                       }};
+  const auto call = [value, method = found->second](const Arguments& arguments) { return method(value, arguments); };
+  return {JinjaFunction{std::string(name), call}, &budget};
 }
 
 }  // namespace megalith

@@ -2,10 +2,11 @@
 #include "tokenizer/jinja_value.h"
 
 #include <fmt/format.h>
-#include <utf8proc.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "tokenizer/utf8.h"
@@ -22,140 +23,6 @@ void measure_jinja(Container& container, const JinjaValue& value) {
   }
   if (container.depth > kDeepestJinjaValue) {
     throw JinjaFault{fmt::format("lists that nest deeper than {}", kDeepestJinjaValue)};
-  }
-}
-
-std::string jinja_float_text(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::string text = fmt::format("{}", value);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
-
-bool is_printable(uint32_t code_point) {
-  if (code_point == ' ') return true;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS:
-      return false;
-    default:
-      return true;
-  }
-}
-
-std::string python_quoted(std::string_view text) {
-  const bool uses_double = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
-  const char quote = uses_double ? '"' : '\'';
-  std::string out(1, quote);
-  while (!text.empty()) {
-    const Utf8Step step = decode_utf8(text);
-    const uint32_t c = step.code_point;
-    if (c == static_cast<uint32_t>(quote) || c == '\\') {
-      out += '\\';
-      out += static_cast<char>(c);
-    } else if (c == '\n' || c == '\r' || c == '\t') {
-      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    } else if (is_printable(c)) {
-      append_utf8(c, out);
-    } else {
-      out += c < 0x100     ? fmt::format("\\x{:02x}", c)
-             : c < 0x10000 ? fmt::format("\\u{:04x}", c)
-                           : fmt::format("\\U{:08x}", c);
-    }
-    text.remove_prefix(static_cast<size_t>(step.length));
-  }
-  return out + quote;
-}
-
-std::string json_quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      default:
-        if (static_cast<uint8_t>(c) < 0x20) {
-          out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out + '"';
-}
-
-void write_json(const JinjaValue& value, int64_t indent, int64_t level, std::string& out) {
-  if (out.size() > kMostJinjaBytes) throw JinjaFault{"tojson gives more text than is allowed"};
-  const auto line = [&](int64_t at) {
-    if (indent >= 0) out += "\n" + std::string(static_cast<size_t>(indent * at), ' ');
-  };
-  const auto between = [&](bool is_first) {
-    if (!is_first) out += indent >= 0 ? "," : ", ";
-    line(level + 1);
-  };
-  if (const JinjaItems* items = value.items()) {
-    if (items->empty()) {
-      out += "[]";
-      return;
-    }
-    out += '[';
-    for (size_t i = 0; i < items->size(); ++i) {
-      between(i == 0);
-      write_json((*items)[i], indent, level + 1, out);
-    }
-    line(level);
-    out += ']';
-  } else if (const JinjaMembers* members = value.members()) {
-    if (members->empty()) {
-      out += "{}";
-      return;
-    }
-    out += '{';
-    for (size_t i = 0; i < members->size(); ++i) {
-      between(i == 0);
-      out += json_quoted((*members)[i].first) + ": ";
-      write_json((*members)[i].second, indent, level + 1, out);
-    }
-    line(level);
-    out += '}';
-  } else if (const std::string* text = value.text()) {
-    out += json_quoted(*text);
-  } else if (value.is_none()) {
-    out += "null";
-  } else if (value.is_bool()) {
-    out += value.is_true() ? "true" : "false";
-  } else if (value.is_float() && !std::isfinite(value.to_double())) {
-    out += std::isnan(value.to_double()) ? "NaN" : value.to_double() > 0 ? "Infinity" : "-Infinity";
-  } else if (value.is_number()) {
-    out += value.to_text();
-  } else {
-    throw JinjaFault{fmt::format("tojson of {}", value.kind())};
   }
 }
 
@@ -220,50 +87,47 @@ JinjaValue float_arithmetic(std::string_view operation, double a, double b) {
 }
 
 // A list or a text `times` times in a row.
-JinjaValue repeated(const JinjaValue& value, int64_t times) {
+JinjaValue repeated(const JinjaValue& value, int64_t times, JinjaBudget& budget) {
   const auto count = static_cast<size_t>(std::max<int64_t>(times, 0));
   if (const std::string* text = value.text()) {
-    if (!text->empty() && count > kMostJinjaBytes / text->size()) throw JinjaFault{"a text longer than is allowed"};
-    std::string out;
-    for (size_t i = 0; i < count && !text->empty(); ++i) out += *text;
-    return out;
+    JinjaWriter out(budget);
+    out.repeat(*text, count);
+    return out.take();
   }
   const JinjaItems& items = *value.items();
   if (!items.empty() && count > kMostJinjaItems / items.size()) throw JinjaFault{"a list longer than is allowed"};
-  JinjaItems out;
-  for (size_t i = 0; i < count && !items.empty(); ++i) out.insert(out.end(), items.begin(), items.end());
-  return out;
+  JinjaListMaker out(&budget);
+  for (size_t i = 0; i < count && !items.empty(); ++i) out.add_items(items);
+  return out.take();
 }
 
-std::vector<std::string_view> characters_of(std::string_view text) {
-  std::vector<std::string_view> characters;
-  for (size_t i = 0; i < text.size();) {
-    const auto length = static_cast<size_t>(decode_utf8(text.substr(i)).length);
-    characters.push_back(text.substr(i, length));
-    i += length;
-  }
-  return characters;
+// Where the character `count` places on from `begin` begins.
+size_t skip_characters(std::string_view text, size_t begin, int64_t count, JinjaBudget& budget) {
+  size_t at = begin;
+  for (; count > 0 && at < text.size(); --count) at += utf8_length(text[at]);
+  budget.work(at - begin, 2);
+  return at;
 }
 
 // The places that a slice takes of `length`, as Python's slice.indices() finds them.
-std::vector<size_t> sliced_places(int64_t length, const JinjaValue& begin, const JinjaValue& end,
-                                  const JinjaValue& step_value) {
-  const int64_t step = step_value.is_none() ? 1 : step_value.to_int();
-  if (step == 0) throw JinjaFault{"a slice with step 0"};
+struct SlicedPlaces {
+  int64_t first = 0, step = 1, count = 0;
+};
+
+SlicedPlaces sliced_places(int64_t length, const JinjaValue& begin, const JinjaValue& end,
+                           const JinjaValue& step_value) {
+  const int64_t given = step_value.is_none() ? 1 : step_value.to_int();
+  if (given == 0) throw JinjaFault{"a slice with step 0"};
+  const int64_t step = std::clamp(given, -length - 1, length + 1);  // beyond that, one place at most is taken
   const int64_t least = step < 0 ? -1 : 0, most = step < 0 ? length - 1 : length;
   const auto place = [&](const JinjaValue& value, int64_t otherwise) {
     if (value.is_none()) return otherwise;
-    const int64_t given = value.to_int();
-    return std::clamp(given < 0 ? std::max(given, -length - 1) + length : std::min(given, length), least, most);
+    const int64_t at = value.to_int();
+    return std::clamp(at < 0 ? std::max(at, -length - 1) + length : std::min(at, length), least, most);
   };
   const int64_t first = place(begin, step < 0 ? most : least), last = place(end, step < 0 ? least : most);
-  std::vector<size_t> places;
-  if (step > 0) {
-    for (int64_t i = first; i < last; i += std::min(step, length + 1)) places.push_back(static_cast<size_t>(i));
-  } else {
-    for (int64_t i = first; i > last; i += std::max(step, -length - 1)) places.push_back(static_cast<size_t>(i));
-  }
-  return places;
+  const int64_t distance = step > 0 ? last - first : first - last;
+  return {first, step, distance <= 0 ? 0 : (distance - 1) / std::abs(step) + 1};
 }
 
 }  // namespace
@@ -281,23 +145,25 @@ const JinjaValue& JinjaArguments::get(size_t place, std::string_view name) const
   throw JinjaFault{fmt::format("the argument {} is missing", name)};
 }
 
-JinjaValue::JinjaValue(std::string text) {
+JinjaValue::JinjaValue(std::string_view text, JinjaBudget* budget) {
   if (text.size() > kMostJinjaBytes) throw JinjaFault{fmt::format("a text of more than {} bytes", kMostJinjaBytes)};
-  value_ = std::make_shared<const std::string>(std::move(text));
+  JinjaHeld held(budget, sizeof(Text) + text.size());
+  value_ = std::make_shared<const Text>(std::string(text), std::move(held));
 }
 
-JinjaValue::JinjaValue(JinjaItems items) {
-  auto list = std::make_shared<List>();
-  for (const JinjaValue& item : items) measure_jinja(*list, item);
-  list->items = std::move(items);
-  value_ = std::shared_ptr<const List>(std::move(list));
+JinjaValue::JinjaValue(JinjaFunction function, JinjaBudget* budget) {
+  constexpr size_t kBound = 64;  // what it is bound to
+  JinjaHeld held(budget, sizeof(Function) + kBound);
+  value_ = std::make_shared<const Function>(std::move(function), std::move(held));
 }
 
-JinjaValue::JinjaValue(JinjaMembers members) {
+JinjaValue::JinjaValue(JinjaMembers members, JinjaBudget* budget) {
   auto dict = std::make_shared<Dict>();
+  dict->held = JinjaHeld(budget);
   std::map<std::string_view, size_t> places;
   std::vector<size_t> kept;
   for (size_t i = 0; i < members.size(); ++i) {
+    dict->held.add(kJinjaMemberBytes + members[i].first.size());
     const auto [place, is_new] = places.emplace(members[i].first, kept.size());
     if (is_new) {
       kept.push_back(i);
@@ -307,26 +173,34 @@ JinjaValue::JinjaValue(JinjaMembers members) {
   }
   for (const size_t i : kept) {
     measure_jinja(*dict, members[i].second);
-    dict->members.push_back(members[i]);
+    dict->members.push_back(std::move(members[i]));
   }
   value_ = std::shared_ptr<const Dict>(std::move(dict));
+}
+
+JinjaValue JinjaValue::undefined(std::string_view name) {
+  constexpr size_t kMostNameBytes = 80;  // it may be a text of the template's making
+  if (name.size() > kMostNameBytes) name = "a value of a long name";
+  JinjaValue value;
+  value.value_ = Undefined{std::string(name)};
+  return value;
 }
 
 JinjaValue JinjaValue::from_json(const OrderedJson& json) {
   if (json.is_object()) {
     JinjaMembers members;
     for (const auto& [key, value] : json.items()) members.emplace_back(key, from_json(value));
-    return members;
+    return {std::move(members), nullptr};
   }
   if (json.is_array()) {
-    JinjaItems items;
-    for (const OrderedJson& value : json) items.push_back(from_json(value));
-    return items;
+    JinjaListMaker items(nullptr);
+    for (const OrderedJson& value : json) items.add(from_json(value));
+    return items.take();
   }
   if (json.is_null()) return nullptr;
   const Json scalar(json);
   if (scalar.is_boolean()) return json_as<bool>(scalar, "a value");
-  if (const std::string* text = try_text(scalar)) return *text;
+  if (const std::string* text = try_text(scalar)) return {*text, nullptr};
   if (!scalar.is_number_float()) {
     if (const std::optional<int64_t> whole = try_whole_number(scalar)) return *whole;
   }
@@ -334,8 +208,8 @@ JinjaValue JinjaValue::from_json(const OrderedJson& json) {
 }
 
 const std::string* JinjaValue::text() const {
-  const auto* text = std::get_if<std::shared_ptr<const std::string>>(&value_);
-  return text == nullptr ? nullptr : text->get();
+  const auto* text = std::get_if<std::shared_ptr<const Text>>(&value_);
+  return text == nullptr ? nullptr : &(*text)->text;
 }
 
 const JinjaItems* JinjaValue::items() const {
@@ -354,8 +228,8 @@ JinjaNamespace* JinjaValue::space() const {
 }
 
 const JinjaFunction* JinjaValue::function() const {
-  const auto* function = std::get_if<std::shared_ptr<const JinjaFunction>>(&value_);
-  return function == nullptr ? nullptr : function->get();
+  const auto* function = std::get_if<std::shared_ptr<const Function>>(&value_);
+  return function == nullptr ? nullptr : &(*function)->function;
 }
 
 bool JinjaValue::is_true() const {
@@ -377,34 +251,6 @@ std::string JinjaValue::kind() const {
   return space() != nullptr ? "a namespace" : "a function";
 }
 
-std::string JinjaValue::to_text() const {
-  if (is_undefined()) return "";
-  if (const std::string* t = text()) return *t;
-  return to_repr();
-}
-
-std::string JinjaValue::to_repr() const {
-  if (is_undefined()) return "Undefined";
-  if (is_none()) return "None";
-  if (is_bool()) return is_true() ? "True" : "False";
-  if (is_int()) return fmt::format("{}", std::get<int64_t>(value_));
-  if (is_float()) return jinja_float_text(std::get<double>(value_));
-  if (const std::string* t = text()) return python_quoted(*t);
-  if (function() != nullptr) return fmt::format("<function {}>", function()->name);
-  if (space() != nullptr) return "<Namespace>";
-  std::string out = items() != nullptr ? "[" : "{";
-  const auto add = [&](const std::string& part) {
-    out += (out.size() > 1 ? ", " : "") + part;
-    if (out.size() > kMostJinjaBytes) throw JinjaFault{"a text longer than is allowed"};
-  };
-  if (const JinjaItems* list = items()) {
-    for (const JinjaValue& item : *list) add(item.to_repr());
-    return out + "]";
-  }
-  for (const auto& [key, value] : *members()) add(python_quoted(key) + ": " + value.to_repr());
-  return out + "}";
-}
-
 void JinjaValue::fail_undefined() const {
   const auto* undefined = std::get_if<Undefined>(&value_);
   const std::string name = undefined == nullptr || undefined->name.empty() ? "a value" : undefined->name;
@@ -424,28 +270,31 @@ double JinjaValue::to_double() const {
   return static_cast<double>(to_int());
 }
 
-JinjaItems JinjaValue::to_items() const {
-  if (is_undefined()) return {};
-  if (const JinjaItems* list = items()) return *list;
-  JinjaItems out;
+JinjaValue JinjaValue::to_items(JinjaBudget& budget) const {
+  if (items() != nullptr) return *this;
+  JinjaListMaker out(&budget);
+  if (is_undefined()) return out.take();
   if (const JinjaMembers* dict = members()) {
-    for (const auto& [key, value] : *dict) out.emplace_back(key);
-    return out;
+    for (const auto& [key, value] : *dict) out.add_text(key);
+    return out.take();
   }
   if (const std::string* t = text()) {
     if (t->size() > kMostJinjaItems) throw JinjaFault{"a text that is too long to go through its characters"};
-    for (const std::string_view c : characters_of(*t)) out.emplace_back(c);
-    return out;
+    for (size_t i = 0; i < t->size(); i += utf8_length((*t)[i])) {
+      out.add_text(std::string_view(*t).substr(i, utf8_length((*t)[i])));
+    }
+    return out.take();
   }
   throw JinjaFault{fmt::format("{} cannot be gone through", kind())};
 }
 
-int64_t JinjaValue::length() const {
+int64_t JinjaValue::length(JinjaBudget& budget) const {
   if (is_undefined()) return 0;
   if (const JinjaItems* list = items()) return static_cast<int64_t>(list->size());
   if (const JinjaMembers* dict = members()) return static_cast<int64_t>(dict->size());
   const std::string* t = text();
   if (t == nullptr) throw JinjaFault{fmt::format("{} has no length", kind())};
+  budget.work(t->size(), 2);
   return std::count_if(t->begin(), t->end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
 }
 
@@ -461,70 +310,159 @@ int JinjaValue::depth() const {
   return 0;
 }
 
-const JinjaValue* JinjaValue::member(std::string_view name) const {
+const JinjaValue* JinjaValue::member(std::string_view name, JinjaBudget& budget) const {
   if (const JinjaNamespace* space_here = space()) {
+    budget.work(name.size());
     const auto found = space_here->find(name);
     return found == space_here->end() ? nullptr : &found->second;
   }
   if (const JinjaMembers* dict = members()) {
     for (const auto& [key, value] : *dict) {
+      budget.work(1 + (key.size() == name.size() ? name.size() / 4 : 0), 2);
       if (key == name) return &value;
     }
   }
   return nullptr;
 }
 
-bool jinja_equal(const JinjaValue& a, const JinjaValue& b) {
+void JinjaWriter::make_room(size_t count, size_t size) {
+  if (size > 0 && count > (kMostJinjaBytes - text_.size()) / size) {
+    throw JinjaFault{fmt::format("a text of more than {} bytes", kMostJinjaBytes)};
+  }
+  const size_t needed = text_.size() + count * size;
+  budget().work(5 + count * size / 4);
+  if (needed <= text_.capacity()) return;
+  const size_t capacity = std::max(needed, 2 * text_.capacity());
+  JinjaHeld held(held_.budget(), capacity);
+  text_.reserve(capacity);
+  held_ = std::move(held);
+}
+
+void JinjaWriter::add(std::string_view part) {
+  make_room(1, part.size());
+  text_ += part;
+}
+
+void JinjaWriter::repeat(std::string_view part, size_t count) {
+  make_room(count, part.size());
+  const size_t begin = text_.size(), end = begin + count * part.size();
+  if (begin < end) text_ += part;
+  while (text_.size() < end) text_.append(text_, begin, std::min(text_.size() - begin, end - text_.size()));
+}
+
+JinjaValue JinjaWriter::take() {
+  JinjaValue value;
+  held_.add(sizeof(JinjaValue::Text));
+  value.value_ = std::make_shared<const JinjaValue::Text>(std::move(text_), std::move(held_));
+  return value;
+}
+
+JinjaListMaker::JinjaListMaker(JinjaBudget* budget) : list_(std::make_shared<JinjaValue::List>()) {
+  list_->held = JinjaHeld(budget, sizeof(JinjaValue::List));
+}
+
+void JinjaListMaker::add(JinjaValue value) {
+  constexpr size_t kNameBytes = 100;
+  constexpr int64_t kAdding = 30;  // units
+  if (JinjaBudget* const budget = list_->held.budget()) {
+    budget->work(1, kAdding);
+    if (value.is_undefined()) list_->held.add(kNameBytes);
+  }
+  measure_jinja(*list_, value);
+  JinjaItems& items = list_->items;
+  if (items.size() == items.capacity()) {
+    const size_t capacity = std::max<size_t>(4, 2 * items.capacity());
+    list_->held.add((capacity - items.size()) * sizeof(JinjaValue));
+    items.reserve(capacity);
+  }
+  items.push_back(std::move(value));
+}
+
+void JinjaListMaker::add_items(const JinjaItems& items) {
+  for (const JinjaValue& item : items) add(item);
+}
+
+JinjaValue JinjaListMaker::take() {
+  JinjaValue value;
+  value.value_ = std::shared_ptr<const JinjaValue::List>(std::move(list_));
+  return value;
+}
+
+size_t find_in_text(std::string_view text, std::string_view what, size_t begin, JinjaBudget& budget) {
+  if (begin > text.size()) return std::string_view::npos;
+  // Not string::find, which compares anew at every place; glibc's memmem has a bound that does not.
+  const void* const found = ::memmem(text.data() + begin, text.size() - begin, what.data(), what.size());
+  const auto* const place = found == nullptr ? text.data() + text.size() : static_cast<const char*>(found);
+  const auto end = static_cast<size_t>(place - text.data());
+  constexpr size_t kCall = 30, kComparedAtOnce = 32, kMostCompared = 256;  // above it compares no place twice
+  const size_t compared = what.size() > kMostCompared ? 0 : what.size() / kComparedAtOnce;
+  budget.work(kCall + end - begin + what.size(), 2 + static_cast<int64_t>(compared));
+  return found == nullptr ? std::string_view::npos : end;
+}
+
+bool jinja_equal(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget) {
+  budget.work(1, 20);
   if (a.is_number() && b.is_number()) {
     return a.is_float() || b.is_float() ? a.to_double() == b.to_double() : a.to_int() == b.to_int();
   }
-  if (a.text() != nullptr && b.text() != nullptr) return *a.text() == *b.text();
+  const auto equal = [&](const JinjaValue& x, const JinjaValue& y) { return jinja_equal(x, y, budget); };
+  if (a.text() != nullptr && b.text() != nullptr) {
+    if (a.text()->size() != b.text()->size()) return false;
+    budget.work(a.text()->size() / 4);
+    return *a.text() == *b.text();
+  }
   if (a.items() != nullptr && b.items() != nullptr) {
     return a.items() == b.items() ||
-           std::equal(a.items()->begin(), a.items()->end(), b.items()->begin(), b.items()->end(), jinja_equal);
+           std::equal(a.items()->begin(), a.items()->end(), b.items()->begin(), b.items()->end(), equal);
   }
   if (a.members() != nullptr && b.members() != nullptr) {
     if (a.members()->size() != b.members()->size()) return false;
     return std::all_of(a.members()->begin(), a.members()->end(), [&](const auto& member) {
-      const JinjaValue* other = b.member(member.first);
-      return other != nullptr && jinja_equal(member.second, *other);
+      const JinjaValue* other = b.member(member.first, budget);
+      return other != nullptr && equal(member.second, *other);
     });
   }
   if (a.space() != nullptr || a.function() != nullptr) return a.space() == b.space() && a.function() == b.function();
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
 
-int jinja_compare(const JinjaValue& a, const JinjaValue& b) {
+int jinja_compare(const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget) {
   if (a.is_undefined()) a.fail_undefined();
   if (b.is_undefined()) b.fail_undefined();
   if (a.is_number() && b.is_number()) {
     if (!a.is_float() && !b.is_float()) return a.to_int() < b.to_int() ? -1 : a.to_int() > b.to_int();
     return a.to_double() < b.to_double() ? -1 : a.to_double() > b.to_double();
   }
-  if (a.text() != nullptr && b.text() != nullptr) return a.text()->compare(*b.text());
+  if (a.text() != nullptr && b.text() != nullptr) {
+    budget.work(std::min(a.text()->size(), b.text()->size()) / 4);
+    return a.text()->compare(*b.text());
+  }
   if (a.items() != nullptr && b.items() != nullptr) {
     const JinjaItems &x = *a.items(), &y = *b.items();
     for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-      if (!jinja_equal(x[i], y[i])) return jinja_compare(x[i], y[i]);
+      if (!jinja_equal(x[i], y[i], budget)) return jinja_compare(x[i], y[i], budget);
     }
     return x.size() < y.size() ? -1 : x.size() > y.size();
   }
   throw JinjaFault{fmt::format("{} and {} have no order", a.kind(), b.kind())};
 }
 
-bool jinja_contains(const JinjaValue& container, const JinjaValue& item) {
+bool jinja_contains(const JinjaValue& container, const JinjaValue& item, JinjaBudget& budget) {
   if (container.is_undefined()) return false;
   if (const std::string* text = container.text()) {
     if (item.text() == nullptr) throw JinjaFault{fmt::format("'in' looks for {} in a text", item.kind())};
-    return text->find(*item.text()) != std::string::npos;
+    return find_in_text(*text, *item.text(), 0, budget) != std::string::npos;
   }
-  if (container.members() != nullptr) return item.text() != nullptr && container.member(*item.text()) != nullptr;
+  if (container.members() != nullptr) {
+    return item.text() != nullptr && container.member(*item.text(), budget) != nullptr;
+  }
   const JinjaItems* items = container.items();
   if (items == nullptr) throw JinjaFault{fmt::format("'in' looks into {}", container.kind())};
-  return std::any_of(items->begin(), items->end(), [&](const JinjaValue& value) { return jinja_equal(value, item); });
+  return std::any_of(items->begin(), items->end(),
+                     [&](const JinjaValue& value) { return jinja_equal(value, item, budget); });
 }
 
-JinjaValue jinja_arithmetic(std::string_view operation, const JinjaValue& a, const JinjaValue& b) {
+JinjaValue jinja_arithmetic(std::string_view operation, const JinjaValue& a, const JinjaValue& b, JinjaBudget& budget) {
   if (a.is_undefined()) a.fail_undefined();
   if (b.is_undefined()) b.fail_undefined();
   if (a.is_number() && b.is_number()) {
@@ -532,56 +470,75 @@ JinjaValue jinja_arithmetic(std::string_view operation, const JinjaValue& a, con
     return int_arithmetic(operation, a.to_int(), b.to_int());
   }
   if (operation == "+") {
-    if (a.text() != nullptr && b.text() != nullptr) return *a.text() + *b.text();
+    if (a.text() != nullptr && b.text() != nullptr) {
+      JinjaWriter out(budget);
+      out.add(*a.text());
+      out.add(*b.text());
+      return out.take();
+    }
     if (a.items() != nullptr && b.items() != nullptr) {
-      JinjaItems items = *a.items();
-      items.insert(items.end(), b.items()->begin(), b.items()->end());
-      return items;
+      JinjaListMaker out(&budget);
+      out.add_items(*a.items());
+      out.add_items(*b.items());
+      return out.take();
     }
   }
   const auto repeats = [](const JinjaValue& value) { return value.text() != nullptr || value.items() != nullptr; };
-  if (operation == "*" && repeats(a) && (b.is_int() || b.is_bool())) return repeated(a, b.to_int());
-  if (operation == "*" && repeats(b) && (a.is_int() || a.is_bool())) return repeated(b, a.to_int());
+  if (operation == "*" && repeats(a) && (b.is_int() || b.is_bool())) return repeated(a, b.to_int(), budget);
+  if (operation == "*" && repeats(b) && (a.is_int() || a.is_bool())) return repeated(b, a.to_int(), budget);
   throw JinjaFault{fmt::format("'{}' cannot join {} and {}", operation, a.kind(), b.kind())};
 }
 
-JinjaValue jinja_item(const JinjaValue& value, const JinjaValue& index) {
+JinjaValue jinja_item(const JinjaValue& value, const JinjaValue& index, JinjaBudget& budget) {
   if (value.is_undefined()) value.fail_undefined();
   if (const std::string* name = index.text()) {
-    const JinjaValue* member = value.member(*name);
+    const JinjaValue* member = value.member(*name, budget);
     return member != nullptr ? *member : JinjaValue::undefined(*name);
   }
   const bool has_places = value.items() != nullptr || value.text() != nullptr;
   if (!has_places || !(index.is_int() || index.is_bool())) {
-    return JinjaValue::undefined(fmt::format("{}[{}]", value.kind(), index.to_repr()));
+    return JinjaValue::undefined(fmt::format("{}[{}]", value.kind(), index.kind()));
   }
-  const int64_t length = value.length();
+  const int64_t length = value.length(budget);
   const int64_t place = index.to_int() < 0 ? index.to_int() + length : index.to_int();
   if (place < 0 || place >= length) return JinjaValue::undefined(fmt::format("item {} of a list", index.to_int()));
   if (value.items() != nullptr) return (*value.items())[static_cast<size_t>(place)];
-  return characters_of(*value.text())[static_cast<size_t>(place)];
+  const std::string_view text = *value.text();
+  const size_t begin = skip_characters(text, 0, place, budget);
+  return {text.substr(begin, utf8_length(text[begin])), &budget};
 }
 
-JinjaValue jinja_slice(const JinjaValue& value, const JinjaValue& begin, const JinjaValue& end,
-                       const JinjaValue& step) {
+JinjaValue jinja_slice(const JinjaValue& value, const JinjaValue& begin, const JinjaValue& end, const JinjaValue& step,
+                       JinjaBudget& budget) {
   if (value.is_undefined()) value.fail_undefined();
+  if (value.items() == nullptr && value.text() == nullptr) throw JinjaFault{fmt::format("a slice of {}", value.kind())};
+  const int64_t length = value.length(budget);
+  const SlicedPlaces places = sliced_places(length, begin, end, step);
   if (const JinjaItems* items = value.items()) {
-    JinjaItems out;
-    for (const size_t i : sliced_places(value.length(), begin, end, step)) out.push_back((*items)[i]);
-    return out;
+    JinjaListMaker out(&budget);
+    for (int64_t i = 0; i < places.count; ++i) out.add((*items)[static_cast<size_t>(places.first + i * places.step)]);
+    return out.take();
   }
-  if (value.text() == nullptr) throw JinjaFault{fmt::format("a slice of {}", value.kind())};
-  const std::vector<std::string_view> characters = characters_of(*value.text());
-  std::string out;
-  for (const size_t i : sliced_places(static_cast<int64_t>(characters.size()), begin, end, step)) out += characters[i];
-  return out;
-}
-
-std::string jinja_to_json(const JinjaValue& value, int64_t indent) {
-  if (indent > 64) throw JinjaFault{"tojson with an indent above 64"};
-  std::string out;
-  write_json(value, indent, 0, out);
-  return out;
+  const std::string_view text = *value.text();
+  const bool is_ascii = text.size() == static_cast<size_t>(length);
+  if (places.step == 1) {
+    const size_t first = skip_characters(text, 0, places.first, budget);
+    return {text.substr(first, skip_characters(text, first, places.count, budget) - first), &budget};
+  }
+  JinjaHeld held(&budget, is_ascii ? 0 : static_cast<size_t>(length) * sizeof(uint32_t));
+  std::vector<uint32_t> begins;  // of characters; texts are shorter than 32 bits count
+  if (!is_ascii) begins.reserve(static_cast<size_t>(length));
+  for (size_t i = 0; i < text.size() && !is_ascii; i += utf8_length(text[i])) {
+    begins.push_back(static_cast<uint32_t>(i));
+  }
+  budget.work(text.size(), 2);
+  JinjaWriter out(budget);
+  for (int64_t i = 0; i < places.count; ++i) {
+    const auto place = static_cast<size_t>(places.first + i * places.step);
+    const size_t at = is_ascii ? place : begins[place];
+    out.add(text.substr(at, utf8_length(text[at])));
+  }
+  return out.take();
 }
 
 }  // namespace megalith

@@ -20,4 +20,12 @@ class Coverage {
   size_t num_places_ = 0;
 };
 
+// What a run cost, which does not depend on the machine: basic blocks of the instrumented code that were executed, and
+// bytes of memory that were there at most beyond those there at the beginning. One thread is counted.
+struct Cost {
+  int64_t num_blocks = 0, most_bytes = 0;
+};
+void begin_cost();
+Cost cost_so_far();
+
 }  // namespace megalith::fuzz

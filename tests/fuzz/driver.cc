@@ -2,7 +2,8 @@
 //
 // Inputs are made from good ones by seeded damage. The compiler's hooks (-fsanitize-coverage=trace-pc, coverage.cc)
 // say which code an input reached; one that reached something new joins those that are damaged further. That is what
-// libFuzzer does, for compilers that come without it.
+// libFuzzer does, for compilers that come without it. Where a reader promises bounds, the dearest inputs are changed
+// further, too, as PerfFuzz does (Lemieux et al. 2018).
 //
 // usage: fuzz_readers [--target NAME]… [--seconds S] [--runs N] [--seed N] [--corpus FOLDER] [--keep N] [--input FILE]
 //                     [--save FOLDER] [--list]
@@ -14,6 +15,7 @@
 //   --save     where the input of a failure is written (the current folder)
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sanitizer/common_interface_defs.h>
 #include <signal.h>
 #include <unistd.h>
@@ -39,6 +41,9 @@ constexpr unsigned kMostSecondsAnInput = 10;
 constexpr size_t kMostInputBytes = size_t{1} << 16;
 constexpr size_t kMostInputs = 1000;  // of each kind
 constexpr size_t kMostCorpusBytes = 1 << 10;  // of an input that joins the corpus: many are read at every start
+
+// How often an input of the dearest is changed further, of targets with costs.
+constexpr size_t kDearestEvery = 2;
 
 // What the callbacks of a dying process need to know.
 struct Current {
@@ -84,6 +89,7 @@ void on_abort(int) {
 struct Outcome {
   bool was_used = false;
   std::string refusal;
+  std::vector<double> costs;
 };
 
 Outcome run_one(const Target& target, std::string input) {
@@ -101,10 +107,41 @@ Outcome run_one(const Target& target, std::string input) {
     on_death();
     ::_exit(1);
   }
+  if (target.costs) outcome.costs = target.costs();
+  for (size_t i = 0; i < outcome.costs.size(); ++i) {
+    if (outcome.costs[i] <= 1) continue;
+    std::fprintf(stderr, "fuzz: an input of %s costs %.2f times what it may (cost %zu)\n", target.name.c_str(),
+                 outcome.costs[i], i);
+    on_death();
+    ::_exit(1);
+  }
   ::alarm(0);
   current.is_running = false;
   return outcome;
 }
+
+// The dearest inputs so far, one for each kind of cost.
+class Dearest {
+ public:
+  void offer(const std::string& input, const std::vector<double>& costs) {
+    costs_.resize(costs.size());
+    inputs_.resize(costs.size());
+    for (size_t i = 0; i < costs.size(); ++i) {
+      if (costs[i] <= costs_[i]) continue;
+      costs_[i] = costs[i];
+      inputs_[i] = input;
+    }
+  }
+  bool is_empty() const { return inputs_.empty(); }
+  const std::string& choose(Random& random) const { return inputs_[below(inputs_.size(), random)]; }
+  std::string described() const {
+    return costs_.empty() ? "" : fmt::format(", costs at most {:.2f} of what they may", fmt::join(costs_, ", "));
+  }
+
+ private:
+  std::vector<double> costs_;
+  std::vector<std::string> inputs_;
+};
 
 // Inputs that reached something new. Those that could be used lead deeper; those that were refused are more.
 struct Kept {
@@ -120,9 +157,10 @@ struct Kept {
   }
 };
 
-std::string damaged(const Target& target, const Kept& kept, Random& random) {
+std::string damaged(const Target& target, const Kept& kept, const Dearest& dearest, Random& random) {
   const std::vector<std::string>& inputs = kept.refused.empty() || random() % 4 != 0 ? kept.used : kept.refused;
-  const std::string& chosen = inputs[below(inputs.size(), random)];
+  const bool takes_dear = !dearest.is_empty() && random() % kDearestEvery == 0;
+  const std::string& chosen = takes_dear ? dearest.choose(random) : inputs[below(inputs.size(), random)];
   std::string input;
   if (random() % 16 == 0) {  // the beginning of one, the end of another
     const std::string& other = inputs[below(inputs.size(), random)];
@@ -183,17 +221,22 @@ void fuzz(const Target& target, const Limits& limits, const std::string& save_fo
   Coverage coverage;
   Kept kept;
   Found found;
+  Dearest dearest;
   for (const std::string& seed_input : target.seeds) {
-    if (const Outcome outcome = run_one(target, seed_input); !outcome.was_used) {
+    const Outcome outcome = run_one(target, seed_input);
+    if (!outcome.was_used) {
       throw UserError(fmt::format("{} refuses its good input {}: {}", target.name, kept.used.size(), outcome.refusal));
     }
     coverage.take_new();
+    dearest.offer(seed_input, outcome.costs);
     kept.used.push_back(seed_input);
   }
   int64_t num_used = 0, num_refused = 0;
   if (!limits.corpus.empty()) {
     for (std::string& input : read_corpus(fs::path(limits.corpus) / target.name)) {
-      const bool was_used = run_one(target, std::move(input)).was_used;
+      const Outcome outcome = run_one(target, std::move(input));
+      const bool was_used = outcome.was_used;
+      dearest.offer(current.input, outcome.costs);
       ++(was_used ? num_used : num_refused);
       if (coverage.take_new() > 0) kept.keep(current.input, was_used, random);
     }
@@ -201,7 +244,9 @@ void fuzz(const Target& target, const Limits& limits, const std::string& save_fo
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   while (limits.runs > 0 ? num_used + num_refused < limits.runs : elapsed() < limits.seconds) {
-    const bool was_used = run_one(target, damaged(target, kept, random)).was_used;
+    const Outcome outcome = run_one(target, damaged(target, kept, dearest, random));
+    const bool was_used = outcome.was_used;
+    dearest.offer(current.input, outcome.costs);
     ++(was_used ? num_used : num_refused);
     const size_t num_new = coverage.take_new();
     if (num_new == 0) continue;
@@ -209,9 +254,9 @@ void fuzz(const Target& target, const Limits& limits, const std::string& save_fo
     kept.keep(current.input, was_used, random);
   }
   write_corpus(fs::path(limits.corpus) / target.name, std::move(found), limits.num_kept);
-  std::printf("%-20s %7lld used %8lld refused %6zu places in code %4zu + %4zu inputs kept\n", target.name.c_str(),
+  std::printf("%-20s %7lld used %8lld refused %6zu places in code %4zu + %4zu inputs kept%s\n", target.name.c_str(),
               static_cast<long long>(num_used), static_cast<long long>(num_refused), coverage.num_places(),
-              kept.used.size(), kept.refused.size());
+              kept.used.size(), kept.refused.size(), dearest.described().c_str());
   std::fflush(stdout);
 }
 
@@ -279,6 +324,7 @@ int run(const std::vector<std::string>& arguments) {
       current.save_path = "/dev/null";
       const Outcome outcome = run_one(target, read_input(input));
       std::printf("%s: %s\n", target.name.c_str(), outcome.was_used ? "used" : outcome.refusal.c_str());
+      if (!outcome.costs.empty()) std::printf("%s\n", fmt::format("costs {:.3f}", fmt::join(outcome.costs, ", ")).c_str());
     } else {
       fuzz(target, limits, save_folder);
     }

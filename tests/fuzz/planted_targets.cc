@@ -1,5 +1,6 @@
 // Readers with a fault each, behind an input that damage has to find: planted_test.py holds the driver to them.
 #include <cstring>
+#include <memory>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -23,7 +24,11 @@ Target planted(const std::string& name, std::function<void(std::string_view)> fa
 }  // namespace
 
 std::vector<Target> planted_targets(const Scratch& scratch) {
+  const auto costs = std::make_shared<std::vector<double>>(1);
+  Target dear = planted("planted_cost", [costs](std::string_view) { *costs = {2}; });
+  dear.costs = [costs] { return *costs; };
   return {
+      dear,
       planted("planted_read",
               [](std::string_view input) {
                 const std::vector<char> copy(input.begin(), input.end());  // on the heap, however short

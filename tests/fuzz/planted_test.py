@@ -17,6 +17,7 @@ EXPECTED = {
     "planted_exception": "neither used nor refused",
     "planted_allocation": "AddressSanitizer: allocator is out of memory",
     "planted_loop": "takes more than",
+    "planted_cost": "costs 2.00 times what it may",
 }
 
 

@@ -43,6 +43,9 @@ struct Target {
   std::function<void(std::string_view input)> run;
   // Changes that keep the form of the format (mutate.h); nothing: only bytes are changed.
   std::function<std::string(const std::string& input, Random& random)> mutate;
+  // What the last run cost, as shares of what its input may cost, for readers that promise a bound: above 1 is a
+  // finding, and the dearest inputs are changed further.
+  std::function<std::vector<double>()> costs = {};
 };
 
 std::vector<Target> tokenizer_targets(const Scratch& scratch);

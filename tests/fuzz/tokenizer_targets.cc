@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "data/sentences.h"
+#include "fuzz/coverage.h"
 #include "fuzz/mutate.h"
 #include "fuzz/target.h"
 #include "tokenizer/chat_template.h"
@@ -280,7 +281,31 @@ Target text(const Scratch& scratch) {
   return target;
 }
 
-// Chat templates: good ones, and damaged ones, with a conversation that has everything.
+// A template that does a few things in a row with much. Damage by itself seldom makes one that can be rendered.
+std::string laborious_template(Random& random) {
+  static const std::vector<std::string> kValues = {
+      "'aB ' * 9999",      "'\\xe4\\x01' * 5000", "'a\\n' * 5000",          "'<a>' * 5000",  "['aB ', 'b'] * 500",
+      "range(999)|list",   "messages * 50",       "[messages[0]] * 200",  "'1' * 4000",    "[range(99), 'a' * 999] * 9",
+      "messages[0].items()", "[[['x'] * 9] * 9] * 9", "{'B': 'x' * 9999, 'a': range(999)}"};
+  static const std::vector<std::string> kSteps = {
+      "|upper", "|title", "|capitalize", "|lower", "|trim", "|trim('aB')", "|string", "|tojson", "|tojson(indent=64)",
+      "|join", "|join('ab' * 99)", "|list", "|length", "|reverse", "|unique", "|indent", "|indent(99, true, true)",
+      "|replace('a', 'bcd')", "|replace('', '-')", "|first", "|last", "|int(7)", "|float", "|map('upper')",
+      "|map('reverse')", "|map(attribute='role')", "|select('in', x)", "|selectattr('role', 'eq', 'user')", "|reject",
+      "|items", "|dictsort", ".split()", ".split('a')", ".split('B', 9)", ".rsplit('a')", ".splitlines()",
+      ".find('aB aC')", ".rfind('b' ~ 'a' * 500)", ".find('a' * 99 ~ 'b')", ".count('a')", ".strip('aB \\n')",
+      ".startswith(x)", ".endswith('b')", ".isdigit()", ".isspace()", ".join(['a'] * 99)", ".removeprefix('a')",
+      "[::-1]", "[1:]", "[-1]", "[:-1:2]", " * 9", " ~ x", " + x", " == x", " < x", " in [x] * 9", ".items()|list",
+      ".values()|list", ".get('a')", ".index('b')", " is lower", " is upper"};
+  const auto any = [&](const std::vector<std::string>& of) { return of[below(of.size(), random)]; };
+  std::string value = "x";
+  for (size_t i = 0; i <= random() % 3; ++i) value = "(" + value + any(kSteps) + ")";
+  return "{% set x = " + any(kValues) + " %}{% for i in range(" + std::to_string(1 << random() % 8) + ") %}{% set y = " +
+         value + " %}{% endfor %}";
+}
+
+// Chat templates: good ones, and damaged ones, with a conversation that has everything. What a template costs is what
+// it counts: no more code is executed, and no more memory is there, than its units and bytes stand for.
 Target chat_template(const Scratch& /*scratch*/) {
   Target target{"chat_template", {}, {}, {}, {}};
   const std::filesystem::path folder =
@@ -292,6 +317,11 @@ Target chat_template(const Scratch& /*scratch*/) {
       "{{ 1 + 2 * 3 // 4 % 5 ** 2 - -1 }}{{ 'aXb'.replace('X', 'é').upper()[::-1] ~ [1, {'a': none}] * 2 }}"
       "{% set a, b = messages[0].items()|first %}{% set t %}x{{ a|indent(2) }}{% endset %}{{ "
       "range(3)|map('string')|join }}");
+  target.seeds.emplace_back(
+      "{% set ns = namespace(x='ab ', l=[]) %}{% for i in range(5) %}{% set ns.x = ns.x ~ ns.x.replace('a', 'ä') %}"
+      "{% set ns.l = ns.l + [ns.x.split()|map('title')|unique|join('-')|tojson, loop] %}{% endfor %}"
+      "{{ ns.x.find('bb') ~ ns.x.rsplit('b', 3)|string|length ~ ns.x[::-1].strip('a b')|indent(9)|length }}"
+      "{{ {'b': 1, 'A': ns.l|length}|dictsort ~ (ns.l == ns.l[:]) ~ (ns.x in ns.l) ~ ns.x.count('a') }}");
   target.words = {"{{",
                   "}}",
                   "{%",
@@ -325,6 +355,24 @@ Target chat_template(const Scratch& /*scratch*/) {
                   "(",
                   "]",
                   "range(",
+                  "range(999)",
+                  " * 9999",
+                  ".replace('a', ",
+                  ".split()",
+                  ".find(",
+                  ".rsplit(",
+                  "|map('",
+                  "|unique",
+                  "|dictsort",
+                  "|join(",
+                  "|string",
+                  "|indent(",
+                  ".title()",
+                  ".strip('",
+                  " in ",
+                  " for i in range(999) ",
+                  "set ns.x = ns.x ~ ns.x ",
+                  "namespace(x=",
                   "|length",
                   "add_generation_prompt",
                   "raise_exception("};
@@ -340,10 +388,32 @@ Target chat_template(const Scratch& /*scratch*/) {
       R"({"bos_token":"<s>","eos_token":"</s>","add_generation_prompt":true,"messages":[
       {"role":"user","content":" Hi\n"},{"role":"assistant","content":"Bye."}]})",
       "variables"));
-  target.run = [variables, plain](std::string_view input) {
+  target.mutate = [words = target.words](const std::string& input, Random& random) {
+    return random() % 2 == 0 ? laborious_template(random) : damaged_bytes(input, words, random);
+  };
+  const auto costs = std::make_shared<std::vector<double>>();
+  target.costs = [costs] { return *costs; };
+  target.run = [variables, plain, costs](std::string_view input) {
+    *costs = {0, 0, 0};
     const JinjaTemplate chat(input, "template");
+    constexpr JinjaLimits kLimits{.work = 500'000, .made_bytes = 4 << 20, .held_bytes = 1 << 20};
     const auto render = [&](const JinjaValue& with) {
-      require(is_valid_utf8(chat.render(*with.members(), 20'000)), "what a template writes is valid UTF-8");
+      JinjaUse use;
+      std::optional<UserError> refusal;
+      begin_cost();
+      try {
+        require(is_valid_utf8(chat.render(*with.members(), kLimits, &use)), "what a template writes is valid UTF-8");
+      } catch (const UserError& error) {
+        refusal = error;
+      }
+      const Cost cost = cost_so_far();
+      // Ours without optimisation and whatever was there anyway; a growing list is there twice for a moment.
+      constexpr double kBlocksAUnit = 50, kBlocksBefore = 50'000, kBytesBefore = 200'000;
+      const auto blocks = static_cast<double>(cost.num_blocks), bytes = static_cast<double>(cost.most_bytes);
+      const auto counted = static_cast<double>(use.work), held = static_cast<double>(use.most_held_bytes);
+      *costs = {blocks / (kBlocksBefore + kBlocksAUnit * counted), bytes / (kBytesBefore + 1.5 * held),
+                blocks / (kBlocksBefore + kBlocksAUnit * static_cast<double>(kLimits.work))};
+      if (refusal) throw *refusal;
     };
     try {
       render(variables);

@@ -19,7 +19,7 @@ const char* const kVariables = R"({"name": "Ada", "n": 7, "half": 0.5, "yes": tr
 
 std::string jinja(const std::string& source) {
   const JinjaValue variables = JinjaValue::from_json(parse_ordered_json(kVariables, "variables"));
-  return JinjaTemplate(source, "t.jinja").render(*variables.members(), 200'000);
+  return JinjaTemplate(source, "t.jinja").render(*variables.members(), {.work = 40'000'000});
 }
 
 std::string jinja_problem(const std::string& source) {
@@ -139,14 +139,14 @@ TEST(Jinja, HostileTemplatesEndSoon) {
   EXPECT_EQ(jinja_problem(ifs), "t.jinja:1: statements nest too deeply");
   EXPECT_EQ(jinja_problem("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
             "t.jinja:1: macros and expressions nest too deeply");
-  EXPECT_EQ(jinja_problem("{{ 'x' * 999999999999 }}"), "t.jinja:1: a text longer than is allowed");
+  EXPECT_EQ(jinja_problem("{{ 'x' * 999999999999 }}"), "t.jinja:1: a text of more than 16777216 bytes");
   EXPECT_EQ(jinja_problem(
                 "{% set ns = namespace(t='abcd') %}{% for i in range(99) %}{% set ns.t = ns.t + ns.t %}{% endfor %}"),
             "t.jinja:1: a text of more than 16777216 bytes");
   EXPECT_EQ(jinja_problem("{% set ns = namespace(t=[]) %}{% for i in range(99) %}{% set ns.t = [ns.t] %}{% endfor %}"),
             "t.jinja:1: lists that nest deeper than 64");
   EXPECT_EQ(jinja_problem("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"),
-            "t.jinja:1: the template takes too many steps");
+            "t.jinja:1: the template does more work than is allowed (40000000 units, about a second)");
 }
 
 TEST(ChatTemplate, IsFoundBesideTheTokenizer) {
@@ -162,6 +162,27 @@ TEST(ChatTemplate, IsFoundBesideTheTokenizer) {
   EXPECT_EQ(text(), "<s>hiNone");
   write_file_atomic(folder.path() / "chat_template.jinja", "{{ messages|length }}{{ add_generation_prompt }}\n");
   EXPECT_EQ(text(), "1True");
+}
+
+TEST(ChatTemplate, SaysThatContentIsAListOfPartsWhereItFails) {
+  const OrderedJson messages = parse_ordered_json(
+      R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}])", "m");
+  const auto render = [&](const char* source) {
+    return ChatTemplate(source, "t.jinja", {}).render(messages, nullptr, false);
+  };
+  EXPECT_EQ(render("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+                   "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"),
+            "qa");
+  EXPECT_EQ(render("{{ messages[1].content }}"), "[{'type': 'text', 'text': 'a'}]");  // transformers' words, too
+  try {
+    render("{% for m in messages %}\n{{ m.role + m.content }}{% endfor %}");
+    FAIL() << "rendered";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.message(),
+              "t.jinja:2: '+' cannot join a text and a list; the content of message 2 is a list of parts "
+              "({\"type\": \u2026}), which this template may not take");
+    EXPECT_NE(error.remedy().find("the parts' texts joined"), std::string::npos);
+  }
 }
 
 }  // namespace
