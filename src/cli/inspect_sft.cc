@@ -11,6 +11,7 @@
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/visible_text.h"
 #include "data/sft_packs.h"
 #include "data/sft_set.h"
 #include "hub/hub.h"
@@ -60,9 +61,11 @@ std::string text_in_loss(const Tokenizer& tokenizer, const SftSample& sample) {
   return text + decoder.finish();
 }
 
-// The text of a sample; what counts in the loss is green, or stands in brackets where there are no colours.
-std::string marked_text(const Tokenizer& tokenizer, const SftSample& sample, bool has_colours) {
-  const std::string_view begin = has_colours ? "\x1b[1;32m" : "⟦", end = has_colours ? "\x1b[0m" : "⟧";
+// The text of a sample. What counts in the loss is green on a terminal, where all that is not ours is made visible;
+// elsewhere it stands in brackets.
+std::string marked_text(const Tokenizer& tokenizer, const SftSample& sample, bool is_terminal) {
+  const std::string_view begin = is_terminal ? "\x1b[1;32m" : "⟦", end = is_terminal ? "\x1b[0m" : "⟧";
+  const auto shown = [&](std::string piece) { return is_terminal ? visible_text(piece) : std::move(piece); };
   std::string text;
   StreamingDecoder decoder(tokenizer, /*skip_special=*/false);
   bool is_open = false;
@@ -70,9 +73,9 @@ std::string marked_text(const Tokenizer& tokenizer, const SftSample& sample, boo
     const bool counts = sample.weights[i] != 0;
     if (counts != is_open) text += is_open ? end : begin;
     is_open = counts;
-    text += decoder.push(sample.tokens[i]);
+    text += shown(decoder.push(sample.tokens[i]));
   }
-  text += decoder.finish();
+  text += shown(decoder.finish());
   if (is_open) text += end;
   return text;
 }
@@ -89,8 +92,8 @@ void show_sample(const SftInspection& options, const Tokenizer& tokenizer, const
     print_out("{}\n", dump_json(object));
     return;
   }
-  print_out("{}: {} tokens, {} in the loss\n{}\n\n", line.where(), sample.tokens.size(), sample.num_counted(),
-             marked_text(tokenizer, sample, ::isatty(STDOUT_FILENO) != 0));
+  print_out("{}: {} tokens, {} in the loss\n", line.where(), sample.tokens.size(), sample.num_counted());
+  print_coloured(marked_text(tokenizer, sample, ::isatty(STDOUT_FILENO) != 0) + "\n\n");
 }
 
 // The sequences that the samples make, as `train` packs them.

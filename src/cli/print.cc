@@ -11,10 +11,10 @@
 namespace megalith {
 
 void print_text(std::string_view text) {
-  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
-  const std::string shown = is_terminal ? visible_text(text, Colours::kKept) : std::string();
-  const std::string_view bytes = is_terminal ? std::string_view(shown) : text;
-  std::fwrite(bytes.data(), 1, bytes.size(), stdout);
+  if (::isatty(STDOUT_FILENO) == 1) return print_coloured(visible_text(text));
+  print_coloured(text);
 }
+
+void print_coloured(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 }  // namespace megalith

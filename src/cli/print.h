@@ -1,5 +1,5 @@
-// Results, on standard output. A file or a pipe receives every byte as it is; on a terminal, what it would obey in
-// texts of others is written out (core/visible_text.h). Our own colours stay.
+// Results, on standard output. A file or a pipe receives every byte as it is; on a terminal, what it would obey is
+// written out (core/visible_text.h), colours in texts of others as well.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,6 +10,8 @@
 namespace megalith {
 
 void print_text(std::string_view text);
+// A text with colours of ours: whatever else it holds was made visible before they were added.
+void print_coloured(std::string_view text);
 
 template <typename... Args>
 void print_out(fmt::format_string<Args...> format, Args&&... args) {

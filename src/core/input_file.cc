@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/system_call.h"
+#include "core/visible_text.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -59,6 +61,21 @@ void require_input(const struct stat& info, InputKind kind, int descriptor, cons
                   "put the file that belongs there in its place");
 }
 
+// Until the pipe has something to read, or a writer has closed it. Nothing of the sort is a program that hangs, so the
+// line goes straight to standard error: files are read before there is a logger, and below those who have one.
+void wait_for_writer(int descriptor, const fs::path& path) {
+  constexpr int kQuiet_ms = 1000;
+  pollfd watched{.fd = descriptor, .events = POLLIN, .revents = 0};
+  int found = retry_interrupted([&] { return ::poll(&watched, 1, kQuiet_ms); });
+  if (found == 0) {
+    const std::string line =
+        fmt::format("note: {} is a pipe (FIFO): waiting for what a program writes into it\n", visible_text(path.string()));
+    (void)retry_interrupted([&] { return ::write(STDERR_FILENO, line.data(), line.size()); });
+    found = retry_interrupted([&] { return ::poll(&watched, 1, -1); });
+  }
+  if (found < 0) fail_file("read", path, errno);
+}
+
 std::string remedy_for(int error_number, const fs::path& path) {
   switch (error_number) {
     case ENOENT:
@@ -92,13 +109,16 @@ InputFile::InputFile(const fs::path& path, InputKind kind) : path_(path) {
   if (retry_interrupted([&] { return ::stat(path.c_str(), &info); }) != 0) fail_file("open", path, errno);
   require_input(info, kind, /*descriptor=*/-1, path);
   // Another file may have taken its place by now: so it is opened without waiting for a pipe, and looked at again.
-  const bool waits = kind == InputKind::kStream;
-  fd_ = retry_interrupted(
-      [&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (waits ? 0 : O_NONBLOCK)); });
+  fd_ = retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
   if (fd_ < 0) fail_file("open", path, errno);
   try {
     if (::fstat(fd_, &info) != 0) fail_file("read", path, errno);
     require_input(info, kind, fd_, path);
+    if (kind == InputKind::kStream) {
+      if (S_ISFIFO(info.st_mode)) wait_for_writer(fd_, path);
+      const int flags = ::fcntl(fd_, F_GETFL);
+      if (flags < 0 || ::fcntl(fd_, F_SETFL, flags & ~O_NONBLOCK) != 0) fail_file("read", path, errno);
+    }
   } catch (...) {
     close_descriptor(fd_);  // no destructor runs for an object whose constructor throws
     throw;

@@ -21,7 +21,7 @@ namespace megalith {
 
 enum class InputKind {
   kFile,    // a regular file
-  kStream,  // or a pipe, whose writer is waited for, a terminal or /dev/null
+  kStream,  // or a pipe, whose writer is waited for, which a line tells after a second; a terminal or /dev/null
 };
 
 // A descriptor that closes itself. UserError with the path and the reason: it is not there, may not be read, or is a

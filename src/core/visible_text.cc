@@ -36,16 +36,9 @@ bool is_obeyed(uint32_t code) {
   return (code >= 0x7f && code < 0xa0) || (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
-// Bytes of a colour's sequence at the beginning of the text; 0 for anything else.
-size_t colour_length(std::string_view text) {
-  if (!text.starts_with("\x1b[")) return 0;
-  const size_t end = text.find_first_not_of("0123456789;", 2);
-  return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
-}
-
 }  // namespace
 
-std::string visible_text(std::string_view text, Colours colours) {
+std::string visible_text(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -56,9 +49,6 @@ std::string visible_text(std::string_view text, Colours colours) {
       length = 1;
     } else if (!is_obeyed(character.code)) {
       out += text.substr(0, length);
-    } else if (const size_t colour = colours == Colours::kKept ? colour_length(text) : 0; colour > 0) {
-      out += text.substr(0, colour);
-      length = colour;
     } else {
       out += character.code < 0x80 ? fmt::format("\\x{:02x}", character.code) : fmt::format("\\u{:04x}", character.code);
     }

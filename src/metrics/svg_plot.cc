@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/strings.h"
+#include "core/visible_text.h"
 
 namespace megalith {
 namespace {
@@ -156,7 +157,7 @@ std::string path_of(const std::vector<Point>& pixels) {
 
 std::string escape_html(const std::string& text) {
   std::string result;
-  for (const char c : text) {
+  for (const char c : visible_text(text)) {
     switch (c) {
       case '<':
         result += "&lt;";

@@ -33,7 +33,7 @@ struct PlotSettings {
 // values at both ends, their pixels, and 1 for a logarithmic axis.
 std::string render_svg_plot(const PlotSettings& settings, const std::vector<PlotSeries>& series);
 
-// The text with <, >, & and quotes as HTML and XML write them.
+// The text with <, >, & and quotes as HTML and XML write them, and visible (core/visible_text.h).
 std::string escape_html(const std::string& text);
 
 // Round numbers that cover [low, high] with about `count` steps of 1, 2 or 5 times a power of ten, each at least

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 
@@ -38,11 +39,9 @@ def on_terminal(program, *words, cwd):
 def assert_harmless(got):
     # The terminal's own line ends, and the status line that is written again.
     left = got.replace(b"\r\n", b"\n").replace(b"\r\x1b[K", b"")
-    text = left.decode("utf-8")  # so no byte that is no text
-    bad = [c for c in text if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 or 0x202A <= ord(c) <= 0x202E]
-    colours = text.count("\x1b[")
-    assert all(c == "\x1b" for c in bad) and len(bad) == colours, text[-2000:]
-    assert "owned\x07" not in text
+    text = re.sub("\x1b\\[(1;32|0)m", "", left.decode("utf-8"))  # our colours; so no byte that is no text
+    bad = [c for c in text if (ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 or 0x202A <= ord(c) <= 0x202E or 0x2066 <= ord(c) <= 0x2069]
+    assert not bad, text[-2000:]
 
 
 def test_names_of_files_cannot_speak_to_a_terminal(program, tmp_path):
@@ -71,6 +70,63 @@ def test_what_data_hold_cannot_speak_to_a_terminal(program, tmp_path):
     assert code == 0, got
     assert_harmless(got)
     assert b"owned" in got
+
+
+def chat_model(folder, template):
+    folder.mkdir()
+    (folder / "chat_template.jinja").write_text(template)
+    return ("inspect", "sft", "--load_hf", folder, "--tokenizer_type", "ByteTokenizer", "--sft_data_path")
+
+
+CHAT = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\n' }}{% endfor %}"
+ROW = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "an answer"}]}
+
+
+def test_colours_of_data_hide_nothing(program, tmp_path):
+    hidden = {"messages": [{"role": "user", "content": "see \x1b[8mthis\x1b[0m" + EVIL}, {"role": "assistant", "content": "\x1b[8mand\u2066 this"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(hidden) + "\n")
+    words = (*chat_model(tmp_path / "model", CHAT), "rows.jsonl")
+    code, got = on_terminal(program, *words, cwd=tmp_path)
+    assert code == 0, got
+    assert_harmless(got)
+    assert b"see \\x1b[8mthis\\x1b[0m" in got and b"\\x1b[8mand\\u2066 this" in got and b"\x1b[1;32m" in got, got
+    # A file is no terminal: bytes as they are.
+    assert "see \x1b[8mthis" in program.run(*words, cwd=tmp_path)[1]
+
+
+def test_a_template_that_wants_much_is_refused_by_its_line(program, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
+    words = chat_model(tmp_path / "model", "\n{% for i in range(300) %}{% set n = namespace(x='a' * 16000000) %}{% endfor %}")
+    errors = program.run(*words, "rows.jsonl", cwd=tmp_path, expected=2)[2]
+    assert "chat_template.jinja:2: the template holds more than 256 MiB at once" in errors, errors
+
+
+@pytest.mark.parametrize("option", ["sft_data_path", "config"])
+def test_a_pipe_that_is_waited_for_is_told(program, tmp_path, option):
+    words = chat_model(tmp_path / "model", CHAT)
+    pipe, rows = tmp_path / "pipe\x1b[8m", tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(ROW) + "\n")
+    os.mkfifo(pipe)
+    content = rows.read_text() if option == "sft_data_path" else f"sft_data_path: {rows}\n"
+    words = (*words, pipe) if option == "sft_data_path" else (*words[:-1], "--config", pipe)
+    process = program.start(*words, cwd=tmp_path)
+    try:
+        said = process.stderr.readline()
+        assert said == f"note: {tmp_path}/pipe\\x1b[8m is a pipe (FIFO): waiting for what a program writes into it\n", said
+        pipe.write_text(content)
+        output, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0 and "an answer" in output, errors
+
+
+def test_ids_without_a_token_are_noted(program, tmp_path):
+    def notes(vocab_size):
+        words = [vocab_size if word == 131 else word for word in MODEL]
+        return program.run("train", *words, "--mock_data", "--dry_run", "--tokenizer_type", "ByteTokenizer", cwd=tmp_path)[2]
+
+    assert "has 257 ids, and the model's vocabulary 4096: the others have no text, and are shown as <|id:257|>" in notes(4096)
+    assert "have no text" not in notes(384)  # the next multiple of 128, to which every trainer pads
 
 
 def left_files(folder):

@@ -30,10 +30,9 @@ TEST(VisibleText, WritesOutBytesThatAreNoText) {
   EXPECT_EQ(visible_text("cut \xe2\x82"), "cut \\xe2\\x82");
 }
 
-TEST(VisibleText, KeepsColoursOnlyWhereAsked) {
+TEST(VisibleText, WritesColoursOut) {
   EXPECT_EQ(visible_text("\x1b[1;31mred\x1b[0m"), "\\x1b[1;31mred\\x1b[0m");
-  EXPECT_EQ(visible_text("\x1b[1;31mred\x1b[0m", Colours::kKept), "\x1b[1;31mred\x1b[0m");
-  EXPECT_EQ(visible_text("\x1b[2J\x1b[31", Colours::kKept), "\\x1b[2J\\x1b[31");
+  EXPECT_EQ(visible_text("\x1b[8mhidden"), "\\x1b[8mhidden");
 }
 
 TEST(VisibleText, IsWhatALoggerWrites) {

@@ -165,7 +165,7 @@ TEST_F(Page, LoadsNothing) {
 
 TEST_F(Page, AnyTextAndAnyNumberIsHarmless) {
   RunPageSettings hostile = settings();
-  hostile.title = hostile.subtitle = hostile.configuration = "<script>alert('&')</script>";
+  hostile.title = hostile.subtitle = hostile.configuration = "<script>alert('&')</script>\x1b[8m\u202e";
   RunPageSink sink(hostile, log_);
   StepRecord record = step(1);
   record.losses = {{"lm loss", kNan}, {"</script><b>", std::numeric_limits<double>::infinity()}};
@@ -176,6 +176,8 @@ TEST_F(Page, AnyTextAndAnyNumberIsHarmless) {
   sink.on_end();
   const std::string text = page();
   EXPECT_FALSE(has(text, "<script>alert"));
+  EXPECT_FALSE(has(text, "\x1b") || has(text, "\u202e"));
+  EXPECT_TRUE(has(text, "\\x1b[8m\\u202e"));
   EXPECT_FALSE(has(text, "<i>"));
   EXPECT_FALSE(has(text, "</script><b>"));
   EXPECT_TRUE(has(text, "NaN"));
