@@ -29,6 +29,7 @@ struct HubPatience {
   std::chrono::milliseconds stall_timeout{10'000};    // HF_HUB_DOWNLOAD_TIMEOUT
   std::chrono::milliseconds first_pause{1'000};       // between tries; doubles
   std::chrono::milliseconds total{600'000};           // hub_timeout_minutes
+  std::chrono::milliseconds answer{30'000};           // of a list or a header, and a second more for each 64 KiB
   // About 130 000 files. The hub advises against more than 100 000 in a repository.
   size_t most_list_bytes = size_t{32} << 20;
 };
