@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "config/option_value.h"
+#include "tokenizer/tokenizer.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -35,6 +36,18 @@ std::optional<std::string> text_tokenizer_of(const Configuration& configuration)
 
 void remember_text_tokenizer(const Resolved& resolved, Configuration& configuration) {
   if (const auto folder = text_tokenizer(resolved)) configuration.emplace_back(kTextTokenizer, yaml_scalar(*folder));
+}
+
+std::optional<std::string> note_of_missing_tokens(const Tokenizer& tokenizer, const Config& config,
+                                                  int64_t vocab_size) {
+  constexpr int64_t kRoundSizeShare = 50;  // Phi-2 has 51 200 rows for 50 295 tokens
+  ModelConfig padded = config.model;
+  padded.vocab_size = tokenizer.vocab_size() + config.extra_vocab_size;
+  const int64_t explained = padded.padded_vocab_size(config.parallel.tensor_model_parallel_size);
+  if (vocab_size - explained <= vocab_size / kRoundSizeShare) return std::nullopt;
+  return fmt::format("the tokenizer {} has {} ids, and the model's vocabulary {}: the others have no text, and are "
+                     "shown as <|id:{}|>",
+                     tokenizer.name(), tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
 }
 
 }  // namespace megalith
