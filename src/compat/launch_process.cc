@@ -12,6 +12,7 @@
 
 #include "compat/process.h"
 #include "core/error.h"
+#include "core/visible_text.h"
 
 namespace megalith {
 namespace {
@@ -156,7 +157,7 @@ std::string shell_text(const std::vector<std::string>& command) {
 int run_and_wait(const std::vector<std::string>& command, const std::optional<std::string>& output_file) {
   const ProcessResult result =
       run_process({.words = command, .output_file = output_file.value_or(""), .captures = false, .has_input = true});
-  if (!result.errors.empty()) fmt::print(stderr, "error: {}\n", result.errors);
+  if (!result.errors.empty()) fmt::print(stderr, "error: {}\n", visible_text(result.errors));
   return result.exit_code;
 }
 
