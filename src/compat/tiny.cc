@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "config/record.h"
 #include "verify/toy_config.h"
 
 namespace megalith {
@@ -68,7 +69,8 @@ TinyRun make_tiny(const Resolved& resolved) {
     const bool is_size = option->traits().in_toy == InToy::kMade &&
                          std::find(std::begin(kKept), std::end(kKept), option->name()) == std::end(kKept);
     if (!is_size || option->text() == resolved.options->find(option->name())->text()) continue;
-    tiny.options.push_back(fmt::format("--{}={}", option->name(), option->text()));
+    // What stands in quotes in YAML, such as a pipeline's layout, is a word without them.
+    tiny.options.push_back(fmt::format("--{}={}", option->name(), plain_text(option->text())));
   }
   // The toy's batch is said in samples.
   if (resolved.config.train.gradient_accumulation_steps) {

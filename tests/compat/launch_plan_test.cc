@@ -5,10 +5,14 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 
 #include "compat/launch_process.h"
+#include "compat/tiny.h"
 #include "config/known_names.h"
+#include "core/strings.h"
+#include "support/source_dir.h"
 #include "train/config.h"
 
 namespace megalith {
@@ -384,6 +388,99 @@ TEST(ScriptVariables, WhatAScriptAlwaysSaysAreOptions) {
       EXPECT_NO_THROW(option->set(value, {OptionLayer::kCommandLine, "table"})) << name << " " << value;
     }
   }
+}
+
+// As `megalith launch` reads a dry run's arguments.
+ConfigInputs dry_inputs(const std::vector<std::string>& arguments, int world_size) {
+  ConfigInputs inputs;
+  inputs.config_root = test::source_dir() / "configs";
+  inputs.environment["HF_HUB_OFFLINE"] = "1";
+  inputs.arguments = arguments;
+  inputs.arguments.emplace_back("--dry_run=true");
+  inputs.arguments.push_back(fmt::format("--dry_run_world_size={}", world_size));
+  return inputs;
+}
+
+// The configuration, or null and what is wrong.
+std::pair<std::unique_ptr<Resolved>, std::string> try_arguments(const std::vector<std::string>& arguments, int ranks) {
+  try {
+    return {resolve_config(dry_inputs(arguments, ranks), ranks), ""};
+  } catch (const std::exception& error) {
+    return {nullptr, error.what()};
+  }
+}
+
+// Every script, with the words that it cannot do without. A variable that a script lacks is said as an option.
+TEST(LaunchPlan, AToyOfEveryLayoutThatAScriptTakesIsTakenToo) {
+  const std::string experiments = (test::source_dir() / "examples/megatron/configs/MI300X").string() + "/";
+  std::vector<std::pair<FrontEnd, std::vector<std::string>>> scripts;
+  for (const FrontEndRow& row : front_ends()) {
+    if (row.id != FrontEnd::kBenchmarkSetup && row.id != FrontEnd::kPrimus && row.id != FrontEnd::kBenchmark) {
+      const bool is_deep = row.id == FrontEnd::kDeepseekV3;
+      scripts.push_back({row.id, is_deep
+                                     ? std::vector<std::string>{"MODEL_SIZE=671", "NUM_LAYERS=32", "MOE_LAYER_FREQ=1"}
+                                     : std::vector<std::string>{}});
+    }
+  }
+  for (const char* file : {"llama3.1_8B-BF16", "mixtral_8x7B_v0.1-BF16", "deepseek_v3-BF16"}) {
+    scripts.push_back({FrontEnd::kPrimus, {fmt::format("EXP={}{}-pretrain.yaml", experiments, file)}});
+  }
+  for (const char* mode : {"pretrain", "finetune_lora"}) {
+    scripts.push_back({FrontEnd::kBenchmark, {"-t", mode, "-m", "Llama-3.1-8B"}});
+  }
+  const std::vector<std::pair<std::string, std::string>> axes = {
+      {"TP=2", "--tensor_model_parallel_size=2"},
+      {"PP=2", "--pipeline_model_parallel_size=2"},
+      {"CP=2", "--context_parallel_size=2"},
+      {"EP=2", "--expert_model_parallel_size=2"},
+      {"FSDP=1", "--use_torch_fsdp2"},
+      {"TE_FP8=1", "--fp8_format=hybrid"},
+  };
+  constexpr size_t kPipeline = 1;
+  int num_toys = 0, num_pipelines = 0;
+  for (const auto& [front_end, words] : scripts) {
+    for (size_t i = 0; i < axes.size(); ++i) {
+      // Alone, and beside a pipeline, whose stages of a toy are another layout.
+      for (const size_t j : std::set<size_t>{i, kPipeline}) {
+        LaunchInputs inputs = on_gpus(front_end, words);
+        inputs.words.emplace_back("DRY_RUN=1");
+        if (has(kRocmScripts, front_end)) inputs.words.insert(inputs.words.end(), {"MBS=1", "BS=64"});
+        if (has(kRocmScripts, front_end) && i != 0) inputs.words.emplace_back("TP=1");
+        inputs.exists = [](const std::string& path) { return std::filesystem::exists(path); };
+        inputs.tree = test::source_dir().string() + "/";
+        for (const size_t axis : std::set<size_t>{i, j}) {
+          const ScriptVariable* variable = find_script_variable(axes[axis].first.substr(0, axes[axis].first.find('=')));
+          const bool is_known = variable != nullptr && variable->acts_in(front_end);
+          inputs.words.push_back(is_known ? axes[axis].first : axes[axis].second);
+        }
+        // Some pairs are refused: FSDP beside a pipeline, T5 with a sequence that is cut.
+        const LaunchPlan whole = plan_launch(inputs);
+        if (!whole.errors.empty()) continue;
+        if (try_arguments(whole.arguments_without_inputs(), whole.world_size()).first == nullptr) continue;
+        inputs.words.emplace_back("TINY=1");
+        const LaunchPlan plan = plan_launch(inputs);
+        EXPECT_EQ(errors_of(plan), "");
+        const int ranks = plan.world_size();  // a toy of a script for many machines has one
+        std::vector<std::string> arguments = plan.arguments_without_inputs();
+        const auto add = [&](const std::vector<std::string>& more) {
+          arguments.insert(arguments.end(), more.begin(), more.end());
+        };
+        Resolved first;
+        try_resolve(*first.options, dry_inputs(arguments, ranks));
+        add(fitting_layout(first.config.parallel, ranks));
+        auto [resolved, errors] = try_arguments(arguments, ranks);
+        if (resolved != nullptr) {
+          add(make_tiny(*resolved).options);
+          errors = try_arguments(arguments, ranks).second;
+        }
+        EXPECT_EQ(errors, "") << row_of(front_end).name << ": " << fmt::format("{}", fmt::join(inputs.words, " "));
+        ++num_toys;
+        num_pipelines += i == kPipeline || j == kPipeline;
+      }
+    }
+  }
+  EXPECT_GT(num_toys, 90);
+  EXPECT_GT(num_pipelines, 35);
 }
 
 }  // namespace
