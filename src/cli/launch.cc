@@ -168,7 +168,8 @@ void report_benchmark(const CommandContext& context, const LaunchPlan& plan, con
   BenchmarkFigures figures = read_benchmark_figures(run.backend, read_file(*plan.train_log));
   if (run.mode == "HF_finetune_lora") add_sample_rate(figures, resolved);
   if (!figures.note.empty()) context.log.note("{}", figures.note);
-  write_file_atomic(run.results, benchmark_csv(run, figures, resolved, {device_name(), kBuildCommit}));
+  const std::string earlier = std::filesystem::exists(run.results) ? read_file(run.results) : "";
+  write_file_atomic(run.results, benchmark_csv(run, figures, resolved, {device_name(), kBuildCommit}, earlier));
   if (!figures.summary.empty()) write_file_atomic(kRunsSummaryFile, figures.summary);
   for (const std::string& line : figures.lines) {
     print_out("{}\n", line);

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <numeric>
 #include <regex>
 
 #include "core/error.h"
+#include "core/file.h"
+#include "core/strings.h"
 
 namespace megalith {
 namespace {
@@ -102,10 +105,46 @@ BenchmarkFigures picture_figures(const std::string& log) {
   const double fps = mean(R"(fps:\s*([0-9.]+))"), of_gpu = mean(R"(fps_gpu:\s*([0-9.]+))");
   const double tflops = mean(R"(tflops/s:\s*([0-9.]+))"), time = mean(R"(step_time_total:\s*([0-9.]+))");
   BenchmarkFigures figures{.metrics = {{"FPS_per_GPU", of_gpu}, {"TFLOPS_per_GPU", tflops}}};
-  figures.summary = fmt::format("avg_fps,avg_fps_gpu,avg_tflops,avg_step_time_total,avg_loss\n"
-                                "{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
-                                fps, of_gpu, tflops, time, mean(R"(step_loss:\s*([0-9.]+))"));
+  figures.summary = fmt::format(
+      "avg_fps,avg_fps_gpu,avg_tflops,avg_step_time_total,avg_loss\n"
+      "{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
+      fps, of_gpu, tflops, time, mean(R"(step_loss:\s*([0-9.]+))"));
   return figures;
+}
+
+constexpr std::string_view kFirstColumns = "model,performance,metric";
+
+// A file of results: cells by the name of their column.
+struct Results {
+  std::vector<std::string> names;
+  std::vector<std::map<std::string, std::string>> rows;
+};
+
+std::vector<std::string> cells_of(std::string_view line) {
+  std::vector<std::string> cells;
+  for (size_t begin = 0; begin <= line.size();) {
+    const size_t end = std::min(line.find(',', begin), line.size());
+    cells.emplace_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return cells;
+}
+
+Results read_results(std::string_view text) {
+  Results results;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::vector<std::string> cells = cells_of(trim(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (results.names.empty()) {
+      results.names = cells;
+      continue;
+    }
+    std::map<std::string, std::string> row;
+    for (size_t i = 0; i < std::min(cells.size(), results.names.size()); ++i) row[results.names[i]] = cells[i];
+    if (cells.size() == results.names.size()) results.rows.push_back(std::move(row));
+  }
+  return results;
 }
 
 }  // namespace
@@ -149,7 +188,7 @@ void add_sample_rate(BenchmarkFigures& figures, const Resolved& resolved) {
 }
 
 std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figures, const Resolved& resolved,
-                          const ResultsContext& context) {
+                          const ResultsContext& context, std::string_view earlier) {
   const Derived& derived = resolved.derived;
   std::vector<std::string> names = {"model", "performance", "metric"};
   if (run.backend != BenchmarkBackend::kMegatron) names.emplace_back("mode");
@@ -158,16 +197,33 @@ std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figur
     names.insert(names.end(), {"precision", "batch_size", "global_batch_size", "seq_len", "device", "num_gpus"});
   }
   names.emplace_back("build_commit");
-  std::string text = fmt::format("{}\n", fmt::join(names, ","));
+  Results results = read_results(earlier);
+  // Another back end's file has other columns, which its rows keep.
+  for (const std::string& name : results.names) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.insert(names.end() - 1, name);
+  }
+  const std::string mode = run.backend != BenchmarkBackend::kMegatron ? run.mode : "";
+  std::erase_if(results.rows, [&](auto& row) { return row["mode"] == mode; });
   for (const auto& [metric, value] : figures.metrics) {
-    std::vector<std::string> cells = {run.model, figure_text(value), metric};
-    if (run.backend != BenchmarkBackend::kMegatron) cells.push_back(run.mode);
+    std::map<std::string, std::string> row = {{"model", run.model},
+                                              {"performance", figure_text(value)},
+                                              {"metric", metric},
+                                              {"mode", mode},
+                                              {"build_commit", context.build_commit}};
     if (is_primus) {
-      cells.insert(cells.end(), {resolved.config.fp8.is_on() ? "FP8" : "BF16", std::to_string(derived.micro_batch_size),
-                                 std::to_string(derived.global_batch_size), std::to_string(derived.seq_length),
-                                 context.device, std::to_string(derived.world_size)});
+      row.insert({{"precision", resolved.config.fp8.is_on() ? "FP8" : "BF16"},
+                  {"batch_size", std::to_string(derived.micro_batch_size)},
+                  {"global_batch_size", std::to_string(derived.global_batch_size)},
+                  {"seq_len", std::to_string(derived.seq_length)},
+                  {"device", context.device},
+                  {"num_gpus", std::to_string(derived.world_size)}});
     }
-    cells.push_back(context.build_commit);
+    results.rows.push_back(std::move(row));
+  }
+  std::string text = fmt::format("{}\n", fmt::join(names, ","));
+  for (auto& row : results.rows) {
+    std::vector<std::string> cells;
+    for (const std::string& name : names) cells.push_back(row[name]);
     text += fmt::format("{}\n", fmt::join(cells, ","));
   }
   return text;
@@ -176,6 +232,12 @@ std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figur
 void check_results_folder(const BenchmarkRun& run) {
   std::filesystem::path folder = std::filesystem::path(run.results).parent_path();
   if (folder.empty()) folder = ".";
+  std::error_code error;
+  if (std::filesystem::exists(run.results, error) && !read_file(run.results).starts_with(kFirstColumns)) {
+    throw UserError(fmt::format("the results go to {}, which is another file: it does not begin with {}", run.results,
+                                kFirstColumns),
+                    "move it away");
+  }
   if (::access(folder.c_str(), W_OK) == 0) return;
   throw UserError(
       fmt::format("the results go to {}, and the folder {} cannot be written", run.results, folder.string()),

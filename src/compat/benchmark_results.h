@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compat/benchmark.h"
@@ -42,11 +43,12 @@ struct ResultsContext {
   std::string device, build_commit;
 };
 
-// The file's text: AMD's columns, and behind them the commit that the program was built of.
+// The file's text: AMD's columns, and after them the commit that the program was built of.
+// earlier  the file's text until now: its rows of other modes stay, those of this one are replaced
 std::string benchmark_csv(const BenchmarkRun& run, const BenchmarkFigures& figures, const Resolved& resolved,
-                          const ResultsContext& context);
+                          const ResultsContext& context, std::string_view earlier = {});
 
-// UserError when the folder of the results is not there, or cannot be written.
+// UserError when the folder of the results is not there or cannot be written, or the file has something else.
 void check_results_folder(const BenchmarkRun& run);
 
 }  // namespace megalith

@@ -183,9 +183,18 @@ def test_conversations_of_the_hub_train_a_toy(bash):
 
 
 def test_made_up_tokens_serve_a_toy_without_rows(bash):
-    _, said = bash(f"{REPORT} -t finetune_lora -m Llama-2-7B", TINY="1", GPUS_PER_NODE="1", MAX_STEPS="3")
+    command, results = f"{REPORT} -t finetune_lora -m Llama-2-7B", bash.folder.parent / "perf_Llama-2-7B.csv"
+    results.write_text("something else\n")
+    _, said = bash(command, expected=2, TINY="1", GPUS_PER_NODE="1", MAX_STEPS="3")
+    assert "is another file: it does not begin with model,performance,metric" in said
+    # Rows of another mode stay, those of this one are replaced.
+    rows = ("1.0,tok_per_s_per_gpu,pretrain,old", "2.0,max_memory_alloc,finetune_lora,old")
+    results.write_text("model,performance,metric,mode,build_commit\n" + "".join(f"Llama-2-7B,{row}\n" for row in rows))
+    _, said = bash(command, TINY="1", GPUS_PER_NODE="1", MAX_STEPS="3")
     assert "tokens are made up" in said
-    assert len(rows_of(bash.folder.parent / "perf_Llama-2-7B.csv")) == 2
+    found = [(row["metric"], row["mode"], row["build_commit"] == "old") for row in rows_of(results)]
+    ours = [(name, "finetune_lora", False) for name in ("max_memory_alloc", "avg_tokens_per_s_per_gpu")]
+    assert found == [("tok_per_s_per_gpu", "pretrain", True), *ours]
 
 
 @pytest.mark.parametrize("tag", ["primus_pyt_megatron_lm_train_llama-3.1-8b", "pyt_megatron_lm_train_llama-3.1-8b"])

@@ -408,6 +408,21 @@ TEST(Benchmark, FilesOfResultsHaveTheColumnsOfTheirBackend) {
             "Llama-3.1-8B,250.0,train_samples_per_s,HF_finetune_lora,abc\n"
             "Llama-3.1-8B,120.5,max_memory_alloc,HF_finetune_lora,abc\n"
             "Llama-3.1-8B,1000.0,avg_tokens_per_s_per_gpu,HF_finetune_lora,abc\n");
+  // Rows of other modes stay, those of this one are replaced; columns of another back end's file stay too.
+  const std::string earlier =
+      "model,performance,metric,mode,precision,build_commit\n"
+      "Llama-3.1-8B,1.0,max_memory_alloc,HF_finetune_lora,BF16,old\n"
+      "Llama-3.1-8B,6310.2,tok_per_s_per_gpu,pretrain,FP8,old\n";
+  figures.metrics = {{"max_memory_alloc", 120.5}};
+  EXPECT_EQ(benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}, earlier),
+            "model,performance,metric,mode,precision,build_commit\n"
+            "Llama-3.1-8B,6310.2,tok_per_s_per_gpu,pretrain,FP8,old\n"
+            "Llama-3.1-8B,120.5,max_memory_alloc,HF_finetune_lora,,abc\n");
+  run.backend = BenchmarkBackend::kMegatron;
+  EXPECT_EQ(
+      benchmark_csv(run, figures, *resolved, {"MI300X", "abc"}, "model,performance,metric,build_commit\nm,1,a,b\n"),
+      "model,performance,metric,build_commit\n"
+      "Llama-3.1-8B,120.5,max_memory_alloc,abc\n");
   EXPECT_EQ(figures.lines.back(), "{'train_samples_per_second': 250.000000}");
 }
 
