@@ -68,7 +68,8 @@ case ${2:-run} in
   *) fail "docker/run.sh $1 '$2': no such command" "give start, exec, pull or nothing" ;;
 esac
 
-if [ "${DRY_RUN:-0}" = 1 ]; then
+case ${DRY_RUN:-0} in 0 | false) is_dry=0 ;; *) is_dry=1 ;; esac
+if [ "$is_dry" = 1 ]; then
   printf '%q ' "$docker" "${words[@]}" | sed 's/ $/\n/'
   exit 0
 fi

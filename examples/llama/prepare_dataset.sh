@@ -14,7 +14,7 @@
 #   PARQUET_FILES    Parquet files that are here already, instead of fetching
 #   APPEND_EOD=1     end each document with the end-of-document token
 #   WORKERS          threads that tokenise (all processors)
-#   DRY_RUN=1        print what would be fetched and run, and do nothing
+#   DRY_RUN=1        print what would be fetched, run and made, and do nothing; true and json mean the same
 #   MEGALITH         the program (build/megalith)
 #   PYTHON           an interpreter, for the list of files (python3)
 #   HF_ENDPOINT, HF_TOKEN  another hub, and the token for what needs one
@@ -55,7 +55,12 @@ command=("$program" prepare --output_prefix "$prefix" --json_keys text
 [ -n "${WORKERS:-}" ] && command+=(--workers "$WORKERS")
 [ "$overwrites" = 1 ] && command+=(--overwrite)
 
-if [ "${DRY_RUN:-0}" = 1 ]; then
+says_outputs() {
+  echo "$1 $output.{bin,idx}, and the same files as ${prefix}_text_sentence.{bin,idx}"
+}
+
+case ${DRY_RUN:-0} in 0 | false) is_dry=0 ;; *) is_dry=1 ;; esac
+if [ "$is_dry" = 1 ]; then
   if [ -n "${PARQUET_FILES:-}" ]; then
     read -r -a files <<<"$PARQUET_FILES"
     printf 'would read %s\n' "${files[@]}"
@@ -64,6 +69,7 @@ if [ "${DRY_RUN:-0}" = 1 ]; then
     echo "would fetch each of them into $folder/"
   fi
   echo "would run ${command[*]} --input ${PARQUET_FILES:-$folder/*.parquet}"
+  says_outputs "would make"
   echo "DATA_PATH=$output"
   exit 0
 fi
@@ -101,4 +107,5 @@ for end in bin idx; do
   ln -f "$output.$end" "${prefix}_text_sentence.$end" 2>/dev/null ||
     ln -sf "${DATASET}_text_document.$end" "${prefix}_text_sentence.$end"
 done
+says_outputs "made"
 echo "DATA_PATH=$output"

@@ -55,6 +55,29 @@ def test_a_dry_run_says_what_every_variable_became(program, tmp_path):
     assert list(tmp_path.iterdir()) == []  # nothing is written
 
 
+def test_a_dry_run_of_every_script_makes_nothing(program, tmp_path):
+    """One shell for all, in an empty folder that must stay empty."""
+    scripts = [f"examples/{script}" for name in SCRIPTS for script in SCRIPTS[name]]
+    scripts += [f"scripts/pytorch-train/pytorch_benchmark_{name}.sh" for name in ("report", "setup")]
+    scripts += ["examples/llama/prepare_dataset.sh"]
+    # Whatever takes DRY_RUN is here, but for the container's start, which has a test of its own.
+    texts = {path: path.read_text(errors="replace") for folder in ("examples", "scripts") for path in (ROOT / folder).rglob("*.sh")}
+    assert {str(path.relative_to(ROOT)) for path, text in texts.items() if "DRY_RUN" in text} == set(scripts)
+    experiment = f"{ROOT}/examples/megatron/configs/MI300X/llama3.1_8B-BF16-pretrain.yaml"
+    lines = [f"echo == {script}; bash {ROOT}/{script}{' -m Llama-3.1-8B' if 'benchmark' in script else ''}" for script in scripts]
+    words = f"export DRY_RUN=1 TINY=1 EXP={experiment} DATASET=bookcorpus TOKENIZER_MODEL=some/tokenizer"
+    printed, _ = shell("\n".join(["set -e", words, *lines]), program, folder=tmp_path)
+    for script in scripts:
+        _, _, said = printed.partition(f"== {script}\n")
+        assert "would start: " in said or "would run " in said or "huggingface.co/" in said, script
+    # Words that other scripts take for the same make nothing either, and both outputs are named.
+    for word in ("1", "true", "json"):
+        said, _ = shell(f"DRY_RUN={word} DATASET=wiki TOKENIZER_MODEL=a bash {ROOT}/examples/llama/prepare_dataset.sh", program, tmp_path)
+        assert "data/wiki_text_document.{bin,idx}" in said and "data/wiki_text_sentence.{bin,idx}" in said
+        assert said.endswith("DATA_PATH=data/wiki_text_document\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 BAD_INPUT = [
     ("heads do not divide", "TP=3 MODEL_SIZE=8 bash examples/llama/train_llama3.sh", ["TP=3"]),
     ("batch does not divide", "TP=1 MBS=3 BS=16 MODEL_SIZE=8 bash examples/llama/train_llama3.sh", ["BS=16", "MBS=3"]),
