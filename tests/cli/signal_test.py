@@ -42,7 +42,7 @@ def catches(process, number):
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def wait_until(condition, process, timeout=60):
+def wait_until(condition, process, timeout=240):
     end = time.monotonic() + timeout
     while time.monotonic() < end and process.poll() is None and not condition():
         time.sleep(0.0005)
@@ -175,7 +175,7 @@ def test_a_signal_after_the_last_step_leaves_the_rest_to_the_next_run(disable, p
     wait_until(lambda: count_lines(tmp_path / "metrics.jsonl") == 2, process)
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 3, errors
     assert newest(tmp_path / "checkpoint") == 2 and not (tmp_path / "hf").exists()
     program.run(*words, "--eval_iters", 1)
@@ -189,7 +189,7 @@ def test_a_second_signal_ends_at_once(program, train, tmp_path):
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: not catches(process, signal.SIGTERM), process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(240) == -signal.SIGTERM
     process.communicate()
 
 
@@ -197,7 +197,7 @@ def test_without_save_it_says_that_nothing_was_saved(program, train, tmp_path):
     process = program.start(*train, "--metrics_file", tmp_path / "metrics.jsonl")
     wait_until(lambda: count_lines(tmp_path / "metrics.jsonl") >= 1, process)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 3, errors
     assert re.search(r"stopped by a signal after iteration \d+; nothing was saved", output + errors)
 
@@ -220,3 +220,35 @@ def test_retention_keeps_the_newest_and_the_multiples(program, train, tmp_path):
     program.run(*words, "--keep_last", 3, "--save_retain_interval", 6)
     kept = sorted(path.name for path in (tmp_path / "checkpoint").iterdir() if path.is_dir())
     assert kept == [f"iter_{i:07d}" for i in (6, 12, 14, 16, 17)]
+
+
+def test_a_closed_terminal_stops_a_run_as_a_signal_does(program, train, tmp_path):
+    words = (*train, "--save", tmp_path / "checkpoint", "--metrics_file", tmp_path / "metrics.jsonl")
+    process = program.start(*words)
+    wait_until(lambda: count_lines(tmp_path / "metrics.jsonl") >= 1, process)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3 and "which is saved" in errors, errors
+    # Under nohup a run goes on.
+    words = (*train, "--train_iters", 4, "--metrics_file", tmp_path / "nohup.jsonl", "--eval_iters", 400)
+    process = program.start(*words, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    wait_until(lambda: count_lines(tmp_path / "nohup.jsonl") >= 1, process)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_closed_pipe_stops_a_run_unless_it_has_a_log(has_log, program, train, tmp_path):
+    words = (*train, "--save", tmp_path / "checkpoint", "--log_interval", 1, "--metrics_file", tmp_path / "metrics.jsonl")
+    words += ("--train_iters", 300, "--eval_interval", 300, *(("--log_file", tmp_path / "log.txt") if has_log else ()))
+    process = program.start(*words)
+    process.stdout.readline()
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait(60) == (0 if has_log else 3), errors
+    assert newest(tmp_path / "checkpoint") == read_last(tmp_path / "metrics.jsonl")
+    if has_log:
+        assert "the run goes on" in errors and "step 300/300" in (tmp_path / "log.txt").read_text()
+    else:
+        assert "standard output is closed" in errors and "which is saved" in errors

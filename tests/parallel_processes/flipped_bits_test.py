@@ -19,7 +19,7 @@ MODEL = (
     # Nothing moves the weights, so that they can be found.
     *("--lr", 1e-30, "--lr_decay_style", "constant", "--weight_decay", 0),
 )
-PATIENCE_S = 60
+PATIENCE_S = 240
 
 
 def flip_where(pid, pattern):

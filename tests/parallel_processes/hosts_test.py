@@ -52,7 +52,7 @@ class Started:
             subprocess.Popen(command, env=environment, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         )
 
-    def errors(self, expected=0, timeout=120):
+    def errors(self, expected=0, timeout=240):
         """What each wrote; fails unless all end with this code."""
         said = [process.communicate(timeout=timeout)[1] for process in self.processes]
         codes = [process.returncode for process in self.processes]
@@ -139,14 +139,13 @@ REFUSED = [
 
 @pytest.mark.parametrize("variables, message", REFUSED, ids=["interface", "loopback", "localhost", "name", "route"])
 def test_what_cannot_work_is_refused_before_anybody_is_met(variables, message, hosts, program, data, tmp_path):
-    command = hosts.command(1, *program.command(*train_words(data, tmp_path)))
-    begin = time.monotonic()
+    # Rank 0 would be waited for as long as ten minutes.
+    command = hosts.command(1, *program.command(*train_words(data, tmp_path, "--distributed_timeout_minutes", 10)))
     process = subprocess.run(
-        command, env=rank_environment(1) | variables, text=True, capture_output=True, timeout=60, check=False
+        command, env=rank_environment(1) | variables, text=True, capture_output=True, timeout=240, check=False
     )
     assert process.returncode == 2, process.stderr
     assert "[rank 1 dp1] error: " in process.stderr and message in process.stderr, process.stderr
-    assert time.monotonic() - begin < 40, "it waited for rank 0, whose time-out is a minute"
 
 
 def test_machines_that_would_train_alone_are_refused(program, data, tmp_path):
@@ -168,11 +167,11 @@ def test_ranks_that_contradict_one_another_all_end_at_once(name, hosts, program,
     ranks, parts = CONTRADICTIONS[name]
     with Started() as started:
         for host, (rank, world_size) in enumerate(ranks):
-            command = hosts.command(host, *program.command(*train_words(data, tmp_path)))
-            started.add(command, rank_environment(rank, world_size))
+            words = train_words(data, tmp_path, "--distributed_timeout_minutes", 10)
+            started.add(hosts.command(host, *program.command(*words)), rank_environment(rank, world_size))
             # The second one is to find the first.
             time.sleep(0.5)
-        for said in started.errors(expected=2, timeout=40):
+        for said in started.errors(expected=2, timeout=240):
             assert all(part in said for part in parts), said
     assert not (tmp_path / "metrics.jsonl").exists()
 
@@ -223,7 +222,7 @@ def ranks_below(pid):
 
 
 def wait_for_pending_sigterm(pid):
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while time.monotonic() < end:
         lines = open(f"/proc/{pid}/status", encoding="utf-8").read().splitlines()
         pending = [int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd:")]
@@ -252,7 +251,7 @@ def test_torchrun_brings_both_hosts_back(hosts, program, data, tmp_path):
         os.kill(ranks[1], signal.SIGKILL)
         wait_for_pending_sigterm(ranks[0])
         os.kill(ranks[0], signal.SIGCONT)
-        started.errors(timeout=180)
+        started.errors(timeout=480)
     counts = {(tmp_path / f"count{rank}").read_text() for rank in (0, 1)}
     assert counts == {"0\n", "1\n"}, "the agents agree: this tests nothing"
     assert curve(tmp_path) == curve(whole)

@@ -257,7 +257,7 @@ def kill_under_torchrun(run, rng, count):
         )
     try:
         for restart in range(count):
-            end = time.monotonic() + 90
+            end = time.monotonic() + 240
             while len(found := ranks_of(agent, restart)) < run.ranks:
                 assert time.monotonic() < end and agent.poll() is None, f"{describe(kills)}\n{log.read_text()[-6000:]}"
                 time.sleep(0.01)
@@ -277,7 +277,7 @@ def kill_under_torchrun(run, rng, count):
     finally:
         agent.terminate()  # it ends its ranks
         try:
-            agent.wait(timeout=60)
+            agent.wait(timeout=240)
         finally:
             agent.kill()
             agent.wait()

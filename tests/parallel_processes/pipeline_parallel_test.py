@@ -95,5 +95,5 @@ REFUSED = {
 def test_pipelines_that_cannot_be_are_refused(case, program, data, tmp_path):
     world_size, options, what = REFUSED[case]
     words = train_words(data, tmp_path, *options)
-    _, _, errors = program.run(*words, environment=rank_environment(0, world_size), expected=2, timeout=30)
+    _, _, errors = program.run(*words, environment=rank_environment(0, world_size), expected=2, timeout=240)
     assert what in errors, errors

@@ -75,7 +75,7 @@ def test_generation_by_all_ranks_is_printed_once(exported, program):
 
 def test_generation_refuses_ranks_without_work(exported, program):
     words = ("generate", "--load_hf", exported, "--prompt_ids", "3", "--print_ids", *MACHINE, *TP)
-    _, _, errors = program.run(*words, environment=rank_environment(1, 4), expected=2, timeout=30)
+    _, _, errors = program.run(*words, environment=rank_environment(1, 4), expected=2, timeout=240)
     assert "4 ranks were started, and the model to generate with lies on 2" in errors and "start 2 ranks" in errors
 
 
@@ -116,7 +116,7 @@ REFUSED = {
 def test_layouts_that_do_not_divide_are_refused(case, program, data, tmp_path):
     world_size, options, what, remedy = REFUSED[case]
     words = train_words(data, tmp_path, *options)
-    _, _, errors = program.run(*words, environment=rank_environment(0, world_size), expected=2, timeout=30)
+    _, _, errors = program.run(*words, environment=rank_environment(0, world_size), expected=2, timeout=240)
     assert what in errors and remedy in errors, errors
 
 
