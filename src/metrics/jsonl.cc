@@ -78,6 +78,7 @@ std::string json_line(const StepRecord& record, const std::string& run_id) {
   line["elapsed_ms"] = record.elapsed_ms;
   line["tokens_per_s_per_device"] = record.tokens_per_s_per_device();
   line["tflops_per_device"] = record.tflops_per_device();
+  line["model_tflops_per_device"] = record.model_tflops_per_device();
   line["causal_tflops_per_device"] = record.causal_tflops_per_device();
   line["consumed_samples"] = record.consumed_samples;
   line["global_batch_size"] = record.global_batch_size;

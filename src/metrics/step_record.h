@@ -36,7 +36,9 @@ struct StepRecord {
   std::optional<int64_t> loss_tokens;  // those of them that count in the loss, where not all do
   int64_t image_size = 0;              // pixels of a side, where samples are pictures; else 0
   int num_devices = 1;
-  double flops = 0;         // of the global batch by Primus's count: attention as if every key were seen
+  double flops = 0;  // of the global batch by Primus's formula, which counts attention as if every key were seen, and
+                     // neither prediction modules nor routers
+  double model_flops = 0;   // with these too
   double causal_flops = 0;  // the same with attention only to keys that are seen: half, fewer with windows
 
   double peak_flops_per_device = 0;  // a second, in the precision of the products; 0: not known
@@ -50,6 +52,7 @@ struct StepRecord {
   double loss_tokens_per_s_per_device() const { return per_s_per_device(static_cast<double>(loss_tokens.value_or(0))); }
   double images_per_s_per_device() const { return per_s_per_device(static_cast<double>(global_batch_size)); }
   double tflops_per_device() const { return per_s_per_device(flops) / 1e12; }
+  double model_tflops_per_device() const { return per_s_per_device(model_flops) / 1e12; }
   double causal_tflops_per_device() const { return per_s_per_device(causal_flops) / 1e12; }
   double memory_used_fraction() const {
     return memory_total_bytes > 0 ? static_cast<double>(memory_used_bytes) / static_cast<double>(memory_total_bytes)

@@ -26,6 +26,16 @@ int64_t idle_parameters(const ModelConfig& config) {
   return idle;
 }
 
+// A router's products in the three passes, for a token; frozen weights have no gradient of their own.
+double router_flops(const ModelConfig& config, bool is_frozen) {
+  double flops = 0;
+  for (int64_t layer = 0; layer < config.num_all_layers(); ++layer) {
+    if (!config.has_experts_at(layer)) continue;
+    flops += (is_frozen ? 4.0 : 6.0) * static_cast<double>(config.hidden_size * *config.num_experts);
+  }
+  return flops;
+}
+
 int64_t count_adapters(const Model& model) {
   int64_t count = 0;
   model.for_each_parameter([&](Parameter& parameter) {
@@ -96,20 +106,27 @@ ModelNumbers count_model(const BuiltModel& built, const Resolved& resolved) {
   const int64_t num_modules = whole.num_prediction_modules();
   const int64_t num_all = all->num_parameters() - numbers.adapter_parameters;
   numbers.parameters = num_all;
+  // Forward of one sequence, three times over: backward is twice the forward, but for frozen weights once.
+  const CostShape sequence = sample_shape(resolved);
+  const auto step_of = [&](const Model& model) {
+    return (3 * model.forward_flops(sequence) - model.frozen_flops(sequence)) *
+           static_cast<double>(d.global_batch_size);
+  };
+  const double step = step_of(*all);
+  numbers.flops_per_step = numbers.flops_per_step_primus = step;
   if (num_modules > 0) {
     std::vector<Unit> units = family.units(whole);
     std::erase_if(units, [](const Unit& unit) { return unit.letter == UnitLetter::kPrediction; });
     const auto without = family.build(whole, context, ModelPart::whole(std::move(units)));
+    if (context.lora != nullptr) freeze_all_but_adapters(without->parameters());
     numbers.parameters = without->num_parameters() - count_adapters(*without);
+    numbers.flops_per_step_primus = step_of(*without);
   }
+  numbers.flops_per_step_primus -=
+      router_flops(whole, context.lora != nullptr) * static_cast<double>(sequence.s * d.global_batch_size);
   numbers.prediction_parameters = num_all - numbers.parameters;
   count_parts(*all, family.units(whole), numbers);
   numbers.active_parameters = numbers.parameters - idle_parameters(whole);
-  // Forward of one sequence, three times over: backward is twice the forward, but for frozen weights once.
-  const CostShape sequence = sample_shape(resolved);
-  const double step =
-      (3 * all->forward_flops(sequence) - all->frozen_flops(sequence)) * static_cast<double>(d.global_batch_size);
-  numbers.flops_per_step = step;
   // Attention has a product of two vectors for each pair of a query and a key, and one for the weighted values.
   const double a_pair =
       6.0 * static_cast<double>(config.num_attention_heads * (config.query_head_dim() + config.value_head_dim())) *

@@ -34,7 +34,8 @@ struct ModelNumbers {
   int64_t prediction_parameters = 0;  // beside these
   int64_t active_parameters = 0;      // those of `parameters` that one token meets
   int64_t adapter_parameters = 0;     // beside these, and then the only ones that are trained; 0: no adapters
-  double flops_per_step = 0;          // of all ranks, Primus's count (attention as if every key were seen)
+  double flops_per_step = 0;          // of all ranks, attention as if every key were seen
+  double flops_per_step_primus = 0;   // by Primus's formula: the same without prediction modules and routers
   double flops_per_step_seen = 0;     // attention only to the keys that are seen: half of them, fewer with windows
 };
 

@@ -94,6 +94,9 @@ Trainer::Trainer(const Resolved& resolved, const Groups& groups, at::Device devi
   if (config.samples.is_on() && !config.model.is_diffusion()) samples_ = plan_samples(resolved);
   if (config.checkpoint.save) saver_ = std::make_unique<CheckpointSaver>(config.checkpoint, groups_, log_);
   if (saver_ && resolved_.derived.replaces_checkpoints) saver_->replace_earlier_run();
+  if (saver_ && (!config.checkpoint.save_interval || resolved_.options->find("save_interval_in_mins")->is_set())) {
+    timed_save_s_ = config.checkpoint.save_interval_in_mins * 60;
+  }
 }
 
 Trainer::~Trainer() = default;
@@ -178,11 +181,12 @@ StopReason Trainer::train_loop() {
     if (size != num_microbatches) {
       reason = settle();
       save(/*is_last=*/false);
-      if (reason != StopReason::kFinished) break;
+      if (reason > StopReason::kSaveDue) break;
     }
     num_microbatches = size;
     profiler_.begin_iteration(iteration_ + 1);
     reason = train_iteration(*prefetcher);
+    const bool is_due_by_time = reason == StopReason::kSaveDue;
     profiler_.end_iteration(iteration_);
     const bool is_checked = config.train.check_sync && iteration_ % *config.train.check_sync == 0;
     if (is_checked) check_replicas();
@@ -191,10 +195,12 @@ StopReason Trainer::train_loop() {
     const bool is_sampled = config.samples.is_due(iteration_);
     if (is_sampled) sample();
     if (saver_) saver_->poll();
-    const bool is_saved = config.checkpoint.is_save_due(iteration_);
-    if (is_saved) save(/*is_last=*/false);
+    const bool is_due_by_count = config.checkpoint.is_save_due(iteration_);
+    const bool is_saved = is_due_by_count || is_due_by_time;
+    if (is_saved) save(/*is_last=*/false, /*is_passing=*/!is_due_by_count);
     // The ranks voted within the step. What takes long behind it is reason to ask again.
     if (is_checked || is_evaluated || is_sampled || is_saved) reason = agreed_stop(own_stop(iteration_));
+    if (reason == StopReason::kSaveDue) reason = StopReason::kFinished;  // the next step's ranks vote again
     if (reason == StopReason::kExitDuration) {
       log_.info("stopping after iteration {}: exit_duration_in_mins {} is over", iteration_,
                 *config.train.exit_duration_in_mins);
@@ -230,14 +236,16 @@ StopReason Trainer::agreed_stop(StopReason own) {
   return static_cast<StopReason>(static_cast<int>(agreed));
 }
 
-// This rank's wish once so many iterations are done: whether there was a signal, and whether the run has taken long
-// enough.
+// This rank's wish once so many iterations are done: whether there was a signal, whether the run has taken long enough,
+// and whether the last checkpoint is too old.
 StopReason Trainer::own_stop(int64_t done) const {
   if (stop_.load() != 0) return StopReason::kSignal;
   const std::optional<double>& minutes = resolved_.config.train.exit_duration_in_mins;
   const bool is_over = done >= resolved_.derived.train_iters;
   const bool has_taken_long = minutes && !is_over && since_start_.elapsed_s() >= *minutes * 60;
-  return has_taken_long ? StopReason::kExitDuration : StopReason::kFinished;
+  if (has_taken_long) return StopReason::kExitDuration;
+  const bool is_save_due = timed_save_s_ > 0 && !is_over && since_saved_.elapsed_s() >= timed_save_s_;
+  return is_save_due ? StopReason::kSaveDue : StopReason::kFinished;
 }
 
 // This rank's microbatches of the step that begins so far into the data.
@@ -442,7 +450,8 @@ void Trainer::report_iteration(const IssuedStep& step, const StepResult& result,
   if (resolved_.config.model.is_diffusion()) record.image_size = resolved_.config.data.flux.image_size;
   record.num_devices = static_cast<int>(d.world_size);
   const double part = static_cast<double>(step.num_samples) / static_cast<double>(d.global_batch_size);
-  record.flops = numbers_.flops_per_step * part;
+  record.flops = numbers_.flops_per_step_primus * part;
+  record.model_flops = numbers_.flops_per_step * part;
   record.causal_flops = numbers_.flops_per_step_seen * part;
   record.peak_flops_per_device = peak_flops_;
   update_memory(step.iteration);

@@ -48,6 +48,7 @@ StepRecord jsonl_step(int64_t iteration) {
   record.elapsed_ms = 200;
   record.tokens = 1000;
   record.flops = 1e12;
+  record.model_flops = 1.5e12;
   return record;
 }
 
@@ -67,6 +68,7 @@ TEST_F(JsonlFile, HasOneObjectAStepWithEveryDigit) {
   EXPECT_EQ(all[1]["elapsed_ms"], 200);
   EXPECT_EQ(all[1]["tokens_per_s_per_device"], 5000);
   EXPECT_EQ(all[1]["tflops_per_device"], 5);
+  EXPECT_EQ(all[1]["model_tflops_per_device"], 7.5);
   EXPECT_FALSE(all[1].contains("params_norm"));
 }
 

@@ -70,7 +70,7 @@ TEST(StartupReport, OfTheDemoIsThis) {
   const auto resolved =
       resolved_run(demo_words({"--mock_data", "--save", "out/checkpoint", "--metrics_file", "out/metrics.jsonl"}));
   DataSets data;
-  data.train = std::make_unique<SizedSource>("out/train_text_document", DataSize{1130, 3950413});
+  data.train = std::make_unique<SizedSource>("out/train_text_document", DataSize{1130, 3950413, 3950413.0 / 256});
   data.valid = std::make_unique<SizedSource>("out/valid_text_document", DataSize{59, 202795});
   const MemoryByOwner memory{
       .parameters = 22 << 20, .gradients = 44 << 20, .optimizer = 132 << 20, .activations = 1 << 30};
@@ -151,6 +151,40 @@ TEST(ModelNumbers, AttentionIsCountedInFullAndAsFarAsItSees) {
   EXPECT_DOUBLE_EQ(pairs_seen({"--task", "masked_lm", "--mask_token_id", "3", "--is_causal=false"}), 2 * all);
 }
 
+// Primus's formula for latent attention, for a token; the vocabulary needs no padding.
+double primus_flops_per_token(const ModelConfig& c, double s) {
+  const auto h = static_cast<double>(c.hidden_size), n = static_cast<double>(c.num_attention_heads);
+  const double qk = 192, rope = 64, v = 128, rank_q = 1536, rank_kv = 512;
+  const double q = rank_q / h * (1 + n * qk / h);
+  const double kv = (rank_kv + rope) / h + rank_kv / h * n * (qk - rope + v) / h;
+  const double experts = 3 * static_cast<double>(c.moe_router_topk + 1) * 2048 / h;
+  const auto layers = static_cast<double>(c.num_layers);
+  const double all = q + kv + s / h * n * (qk + v) / h + n * v / h + experts;
+  return 6 * h * h * (layers * all + static_cast<double>(*c.vocab_size) / h);
+}
+
+TEST(ModelNumbers, TheLinesCountIsPrimussFormula) {
+  const auto numbers = [](const std::string& preset, const ReportWords& more) {
+    ReportWords words = {"--config", preset, "--mock_data", "--seq_length", "4096", "--global_batch_size", "2"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto resolved = resolved_run(words);
+    const ModelNumbers found = count_model(build_model(*resolved, Groups::single(), at::kMeta), *resolved);
+    return std::pair(found, primus_flops_per_token(resolved->config.model, 4096) * 2 * 4096);
+  };
+  // Three layers with experts, and a prediction module: 19.08 GFLOP a token, of 29.8.
+  const auto [deep, formula] =
+      numbers("deepseek_v3", {"--num_layers", "3", "--moe_layer_freq", "1", "--mtp_num_layers", "1"});
+  EXPECT_NEAR(formula / (2 * 4096), 19.08e9, 0.01e9);
+  EXPECT_NEAR(deep.flops_per_step_primus, formula, 1e-9 * formula);
+  EXPECT_GT(deep.flops_per_step, 1.5 * formula);
+  const auto without = numbers("deepseek_v3", {"--num_layers", "3", "--moe_layer_freq", "1", "--mtp_num_layers", "0"});
+  EXPECT_DOUBLE_EQ(without.first.flops_per_step_primus, deep.flops_per_step_primus);
+  // Only routers are beside it: 256 experts in three layers, three passes.
+  EXPECT_NEAR(without.first.flops_per_step - formula, 6.0 * 7168 * 256 * 3 * 2 * 4096, 1e-6 * formula);
+  const ModelNumbers dense = numbers_of({});
+  EXPECT_DOUBLE_EQ(dense.flops_per_step_primus, dense.flops_per_step);
+}
+
 TEST(StartupReport, SaysWhichNumbersAreUsed) {
   const auto precision = [](const ReportWords& words) {
     const auto resolved = resolved_run(demo_words(words));
@@ -224,6 +258,18 @@ TEST(RankPicture, ShowsWhoSharesWhat) {
             Lines({"stage 0   dp0 [0 1]  dp1 [2 3]", "stage 1   dp0 [4 5]  dp1 [6 7]"}));
 }
 
+// Rows that are padded to the length of a sequence have fewer tokens than they take: 5440 samples of this run.
+TEST(StartupReport, PassesAreCountedInSamples) {
+  const auto resolved = resolved_run(demo_words({"--mock_data"}));
+  DataSets data;
+  data.train = std::make_unique<SizedSource>("rows", DataSize{272, 1000, 272});
+  EXPECT_NE(report_of(*resolved, {.data = &data}).find("1 k tokens in 272 documents, 20 epochs in this run"),
+            std::string::npos)
+      << report_of(*resolved, {.data = &data});
+  data.train = std::make_unique<SizedSource>("sentences", DataSize{272, 1000});
+  EXPECT_EQ(report_of(*resolved, {.data = &data}).find("epochs"), std::string::npos);
+}
+
 TEST(RankPicture, LeavesOutTheMiddleOfWhatIsLarge) {
   const std::vector<std::string> lines = rank_picture(mesh_of(8, 2, 16, 16), 60);
   ASSERT_EQ(lines.size(), 4U);
@@ -263,7 +309,7 @@ memory      tensors took 1.00 GiB at most
 checkpoint  out/my run
 metrics     out/metrics.jsonl
 page        out/page.html
-next        megalith generate --load 'out/my run' --tokenizer_type ByteTokenizer --prompt "…"
+next        megalith generate --load 'out/my run' --prompt "…"
             megalith inspect checkpoint 'out/my run'
 )");
 }
