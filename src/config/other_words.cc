@@ -15,6 +15,9 @@ constexpr const char* kTorchtune = "torchtune";
 constexpr const char* kTorchtitan = "torchtitan";
 constexpr const char* kDeepSpeed = "DeepSpeed";
 constexpr const char* kNanoGpt = "nanoGPT";
+constexpr const char* kPeft = "PEFT";
+constexpr const char* kTrl = "TRL";
+constexpr const char* kFactory = "LLaMA-Factory and axolotl";
 constexpr const char* kMegatron = "Megatron-LM and Primus";
 
 constexpr OtherWordsRow kOtherWords[] = {
@@ -41,6 +44,22 @@ constexpr OtherWordsRow kOtherWords[] = {
     {kTrainer, "load_hf", "model_name_or_path"},
     {kTrainer, "tokenizer_model", "tokenizer_name tokenizer_name_or_path"},
     {kTrainer, "seq_length", "max_seq_length cutoff_len"},
+    {kTrainer, "deterministic_mode", "full_determinism"},
+    {kTrainer, "no_save_optim", "save_only_model"},
+
+    {kPeft, "lora.use_rslora", "use_rslora peft_use_rslora"},
+    {kPeft, "lora.use_dora", "peft_use_dora"},
+    {kTrl, "dpo_beta", "beta pref_beta"},
+    {kTrl, "enable_packed_sequences", "packing dataset_packed"},
+
+    {kFactory, "enable_packed_sequences", "sample_packing neat_packing"},
+    {kFactory, "seq_length", "sequence_len"},
+    {kFactory, "load_hf", "base_model"},
+    {kFactory, "tokenizer_model", "tokenizer_config"},
+    {kFactory, "lr_decay_style", "lr_scheduler"},
+    {kFactory, "train_on_input", "train_on_inputs train_on_prompt"},
+    {kFactory, "auto_continue_train", "auto_resume_from_checkpoints"},
+    {kFactory, "wandb_exp_name", "wandb_name wandb_run_name"},
 
     {kConfigJson, "num_layers", "num_hidden_layers"},
     {kConfigJson, "ffn_hidden_size", "intermediate_size"},

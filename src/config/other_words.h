@@ -3,7 +3,8 @@
 // which. A word whose meaning differs stands in known_names_table.cc, with what to write instead.
 //
 // Source: Hugging Face transformers TrainingArguments and config.json, torchtune's recipes, torchtitan's job
-// configuration, DeepSpeed's JSON, nanoGPT's configuration.
+// configuration, DeepSpeed's JSON, nanoGPT's configuration, TRL's SFTConfig and DPOConfig, PEFT, LLaMA-Factory's
+// and axolotl's YAML.
 #pragma once
 
 #include <span>

@@ -60,7 +60,8 @@ def test_torchtitan_and_torchtune_words_are_understood_in_a_file(program, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "names, count", [("primus_v0.1_keys.txt", 476), ("primus_v26.5_keys.txt", 607), ("megatron_r0.14_arguments.txt", 507)]
+    "names, count", [("primus_v0.1_keys.txt", 476), ("primus_v26.5_keys.txt", 607), ("megatron_r0.14_arguments.txt", 507),
+                     ("huggingface_arguments.txt", 243)]
 )
 def test_no_name_of_upstream_is_unknown(names, count, program, tmp_path):
     listed = [line for line in (NAMES / names).read_text().splitlines() if not line.startswith("#")]
@@ -170,6 +171,44 @@ ACCEPTED = [
 def test_what_asks_for_what_is_there_is_accepted(words, note, program):
     _, _, errors = program.run("train", *MODEL, *words)
     assert note in errors, errors
+
+
+# Hugging Face's libraries and what is built of them: a value that asks for something, and where it leads.
+LEADS = {
+    "wandb_mode=online": "write wandb_project NAME",
+    "mlflow_tracking_uri=http://a": "write mlflow_dir DIR",
+    "use_muon=true": "write optimizer adam, sgd or muon",
+    "neftune_noise_alpha=5": "does not support noise in the embeddings (NEFTune)",
+    "early_stopping_patience=3": "does not support an end of the run by its evaluations",
+    "load_best_model_at_end=true": "does not support the best checkpoint instead of the last",
+    "max_length=2048": "write seq_length",
+    "load_in_4bit=true": "write lora.enabled true and lora.quantization nf4",
+    "label_smoothing_factor=0.1": "does not support label smoothing",
+    "assistant_only_loss=false": "write train_on_input true",
+    "disable_dropout=true": "write hidden_dropout 0",
+    "data_seed=3": "write seed",
+    "hub_token=hf_x": "",
+    "wandb_mode=offline": "",
+    "neftune_noise_alpha=0": "",
+    "torch_compile_backend=inductor": "no effect here",
+    "dataloader_pin_memory=true": "no effect here: dataloader_pin_memory (no Python runs here)",
+    "full_determinism=true": "full_determinism is deterministic_mode",
+    "save_only_model=true": "save_only_model is no_save_optim",
+}
+
+
+@pytest.mark.parametrize("written", LEADS)
+def test_a_word_of_hugging_faces_libraries_leads_somewhere(written, program):
+    lead = LEADS[written]
+    is_refused = lead.startswith(("write ", "does not"))
+    _, output, errors = program.run("train", *MODEL, f"--{written}", expected=2 if is_refused else 0)
+    assert lead in errors and "unknown option" not in errors and "hf_x" not in errors + output, errors
+
+
+def test_samples_are_packed_by_the_words_of_others(program):
+    for word in ("packing", "sample_packing", "neat_packing"):
+        values, notes = resolved(program, f"--{word}", "--beta", 0.2)
+        assert values == {"enable_packed_sequences": "true", "dpo_beta": "0.2"} and "beta is dpo_beta" in notes
 
 
 REFUSED = [
