@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "cli/acting_options.h"
@@ -36,14 +38,64 @@ const std::vector<HelpTopic> kCommonTopics = {
 // `generate` shows it above the others.
 const HelpTopic kSamplingTopic = {"Sampling", {"temperature", "top_k", "top_p"}};
 
-// The word behind --help or -h, or in --help=WORD.
+// What people ask for in words that are neither an option nor a title.
+struct Question {
+  std::vector<std::string_view> words;
+  std::string_view answer;
+  HelpTopic topic;
+};
+const std::vector<Question> kQuestions = {
+    {{"resume", "restart", "continue", "requeue"},
+     "With output_dir the same command goes on from the newest checkpoint; load names another (docs/checkpoints.md).",
+     {"Going on with a run",
+      {"output_dir", "load", "auto_continue_train", "ckpt_step", "save", "save_interval", "finetune",
+       "no_load_optim"}}},
+    {{"out of memory", "oom", "memory"},
+     "dry_run prints what a run takes, by owner. From cheap to dear (docs/recomputation.md, docs/parallelism.md):",
+     {"Memory",
+      {"dry_run", "micro_batch_size", "bf16", "use_distributed_optimizer", "use_torch_fsdp2", "recompute_granularity",
+       "cpu_offloading_num_layers", "optimizer_cpu_offload", "tensor_model_parallel_size",
+       "pipeline_model_parallel_size", "context_parallel_size", "lora.enabled", "lora.quantization",
+       "max_new_tokens"}}},
+    {{"nan", "diverge", "divergence", "loss spike", "spike"},
+     "What a run does when numbers jump or are not finite (docs/faults.md).",
+     {"Divergence",
+      {"lr", "lr_warmup_iters", "clip_grad", "check_for_nan_in_loss_and_grad", "loss_spike_threshold",
+       "loss_spike_action", "grad_norm_skip_threshold", "check_determinism"}}},
+    {{"fine tune", "fine tuning", "finetuning", "sft", "chat"},
+     "Instructions and conversations, with all weights or with adapters (docs/finetuning.md, docs/adapters.md).",
+     {"Fine-tuning",
+      {"load_hf", "sft_data_path", "seq_length", "truncate", "enable_packed_sequences", "train_on_input", "loss",
+       "lora.enabled", "lora.dim", "lr", "train_epochs"}}},
+};
+
+// The words behind --help or -h, or in --help=WORD.
 std::optional<std::string> asked_word(const std::vector<std::string>& arguments) {
   constexpr std::string_view kAttached = "--help=";
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].starts_with(kAttached)) return arguments[i].substr(kAttached.size());
     if (arguments[i] != "--help" && arguments[i] != "-h") continue;
-    const bool has_word = i + 1 < arguments.size() && !arguments[i + 1].empty() && arguments[i + 1][0] != '-';
-    return has_word ? std::optional(arguments[i + 1]) : std::nullopt;
+    std::vector<std::string> words;
+    for (++i; i < arguments.size() && !arguments[i].empty() && arguments[i][0] != '-'; ++i) {
+      words.push_back(arguments[i]);
+    }
+    return words.empty() ? std::nullopt : std::optional(join(words, " "));
+  }
+  return std::nullopt;
+}
+
+// The page about a question, with the options that the command has; nothing when none is asked.
+std::optional<std::string> answer_to(const std::string& asked, const OptionSet& options, const OptionFilter& acts) {
+  if (options.find(asked) != nullptr) return std::nullopt;
+  std::string plain = fmt::format(" {} ", lower_case(asked));
+  for (char& c : plain) c = c == '_' || c == '-' ? ' ' : c;
+  for (const Question& question : kQuestions) {
+    const bool is_meant = std::any_of(question.words.begin(), question.words.end(), [&](std::string_view words) {
+      return plain.find(fmt::format(" {} ", words)) != std::string::npos;
+    });
+    if (!is_meant) continue;
+    const std::string rows = short_help_text(options, std::span(&question.topic, 1), acts);
+    if (!rows.empty()) return fmt::format("{}\n\n{}", question.answer, rows);
   }
   return std::nullopt;
 }
@@ -84,6 +136,10 @@ int print_help(const CommandContext& context, std::string_view usage, const Opti
   const bool is_of_run = options.find("train_iters") != nullptr;
   const bool is_whole = word ? *word == "all" : !is_of_run || num_options <= kMostOnOnePage;
   if (word && !is_whole) {
+    if (const std::optional<std::string> page = answer_to(*word, options, acts)) {
+      print_out("{}", *page);
+      return kExitSuccess;
+    }
     if (const std::optional<std::string> page = help_on(options, *word, acts)) {
       print_out("{}", *page);
       return kExitSuccess;
@@ -98,7 +154,7 @@ int print_help(const CommandContext& context, std::string_view usage, const Opti
                     fmt::format("'megalith {} --help' lists the topics", context.command));
   }
   print_out("{}\n\n{}", usage,
-             is_whole ? first_rows(context) + "\n" + help_text(options, acts) : short_page(context, options, acts));
+            is_whole ? first_rows(context) + "\n" + help_text(options, acts) : short_page(context, options, acts));
   return kExitSuccess;
 }
 

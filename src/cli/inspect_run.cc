@@ -13,7 +13,7 @@
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/input_file.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "metrics/perplexity.h"
 #include "metrics/run_comparison.h"
@@ -28,10 +28,12 @@ namespace fs = std::filesystem;
 
 struct RunsInspection {
   std::string page_file = "runs.html";
+  bool overwrite = false;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
     v.field("page_file", page_file, "The web page on the runs.");
+    v.field("overwrite", overwrite, "Replace a file that is no such page.");
   }
 };
 
@@ -128,8 +130,7 @@ std::string evaluations_text(const RunHistory& history) {
   const bool is_log_loss = has_perplexity(loss_name);
   for (const std::string& set : sets) {
     const auto last = history.last_evaluation(set), best = history.best_evaluation(set);
-    const std::string unsure =
-        is_log_loss ? fmt::format(" (perplexity {:.4g})", std::exp(last->loss)) : std::string();
+    const std::string unsure = is_log_loss ? fmt::format(" (perplexity {:.4g})", std::exp(last->loss)) : std::string();
     text += fmt::format("  {}: {} at iteration {}{}; best {} at {}\n", set, loss_words(last->loss), last->iteration,
                         unsure, loss_words(best->loss), best->iteration);
   }
@@ -174,7 +175,9 @@ int inspect_run(CommandContext& context) {
   }
   if (context.arguments.size() != 1) {
     throw UserError(fmt::format("inspect run takes one folder, and got {}", context.arguments.size()),
-                    "megalith inspect run DIR, with the folder that --output_dir named, or a metrics_file");
+                    context.arguments.size() > 1
+                        ? fmt::format("'megalith inspect runs {}' compares them", join(context.arguments, " "))
+                        : "megalith inspect run DIR, with the folder that --output_dir named, or a metrics_file");
   }
   const std::string& name = context.arguments[0];
   const FoundRun run = find_run(name);
@@ -200,15 +203,11 @@ int inspect_runs(CommandContext& context) {
                                         "DIR is a folder that --output_dir named, or a metrics_file.");
   if (!words) return kExitSuccess;
   if (words->size() < 2) {
-    throw UserError(fmt::format("{} runs are named, and a comparison takes two or more", words->size()),
-                    "megalith inspect runs DIR DIR ...");
+    throw UserError(fmt::format("a comparison takes two runs or more, and got {}", words->size()),
+                    "megalith inspect runs DIR DIR ...; 'megalith inspect run DIR' tells of one");
   }
-  // A page of ours may be replaced, and nothing else.
-  if (fs::exists(options.page_file)) {
-    if (read_beginning(options.page_file, 4096).find("runs · Megalith</title>") == std::string::npos) {
-      throw UserError(fmt::format("page_file {} exists and is not a page on runs", options.page_file),
-                      "name another file with --page_file");
-    }
+  if (auto taken = check_replaceable("page_file", options.page_file, kRunsPageMark, options.overwrite)) {
+    throw std::move(*taken);
   }
   std::vector<ComparedRun> runs;
   for (const std::string& name : *words) {
@@ -224,14 +223,14 @@ int inspect_runs(CommandContext& context) {
   size_t width = 3;
   for (const ComparedRun& run : runs) width = std::max(width, run.name.size());
   print_out("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9}\n", "run", width, "iterations", "tokens", "loss",
-             "evaluation", "tokens/s a device", "ms a step");
+            "evaluation", "tokens/s a device", "ms a step");
   for (const ComparedRun& run : runs) {
     const RunHistory& h = run.history;
     const auto last = h.last_evaluation("validation");
     print_out("{:<{}}  {:>10}  {:>8}  {:>10}  {:>10}  {:>17}  {:>9.4g}\n", run.name, width,
-               h.steps.empty() ? 0 : h.steps.back().iteration, format_count(static_cast<double>(h.num_tokens())),
-               h.steps.empty() ? "" : loss_words(h.steps.back().loss), last ? loss_words(last->loss) : "",
-               format_count(h.mean_tokens_per_s_per_device()), h.mean_elapsed_ms());
+              h.steps.empty() ? 0 : h.steps.back().iteration, format_count(static_cast<double>(h.num_tokens())),
+              h.steps.empty() ? "" : loss_words(h.steps.back().loss), last ? loss_words(last->loss) : "",
+              format_count(h.mean_tokens_per_s_per_device()), h.mean_elapsed_ms());
   }
   for (const DifferingOption& option : differing_options(runs)) {
     std::vector<std::string> values;

@@ -146,10 +146,14 @@ void describe(const Tokenizer& tokenizer) {
 int inspect_tokenizer(CommandContext& context) {
   TokenizerInspection options;
   OptionSet set(options);
-  const Resolution resolution = resolve(set, context.config_inputs());
-  if (resolution.wants_help) {
-    return print_help(context, "usage: megalith inspect tokenizer --tokenizer_model DIR [--encode_file F]", set);
+  const auto words = context.read_words(set, "usage: megalith inspect tokenizer DIR [--text TEXT] [--encode_file F]");
+  if (!words) return kExitSuccess;
+  std::optional<std::string>& model = options.tokenizer.tokenizer_model;
+  if (words->size() > 1 || (!words->empty() && model && *model != words->front())) {
+    throw UserError(fmt::format("several tokenizers are given: {}{}", join(*words, ", "), model ? ", " + *model : ""),
+                    "name one: inspect tokenizer DIR");
   }
+  if (!words->empty()) model = words->front();
   resolve_hub_option("tokenizer_model", options.tokenizer.tokenizer_model, HubNeed::kTokenizer, context.environment,
                      options.hub, context.log);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);

@@ -203,12 +203,16 @@ std::vector<std::string> group_titles(const OptionSet& options, const OptionFilt
 }
 
 std::optional<std::string> help_on(const OptionSet& options, std::string_view word, const OptionFilter& shown) {
-  const std::string asked = lower_case(fold_name(word));
+  std::string asked = lower_case(fold_name(word));
+  const bool is_phrase = asked.find(' ') != std::string::npos;  // of a title: names have no blanks
+  std::replace(asked.begin(), asked.end(), ' ', '_');
   const Groups groups = grouped(options, shown);
+  std::string pages;
   for (const auto& [group, members] : groups) {
-    if (lower_case(fold_name(title_of(group))) == asked || folded_title(group) == asked)
-      return group_page(group, members);
+    if (folded_title(group) == asked) return group_page(group, members);
+    if (has_word(folded_title(group), asked)) pages += (pages.empty() ? "" : "\n") + group_page(group, members);
   }
+  if (is_phrase && !pages.empty()) return pages;
   const NameMatch match = look_up(options, word);
   if (match.option && (!shown || shown(*match.option))) {
     const std::string whose =
@@ -220,11 +224,6 @@ std::optional<std::string> help_on(const OptionSet& options, std::string_view wo
   });
   // A word of another program may be a part of our names, too: warmup.
   if (match.known) return known_page(match) + (rows.empty() ? "" : "\n" + rows);
-  std::string pages;
-  for (const auto& [group, members] : groups) {
-    if (!has_word(folded_title(group), asked)) continue;
-    pages += (pages.empty() ? "" : "\n") + group_page(group, members);
-  }
   if (!pages.empty()) return pages;
   return rows.empty() ? std::nullopt : std::optional(rows);
 }

@@ -31,7 +31,8 @@ std::string short_help_text(const OptionSet& options, std::span<const HelpTopic>
                             const OptionFilter& shown = nullptr);
 
 // `--help WORD`: about the groups in whose title the word is, the option of that name, or the options in whose name the
-// word is; about another program's word, what it is here. Nothing when the word says nothing.
+// word is; about another program's word, what it is here. Several words are first looked for in titles. Nothing when
+// the word says nothing.
 std::optional<std::string> help_on(const OptionSet& options, std::string_view word,
                                    const OptionFilter& shown = nullptr);
 

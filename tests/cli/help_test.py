@@ -76,6 +76,15 @@ WORDS = [
     (("help", "prepare", "merge"), ["usage: megalith prepare merge"], []),
     (("help", "train", "lr"), ["--lr X\n"], []),
     (("--help",), ["  train ", "  completion "], []),
+    (("help", "learning rate"), ["Learning rate and weight decay\n", "--lr X", "--lr_warmup_iters N"], ["--save TEXT"]),
+    (("help", "learning", "rate"), ["Learning rate and weight decay\n"], []),
+    (("train", "--help", "resume"), ["newest checkpoint", "--load TEXT", "--auto_continue_train"], ["--lr X"]),
+    (("help", "out of memory"), ["dry_run prints what a run takes", "--recompute_granularity", "--use_torch_fsdp2"], ["--lr X"]),
+    (("help", "out", "of", "memory"), ["--recompute_granularity"], []),
+    (("generate", "--help", "CUDA out-of-memory"), ["--bf16", "--max_new_tokens"], ["--recompute_granularity"]),
+    (("help", "loss spike"), ["--loss_spike_threshold"], []),
+    (("help", "fine-tuning"), ["--sft_data_path"], []),
+    (("help", "neftune_noise_alpha"), ["is not supported: it asks for noise in the embeddings"], []),
 ]
 
 

@@ -41,8 +41,10 @@ def test_the_list_fits_a_terminal_and_is_filtered_by_words(program):
     names = [line.split()[0] for line in program.run("presets", "llama3", "8b")[1].splitlines()]
     assert [name for name in names if "/" not in name] == ["name", "llama3_8B", "llama3.1_8B"]
     assert {name for name in names if "/" in name} == {f"recipes/llama{n}_8B_{kind}" for n in (3, 3.1) for kind in ("full", "lora", "qlora")}
-    _, _, errors = program.run("presets", "llama9", expected=2)
-    assert "no preset has 'llama9' in its name" in errors
+    assert [line.split()[0] for line in program.run("presets", "xx")[1].splitlines()] == ["name", "t5_v1.1_xxl"]
+    for word in ("llama9", "qq"):
+        _, output, errors = program.run("presets", word, expected=2)
+        assert not output and f"no preset has '{word}' in its name" in errors
 
 
 def test_a_preset_is_found_from_any_folder(program, tmp_path):
