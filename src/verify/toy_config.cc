@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "models/families.h"
@@ -105,7 +106,8 @@ void shrink_adapters(LoraOptions& lora) {
   if (!lora.enabled) return;
   lora.dim = std::min<int64_t>(lora.dim, 3);
   // Adapters that outweigh the model by far would enlarge its rounding as well.
-  lora.alpha = std::min(lora.alpha, 2.0 * static_cast<double>(lora.dim));
+  const auto dim = static_cast<double>(lora.dim);
+  lora.alpha = std::min(lora.alpha, 2 * (lora.use_rslora ? std::sqrt(dim) : dim));
   lora.b_init = AdapterInit::kNormal;  // from zero the first step would give A no gradient
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
 }

@@ -52,6 +52,8 @@ FAMILIES = (
     "t5_small",
     "t5_v1.1_small",
 )
+ALL_LINEAR = ("--lora.target_modules", "all-linear")
+AROUND = ("--lora.target_modules", "linear_qkv", "linear_proj")
 # Each feature: its values, and the options of each. The first value is what a smallest row has.
 FEATURES = {
     "family": {
@@ -121,6 +123,17 @@ FEATURES = {
     "optimizer": {ABSENT: (), "sgd": ("--optimizer", "sgd"), "muon": ("--optimizer", "muon")},
     "micro": {"1": (), "2": ("--micro_batch_size", 2)},
     "mapping": {ABSENT: (), "pp inside": ("--use_tp_pp_dp_mapping",)},
+    # Megatron-LM's fused layers, whose parts share one A; each linear layer for itself, as PEFT has them. Adapters of
+    # experts drop nothing and have no lengths, so these two are around them.
+    "adapters": {
+        ABSENT: (),
+        "fused": ("--lora.enabled", "true"),
+        "each": ("--lora.enabled", "true", "--lora.dim", 2, *ALL_LINEAR),
+        "rslora": ("--lora.enabled", "true", "--lora.dim", 2, "--lora.use_rslora", "true", *ALL_LINEAR),
+        "dropped": ("--lora.enabled", "true", "--lora.dropout", 0.1, *AROUND),
+        "dora": ("--lora.enabled", "true", "--lora.use_dora", "true", *AROUND),
+        "nf4": ("--lora.enabled", "true", "--lora.dim", 2, "--lora.quantization", "nf4", *ALL_LINEAR),
+    },
 }
 WITH_EXPERTS = ("qwen3_30B_A3B", "mixtral_8x7B_v0.1", "deepseek_v2_lite", "deepseek_v3", "glm4.5_air", "gpt_oss_20B", "llama4_scout_17B_16E")
 

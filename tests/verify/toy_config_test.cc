@@ -1,7 +1,10 @@
 // Configurations at toy width: what stays, what shrinks, and what is said of it.
 #include "verify/toy_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "core/error.h"
 #include "models/families.h"
@@ -179,6 +182,16 @@ TEST(ToyConfig, WhatNeedsTooManyRanksIsCutAndSaid) {
   EXPECT_GT(*model.num_experts, model.moe_router_topk);
   EXPECT_EQ(model.moe_router_dtype, RouterPrecision::kModel);
   EXPECT_EQ(toy.configured.layout->config.model.moe_router_dtype, RouterPrecision::kFp32);
+}
+
+// What an adapter adds is its product times at most 2, or its rounding would be the model's.
+TEST(ToyConfig, AdaptersDoNotOutweighTheModel) {
+  for (const bool by_root : {false, true}) {
+    const Toy toy = make_toy("llama3.1_8B.yaml", {"--lora.enabled=true", fmt::format("--lora.use_rslora={}", by_root)});
+    const LoraOptions& lora = toy.layout().lora;
+    const auto dim = static_cast<double>(lora.dim);
+    EXPECT_DOUBLE_EQ(lora.alpha / (by_root ? std::sqrt(dim) : dim), 2);
+  }
 }
 
 TEST(ToyConfig, Gpt2StaysGpt2) {
