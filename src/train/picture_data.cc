@@ -1,6 +1,8 @@
 // See picture_data.h.
 #include "train/picture_data.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <filesystem>
 #include <memory>
