@@ -35,14 +35,21 @@ void add_file(const fs::path& path, StreamingChecksum& sum) {
 
 void add_folder(const fs::path& folder, StreamingChecksum& sum) {
   std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with('.') && entry.is_regular_file()) names.push_back(name);
+    if (!name.starts_with('.') && entry.is_regular_file(error)) names.push_back(name);
   }
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) sum.update(name + "\n");
   const size_t step = names.size() / kMostFiles + 1;
-  for (size_t i = 0; i < names.size(); i += step) add_file(folder / names[i], sum);
+  for (size_t i = 0; i < names.size(); i += step) {
+    try {
+      add_file(folder / names[i], sum);
+    } catch (const UserError&) {
+      sum.update("unreadable\n");  // which may be no matter: whoever needs the file says so
+    }
+  }
 }
 
 // What is compared, and what is shown, of an option whose files may be elsewhere on another machine.

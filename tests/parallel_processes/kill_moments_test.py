@@ -48,7 +48,7 @@ def start(program, data, tmp_path, library):
             environment |= {"WORLD_SIZE": str(NUM_RANKS), "LOCAL_WORLD_SIZE": str(NUM_RANKS), "MASTER_PORT": str(port)}
             if rank in stops:
                 environment |= {"LD_PRELOAD": str(library), "STOP_AT": stops[rank]}
-                environment |= {"STOP_UNDER": str(tmp_path / "checkpoint")}
+                environment |= {"STOP_UNDER": str(tmp_path / "checkpoint" / ".iter_")}  # saves, not the folder's lock
             processes.append(
                 subprocess.Popen(
                     program.command(*train_words(data, tmp_path, *OPTIONS, *more, steps=1_000_000)),
