@@ -463,9 +463,10 @@ void adopt_torchtune_recipe(ConfigInputs& inputs) {
     words.push_back(word);
     return true;
   });
-  inputs.readers[file.extension().string()] = [words](const fs::path& path, const fs::path& root,
-                                                      const EnvironmentMap& environment) {
-    return read_torchtune_recipe(path, words, root, environment);
+  inputs.readers[file.extension().string()] = [file, words](const fs::path& path, const fs::path& root,
+                                                            const EnvironmentMap& environment) {
+    return path == file ? read_torchtune_recipe(path, words, root, environment)
+                        : read_config_file(path, root, environment);
   };
 }
 

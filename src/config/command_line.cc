@@ -52,7 +52,8 @@ class ArgumentReader {
     if (!match && name == "help") {
       result_.wants_help = true;
     } else if (!match && is_config_name(name)) {
-      result_.config_file = attached ? attached : take_value(name, "a configuration file");
+      const auto file = attached ? attached : take_value(name, "a configuration file");
+      if (file) result_.config_files.push_back(*file);
     } else if (!match) {
       result_.errors.push_back(unknown_name(options_, {name, {}, kSource}, others_));
       if (!attached) take_list();
@@ -86,7 +87,7 @@ class ArgumentReader {
       }
     }
     if (!value) return;
-    if (match.option && is_config_name(match.option->name())) result_.config_file = value->text();
+    if (match.option && is_config_name(match.option->name())) result_.config_files = {value->text()};
     result_.settings.push_back({name, std::move(*value), kSource});
   }
 

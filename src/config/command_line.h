@@ -6,7 +6,6 @@
 // the next that starts with `--` (argparse's nargs='+'). -1 and -1e-5 are values. Applied in order, so the last wins.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +17,10 @@
 namespace megalith {
 
 struct CommandLine {
-  std::vector<Setting> settings;           // in order; bare switches have the value "true"
-  std::vector<std::string> positional;     // words that belong to no option
-  std::optional<std::string> config_file;  // of --config (or --exp, Primus's older word), declared or not
-  bool wants_help = false;                 // --help or -h
+  std::vector<Setting> settings;          // in order; bare switches have the value "true"
+  std::vector<std::string> positional;    // words that belong to no option
+  std::vector<std::string> config_files;  // of each --config (or --exp, Primus's older word), declared or not
+  bool wants_help = false;                // --help or -h
   std::vector<UserError> errors;
 };
 

@@ -217,25 +217,25 @@ Resolution try_resolve(OptionSet& options, const ConfigInputs& inputs) {
   CommandLine command_line = read_command_line(inputs.arguments, options, inputs.others);
   EnvironmentSettings environment = read_environment(inputs.environment, options, inputs.others);
   result.wants_help = command_line.wants_help;
-  result.config_file = inputs.config_file;
-  if (command_line.config_file) result.config_file = *command_line.config_file;
+  if (command_line.config_files.empty() && inputs.config_file) {
+    command_line.config_files.push_back(inputs.config_file->string());
+  }
 
   NameNotes names;
-  if (result.config_file) {
+  for (const std::string& name : command_line.config_files) {
+    result.config_file.reset();
     try {
-      result.config_file = find_config(result.config_file->string(), inputs.config_root);
+      result.config_file = find_config(name, inputs.config_root);
     } catch (const UserError& error) {
       result.errors.push_back(error);
-      result.config_file.reset();
+      continue;
     }
-  }
-  if (result.config_file) {
     const auto reader = inputs.readers.find(result.config_file->extension().string());
     const ConfigFileReader read = reader == inputs.readers.end() ? read_config_file : reader->second;
     ConfigFile file = read(*result.config_file, inputs.config_root, inputs.environment);
     append(result.errors, file.errors);
     append(result.notes, file.notes);
-    result.exports = std::move(file.exports);
+    for (auto& [variable, value] : file.exports) result.exports.insert_or_assign(variable, std::move(value));
     apply_header(options, file.header, names, result);
     apply_settings(options, file.settings, inputs.others, names, result.errors);
   }

@@ -6,6 +6,8 @@
 // layers become known does not matter: read the options first, open the model folder they name, then apply_values()
 // with OptionLayer::kModel fills in what nobody set.
 //
+// Several configuration files are one layer each upon the other: what two of them set is as the last one says.
+//
 //   TrainOptions options;
 //   OptionSet set(options);
 //   Resolution resolution = resolve(set, {.arguments = arguments, .config_root = root, .environment = snapshot});
@@ -45,7 +47,7 @@ struct ConfigInputs {
 };
 
 struct Resolution {
-  std::optional<std::filesystem::path> config_file;
+  std::optional<std::filesystem::path> config_file;  // the last of several
   std::vector<std::string> positional;
   std::map<std::string, std::string> exports;  // the experiment's `env`, for the process environment
   std::map<std::string, std::string> header;   // work_group, user_name, exp_name, workspace as the experiment has them

@@ -103,6 +103,15 @@ size_t count_documents(const std::string& text) {
   return counter.count;
 }
 
+// NUM_TOKENS and TOKENIZER are none.
+bool is_name_of_secret(const std::string& name) {
+  const std::string folded = "_" + lower_case(name) + "_";
+  constexpr std::string_view kParts[] = {"token_",   "secret",  "passw",       "passphrase",  "credential",
+                                         "api_key_", "apikey_", "access_key_", "private_key_"};
+  return std::any_of(std::begin(kParts), std::end(kParts),
+                     [&](std::string_view part) { return folded.find(part) != std::string::npos; });
+}
+
 class Loader {
  public:
   Loader(const EnvironmentMap& environment, YamlDocument& result) : environment_(environment), result_(result) {}
@@ -165,7 +174,7 @@ class Loader {
         result.kind = YamlNode::Kind::kScalar;
         result.is_quoted = node.Tag() == "!";
         try {
-          result.text = substitute_variables(node.Scalar(), environment_);
+          result.text = substitute_variables(node.Scalar(), environment_, &result.secret);
         } catch (const UserError& error) {
           result_.errors.emplace_back(fmt::format("{}: {}", where, error.message()), error.remedy());
         }
@@ -296,6 +305,13 @@ const YamlNode* YamlNode::find(std::string_view key) const {
 
 WrittenValue YamlNode::written() const {
   using Form = WrittenValue::Form;
+  if (!secret.empty()) {
+    throw UserError(fmt::format("{}: by its name the variable {} holds a secret, and the values of options are written "
+                                "down: in config.yaml, run.json, the page and checkpoints",
+                                where, secret),
+                    "leave it out of the configuration: the program reads HF_TOKEN from the environment where it needs "
+                    "it. A variable without a secret needs another name");
+  }
   switch (kind) {
     case Kind::kNull:
       return WrittenValue::null();
@@ -309,7 +325,7 @@ WrittenValue YamlNode::written() const {
                                       item.kind == Kind::kNull ? "an empty item" : "another list or a map"),
                           "lists hold plain values: [a, b]");
         }
-        value.items.push_back(item.text);
+        value.items.push_back(item.written().text());
       }
       return value;
     }
@@ -329,7 +345,7 @@ YamlDocument load_yaml(const std::filesystem::path& file, const EnvironmentMap& 
   return document;
 }
 
-std::string substitute_variables(std::string_view text, const EnvironmentMap& environment) {
+std::string substitute_variables(std::string_view text, const EnvironmentMap& environment, std::string* secret) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
     const size_t start = text.find("${", i);
@@ -348,6 +364,7 @@ std::string substitute_variables(std::string_view text, const EnvironmentMap& en
     const auto found = environment.find(name);
     if (found != environment.end()) {
       result += found->second;
+      if (secret != nullptr && is_name_of_secret(name)) *secret = name;
     } else if (text[name_end] == ':') {
       result += text.substr(name_end + 1, end - name_end - 1);
     } else {

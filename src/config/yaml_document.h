@@ -31,6 +31,7 @@ struct YamlNode {
   Kind kind = Kind::kNull;
   std::string text;                                        // kScalar, variables replaced
   bool is_quoted = false;                                  // kScalar
+  std::string secret;                                      // kScalar: a variable in it that by its name is a secret
   std::vector<YamlNode> items;                             // kList
   std::vector<std::pair<std::string, YamlNode>> children;  // kMap, in order, keys unique
   std::string where;                                       // "recipe.yaml:31"
@@ -38,7 +39,8 @@ struct YamlNode {
   const YamlNode* find(std::string_view key) const;  // kMap
   bool is_map() const { return kind == Kind::kMap; }
   bool is_scalar() const { return kind == Kind::kScalar; }
-  // Null, scalar or list of scalars as an option's value; UserError for maps and for lists of anything else.
+  // Null, scalar or list of scalars as an option's value; UserError for maps, for lists of anything else, and for
+  // secrets, because options are written down.
   WrittenValue written() const;
 };
 
@@ -52,6 +54,8 @@ YamlDocument load_yaml(const std::filesystem::path& file, const EnvironmentMap& 
 
 // ${VAR} and ${VAR:default} replaced; nested ones are not supported, and text that is no such form stays.
 // Throws UserError naming the variable when it is unset and has no default.
-std::string substitute_variables(std::string_view text, const EnvironmentMap& environment);
+// secret  gets the name of a variable that is set and whose name is that of a secret: HF_TOKEN, WANDB_API_KEY
+std::string substitute_variables(std::string_view text, const EnvironmentMap& environment,
+                                 std::string* secret = nullptr);
 
 }  // namespace megalith

@@ -110,12 +110,12 @@ TEST_F(CommandLineTest, MissingValuesAreNamed) {
 
 TEST_F(CommandLineTest, ConfigHelpAndTheRestAreSetApart) {
   const CommandLine line = read({"run", "--config", "a.yaml", "--config=b.yaml", "-h", "--", "--lr", "-1"});
-  EXPECT_EQ(line.config_file, "b.yaml");
+  EXPECT_EQ(line.config_files, (std::vector<std::string>{"a.yaml", "b.yaml"}));
   EXPECT_TRUE(line.wants_help);
   EXPECT_EQ(line.positional, (std::vector<std::string>{"run", "--lr", "-1"}));
   EXPECT_TRUE(line.settings.empty());
   EXPECT_TRUE(read({"--help"}).wants_help);
-  EXPECT_EQ(read({"--exp", "x.yaml"}).config_file, "x.yaml");
+  EXPECT_EQ(read({"--exp", "x.yaml"}).config_files, std::vector<std::string>{"x.yaml"});
 }
 
 }  // namespace

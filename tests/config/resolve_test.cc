@@ -90,6 +90,30 @@ TEST_F(Resolve, AModelFillsInWhatNobodySet) {
   EXPECT_THROW(apply_values(set, {{"no_option", "0"}}, model), InternalError);
 }
 
+TEST_F(Resolve, ConfigurationFilesAreComposedInOrder) {
+  folder.write("one.yaml", "lr: 0.5\nseq_length: 64\n");
+  folder.write("two.yaml", "seq_length: 128\n");
+  inputs.config_file = folder.path() / "one.yaml";  // passed over, as there are others
+  inputs.arguments = {"--config", folder.path() / "one.yaml", "--config=" + (folder.path() / "two.yaml").string()};
+  EXPECT_EQ(errors(), "");
+  EXPECT_EQ(sample.lr, 0.5);
+  EXPECT_EQ(sample.seq_length, 128);
+  inputs.arguments = {"--config", folder.path() / "two.yaml", "--exp", folder.path() / "one.yaml"};
+  EXPECT_EQ(errors(), "");
+  EXPECT_EQ(sample.seq_length, 64);
+  inputs.arguments = {"--config", "nowhere.yaml", "--config", folder.path() / "one.yaml"};
+  EXPECT_NE(errors().find("nowhere.yaml"), std::string::npos);
+}
+
+// A variable of the shell without a value: the run would train and save nothing.
+TEST_F(Resolve, AnEmptyTextOnTheCommandLineIsAnError) {
+  inputs.arguments = {"--load", "", "--data_path=", "--num_layers", " "};
+  EXPECT_EQ(errors(), "--load is empty\n--data_path is empty\n--num_layers is empty\n");
+  inputs.arguments = {"--load=null"};
+  inputs.environment = {{"MEGALITH_LOAD", ""}};  // an exported variable without a value says nothing
+  EXPECT_EQ(errors(), "");
+}
+
 TEST_F(Resolve, EverythingWrongIsReportedTogether) {
   folder.write("recipe.yaml", "lr: fast\nmicro_batchsize: 2\nmodules_: 1\nseq_length: 0\nfp4: mxfp4\n");
   inputs.config_file = folder.path() / "recipe.yaml";

@@ -161,6 +161,21 @@ TEST_F(YamlConfig, VariablesAreSubstitutedOrReported) {
   EXPECT_EQ(substitute_variables("${", environment), "${");
 }
 
+// What an option is set to is in config.yaml, run.json, the page and checkpoints.
+TEST_F(YamlConfig, SecretsAreRefusedInOptionsAndTakenInTheEnvironmentOfARun) {
+  environment = {
+      {"HF_TOKEN", "hf_x"}, {"WANDB_API_KEY", "k"}, {"PGPASSWORD", "p"}, {"NUM_TOKENS", "5"}, {"TOKENIZER", "t"}};
+  folder.write("x.yaml", "a: ${HF_TOKEN}\nb: [1, \"x${WANDB_API_KEY}\"]\nc: {d: \"${PGPASSWORD}\"}\n");
+  const std::string found = errors("x.yaml");
+  for (const char* part : {"x.yaml:1: by its name the variable HF_TOKEN holds a secret", "variable WANDB_API_KEY holds",
+                           "x.yaml:3: by its name the variable PGPASSWORD holds"}) {
+    EXPECT_NE(found.find(part), std::string::npos) << found;
+  }
+  EXPECT_EQ(found.find("hf_x"), std::string::npos);
+  folder.write("y.yaml", "a: ${NUM_TOKENS} ${TOKENIZER} ${MY_SECRET:none}\nenv: {HF_TOKEN: \"${HF_TOKEN}\"}\n");
+  EXPECT_EQ(settings("y.yaml"), "a=5 t none");
+}
+
 TEST_F(YamlConfig, WrongLayoutsAreAllReportedWithTheirLines) {
   folder.write("configs/models/llama3.1_8B.yaml", "num_layers: 32\n");
   folder.write("exp.yaml", R"(work_gruop: amd
