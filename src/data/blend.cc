@@ -205,12 +205,13 @@ std::pair<int64_t, int64_t> BlendedDataset::checked_place(int64_t index) const {
 }
 
 std::optional<DataSize> BlendedDataset::size() const {
-  DataSize sum;
+  DataSize sum{.documents = 0, .tokens = 0, .samples = 0};
   for (const auto& dataset : datasets_) {
     const std::optional<DataSize> one = dataset->size();
     if (!one) return std::nullopt;
     sum.documents += one->documents;
     sum.tokens += one->tokens;
+    sum.samples = sum.samples && one->samples ? std::optional(*sum.samples + *one->samples) : std::nullopt;
   }
   return sum;
 }

@@ -12,6 +12,7 @@ namespace megalith {
 // What one pass over a data set, or over a split of it, reads.
 struct DataSize {
   int64_t documents = 0, tokens = 0;
+  std::optional<double> samples = std::nullopt;  // that one pass gives; nothing where they differ in what they take
 };
 
 class SampleSource {

@@ -89,7 +89,7 @@ SentenceIndex::SentenceIndex(std::shared_ptr<const TokenSource> source, ElementR
   const LeftOut left_out = count_left_out(held.view(), rules.min_sentences, rules.long_single);
   check_documents(*source_, documents, left_out, request, rules, log);
   if (!request.is_mock) {
-    size_ = {documents.size(), std::accumulate(held.lengths.begin(), held.lengths.end(), int64_t{0})};
+    size_ = {documents.size(), std::accumulate(held.lengths.begin(), held.lengths.end(), int64_t{0}), std::nullopt};
   }
   const DatasetIdentity described{
       .class_name = rules.class_name,

@@ -32,7 +32,9 @@ class SftBatchSource final : public BatchSource {
   Batch read(const DataPosition& position) override;
   int64_t num_samples() const override { return packs_.num_packs(); }
   std::string name() const override { return set_->prefix(); }
-  std::optional<DataSize> data_size() const override { return DataSize{packs_.num_samples(), packs_.num_tokens()}; }
+  std::optional<DataSize> data_size() const override {
+    return DataSize{packs_.num_samples(), packs_.num_tokens(), static_cast<double>(packs_.num_packs())};
+  }
 
   // What rows of pairs get in reference_log_probs; without it they have none.
   void set_reference(std::shared_ptr<const SftReference> reference) { reference_ = std::move(reference); }

@@ -207,9 +207,9 @@ std::string size_text(const BatchSource& source) {
 std::string epochs_text(const Resolved& resolved, const BatchSource& source) {
   const Derived& d = resolved.derived;
   const std::optional<DataSize> size = source.data_size();
-  if (!size || size->tokens == 0) return "";
-  const auto tokens = static_cast<double>(d.batches.consumed_by(d.train_iters) * d.seq_length);
-  return fmt::format(", {:.3g} epochs in this run", tokens / static_cast<double>(size->tokens));
+  if (!size || size->samples.value_or(0) == 0) return "";
+  const auto samples = static_cast<double>(d.batches.consumed_by(d.train_iters));
+  return fmt::format(", {:.3g} epochs in this run", samples / *size->samples);
 }
 
 void add_data(const Resolved& resolved, const DataSets& data, ReportRows& rows) {

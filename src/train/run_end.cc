@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/strings.h"
+#include "core/visible_text.h"
 #include "train/tracking.h"
 
 namespace megalith {
@@ -29,12 +30,12 @@ std::string quoted(const std::string& text) {
   return shown + "'";
 }
 
-// What a checkpoint does not hold and the commands need again.
+// What commands need again of an export or of adapters. A checkpoint names its tokenizer.
 std::string tokenizer_words(const Resolved& resolved) {
   std::string words;
   for (const char* name : {"tokenizer_type", "tokenizer_model", "vocab_file", "merge_file"}) {
     const Option* option = resolved.options->find(name);
-    if (option != nullptr && option->is_set()) words += fmt::format(" --{} {}", name, quoted(option->text()));
+    if (option != nullptr && !option->is_default()) words += fmt::format(" --{} {}", name, quoted(option->text()));
   }
   return words;
 }
@@ -46,7 +47,7 @@ std::vector<std::string> next_commands(const Resolved& resolved) {
   const std::optional<std::string>& folder = resolved.config.log.output_dir;
   std::vector<std::string> commands;
   if (folder) commands.push_back("megalith inspect run " + quoted(*folder));
-  std::string source;
+  std::string source, tokenizer = tokenizer_words(resolved);
   if (resolved.config.lora.enabled) {
     if (checkpoint.save_adapter) {
       source = "--adapter " + quoted(*checkpoint.save_adapter);
@@ -58,12 +59,13 @@ std::vector<std::string> next_commands(const Resolved& resolved) {
     if (!base) source.clear();
   } else if (checkpoint.save) {
     source = "--load " + quoted(*checkpoint.save);
+    tokenizer.clear();
   } else if (checkpoint.save_hf) {
     source = "--load_hf " + quoted(*checkpoint.save_hf);
   }
   if (source.empty()) return commands;
   if (resolved.config.model.is_causal()) {
-    commands.push_back(fmt::format("megalith generate {}{} --prompt \"…\"", source, tokenizer_words(resolved)));
+    commands.push_back(fmt::format("megalith generate {}{} --prompt \"…\"", source, tokenizer));
   }
   if (checkpoint.save && !folder) commands.push_back("megalith inspect checkpoint " + quoted(*checkpoint.save));
   return commands;
@@ -167,7 +169,7 @@ void RunEnd::on_end() {
   if (!checkpoint.save && !checkpoint.save_hf && !checkpoint.save_adapter && num_steps_ > 0) {
     text += row("weights", "were not saved; --save FOLDER saves them");
   }
-  write_(text);
+  write_(visible_text(text));  // names of folders are a person's
 }
 
 }  // namespace megalith

@@ -6,7 +6,7 @@
 //   speed       5.12 k tokens/s, 800 ms a step, 0.34 TFLOP/s; 1.39 M tokens
 //   memory      tensors took 1.21 GiB at most
 //   checkpoint  build/demo/checkpoint
-//   next        megalith generate --load build/demo/checkpoint --tokenizer_type ByteTokenizer --prompt "…"
+//   next        megalith generate --load build/demo/checkpoint --prompt "…"
 #pragma once
 
 #include <cstdint>

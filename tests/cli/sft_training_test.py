@@ -61,9 +61,11 @@ def test_the_loss_is_that_of_transformers_over_the_answers_packed_or_not(program
         loss += (torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none") * weights).sum().item()
         count += int(weights.sum())
     words = ("--train_iters", 1, "--micro_batch_size", 1)
-    alone, _ = train(program, tuned, tmp_path / "a", "--seq_length", 256, "--global_batch_size", len(samples), *words)
+    alone, told = train(program, tuned, tmp_path / "a", "--seq_length", 256, "--global_batch_size", len(samples), *words)
+    assert ", 1 epochs in this run" in told, told
     apart = ("--seq_length", 256, "--enable_packed_sequences", "--global_batch_size", len(packs["sequences"]))
-    together, _ = train(program, tuned, tmp_path / "b", *apart, *words)
+    together, told = train(program, tuned, tmp_path / "b", *apart, *words)
+    assert ", 1 epochs in this run" in told, told
     assert alone[0]["loss_tokens"] == together[0]["loss_tokens"] == count == totals["tokens_in_loss"]
     # float32 sums in other orders: some units in the last place of numbers near 6.
     assert abs(alone[0]["lm_loss"] - loss / count) < 2e-5
