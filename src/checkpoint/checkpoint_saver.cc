@@ -1,6 +1,9 @@
 // Saving during training; see checkpoint_saver.h.
 #include "checkpoint/checkpoint_saver.h"
 
+#include <limits>
+#include <utility>
+
 #include "core/strings.h"
 
 namespace megalith {
@@ -14,6 +17,7 @@ constexpr double kWritten = 0, kWriting = 1, kFailed = 2;
 struct CheckpointSaver::Pending {
   CheckpointWriter writer;
   int64_t iteration = 0;
+  bool is_passing = false;
   Stopwatch watch;
   std::atomic<bool> is_written{false};
   std::thread thread;
@@ -34,17 +38,18 @@ CheckpointSaver::CheckpointSaver(std::filesystem::path root, SaveSettings settin
 
 CheckpointSaver::~CheckpointSaver() = default;
 
-void CheckpointSaver::save(const CheckpointState& state) {
+void CheckpointSaver::save(const CheckpointState& state, bool is_passing) {
   finish();
   const Stopwatch watch;
   if (!is_async_) {
     CheckpointWriter writer(root_, state, groups_, log_, settings_);
     writer.write();
-    commit(writer, state.train.iteration, watch);
+    commit(writer, state.train.iteration, is_passing, watch);
     return;
   }
   pending_.reset(new Pending{.writer{root_, state, groups_, log_, settings_},
                              .iteration = state.train.iteration,
+                             .is_passing = is_passing,
                              .watch = watch,
                              .thread = {}});
   pending_->writer.copy_to_host(buffers_);
@@ -70,13 +75,19 @@ void CheckpointSaver::finish() {
   if (!pending_) return;
   const std::unique_ptr<Pending> pending = std::move(pending_);
   pending->thread.join();
-  commit(pending->writer, pending->iteration, pending->watch);
+  commit(pending->writer, pending->iteration, pending->is_passing, pending->watch);
 }
 
-void CheckpointSaver::commit(CheckpointWriter& writer, int64_t iteration, const Stopwatch& watch) {
+void CheckpointSaver::commit(CheckpointWriter& writer, int64_t iteration, bool is_passing, const Stopwatch& watch) {
   const std::filesystem::path folder = writer.finish();
   log_.info("saved the checkpoint of iteration {} to {} in {}", iteration, folder.string(),
             format_duration(watch.elapsed_s()));
+  const std::optional<int64_t> passed = std::exchange(passing_, is_passing ? std::optional(iteration) : std::nullopt);
+  if (passed && *passed != iteration && groups_.world->is_first()) {
+    constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+    apply_retention(root_, iteration, passed, {.keep_last = std::nullopt, .retain_interval = kNone}, log_,
+                    settings_.before_step);
+  }
   if (!replaces_earlier_run_) return;
   replaces_earlier_run_ = false;
   if (groups_.world->is_first()) remove_other_checkpoints(root_, iteration, log_);

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -37,8 +38,9 @@ class CheckpointSaver {
   // All of these are collective over the world, and throw on all ranks when a checkpoint, perhaps the one under way,
   // could not be written.
 
-  // When it returns, training may go on and change what `state` refers to.
-  void save(const CheckpointState& state);
+  // When it returns, training may go on and change what `state` refers to. A passing checkpoint is removed once the
+  // next one is on disk.
+  void save(const CheckpointState& state, bool is_passing = false);
   // At a step boundary: commits the checkpoint under way when all ranks have written theirs.
   void poll();
   // Waits for the checkpoint under way and commits it.
@@ -48,12 +50,13 @@ class CheckpointSaver {
 
  private:
   struct Pending;
-  void commit(CheckpointWriter& writer, int64_t iteration, const Stopwatch& watch);
+  void commit(CheckpointWriter& writer, int64_t iteration, bool is_passing, const Stopwatch& watch);
 
   std::filesystem::path root_;
   SaveSettings settings_;
   bool is_async_;
   bool replaces_earlier_run_ = false;
+  std::optional<int64_t> passing_;  // iteration of the newest checkpoint, where that is a passing one
   const Groups& groups_;
   Logger& log_;
   std::vector<at::Tensor> buffers_;  // host copies, kept for the next checkpoint

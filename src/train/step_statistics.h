@@ -18,8 +18,8 @@ namespace megalith {
 
 class StepStatistics {
  public:
-  // A vote to stop, from 1; the highest that any rank gives counts.
-  static constexpr int kMostVote = 3;
+  // A vote to save or to stop, from 1; the highest that any rank gives counts.
+  static constexpr int kMostVote = 4;
 
   // losses, observations  the same on all ranks, in one order
   // groups                outlives it

@@ -38,7 +38,8 @@ namespace megalith {
 // number.
 using StopRequest = std::atomic<int>;
 
-enum class StopReason { kFinished, kExitInterval, kExitDuration, kSignal };
+// kSaveDue ends nothing: a vote for a checkpoint by time, where nothing ends the run.
+enum class StopReason { kFinished, kSaveDue, kExitInterval, kExitDuration, kSignal };
 
 class Trainer {
  public:
@@ -112,7 +113,7 @@ class Trainer {
   [[noreturn]] void stop_on_bad_numbers(const IssuedStep& step, const StepResult& result) const;
   void evaluate(Split split, const std::string& when);
   void sample();
-  void save(bool is_last);
+  void save(bool is_last, bool is_passing = false);
   void export_weights();
   void export_adapter(const std::string& folder);
 
@@ -137,14 +138,15 @@ class Trainer {
   bool is_data_open_ = false;
   double peak_flops_ = 0;  // of the device a second; 0: not known
   Profiler profiler_;
-  std::optional<SamplePlan> samples_;       // when there is a sample_interval
+  std::optional<SamplePlan> samples_;         // when there is a sample_interval
   std::unique_ptr<PictureSamples> pictures_;  // the same, of a model of pictures
-  std::unique_ptr<CheckpointSaver> saver_;  // null without --save
+  std::unique_ptr<CheckpointSaver> saver_;    // null without --save
   LossScaler loss_scaler_;
   LossWatch loss_watch_;
   std::unique_ptr<StepCheck> check_;  // null without check_determinism
-  std::string base_checksum_;  // of the model beside adapters; empty where the seed draws it, or there are none
-  Stopwatch since_start_;
+  std::string base_checksum_;         // of the model beside adapters; empty where the seed draws it, or there are none
+  Stopwatch since_start_, since_saved_;
+  double timed_save_s_ = 0;  // save_interval_in_mins, where it holds; 0: no checkpoint by time
 
   // What is read one step late, where the device is not the host; and the time since a step was read.
   std::optional<IssuedStep> issued_;

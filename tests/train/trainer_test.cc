@@ -208,6 +208,34 @@ TEST(Trainer, ItsTimeOverItSavesAndStops) {
   EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{1}));
 }
 
+// Every step is late. What is saved by time goes when the next one is there; what save_interval saves stays.
+TEST(Trainer, CheckpointsByTimeReplaceOneAnother) {
+  const Words common = {"--train_iters=5", "--global_batch_size=4"};
+  const Ran straight = train(common);
+  for (const Words& more : {Words{}, Words{"--save_interval=2"}, Words{"--async_save"}}) {
+    const TemporaryFolder folder;
+    const Words saved = {"--save", folder.path().string(), "--save_interval_in_mins=1e-9"};
+    const Ran ran = train(common + saved + more);
+    expect_same_weights(ran, straight);
+    for (int i = 1; i <= 5; ++i) {
+      EXPECT_NE(ran.log.find(fmt::format("saved the checkpoint of iteration {} ", i)), std::string::npos) << ran.log;
+    }
+    const bool has_interval = more == Words{"--save_interval=2"};
+    EXPECT_EQ(list_checkpoints(folder.path()),
+              has_interval ? std::vector<int64_t>({2, 4, 5}) : std::vector<int64_t>{5});
+  }
+}
+
+TEST(Trainer, RanksAgreeOnCheckpointsByTime) {
+  const TemporaryFolder folder;
+  ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
+    // The first rank's clock only.
+    const std::string minutes = groups.rank == 0 ? "1e-9" : "1e9";
+    train({"--train_iters=3", "--save", folder.path().string(), "--save_interval_in_mins", minutes}, groups);
+  });
+  EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<int64_t>{3}));
+}
+
 TEST(Trainer, ASignalToOneRankStopsAllAtTheSameStep) {
   const TemporaryFolder folder;
   ThreadWorld(2).run(Mesh({.dp = 2}), [&](Groups& groups) {
