@@ -22,6 +22,7 @@ class LogCopy {
   LoggerSettings settings();
   // UserError when the file cannot be opened. empties: what it holds is dropped.
   void open(const std::string& path, bool empties);
+  bool is_open() const { return fd_ >= 0; }
   // To the file only; nothing before it is open. What cannot be written costs one warning.
   void write(std::string_view text);
 

@@ -2,15 +2,23 @@
 #include "cli/run_folder.h"
 
 #include <torch/version.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/exchange.h"
 #include "cli/build_commit.h"
 #include "cli/log_copy.h"
 #include "core/file.h"
+#include "core/folder.h"
 #include "core/host.h"
 #include "core/strings.h"
+#include "core/system_call.h"
+#include "core/visible_text.h"
 #include "device/device.h"
 #include "device/gpu_architecture.h"
 #include "metrics/run_stamp.h"
@@ -57,7 +65,8 @@ void prepare_run_folder(const RunFolder& folder, const Resolved& resolved, const
   make_directories(folder.root);
   write_file_atomic(folder.configuration(),
                     fmt::format("# megalith train --config {}\n# Relative paths count from {}\n\n{}",
-                                folder.configuration().string(), start.directory, run_configuration(resolved)));
+                                visible_text(folder.configuration().string()), visible_text(start.directory),
+                                run_configuration(resolved)));
 }
 
 // Where the record goes: into the folder of the run, and where record_file says.
@@ -73,19 +82,87 @@ std::vector<std::filesystem::path> record_files(const LogOptions& log) {
   return files;
 }
 
+// ".page.html.tmp-4711-7f3a10-187c0d2e": what is written before a rename. One that ends in .old may be the only whole
+// copy of a folder, and stays.
+bool is_unfinished(std::string_view name) {
+  constexpr std::string_view kMark = ".tmp-";
+  const size_t mark = name.rfind(kMark);
+  if (!name.starts_with('.') || mark == std::string_view::npos) return false;
+  const std::string_view number = name.substr(mark + kMark.size());
+  return std::count(number.begin(), number.end(), '-') == 2 &&
+         number.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
+}
+
+bool is_probe(std::string_view name) {
+  return name.starts_with(".megalith_probe_") || name.starts_with(".seen_by_all_");
+}
+
+// What runs that were killed left in a folder that this one holds. A probe is of no use to anyone once it is made, so
+// those beside the folder may go too, whoever made them.
+void remove_unfinished(const std::filesystem::path& folder, Logger& log) {
+  remove_leftovers(folder, log, /*before_step=*/{});
+  for (const std::string& name : names_in(folder)) {
+    if (!is_unfinished(name) && !is_probe(name)) continue;
+    if (try_remove_tree(folder / name)) {
+      log.info("removed {}, left by a run that was stopped", (folder / name).string());
+    }
+  }
+  const std::filesystem::path parent = std::filesystem::absolute(folder).lexically_normal().parent_path();
+  for (const std::string& name : names_in(parent)) {
+    if (name.starts_with(".megalith_probe_")) try_remove_tree(parent / name);
+  }
+}
+
 }  // namespace
 
 void RunFolderState::end(const std::string& status, int64_t last_iteration, int64_t exit_code) {
   for (const std::unique_ptr<RunRecord>& record : records) record->end(status, last_iteration, exit_code);
 }
 
-RunFolderState begin_run_folder(CommandContext& context, const Session& session, const Trainer& trainer) {
+RunHold hold_run_folders(CommandContext& context, const Launch& launch, const Config& config, const StopRequest& stop) {
+  RunHold hold;
+  hold.run_id = make_run_id();
+  const std::string meeting =
+      launch.world_size > 1 ? fmt::format("{}:{}", launch.master_address, launch.master_port) : "";
+  const auto before_sleep = [&] {
+    if (stop.load() == 0) return;
+    context.log.info("stopped by a signal while waiting for a folder; nothing was begun");
+    throw SilentExit{kExitSignal};
+  };
+  for (const auto& [option, path] : held_folders(config)) {
+    if (check_writable(option, path, /*is_folder=*/true)) continue;
+    if (launch.rank > 0) {
+      // The first rank waits in the lock itself. Its own name is there when it has got it.
+      while (config.log.wait_for_folder) {
+        const std::optional<FolderHolder> holder = find_holder(path);
+        if (!holder || holder->meeting == meeting) break;
+        before_sleep();
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+      }
+      continue;
+    }
+    FolderLockSettings settings{.self = own_holder(hold.run_id, meeting, utc_timestamp()),
+                                .waits = config.log.wait_for_folder,
+                                .note = [&log = context.log](const std::string& text) { log.note("{}", text); },
+                                .before_sleep = before_sleep};
+    settings.on_lost = [&log = context.log, path = path](const FolderHolder& other) {
+      log.error("{} was taken over by {}: this process stood still for too long, and ends", path, other.text());
+      ::_exit(kExitFailure);  // whatever it wrote now would mix with the other's
+    };
+    hold.locks.push_back(std::make_unique<FolderLock>(path, fmt::format("{} {}", option, path), std::move(settings)));
+    remove_unfinished(path, context.log);
+  }
+  return hold;
+}
+
+RunFolderState begin_run_folder(CommandContext& context, const Session& session, const Trainer& trainer,
+                                const RunHold& hold) {
   const Resolved& resolved = *session.resolved;
   const LogOptions& log = resolved.config.log;
   if (!log.output_dir && !log.record_file) return {};
   Group& world = *session.groups.world;
   RunStart start;
-  start.run_id = broadcast_text(world, world.is_first() ? make_run_id() : "", 0, "run id");
+  start.run_id = broadcast_text(world, world.is_first() ? hold.run_id : "", 0, "run id");
   start.hosts = gather_texts(world, host_name(), "hosts");
   RunFolderState state{.run_id = start.run_id, .records = {}};
   run_on_all(world, "run folder", [&] {
@@ -106,7 +183,8 @@ void open_log(CommandContext& context, const Resolved& resolved, const Launch& l
   const CheckpointOptions& checkpoint = resolved.derived.checkpoint;
   const bool is_first = launch.rank == 0;
   context.log_copy->open(*path, is_first && checkpoint.overwrite && !checkpoint.load);
-  if (is_first) context.log_copy->write(fmt::format("== {}: {}\n", utc_timestamp(), join(context.words, " ")));
+  if (is_first)
+    context.log_copy->write(fmt::format("== {}: {}\n", utc_timestamp(), visible_text(join(context.words, " "))));
 }
 
 }  // namespace megalith

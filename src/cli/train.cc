@@ -54,6 +54,19 @@ void catch_signals() {
   std::signal(SIGALRM, on_alarm);
   std::signal(SIGTERM, on_signal);
   std::signal(SIGINT, on_signal);
+  // nohup has it ignored, and a run under it goes on.
+  if (std::signal(SIGHUP, on_signal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);  // who prints sees that its reader is gone
+}
+
+// Without a log nobody would learn what the run does: it stops as at a signal.
+void on_closed_output(CommandContext& context) {
+  if (context.log_copy != nullptr && context.log_copy->is_open()) {
+    return context.log.note("standard output is closed: the run goes on, and its log has what it would print");
+  }
+  context.log.note("standard output is closed: the run stops after a checkpoint; with --log_file it would go on");
+  int none = 0;
+  g_stop.compare_exchange_strong(none, SIGPIPE);
 }
 
 Session meet(CommandContext& context, std::unique_ptr<Resolved> resolved, const Launch& launch) {
@@ -71,12 +84,13 @@ const char* status_text(StopReason reason) {
   return reason == StopReason::kFinished ? "finished" : "stopped as configured";
 }
 
-int train(CommandContext& context, Session& session, const MemoryEstimate& estimate) {
+int train(CommandContext& context, Session& session, const MemoryEstimate& estimate, const RunHold& hold) {
   Trainer trainer(*session.resolved, session.groups, session.device, context.log, g_stop, session.watch);
   trainer.load();
   trainer.open_data();
   context.log.block(fmt::format("program    {}\n{}", program_text(), trainer.report(session.device_text(), &estimate)));
-  RunFolderState folder = begin_run_folder(context, session, trainer);
+  const int64_t first_iteration = trainer.iteration();
+  RunFolderState folder = begin_run_folder(context, session, trainer, hold);
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   if (session.is_reporting()) {
     SinkSettings settings{.model_text = trainer.model_text(),
@@ -85,6 +99,7 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
                           .also_printed = {},
                           .command = context.words,
                           .commit = kBuildCommit};
+    settings.on_closed_output = [&context] { on_closed_output(context); };
     if (context.log_copy != nullptr) {
       settings.also_printed = [&copy = *context.log_copy](std::string_view text) { copy.write(text); };
     }
@@ -94,7 +109,13 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
   try {
     reason = trainer.run(std::move(sinks));
   } catch (const std::exception& error) {
-    folder.end(fmt::format("failed: {}", error.what()), trainer.iteration(), exit_code_of(error));
+    // kExitUserError says that nothing was begun.
+    const bool has_begun =
+        trainer.iteration() > first_iteration || trainer.iteration() >= session.resolved->derived.train_iters;
+    const bool is_late = has_begun && dynamic_cast<const UserError*>(&error) != nullptr;
+    folder.end(fmt::format("failed: {}", error.what()), trainer.iteration(),
+               is_late ? kExitFailure : exit_code_of(error));
+    if (is_late) throw std::runtime_error(error.what());
     throw;
   }
   const int exit_code = reason == StopReason::kSignal ? kExitSignal : kExitSuccess;
@@ -112,17 +133,24 @@ int train(CommandContext& context, Session& session, const MemoryEstimate& estim
 int run_train(CommandContext& context) {
   catch_signals();
   const Launch launch = join_launch(context);
+  RunHold hold;
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
     return resolve_config(context.config_inputs(), launch.world_size, /*extra=*/{},
                           {.opens_data = true,
                            .weights = CommandNeeds::Weights::kOptional,
                            .writes_run = true,
-                           .more_checks = [](Resolved& run) {
-                             for (std::string& note : block_index_notes(*run.options)) {
-                               run.notes.push_back(std::move(note));
-                             }
-                             return check_outputs(run);
-                           }});
+                           .hold_folders =
+                               [&](const Config& config) {
+                                 if (config.train.dry_run) return;
+                                 hold = hold_run_folders(context, launch, config, g_stop);
+                               },
+                           .more_checks =
+                               [](Resolved& run) {
+                                 for (std::string& note : block_index_notes(*run.options)) {
+                                   run.notes.push_back(std::move(note));
+                                 }
+                                 return check_outputs(run);
+                               }});
   });
   if (resolved->wants_help) {
     return print_help(context, "usage: megalith train --config FILE [--option value ...]", *resolved->options);
@@ -139,7 +167,7 @@ int run_train(CommandContext& context) {
   if (run.config.log.explain_options || run.config.log.verbose) context.log.block(differing_options(*run.options));
   return run_in_session(session, [&] {
     return run_within_memory(session, launch, estimate_memory,
-                             [&](const MemoryEstimate& estimate) { return train(context, session, estimate); });
+                             [&](const MemoryEstimate& estimate) { return train(context, session, estimate, hold); });
   });
 }
 

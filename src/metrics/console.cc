@@ -8,20 +8,24 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "core/log.h"
 #include "metrics/perplexity.h"
 
 namespace megalith {
 
-LineWriter standard_output(Logger& log) {
-  return [&log](std::string_view text) {
+LineWriter standard_output(Logger& log, std::function<void()> on_closed) {
+  return [&log, on_closed = std::move(on_closed)](std::string_view text) {
     log.set_status("");
     std::fflush(stdout);  // what was printed through stdio comes first
     while (!text.empty()) {
       const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return;  // nobody reads any more: not a reason to stop training
+      if (written < 0) {
+        if (on_closed && (errno == EPIPE || errno == EIO)) on_closed();
+        return;
+      }
       text.remove_prefix(static_cast<size_t>(written));
     }
   };

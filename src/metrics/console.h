@@ -19,7 +19,9 @@ class Logger;
 using LineWriter = std::function<void(std::string_view)>;
 
 // Writes to standard output, one write a text, after taking the logger's status line off the terminal.
-LineWriter standard_output(Logger& log);
+// on_closed  called for each text that finds no reader any more: of a pipe, or a terminal that is gone. SIGPIPE is
+//            ignored where this is of use
+LineWriter standard_output(Logger& log, std::function<void()> on_closed = {});
 
 class ConsoleSink : public MetricsSink {
  public:

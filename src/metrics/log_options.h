@@ -24,6 +24,7 @@ struct LogOptions {
   int64_t log_avg_reset_interval = 10;
   bool log_params_norm = false;
   std::optional<std::string> output_dir, record_file;
+  bool wait_for_folder = false;
   std::optional<std::string> log_file;
   std::optional<std::string> metrics_file;
   std::optional<std::string> loss_plot_file;

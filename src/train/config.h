@@ -163,6 +163,8 @@ struct CommandNeeds {
   bool opens_data = false;    // data must be named, or mock_data, and its files be there
   Weights weights = Weights::kIgnored;
   bool writes_run = false;  // it writes a run's folder, which the header of a Primus file may name
+  // Called with what was read, if it could be read, before the run looks into the folders that it writes.
+  std::function<void(const Config&)> hold_folders = {};
   // The command's own, whose errors are told with the others.
   std::function<std::vector<UserError>(Resolved&)> more_checks = {};
 };

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "config/option.h"
@@ -24,6 +25,7 @@ struct Resolved;
 struct RunFolder {
   std::filesystem::path root;
 
+  std::filesystem::path lock() const { return root / "lock.json"; }
   std::filesystem::path configuration() const { return root / "config.yaml"; }
   std::filesystem::path record() const { return root / "run.json"; }
   std::filesystem::path log() const { return root / "log.txt"; }
@@ -47,6 +49,9 @@ void place_outputs(OptionSet& options, const Config& config);
 // Sets derived.checkpoint.load to the folder of save when that holds checkpoints and the run goes on by itself:
 // auto_continue_train, or output_dir without overwrite.
 void continue_automatically(Resolved& resolved);
+
+// The folders that only this run may write to while it lives (launch/folder_lock.h), each with its option.
+std::vector<std::pair<std::string, std::string>> held_folders(const Config& config);
 
 // Whether the run goes on from what its own folder of checkpoints holds.
 bool goes_on_in(const CheckpointOptions& options);

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "config/help.h"
+#include "core/visible_text.h"
 #include "metrics/compact_console.h"
 #include "metrics/console.h"
 #include "metrics/json_console.h"
@@ -39,11 +40,11 @@ std::string without_colours(std::string_view text) {
 }
 
 LineWriter console_writer(const SinkSettings& settings, Logger& log) {
-  LineWriter print = standard_output(log);
+  LineWriter print = standard_output(log, settings.on_closed_output);
   if (!settings.also_printed) return print;
   return [print, also = settings.also_printed](std::string_view text) {
     print(text);
-    also(without_colours(text));
+    also(visible_text(without_colours(text)));  // what is left of escapes is from names and texts of others
   };
 }
 

@@ -19,6 +19,7 @@ struct SinkSettings {
   int64_t iteration = 0;                                    // that the run goes on after; 0: it begins
   std::string run_id = {};                                  // of this start of the program; empty: a new one
   std::function<void(std::string_view)> also_printed = {};  // gets what the console does
+  std::function<void()> on_closed_output = {};              // standard output has no reader any more
   std::vector<std::string> command = {};                    // the words of the command line
   std::string commit = {};                                  // that the program was built from
 };

@@ -114,3 +114,17 @@ def test_a_terminal_has_colour_unless_somebody_objects(variables, has_colour, pr
     assert b"4/4" in text and (b"\x1b[1m" in text) == has_colour
     log = (tmp_path / "log.txt").read_text()
     assert "\nstep 4/4  loss " in log and "\x1b" not in log
+
+
+def test_that_waiting_threads_sleep_is_said_once_and_where_they_compute(program, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    run = (*MODEL, "--num_threads", os.cpu_count() + 1, "--train_iters", 1, "--eval_iters", 0)
+    counts = {}
+    for words in (
+        ("train", *run, "--save", tmp_path / "run"), ("train", *run, "--dry_run"),
+        ("inspect", "checkpoint", tmp_path / "run"), ("convert", "--load", tmp_path / "run", "--save_hf", tmp_path / "hf"),
+    ):  # fmt: skip
+        ran = subprocess.run(program.command(*words), env=environment, text=True, capture_output=True, timeout=100)
+        assert ran.returncode == 0, ran.stderr
+        counts[words[0] + str(words[-1])] = (ran.stdout + ran.stderr).count("threads that wait sleep")
+    assert list(counts.values()) == [1, 0, 0, 0], counts

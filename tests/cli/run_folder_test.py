@@ -1,8 +1,13 @@
 """--output_dir: a run is a folder that runs again, resumes by itself, and tells its story."""
 
 import json
+import os
 import re
+import resource
 import shutil
+import signal
+import subprocess
+import time
 
 import pytest
 from program import read_metrics
@@ -59,6 +64,16 @@ def test_started_again_it_goes_on(finished):
     assert first["exit_code"] == second["exit_code"] == 0 and first["back_end"] == ""  # one rank talks to nobody
     assert (second["first_iteration"], second["last_iteration"], second["status"]) == (3, 6, "finished")
     assert len(re.findall(r"^== .* train ", (run / "log.txt").read_text(), re.MULTILINE)) == 2
+
+
+def test_the_next_command_says_only_what_must_be_said(program, tmp_path):
+    """The checkpoint names its tokenizer, for this run and for one that goes on."""
+    words = (*RUN, "--vocab_size", 257, "--tokenizer_type", "ByteTokenizer", "--output_dir", "run", "--eval_iters", 0)
+    for more in (("--exit_interval", 3), ()):
+        _, output, _ = program.run(*words, *more, cwd=tmp_path)
+        assert re.search(r'megalith generate --load run/checkpoints --prompt "…"$', output, re.MULTILINE), output
+    _, output, _ = program.run("generate", "--load", "run/checkpoints", "--prompt", "one", "--max_new_tokens", 1, cwd=tmp_path)
+    assert output.startswith("one")
 
 
 def test_the_record_says_who_where_and_with_what(finished):
@@ -242,3 +257,105 @@ def test_what_is_no_run_is_refused(program, tmp_path):
                         (("run", "broken"), "run_id is 5"), (("runs", "folder", "nowhere"), "folder")):
         _, _, errors = program.run("inspect", *words, cwd=tmp_path, expected=2)
         assert part in errors, errors
+
+
+LONG = ("train", *TINY, "--lr", 1e-3, "--train_iters", 1_000_000, "--log_interval", 1000, "--eval_iters", 0)
+
+
+class Started:
+    """A run that goes on until it is stopped; as a context manager it is gone at the end. Its words go to a file."""
+
+    def __init__(self, program, place, *words):
+        self.errors_file = place / "errors.txt"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+        with open(self.errors_file, "w") as file:
+            self.process = subprocess.Popen(program.command(*words), cwd=place, env=environment, stdout=file, stderr=file)
+
+    def errors(self):
+        return self.errors_file.read_text()
+
+    def wait_for(self, condition):
+        for _ in range(6000):
+            if condition() or self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        assert self.process.poll() is None and condition(), self.errors()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+def has_steps(metrics):
+    return metrics.exists() and metrics.read_bytes().count(b"\n") >= 2
+
+
+@pytest.mark.parametrize("option, own", [("--output_dir", ()), ("--save", ("--load", "run", "--metrics_file", "metrics.jsonl"))])
+def test_a_folder_has_one_run_at_a_time(option, own, program, tmp_path):
+    words = (*LONG, option, "run", *own)
+    metrics = tmp_path / (own[-1] if own else "run/metrics.jsonl")
+    with Started(program, tmp_path, *words) as first:
+        first.wait_for(lambda: has_steps(metrics))
+        holder = json.loads((tmp_path / "run" / "lock.json").read_text())
+        _, _, errors = program.run(*words, expected=2, cwd=tmp_path)
+        for part in (f"error: {option[2:]} run: another run writes there: run {holder['run_id']} of host {holder['host']}",
+                     f"(process {first.process.pid})", "--wait_for_folder"):  # fmt: skip
+            assert part in errors, errors
+        assert json.loads((tmp_path / "run" / "lock.json").read_text())["run_id"] == holder["run_id"]
+        # A dry run writes nothing, and another folder is another run's.
+        program.run(*words, "--dry_run", cwd=tmp_path)
+        (tmp_path / "second").mkdir()
+        with Started(program, tmp_path / "second", *LONG, option, "../run", *own, "--load", "../run", "--wait_for_folder",
+                     "--exit_interval", 1) as second:  # fmt: skip
+            second.wait_for(lambda: "waiting for the end of run" in second.errors())
+            first.process.send_signal(signal.SIGTERM)
+            assert first.process.wait(60) == 3, first.errors()
+            assert second.process.wait(60) == 0, second.errors()
+    assert not list((tmp_path / "run").rglob("lock*"))
+
+
+def test_a_killed_run_is_taken_over_at_once_and_its_remains_go(program, tmp_path):
+    words = (*LONG, "--output_dir", "run", "--save_interval", 1)
+    with Started(program, tmp_path, *words) as first:
+        first.wait_for(lambda: has_steps(tmp_path / "run" / "metrics.jsonl"))
+    run = tmp_path / "run"
+    holder = json.loads((run / "lock.json").read_text())
+    remains = (run / ".megalith_probe_7_1", run / ".page.html.tmp-7-1a-2b", run / "checkpoints" / ".seen_by_all_7_1")
+    remains += (run / "checkpoints" / ".latest_checkpointed_iteration.txt.tmp-7-1a-2b", tmp_path / ".megalith_probe_7_1")
+    mine = (run / "checkpoints" / ".page.html.tmp-mine", run / "checkpoints" / ".hidden")
+    for path in (*remains, *mine):
+        path.write_text("")
+    _, _, errors = program.run(*words, "--exit_interval", 1, cwd=tmp_path)
+    assert f"output_dir run: taken over from run {holder['run_id']}" in errors and "which has ended" in errors, errors
+    assert not any(path.exists() for path in remains) and all(path.exists() for path in mine)
+    assert not list(run.rglob("lock*"))
+    assert starts(run)[0]["status"] == "ended without a word"
+
+
+def test_a_disk_that_fills_up_in_the_middle_is_no_wrong_input(program, tmp_path):
+    """2 says that nothing was begun."""
+
+    def no_large_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    words = ("--output_dir", "run", "--train_iters", 4, "--save_interval", 2, "--tensorboard_dir=null", "--page_file=null")
+    _, _, errors = program.run("train", *TINY, *words, expected=1, cwd=tmp_path, preexec_fn=no_large_files)
+    assert "File too large" in errors, errors
+    (start,) = starts(tmp_path / "run")
+    assert start["exit_code"] == 1 and start["status"].startswith("failed: "), start
+    assert not list((tmp_path / "run").rglob("lock*"))
+
+
+def test_what_a_terminal_would_obey_is_written_out(program, tmp_path):
+    name = "run\x1b[8m\u202e\u009b2J"
+    _, output, errors = program.run(*RUN, "--output_dir", name, "--page_file=null", cwd=tmp_path)
+    run = tmp_path / name
+    for text in (output, errors, (run / "log.txt").read_text(), (run / "run.json").read_text()):
+        assert not set(text) & set("\x1b\u202e\u009b"), text
+        assert "run\\x1b[8m" in text or "run\\\\x1b[8m" in text, text
+    program.run(*RUN, "--output_dir", name, "--train_iters", 7, "--page_file=null", cwd=tmp_path)
+    assert len(starts(run)) == 2
