@@ -21,7 +21,12 @@ for cmake in ${CMAKE:-} cmake "$venv/bin/cmake"; do
 done
 "$here/make_venv.sh" "$venv" "$log"
 echo "cmake: the system's is older than $oldest; installing one into $venv (about 30 MB)" >&2
-if ! "$venv/bin/python3" -m pip install --progress-bar off "cmake>=$oldest,<4" >>"$log" 2>&1; then
+if "$here/hashes_hold.sh" "$venv/bin/python3" cmake; then
+  set -- --require-hashes --no-deps --only-binary :all: -r "$here/locked/cmake.txt"
+else
+  set -- "cmake>=$oldest,<4"
+fi
+if ! "$venv/bin/python3" -m pip install --progress-bar off "$@" >>"$log" 2>&1; then
   tail -n 15 "$log" >&2
   echo "error: pip could not install cmake (log: $log)" >&2
   exit 1

@@ -21,7 +21,11 @@ stamp=$venv/no_pyarrow
 if [ -e "$stamp" ]; then exit 0; fi
 "$here/make_venv.sh" "$venv" "$log"
 echo "arrow: installing pyarrow into $venv (about 45 MB; log: $log)"
-if ! "$venv/bin/python3" -m pip install --progress-bar off --only-binary :all: "pyarrow>=15" >>"$log" 2>&1; then
-  echo "arrow: pyarrow is not available here, so Parquet, Arrow and CSV files are not read (log: $log)"
-  touch "$stamp"
+install() { "$venv/bin/python3" -m pip install --progress-bar off --only-binary :all: "$@" >>"$log" 2>&1; }
+if "$here/hashes_hold.sh" "$venv/bin/python3" arrow; then
+  install --require-hashes --no-deps -r "$here/locked/arrow.txt" && exit 0
+else
+  install "pyarrow>=15" && exit 0
 fi
+echo "arrow: pyarrow is not available here, so Parquet, Arrow and CSV files are not read (log: $log)"
+touch "$stamp"

@@ -7,13 +7,26 @@ here=$(cd "$(dirname "$0")" && pwd)
 venv=$1
 torch_env=$2
 requirements=$3
-# Packages that are installed without what they depend on.
+# Packages that are installed without what they depend on, and the same lists with hashes.
 no_deps=$(dirname "$requirements")/no_deps
+locked=$(dirname "$requirements")/locked
 log=$4
 . "$torch_env"
 stamp=$venv/installed.txt
 state=$(cat "$torch_env" "$requirements" "$no_deps"/*.txt)
-if [ -x "$venv/bin/python3" ] && [ "$state" = "$(cat "$stamp" 2>/dev/null)" ]; then exit 0; fi
+# Sets has_hashes, and adds the hashes to the state where they count.
+ask_for_hashes() {
+  has_hashes=
+  "$here/hashes_hold.sh" "$venv/bin/python3" checks || return 0
+  has_hashes=1
+  state=$(echo "$state"; cat "$locked"/*.txt)
+}
+if [ -x "$venv/bin/python3" ]; then
+  of_lists=$state
+  ask_for_hashes 2>/dev/null
+  if [ "$state" = "$(cat "$stamp" 2>/dev/null)" ]; then exit 0; fi
+  state=$of_lists
+fi
 
 rm -rf "$venv"
 PYTHON=${TORCH_PYTHON:-python3} "$here/make_venv.sh" "$venv" "$log"
@@ -32,7 +45,16 @@ if ! "$python" -c 'import torch' >>"$log" 2>&1; then
 fi
 # torch is named again, so that no other version can be chosen.
 version=$("$python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>>"$log" || true)
-if [ -z "$version" ] || ! "$python" -m pip install --progress-bar off -r "$requirements" "torch==$version" >>"$log" 2>&1; then
+install() { "$python" -m pip install --progress-bar off "$@" >>"$log" 2>&1; }
+ask_for_hashes
+install_checks() {
+  if [ -n "$has_hashes" ]; then
+    install --require-hashes --no-deps --only-binary :all: -r "$locked/requirements.txt"
+  else
+    install -r "$requirements" "torch==$version"
+  fi
+}
+if [ -z "$version" ] || ! install_checks; then
   tail -n 15 "$log" >&2
   echo "error: pip could not install what tests/oracle needs (log: $log)" >&2
   echo "  'make test LABEL=unit' runs the tests that do not need it" >&2
@@ -40,7 +62,8 @@ if [ -z "$version" ] || ! "$python" -m pip install --progress-bar off -r "$requi
 fi
 # Not there for every Python and processor; the tests that ask them are skipped then.
 for list in "$no_deps"/*.txt; do
-  if ! "$python" -m pip install --progress-bar off --only-binary :all: --no-deps -r "$list" >>"$log" 2>&1; then
+  if [ -n "$has_hashes" ]; then set -- --require-hashes -r "$locked/$(basename "$list")"; else set -- -r "$list"; fi
+  if ! install --only-binary :all: --no-deps "$@"; then
     echo "checks: $(basename "$list" .txt) is not available here, so nothing is compared with it (log: $log)"
   fi
 done

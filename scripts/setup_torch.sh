@@ -86,9 +86,18 @@ pip_install() {
   fi
 }
 
-# Without a GPU the smaller build is preferred, where an index has it under its own version (2.13.0+cpu).
+# One version is held to its hashes.
 is_done=
-if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/kfd ]; then
+if [ "$wanted" = "$default_version" ] && "$here/hashes_hold.sh" "$python" torch; then
+  if ! pip_install --require-hashes --no-deps --only-binary :all: -r "$here/locked/torch.txt"; then
+    [ -e "$log" ] && tail -n 15 "$log" >&2
+    fail "pip could not install torch $wanted with the hashes of scripts/locked/torch.txt (log: $log)" \
+      "PACKAGE_HASHES=never installs whatever the index has; see docs/build.md"
+  fi
+  is_done=1
+fi
+# Without a GPU the smaller build is preferred, where an index has it under its own version (2.13.0+cpu).
+if [ -z "$is_done" ] && [ ! -e /dev/nvidiactl ] && [ ! -e /dev/kfd ]; then
   case $wanted in
     *+*) ;;
     *) if "$python" -m pip install --progress-bar off "torch==$wanted+cpu" >>"$log" 2>&1; then is_done=1; fi ;;

@@ -11,6 +11,7 @@ version=$2
 output=$3
 log=$4
 python=$venv/bin/python3
+locked=$here/../locked/torch_cuda.txt  # with the nvcc of its CUDA
 needed_gb=12  # the packages take 4.6 GB, pip's copies of them nearly as much while it installs
 
 fail() {
@@ -49,8 +50,14 @@ if ! read_installed || [ "$cuda" = none ]; then
   [ "$free_gb" -ge "$needed_gb" ] ||
     fail "the CUDA build of torch needs $needed_gb GB while it is installed, and $venv has $free_gb GB" "free some disk"
   echo "torch: installing the CUDA build of $version into $venv with pip: 2.5 GB to fetch, 4.6 GB on disk (log: $log)"
+  if [ "torch==$version" = "$(sed -n 's/^\(torch==[0-9.]*\) .*/\1/p' "$locked")" ] &&
+    "$here/../hashes_hold.sh" "$python" torch; then
+    pip_install --require-hashes --no-deps --only-binary :all: -r "$locked" ||
+      fail "pip could not install torch $version with the hashes of $locked (log: $log)" \
+        "PACKAGE_HASHES=never installs whatever the index has; see docs/build.md"
+  fi
   # ===: an index may have a CPU-only build as $version+cpu, which == would prefer.
-  pip_install "torch===$version" || pip_install "torch==$version" ||
+  read_installed || pip_install "torch===$version" || pip_install "torch==$version" ||
     fail "pip could not install torch $version (log: $log)" "check the network and pip's index settings"
   read_installed || fail "torch was installed, but $python does not find it" "remove $venv and try again"
   [ "$cuda" != none ] || fail "pip's index has no CUDA build of torch $version, only one for processors" \

@@ -51,6 +51,44 @@ def run_path(program):
     return re.findall(r"\(RUNPATH\).*\[(.*)\]", subprocess.run(["readelf", "-dW", program], capture_output=True, text=True).stdout)
 
 
+LOCKED = sorted([*(ROOT / "scripts/locked").glob("*.txt"), *(ROOT / "tests/oracle/locked").glob("*.txt")])
+
+
+@pytest.mark.parametrize("file", LOCKED, ids=lambda file: file.stem)
+def test_what_pip_brings_has_one_version_and_hashes(file):
+    wanted = file.read_text().replace("\\\n", " ").splitlines()
+    wanted = [line for line in wanted if not line.startswith("#")]
+    assert wanted
+    for line in wanted:
+        assert re.fullmatch(r"[a-z0-9._-]+==[^\s;]+( ; [^#]*?)?( +--hash=sha256:[0-9a-f]{64})+", line), line[:100]
+
+
+def test_the_lists_have_what_the_scripts_ask_for():
+    locked = {file: set(re.findall(r"^([a-z0-9._-]+==[^ ]+) ", file.read_text(), re.MULTILINE)) for file in LOCKED}
+    torch = re.search(r"^default_version=(.*)$", (ROOT / "scripts/setup_torch.sh").read_text(), re.MULTILINE)[1]
+    cuda = re.search(r"^GPU_TORCH_VERSION \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert f"torch=={torch}" in locked[ROOT / "scripts/locked/torch.txt"]
+    assert f"torch=={cuda}" in locked[ROOT / "scripts/locked/torch_cuda.txt"]
+    for file in [ROOT / "tests/oracle/requirements.txt", *(ROOT / "tests/oracle/no_deps").glob("*.txt")]:
+        own = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)[=>]=", file.read_text(), re.MULTILINE)}
+        found = locked[ROOT / "tests/oracle/locked" / file.name]
+        assert own <= {entry.split("==")[0] for entry in found}, file
+        assert set(re.findall(r"^([\w.-]+==\S+)$", file.read_text(), re.MULTILINE)) <= found, file
+
+
+def test_hashes_are_asked_for_where_they_can_hold(tmp_path):
+    def asked(**environment):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        words = [ROOT / "scripts/hashes_hold.sh", sys.executable, "torch"]
+        done = subprocess.run(words, env={**clean, "PIP_CONFIG_FILE": os.devnull, **environment}, capture_output=True, text=True)
+        return done.returncode == 0, done.stderr
+
+    assert asked(PACKAGE_HASHES="always", PIP_INDEX_URL="file:///srv") == (True, "")
+    for settings in ({"PACKAGE_HASHES": "never"}, {"PIP_INDEX_URL": "file:///srv"}, {"PIP_FIND_LINKS": str(tmp_path)}):
+        is_asked, said = asked(**settings)
+        assert not is_asked and "checks no hashes" in said, (settings, said)
+
+
 def test_an_installed_program_runs_from_any_folder(build, tmp_path):
     script("scripts/install.sh", build, ".", ROOT / ".venv", tmp_path / "prefix", "link")
     trains(tmp_path, tmp_path / "prefix/bin/megalith")
