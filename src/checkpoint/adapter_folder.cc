@@ -166,8 +166,20 @@ Json make_adapter_config(const AdapterExport& settings, const std::vector<std::s
   return config;
 }
 
+// Whether PEFT begins training with these matrices beside the model as it is. Its other ways take a part of the model
+// out (pissa, olora, corda), stand beside a quantised one (loftq) or share ranks out by data (eva).
+bool keeps_base(const Json& init) { return init.is_boolean() || init == "gaussian" || init == "orthogonal"; }
+
 // Keys that ask for what there is not, unless they have the value of somebody who does not use them.
-void refuse_unknown_forms(const Json& config, const std::string& where) {
+// has_conv1d  whether the adapters stand beside layers of GPT-2, whose weights are (in, out). PEFT itself corrects the
+//             key by the layer, so that a file which says otherwise is not one of PEFT's.
+void refuse_unknown_forms(const Json& config, bool has_conv1d, const std::string& where) {
+  constexpr std::array kRead = {"auto_mapping", "base_model_name_or_path", "inference_mode", "lora_alpha",
+                                "lora_dropout", "peft_type", "peft_version", "r", "revision", "target_modules",
+                                "use_dora", "use_rslora",
+                                // These only say how others do what there is not.
+                                "layers_pattern", "loftq_config", "eva_config", "corda_config", "qalora_group_size",
+                                "megatron_config", "megatron_core", "runtime_config"};
   std::vector<std::string> refused;
   const auto refuse_unless = [&](const char* key, const auto& is_unused) {
     const Json* value = find_member(config, key, where);
@@ -177,13 +189,25 @@ void refuse_unknown_forms(const Json& config, const std::string& where) {
   };
   const auto is_false = [](const Json& value) { return value == Json(false); };
   const auto is_empty = [](const Json& value) { return value.empty(); };
-  for (const char* key : {"lora_bias", "use_qalora"}) refuse_unless(key, is_false);
-  for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "exclude_modules",
-                          "layer_replication", "trainable_token_indices", "target_parameters"}) {
-    refuse_unless(key, is_empty);
-  }
   refuse_unless("bias", [](const Json& value) { return value == Json("none"); });
+  refuse_unless("task_type", [](const Json& value) { return value == "CAUSAL_LM" || value == "SEQ_2_SEQ_LM"; });
+  refuse_unless("init_lora_weights", keeps_base);
+  const bool changes_base = !refused.empty() && refused.back().starts_with("init_lora_weights");
+  refuse_unless("fan_in_fan_out", [&](const Json& value) { return has_conv1d || is_false(value); });
+  for (const auto& [key, value] : config.items()) {
+    const bool is_checked =
+        key == "bias" || key == "task_type" || key == "init_lora_weights" || key == "fan_in_fan_out";
+    if (is_checked || std::find(kRead.begin(), kRead.end(), key) != kRead.end()) continue;
+    refuse_unless(key.c_str(), [&](const Json& other) { return is_false(other) || is_empty(other); });
+  }
   if (refused.empty()) return;
+  if (changes_base) {
+    throw UserError(fmt::format("{} asks for what there is not here: {}: the adapters may belong beside another model "
+                                "than the one they name",
+                                where, fmt::join(refused, ", ")),
+                    "save them with PEFT as plain ones, save_pretrained(DIR, path_initial_model_for_weight_conversion="
+                    "INITIAL), or merge them into their model with PEFT, and load that");
+  }
   throw UserError(fmt::format("{} asks for what there is not here: {}", where, fmt::join(refused, ", ")),
                   "merge these adapters into their model with PEFT, and load that");
 }
@@ -199,6 +223,19 @@ bool is_adapter_folder(const fs::path& folder) {
 namespace {
 
 bool is_of_diffusers(const fs::path& folder) { return fs::exists(folder / kDiffusersAdapterFile); }
+
+// The names of the adapters' tensors, as they are in the file.
+std::vector<std::string> stored_names(const fs::path& folder) {
+  const auto store =
+      TensorStore::open_file(folder / (is_of_diffusers(folder) ? kDiffusersAdapterFile : kAdapterWeightsFile));
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : store.entries()) names.push_back(name);
+  return names;
+}
+
+bool has_part(const std::vector<std::string>& names, std::string_view part) {
+  return std::ranges::any_of(names, [&](const std::string& name) { return name.find(part) != std::string::npos; });
+}
 
 // PEFT's configuration and the file that has it.
 std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
@@ -251,7 +288,7 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
   if (type != "LORA") {
     throw UserError(fmt::format("{}: peft_type is {}", where, type), "only adapters of type LORA are read");
   }
-  refuse_unknown_forms(config, where);
+  refuse_unknown_forms(config, has_part(stored_names(folder), ".transformer.h."), where);
   LoraOptions& options = read.options;
   options.enabled = true;
   options.dim = json_get_whole(config, "r", 1, int64_t{1} << 20, where);
@@ -265,19 +302,33 @@ AdapterFolder read_adapter_folder(const fs::path& folder) {
   return read;
 }
 
-void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups) {
+void check_adapter_kind(const fs::path& folder, bool is_diffusion, const fs::path& model) {
+  const std::vector<std::string> names = stored_names(folder);
+  const bool has_text_layers =
+      has_part(names, ".layers.") || has_part(names, ".layer.") || has_part(names, ".h.") || has_part(names, ".block.");
+  const bool has_picture_blocks = has_part(names, "transformer_blocks.");
+  if (is_diffusion ? has_picture_blocks || !has_text_layers : !has_picture_blocks) return;
+  const char *writes = "a language model", *draws = "a model of pictures (FLUX)";
+  throw UserError(
+      fmt::format("{} holds adapters of {} ({}), and {} is {}", folder.string(), is_diffusion ? writes : draws,
+                  names.front(), model.string(), is_diffusion ? draws : writes),
+      "name the model that they were trained beside, or adapters of this one");
+}
+
+void load_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
+                  NonfiniteWeights nonfinite) {
   std::deque<Placement> placements;
   const bool is_picture = is_of_diffusers(folder);
-  load_store({.what = folder.string(),
-              .open =
-                  [&] {
-                    return TensorStore::open_file(folder / (is_picture ? kDiffusersAdapterFile : kAdapterWeightsFile));
-                  },
-              .remedy = []() -> std::string {
-                return "these are adapters of another model, or of other layers: leave lora.target_modules out, and "
-                       "name their model";
-              }},
-             under_file_names(adapters, prefix_of(is_picture), placements), groups);
+  load_store(
+      {.what = folder.string(),
+       .open =
+           [&] { return TensorStore::open_file(folder / (is_picture ? kDiffusersAdapterFile : kAdapterWeightsFile)); },
+       .remedy = []() -> std::string {
+         return "these are adapters of another model, or of other layers: leave lora.target_modules out, and "
+                "name their model";
+       },
+       .nonfinite = nonfinite},
+      under_file_names(adapters, prefix_of(is_picture), placements), groups);
 }
 
 void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,

@@ -31,16 +31,19 @@ struct AdapterFolder {
 };
 
 // UserError when a file is missing or broken, for a file of diffusers' that does not tell lora_alpha, for another kind
-// of adapter, and for keys that ask for what there is not.
+// of adapter, and for keys that ask for what there is not, also for those that are not known here.
 AdapterFolder read_adapter_folder(const std::filesystem::path& folder);
+
+// UserError where the adapters stand beside layers of the other kind of model: one that draws, or one that writes text.
+void check_adapter_kind(const std::filesystem::path& folder, bool is_diffusion, const std::filesystem::path& model);
 
 // Whether a folder holds adapters as PEFT or diffusers write them.
 bool is_adapter_folder(const std::filesystem::path& folder);
 
 // Fills the adapters' tensors. UserError, before anything is changed, that lists every missing, misshaped and
 // unexpected tensor. Collective over the world.
-void load_adapter(const std::filesystem::path& folder, std::span<const CheckpointTensor> adapters,
-                  const Groups& groups);
+void load_adapter(const std::filesystem::path& folder, std::span<const CheckpointTensor> adapters, const Groups& groups,
+                  NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 struct AdapterExport {
   LoraOptions options;

@@ -182,7 +182,7 @@ Manifest load_checkpoint(const fs::path& folder, CheckpointState& state, const G
       const bool has_padding = tensor.placement->num_local_elements() != tensor.placement->num_canonical_elements();
       if (is_read && has_padding) at::Tensor(tensor.local).zero_();
     }
-    for (const Read& read : reads) read_pieces(*read.store, read.views);
+    for (const Read& read : reads) read_pieces(*read.store, read.views, settings.nonfinite);
   });
   if (settings.begun_afresh != nullptr) *settings.begun_afresh = std::move(begun_afresh);
   state.train = manifest.train;

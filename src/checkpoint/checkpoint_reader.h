@@ -17,6 +17,7 @@ struct LoadSettings {
   bool with_optimizer = true;  // otherwise only the weights ("model" and "master") and what is optional
   // Receives the keys of optional tensors that were left as they are, because the checkpoint lacks some of them.
   std::set<std::string>* begun_afresh = nullptr;
+  NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
 
 // A checkpoint's tensors, opened for reading: one store for each key.

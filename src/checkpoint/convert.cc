@@ -39,21 +39,28 @@ at::Tensor view_of(const TensorStore::Part& part, const Box& box) {
 
 // Each stored box becomes a tensor of its own; writers join the neighbours. What a file joins with other tensors
 // (checkpoint/flux_names.h) reaches over the ends of this one.
-void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry) {
+void add_entry(StoredModel& model, std::string_view key, const std::string& name, const TensorStore::Entry& entry,
+               NonfiniteWeights nonfinite) {
   require_floats(name, entry);
   for (const TensorStore::Part& part : entry.parts) {
     const Box box = intersect(part.box, Box::whole(entry.shape));
-    add_tensor(model, key, name, entry.shape, box, view_of(part, box));
+    const at::Tensor view = view_of(part, box);
+    if (nonfinite == NonfiniteWeights::kRefused) require_finite(name, view, box.offset, part.file->path());
+    add_tensor(model, key, name, entry.shape, box, view);
   }
 }
 
 // Adds it under its canonical name. What has scales is decoded to bf16, which the other tensors of such files have.
-void add_hf_entry(StoredModel& model, const std::string& name, const TensorStore& store, std::string_view stored_name) {
+void add_hf_entry(StoredModel& model, const std::string& name, const TensorStore& store, std::string_view stored_name,
+                  NonfiniteWeights nonfinite) {
   const TensorStore::Entry& entry = *store.find(stored_name);
-  if (entry.scales.empty()) return add_entry(model, kModelKey, name, entry);
+  if (entry.scales.empty()) return add_entry(model, kModelKey, name, entry, nonfinite);
   const Box whole = Box::whole(entry.shape);
   const at::Tensor decoded = at::empty(entry.shape, at::kBFloat16);
-  store.read(stored_name, whole, decoded);
+  const PieceView view{
+      .piece = {.name = std::string(stored_name), .shape = entry.shape, .canonical = whole, .local = whole},
+      .tensor = decoded};
+  read_pieces(store, {&view, 1}, nonfinite);
   add_tensor(model, kModelKey, name, entry.shape, whole, decoded);
 }
 
@@ -74,7 +81,8 @@ at::ScalarType StoredModel::dtype_of(std::string_view key) const {
   throw InternalError(fmt::format("no tensor of key {}", key));
 }
 
-StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log) {
+StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log,
+                                   NonfiniteWeights nonfinite) {
   const Groups groups = Groups::single();
   const auto found = find_checkpoint(root, step, *groups.world, log);
   if (!found)
@@ -88,12 +96,12 @@ StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optio
   model.state.architecture = manifest.architecture;
   model.state.configuration = manifest.configuration;
   for (const auto& [key, store] : open_checkpoint(found->folder, manifest)) {
-    for (const auto& [name, entry] : store.entries()) add_entry(model, key, name, entry);
+    for (const auto& [name, entry] : store.entries()) add_entry(model, key, name, entry, nonfinite);
   }
   return model;
 }
 
-StoredModel open_stored_hf(const std::filesystem::path& folder) {
+StoredModel open_stored_hf(const std::filesystem::path& folder, NonfiniteWeights nonfinite) {
   const HfModel read = read_hf_config(folder);
   StoredModel model;
   model.folder = folder;
@@ -126,7 +134,7 @@ StoredModel open_stored_hf(const std::filesystem::path& folder) {
   std::set<std::string> added;
   for (const PieceView& view : views) {
     if (!added.insert(view.piece.name).second) continue;
-    add_hf_entry(model, view.piece.name, store, store.resolve(view.piece));
+    add_hf_entry(model, view.piece.name, store, store.resolve(view.piece), nonfinite);
   }
   return model;
 }

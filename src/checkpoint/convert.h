@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "checkpoint/checkpoint_state.h"
+#include "checkpoint/finite_weights.h"
 #include "core/log.h"
 #include "models/families.h"
 
@@ -29,11 +30,13 @@ struct StoredModel {
 };
 
 // The checkpoint of iteration `step`, or the newest intact one, in `root` (or `root` itself); its bytes are verified.
-// UserError when there is none.
-StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log);
+// UserError when there is none, and of require_finite().
+StoredModel open_stored_checkpoint(const std::filesystem::path& root, std::optional<int64_t> step, Logger& log,
+                                   NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 // Tensors have canonical names; tied copies and the buffers of old versions are left out. UserError that lists what is
-// missing, misshaped or unexpected. The state is that of iteration 0, without an optimizer.
-StoredModel open_stored_hf(const std::filesystem::path& folder);
+// missing, misshaped or unexpected, and of require_finite(). The state is that of iteration 0, without an optimizer.
+StoredModel open_stored_hf(const std::filesystem::path& folder,
+                           NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 }  // namespace megalith

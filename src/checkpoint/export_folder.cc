@@ -96,6 +96,27 @@ void check_target(const ExportFolder& target) {
                   "choose another name, or remove it");
 }
 
+// Takes over what the folder has beside the files of an export: it is not ours. Weights of the same name in another
+// number of files would be read with the new ones.
+void keep_other_files(const fs::path& old, const fs::path& fresh, const std::string& stem) {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(old, none)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_weights = name == stem + ".safetensors" || name == stem + ".safetensors.index.json" ||
+                            (name.starts_with(stem + "-") && name.ends_with(".safetensors"));
+    if (is_weights || fs::exists(fs::symlink_status(fresh / name))) continue;
+    constexpr auto kCopy = fs::copy_options::recursive | fs::copy_options::copy_symlinks;
+    std::error_code error;
+    fs::copy(entry.path(), fresh / name, kCopy | fs::copy_options::create_hard_links, error);
+    if (!error) continue;
+    fs::remove_all(fresh / name, error);
+    fs::copy(entry.path(), fresh / name, kCopy, error);  // a file system without links
+    if (!error) continue;
+    throw UserError(fmt::format("{} cannot be kept beside the new model: {}", entry.path().string(), error.message()),
+                    "move it away, or name another folder");
+  }
+}
+
 // What this rank will write of its chunks.
 int64_t bytes_to_write(const std::vector<Chunk>& chunks, at::ScalarType dtype) {
   int64_t elements = 0;
@@ -199,6 +220,7 @@ void write_export(const ExportFolder& target, std::span<const CheckpointTensor> 
     if (world.rank() != 0) return;
     write_index(directory->path(), target.stem, shards, total_bytes);
     target.write_rest(directory->path());
+    keep_other_files(folder, directory->path(), target.stem);
     directory->commit();
   });
 }

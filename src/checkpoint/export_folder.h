@@ -24,8 +24,9 @@ struct ExportFolder {
   std::map<std::string, std::string> metadata = {};  // of the weights' files, the same on all ranks
 };
 
-// The folder appears whole or not at all. Every rank writes its own boxes into the shared files. UserError when there
-// is something that may not be replaced, or too little space. Collective over the world.
+// The folder appears whole or not at all, and keeps what an earlier one of its name had besides. Every rank writes its
+// own boxes into the shared files. UserError when there is something that may not be replaced, or too little space.
+// Collective over the world.
 void write_export(const ExportFolder& target, std::span<const CheckpointTensor> tensors, const Groups& groups,
                   const HfExport& settings);
 

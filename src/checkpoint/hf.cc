@@ -129,7 +129,7 @@ HfWeights open_hf_weights(const std::filesystem::path& folder) {
 }
 
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
-             std::set<std::string>* begun_afresh) {
+             std::set<std::string>* begun_afresh, NonfiniteWeights nonfinite) {
   HfWeights weights;
   bool has_no_heads = false, is_encoder = false;
   load_store({.what = folder.string(),
@@ -157,7 +157,8 @@ void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTens
                 }
                 return "give the architecture of this folder's config.json (or no architecture at all: --load_hf gives "
                        "it)";
-              }},
+              },
+              .nonfinite = nonfinite},
              tensors, groups);
 }
 

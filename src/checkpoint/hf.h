@@ -25,7 +25,7 @@ namespace megalith {
 // begun_afresh  gets the names of this rank's tensors that stay as they are, because the folder's class has no heads
 //               (lacks_heads()); null: they are missing
 void load_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const Groups& groups,
-             std::set<std::string>* begun_afresh = nullptr);
+             std::set<std::string>* begun_afresh = nullptr, NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 // Whether config.json names a class without heads, such as BertModel, whose weights a training run may start from. One
 // without a decoder, such as T5EncoderModel, lacks more than that.
@@ -52,8 +52,12 @@ HfWeights open_hf_weights(const std::filesystem::path& folder);
 
 struct HfExport {
   at::ScalarType dtype = at::kBFloat16;  // of the weights in the files
-  // A folder whose tokenizer files (tokenizer.json, tokenizer.model, merges.txt, …) are copied, or one such file.
+  // A folder whose tokenizer files (tokenizer.json, tokenizer.model, merges.txt, …) are copied, or one such file, with
+  // what its folder has on special tokens and chats.
   std::optional<std::filesystem::path> tokenizer;
+  // Instead: the files of a GPT-2 (vocab.json, merges.txt) or, without merges, of a BERT (vocab.txt).
+  std::optional<std::filesystem::path> vocab_file, merge_file;
+  std::optional<int64_t> pad_token_id;
   int64_t max_shard_bytes = 5'000'000'000;  // transformers' "5GB"
   int64_t block_bytes = int64_t{64} << 20;  // memory used for converting
   Logger* log = nullptr;                    // told how far it is, from rank 0; null: nobody
@@ -67,8 +71,9 @@ bool has_tokenizer_files(const std::filesystem::path& folder);
 bool is_exported_model(const std::filesystem::path& folder);
 
 // Writes a folder that transformers 4 and 5 load: weights, config.json, generation_config.json, and the tokenizer. It
-// appears whole or not at all, and replaces one that was exported before. Every rank writes its own boxes into the
-// shared files. UserError when `folder` holds something that is no model. Collective over the world.
+// appears whole or not at all, and replaces the files of one that was exported before; others stay. Every rank writes
+// its own boxes into the shared files. UserError when `folder` holds something that is no model. Collective over the
+// world.
 void save_hf(const std::filesystem::path& folder, std::span<const CheckpointTensor> tensors, const ModelFamily& family,
              const ModelConfig& config, const Groups& groups, const HfExport& settings);
 

@@ -32,9 +32,19 @@ constexpr std::array<std::string_view, 12> kTokenizerFiles = {"tokenizer.json",
                                                               "chat_template.json",
                                                               "tekken.json"};
 
+// What a file of a tokenizer does not say itself.
+constexpr std::array<std::string_view, 5> kBesideTokenizer = {"tokenizer_config.json", "special_tokens_map.json",
+                                                              "added_tokens.json", "chat_template.jinja",
+                                                              "chat_template.json"};
+
 void write_configuration(const fs::path& folder, const ModelFamily& family, const ModelConfig& config,
-                         at::ScalarType dtype) {
-  const Json json = make_hf_config(family, config, dtype);
+                         const HfExport& settings) {
+  Json json = make_hf_config(family, config, settings.dtype);
+  // The embedding of config.json's padding gets no gradient in transformers, which must not befall an end of text.
+  const auto& ends = config.eos_token_ids;
+  const bool is_only_padding = settings.pad_token_id && settings.pad_token_id != config.bos_token_id &&
+                               std::find(ends.begin(), ends.end(), *settings.pad_token_id) == ends.end();
+  if (is_only_padding && !json.contains("pad_token_id")) json["pad_token_id"] = *settings.pad_token_id;
   write_file_atomic(folder / "config.json", dump_json_pretty(json));
   if (config.is_diffusion()) return;
   Json generation = {{"_from_model_config", true}};
@@ -42,6 +52,7 @@ void write_configuration(const fs::path& folder, const ModelFamily& family, cons
     const auto found = json.find(key);
     if (found != json.end() && !found->is_null()) generation[key] = *found;
   }
+  if (settings.pad_token_id) generation["pad_token_id"] = *settings.pad_token_id;
   write_file_atomic(folder / "generation_config.json", dump_json_pretty(generation));
 }
 
@@ -57,6 +68,10 @@ void copy_tokenizer(const fs::path& source, const fs::path& folder) {
     }
   } else {
     files.push_back(source);
+    for (const std::string_view name : kBesideTokenizer) {
+      if (const fs::path beside = source.parent_path() / name; beside != source && fs::exists(beside))
+        files.push_back(beside);
+    }
   }
   for (const fs::path& file : files) write_file_atomic(folder / file.filename(), MappedFile(file).bytes());
 }
@@ -85,8 +100,13 @@ void save_hf(const fs::path& folder, std::span<const CheckpointTensor> tensors, 
                 .is_replaceable = is_exported_model,
                 .write_rest =
                     [&](const fs::path& place) {
-                      write_configuration(place, family, config, settings.dtype);
+                      write_configuration(place, family, config, settings);
                       if (settings.tokenizer) copy_tokenizer(*settings.tokenizer, place);
+                      const auto copy = [&](const std::optional<fs::path>& file, const char* name) {
+                        if (file) write_file_atomic(place / name, MappedFile(*file).bytes());
+                      };
+                      copy(settings.vocab_file, settings.merge_file ? "vocab.json" : "vocab.txt");
+                      copy(settings.merge_file, "merges.txt");
                     }},
                tensors, groups, settings);
 }

@@ -67,7 +67,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
     // Ranks pack together: one that cannot read goes along, and says so in the end.
     std::exception_ptr failure;
     try {
-      read_pieces(*store, read);
+      read_pieces(*store, read, source.nonfinite);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -78,7 +78,7 @@ void load_store(const StoreSource& source, std::span<const CheckpointTensor> ten
       add_views(tensor, values, read);
       if (read.empty()) continue;
       try {
-        if (failure == nullptr) read_pieces(*store, read);
+        if (failure == nullptr) read_pieces(*store, read, source.nonfinite);
       } catch (...) {
         failure = std::current_exception();
       }

@@ -23,6 +23,7 @@ struct StoreSource {
   // Whether a tensor that no rank wants may be there; null: none may.
   std::function<bool(std::string_view)> may_be_unused = nullptr;
   std::function<std::string()> remedy;  // asked once it is open
+  NonfiniteWeights nonfinite = NonfiniteWeights::kRefused;
 };
 
 // Fills the tensors that are not passed over; packed ones one after the other, so that one at a time is there in the

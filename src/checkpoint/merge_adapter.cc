@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 
 #include "checkpoint/adapter_base.h"
@@ -42,9 +44,11 @@ std::map<std::string, const CheckpointTensor*> weights_by_name(const StoredModel
 
 }  // namespace
 
-ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredModel& base) {
+ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredModel& base,
+                             NonfiniteWeights nonfinite) {
   const Groups alone = Groups::single();
   ReadAdapter read{.options = read_adapter_folder(adapter).options, .matrices = {}};
+  check_adapter_kind(adapter, base.config.is_diffusion(), base.folder);
   throw_if_any(check_lora_options(read.options));
   throw_if_any(check_lora_targets(read.options, adaptable_layers(base.config)));
   if (const auto stored = stored_base_of(adapter)) {
@@ -60,7 +64,7 @@ ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredM
     tensors.push_back(model_tensor(*parameter));
     tensors.back().local = at::empty(parameter->placement().local_shape, at::kFloat);
   }
-  load_adapter(adapter, tensors, alone);
+  load_adapter(adapter, tensors, alone, nonfinite);
   for (const CheckpointTensor& tensor : tensors) {
     for (const PieceView& view : piece_views(*tensor.placement, tensor.local)) {
       std::string name = view.piece.name;
@@ -120,7 +124,8 @@ double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged
     const double difference = (taken_out - delta - without).abs().max().item<double>();
     // Where lengths are taken out, roundings grow as the row does.
     const double largest = std::max((without + delta).abs().max().item<double>(), with.abs().max().item<double>());
-    worst = std::max(worst, largest > 0 ? difference / largest : difference);
+    const double share = largest > 0 ? difference / largest : difference;
+    worst = std::max(worst, std::isfinite(share) ? share : std::numeric_limits<double>::infinity());
   }
   return worst;
 }

@@ -28,7 +28,8 @@ struct ReadAdapter {
 };
 
 // UserError for a folder that holds no adapters, those of another model by checksum, targets or shapes, and several.
-ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredModel& base);
+ReadAdapter read_adapter_for(const std::filesystem::path& adapter, const StoredModel& base,
+                             NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 // W (canonical) with the adapter in it, in float32 (float64 for such weights).
 at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matrices, double scale);
@@ -37,7 +38,7 @@ at::Tensor merged_weight(const at::Tensor& weight, const AdapterMatrices& matric
 void merge_adapter(const ReadAdapter& adapter, at::ScalarType dtype, StoredModel& model);
 
 // How far the weights of `merged`, with the adapters taken out of them again, are from those of `base`, at most: as a
-// part of the largest element of the merged matrix.
+// part of the largest element of the merged matrix; infinite where that is no number.
 double unmerged_difference(const ReadAdapter& adapter, const StoredModel& merged, const StoredModel& base);
 
 }  // namespace megalith

@@ -17,12 +17,13 @@ bool holds_checkpoint(const fs::path& root) {
   return fs::exists(root / kManifestFile) || !list_checkpoints(root).empty();
 }
 
-Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_optimizer, CheckpointState& state,
-                   const Groups& groups, Logger& log) {
+Resumed load_found(const FoundCheckpoint& found, bool is_finetune, bool with_optimizer, NonfiniteWeights nonfinite,
+                   CheckpointState& state, const Groups& groups, Logger& log) {
   const TrainState present = state.train;
   std::set<std::string> begun_afresh;
   const Manifest manifest =
-      load_checkpoint(found.folder, state, groups, {.with_optimizer = with_optimizer, .begun_afresh = &begun_afresh});
+      load_checkpoint(found.folder, state, groups,
+                      {.with_optimizer = with_optimizer, .begun_afresh = &begun_afresh, .nonfinite = nonfinite});
   if (is_finetune) state.train = present;
   log.info("loaded {} from {}{}", with_optimizer ? "weights and optimizer" : "weights", found.folder.string(),
            is_finetune ? ", starting at iteration 0" : fmt::format(" at iteration {}", manifest.train.iteration));
@@ -69,7 +70,7 @@ std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState&
   if (options.load) {
     if (const auto found = find_checkpoint(*options.load, options.ckpt_step, world, log)) {
       const bool with_optimizer = !options.no_load_optim && !options.finetune;
-      return load_found(*found, options.finetune, with_optimizer, state, groups, log);
+      return load_found(*found, options.finetune, with_optimizer, options.nonfinite_weights(), state, groups, log);
     }
     if (options.exit_on_missing_checkpoint) {
       throw UserError(fmt::format("{} (load) holds no checkpoint", *options.load),
@@ -82,7 +83,8 @@ std::optional<Resumed> resume(const CheckpointOptions& options, CheckpointState&
       throw UserError(fmt::format("{} (pretrained_checkpoint) holds no checkpoint", *options.pretrained_checkpoint),
                       "give the folder that was given to --save");
     }
-    return load_found(*found, /*is_finetune=*/true, /*with_optimizer=*/false, state, groups, log);
+    return load_found(*found, /*is_finetune=*/true, /*with_optimizer=*/false, options.nonfinite_weights(), state,
+                      groups, log);
   }
   if (options.load) say_that_it_starts_afresh(options, world, log);
   return std::nullopt;

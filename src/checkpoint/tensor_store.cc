@@ -353,16 +353,24 @@ StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView>
   return fit;
 }
 
-void read_pieces(const TensorStore& store, std::span<const PieceView> views) {
+void read_pieces(const TensorStore& store, std::span<const PieceView> views, NonfiniteWeights nonfinite) {
   const at::NoGradGuard no_grad;
+  const auto check = [&](const PieceView& view, std::string_view name, const at::Tensor& values) {
+    if (nonfinite == NonfiniteWeights::kAllowed) return;
+    const TensorStore::Entry& entry = *store.find(name);
+    const TensorStore::Entry& in_file = entry.packed.empty() ? entry : *store.find(entry.packed);
+    require_finite(view.piece.name, values, view.piece.canonical.offset, in_file.parts.front().file->path());
+  };
   for (const PieceView& view : views) {
     const std::string_view name = store.resolve(view.piece);
     if (!view.form) {
       store.read(name, view.piece.canonical, view.tensor);
+      check(view, name, view.tensor);
       continue;
     }
     const at::Tensor stored = at::empty(view.tensor.sizes(), view.tensor.options().dtype(view.form->dtype));
     store.read(name, view.piece.canonical, stored);
+    check(view, name, stored);
     view.form->split(stored, view.form->parts);
   }
 }

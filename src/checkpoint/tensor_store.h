@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/finite_weights.h"
 #include "checkpoint/pieces.h"
 #include "tensor_files/safetensors.h"
 
@@ -89,8 +90,10 @@ struct StoreFit {
 // UserError when an entry of whole numbers is wanted as floating-point ones.
 StoreFit compare_with_store(const TensorStore& store, std::span<const PieceView> views);
 
-// Reads every view; its names were found to fit.
-void read_pieces(const TensorStore& store, std::span<const PieceView> views);
+// Reads every view; its names were found to fit. All weights and optimizer states that are loaded pass here. UserError
+// of require_finite().
+void read_pieces(const TensorStore& store, std::span<const PieceView> views,
+                 NonfiniteWeights nonfinite = NonfiniteWeights::kRefused);
 
 // Placement's local tensor, or the range of it; padding becomes zero.
 void read_pieces(const TensorStore& store, const Placement& placement, const at::Tensor& local,

@@ -4,9 +4,11 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "checkpoint/adapter_folder.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "checkpoint/folder_kind.h"
@@ -19,6 +21,8 @@
 #include "core/strings.h"
 #include "hub/hub.h"
 #include "models/flux_latents.h"
+#include "train/exported_tokenizer.h"
+#include "train/text_tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -27,7 +31,7 @@ struct ConvertOptions {
   std::optional<std::string> load, load_hf, save, save_hf;
   std::optional<int64_t> ckpt_step;
   std::optional<std::string> dtype;
-  bool no_save_optim = false, check = false;
+  bool no_save_optim = false, check = false, overwrite = false, allow_nonfinite_weights = false;
   std::optional<std::string> tokenizer_model, merge_adapter;
   HubOptions hub;
 
@@ -42,13 +46,25 @@ struct ConvertOptions {
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
     v.field("dtype", dtype, "Dtype of the weights in save_hf: bf16, fp16 or fp32. Default: as they are stored.");
     v.field("no_save_optim", no_save_optim, "Leave the optimizer's state out of save.");
-    v.field("tokenizer_model", tokenizer_model,
-            "Tokenizer file or folder to copy into save_hf. Default: the files in load_hf.");
+    v.field(
+        "tokenizer_model", tokenizer_model,
+        "Tokenizer file or folder to copy into save_hf. Default: the files in load_hf, or those that the run of load "
+        "read.");
     v.field("merge_adapter", merge_adapter,
             "Folder of low-rank adapters, as PEFT writes it, to make part of load_hf's weights in save_hf: sums in "
             "fp32, rounded once.");
     v.field("check", check, "Compute logits from both models and print how far they agree.");
+    v.field(
+        "overwrite", overwrite,
+        "Replace what is there: the checkpoint of this iteration in save, the model's files in save_hf. Other files "
+        "stay.");
+    v.field("allow_nonfinite_weights", allow_nonfinite_weights,
+            "Read weights that hold NaN or infinities, which are refused without it.");
     hub.visit(v);
+  }
+
+  NonfiniteWeights nonfinite() const {
+    return allow_nonfinite_weights ? NonfiniteWeights::kAllowed : NonfiniteWeights::kRefused;
   }
 };
 
@@ -83,6 +99,14 @@ std::vector<UserError> check_options(const ConvertOptions& options) {
   };
   if (same(options.load, options.save) || same(options.load_hf, options.save_hf)) {
     errors.emplace_back("what is read would be written over", "give another folder to write");
+  } else if (!options.overwrite && options.save && !list_checkpoints(*options.save).empty()) {
+    errors.emplace_back(fmt::format("save {}: it holds checkpoints, the newest of iteration {}", *options.save,
+                                    list_checkpoints(*options.save).back()),
+                        "add this one to them, in place of one of its iteration, with --overwrite, or name another "
+                        "folder");
+  } else if (!options.overwrite && options.save_hf && is_exported_model(*options.save_hf)) {
+    errors.emplace_back(fmt::format("save_hf {}: it holds a model already", *options.save_hf),
+                        "replace its files with --overwrite, or name another folder");
   }
   return errors;
 }
@@ -143,25 +167,26 @@ at::Tensor compute_logits(const ModelFamily& family, const ModelConfig& config,
   return model->forward(input, {}, HeadOutput::kLogits).logits.to(at::kDouble);
 }
 
-at::Tensor logits_of_checkpoint(const std::filesystem::path& folder, const StoredModel& model) {
+at::Tensor logits_of_checkpoint(const std::filesystem::path& folder, const StoredModel& model,
+                                NonfiniteWeights nonfinite) {
   return compute_logits(*model.family, model.config, [&](const std::vector<CheckpointTensor>& tensors) {
     CheckpointState state;
     state.tensors = tensors;
     state.architecture = model.state.architecture;
-    load_checkpoint(folder, state, Groups::single(), {.with_optimizer = false});
+    load_checkpoint(folder, state, Groups::single(), {.with_optimizer = false, .nonfinite = nonfinite});
   });
 }
 
-at::Tensor logits_of_hf(const std::filesystem::path& folder) {
+at::Tensor logits_of_hf(const std::filesystem::path& folder, NonfiniteWeights nonfinite) {
   const HfModel read = read_hf_config(folder);
   return compute_logits(*read.family, read.config, [&](const std::vector<CheckpointTensor>& tensors) {
-    load_hf(folder, tensors, Groups::single());
+    load_hf(folder, tensors, Groups::single(), nullptr, nonfinite);
   });
 }
 
 // The same with adapters beside the weights, which are not merged.
 at::Tensor logits_with_adapter(const std::filesystem::path& folder, const std::filesystem::path& adapter,
-                               const ReadAdapter& read) {
+                               const ReadAdapter& read, NonfiniteWeights nonfinite) {
   const HfModel hf = read_hf_config(folder);
   const auto load = [&](const std::vector<CheckpointTensor>& tensors) {
     std::vector<CheckpointTensor> base, adapters;
@@ -169,28 +194,36 @@ at::Tensor logits_with_adapter(const std::filesystem::path& folder, const std::f
       const std::string& name = tensor.placement->pieces.at(0).name;
       (name.find(".lora_") != std::string::npos ? adapters : base).push_back(tensor);
     }
-    load_hf(folder, base, Groups::single());
-    load_adapter(adapter, adapters, Groups::single());
+    load_hf(folder, base, Groups::single(), nullptr, nonfinite);
+    load_adapter(adapter, adapters, Groups::single(), nonfinite);
   };
   return compute_logits(*hf.family, hf.config, load, std::make_shared<const LoraOptions>(read.options));
+}
+
+// What is not finite agrees with nothing, whatever was meant to be in it.
+int report_not_finite() {
+  fmt::print(stderr, "error: the logits are not finite, so nothing was compared\n");
+  return kExitFailure;
 }
 
 // A merged folder: its weights with the adapters taken out are those of the base but for the rounding, and its logits
 // are those of the base with the adapters beside it.
 int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapter_folder, const StoredModel& merged,
-                 const StoredModel& base) {
+                 const StoredModel& base, NonfiniteWeights nonfinite) {
   const double difference = unmerged_difference(adapter, merged, base);
   const at::ScalarType dtype = merged.dtype_of(kModelKey);
   const double rounding = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
   print_out("{} matrices with the adapters taken out again agree to {:.3g} of their largest element\n",
              adapter.matrices.size(), difference);
-  const at::Tensor written = logits_of_hf(merged.folder),
-                   read = logits_with_adapter(base.folder, adapter_folder, adapter);
+  const at::Tensor written = logits_of_hf(merged.folder, nonfinite),
+                   read = logits_with_adapter(base.folder, adapter_folder, adapter, nonfinite);
   const double apart = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
   print_out("logits of {} tokens agree with those of the adapters beside the model to {:.3g} of the largest\n",
              read.size(1), scale > 0 ? apart / scale : apart);
   // Some sums in fp32 around one rounding to the dtype.
-  if (difference <= 2 * rounding + 0x1p-20) return kExitSuccess;
+  const bool is_near = difference <= 2 * rounding + 0x1p-20;
+  if (is_near && std::isfinite(apart)) return kExitSuccess;
+  if (is_near) return report_not_finite();
   fmt::print(stderr, "error: rounding to {} explains a difference of {:.3g} only\n", c10::toString(dtype),
              2 * rounding + 0x1p-20);
   return kExitFailure;
@@ -201,9 +234,42 @@ int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_
   const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
   print_out("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
              scale > 0 ? difference / scale : difference, difference, scale);
+  if (!std::isfinite(difference)) return report_not_finite();
   if (!is_lossless || difference == 0) return kExitSuccess;
   fmt::print(stderr, "error: the dtypes hold every value, so the logits should be equal\n");
   return kExitFailure;
+}
+
+// The tokenizer that goes with the model: the one that is named, that of load_hf, or the one that the run of load read.
+// A run may have been moved since, without its tokenizer.
+void add_tokenizer(const ConvertOptions& options, const StoredModel& model, CommandContext& context,
+                   ModelConfig& config, HfExport& settings) {
+  TokenizerOptions named;
+  std::optional<std::string> of_model = options.load_hf;
+  if (options.load) {
+    named = recorded_tokenizer(model.state.configuration);
+    of_model = text_tokenizer_of(model.state.configuration);
+  }
+  if (options.tokenizer_model) {
+    named = {.tokenizer_model = *options.tokenizer_model};
+  } else if (named.tokenizer_model) {
+    try {
+      resolve_hub_option("tokenizer_model", named.tokenizer_model, HubNeed::kTokenizer, context.environment,
+                         options.hub, context.log);
+    } catch (const UserError& error) {
+      context.log.note("save_hf has no tokenizer: {}; --tokenizer_model names one", error.message());
+      return;
+    }
+  }
+  for (const std::optional<std::string>* path : {&named.tokenizer_model, &named.vocab_file, &named.merge_file}) {
+    std::error_code ignored;
+    if (!*path || std::filesystem::exists(**path, ignored)) continue;
+    context.log.note("save_hf has no tokenizer: the run's {} is not there; --tokenizer_model names another", **path);
+    return;
+  }
+  choose_tokenizer_files(named, of_model, settings);
+  const auto tokenizer = open_tokenizer(named, of_model, config, context.log);
+  add_special_tokens(tokenizer.get(), config, settings);
 }
 
 }  // namespace
@@ -228,15 +294,16 @@ int run_convert(CommandContext& context) {
   resolve_hub_option("tokenizer_model", options.tokenizer_model, HubNeed::kTokenizer, context.environment, options.hub,
                      context.log);
 
-  StoredModel model = options.load ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log)
-                                   : open_stored_hf(*options.load_hf);
+  StoredModel model = options.load
+                          ? open_stored_checkpoint(*options.load, options.ckpt_step, context.log, options.nonfinite())
+                          : open_stored_hf(*options.load_hf, options.nonfinite());
   for (const std::string& note : model.notes) context.log.note("{}", note);
   const Groups groups = Groups::single();
   std::filesystem::path written;
   bool is_lossless = true;
   std::optional<ReadAdapter> adapter;
   if (options.merge_adapter) {
-    adapter = read_adapter_for(*options.merge_adapter, model);
+    adapter = read_adapter_for(*options.merge_adapter, model, options.nonfinite());
     merge_adapter(*adapter, chosen_dtype(options, model.dtype_of(kModelKey)), model);
   }
   if (options.save) {
@@ -251,13 +318,10 @@ int run_convert(CommandContext& context) {
     is_lossless = takes_masters == has_masters && c10::promoteTypes(dtype, model.dtype_of(key)) == dtype;
     HfExport settings{.dtype = dtype};
     settings.log = &context.log;
-    if (options.tokenizer_model) {
-      settings.tokenizer = *options.tokenizer_model;
-    } else if (options.load_hf && has_tokenizer_files(*options.load_hf)) {
-      settings.tokenizer = *options.load_hf;
-    }
+    ModelConfig config = model.config;
+    add_tokenizer(options, model, context, config, settings);
     written = *options.save_hf;
-    save_hf(written, model.tensors_of(key), *model.family, model.config, groups, settings);
+    save_hf(written, model.tensors_of(key), *model.family, config, groups, settings);
   }
   int64_t num_bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(written)) {
@@ -265,11 +329,15 @@ int run_convert(CommandContext& context) {
   }
   print_out("{} → {}: {}\n", model.folder.string(), written.string(), format_bytes(num_bytes));
   if (!options.check) return kExitSuccess;
+  const NonfiniteWeights nonfinite = options.nonfinite();
   if (adapter) {
-    return report_merge(*adapter, *options.merge_adapter, open_stored_hf(written), open_stored_hf(*options.load_hf));
+    return report_merge(*adapter, *options.merge_adapter, open_stored_hf(written, nonfinite),
+                        open_stored_hf(*options.load_hf, nonfinite), nonfinite);
   }
-  return report_agreement(options.save ? logits_of_checkpoint(written, model) : logits_of_hf(written),
-                          options.load ? logits_of_checkpoint(model.folder, model) : logits_of_hf(model.folder),
+  const auto logits = [&](const std::filesystem::path& folder, bool is_checkpoint) {
+    return is_checkpoint ? logits_of_checkpoint(folder, model, nonfinite) : logits_of_hf(folder, nonfinite);
+  };
+  return report_agreement(logits(written, options.save.has_value()), logits(model.folder, options.load.has_value()),
                           is_lossless);
 }
 

@@ -152,7 +152,7 @@ CvsFinding judge_measure(const CvsCase& of, const Measure& measure, int64_t num_
   if (bound == nullptr) {
     finding.level = FindingLevel::kNote;
     finding.found += ", not judged: result_dict has no bound";
-  } else if (measure.is_upper ? *measure.value > bound->value : *measure.value < bound->value) {
+  } else if (!(measure.is_upper ? *measure.value <= bound->value : *measure.value >= bound->value)) {
     finding.level = FindingLevel::kError;
     finding.remedy = measure.key == "mem_usage"
                          ? "lower micro_batch_size, or set recompute or fsdp to 1"

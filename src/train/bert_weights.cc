@@ -90,7 +90,8 @@ std::vector<UserError> check_bert_load(const Resolved& resolved) {
   }
 }
 
-void load_bert(const std::string& named, std::span<const CheckpointTensor> tensors, const Groups& groups, Logger& log) {
+void load_bert(const std::string& named, std::span<const CheckpointTensor> tensors, const Groups& groups, Logger& log,
+               NonfiniteWeights nonfinite) {
   fs::path folder = checkpoints_of(named);
   const bool is_hf = kind_of_folder(folder) == FolderKind::kHuggingFace;
   if (!is_hf) {
@@ -116,7 +117,8 @@ void load_bert(const std::string& named, std::span<const CheckpointTensor> tenso
                   },
               .may_be_unused =
                   [&](std::string_view name) { return HfWeights::is_of_heads(name) || weights.may_be_unused(name); },
-              .remedy = [] { return std::string("give the run the options of this BERT"); }},
+              .remedy = [] { return std::string("give the run the options of this BERT"); },
+              .nonfinite = nonfinite},
              wanted, groups);
   log.info("each encoder starts from the BERT in {}", folder.string());
 }

@@ -19,6 +19,7 @@ std::vector<UserError> check_bert_load(const Resolved& resolved);
 // Fills what the encoders have of a BERT; the linear layers behind them stay as they are. UserErrors of
 // find_checkpoint() and load_store(). Collective over the world.
 // tensors  all of the model
-void load_bert(const std::string& folder, std::span<const CheckpointTensor> tensors, const Groups& groups, Logger& log);
+void load_bert(const std::string& folder, std::span<const CheckpointTensor> tensors, const Groups& groups, Logger& log,
+               NonfiniteWeights nonfinite);
 
 }  // namespace megalith

@@ -47,15 +47,35 @@ Picture for_a_page(const Picture& picture) {
   return resize(picture, side(picture.width), side(picture.height), ResizeFilter::kLanczos);
 }
 
+// The FLUX folder around the transformer that load_hf names.
+std::optional<fs::path> pipeline_of(const Resolved& run) {
+  if (!run.derived.checkpoint.load_hf) return std::nullopt;
+  const fs::path around = (fs::path(*run.derived.checkpoint.load_hf) / "").parent_path().parent_path();
+  std::error_code ignored;
+  if (!fs::exists(around / "model_index.json", ignored)) return std::nullopt;
+  return around;
+}
+
 }  // namespace
+
+std::optional<UserError> check_encoders_named(const Resolved& run, const std::string& why) {
+  const FluxEncoderOptions& encoders = run.config.encoders;
+  if (!encoders.folder.empty() || (encoders.vae && encoders.t5 && encoders.clip) || pipeline_of(run)) {
+    return std::nullopt;
+  }
+  return UserError(fmt::format("{}, and no encoders are named{}", why,
+                               run.derived.checkpoint.load_hf ? fmt::format(": {} holds the transformer of a FLUX only",
+                                                                            *run.derived.checkpoint.load_hf)
+                                                              : ""),
+                   "name a FLUX folder with --encoders.path, or each with --vae.path, --t5.path, --clip.path");
+}
 
 fs::path find_encoders(const Resolved& run, const EnvironmentMap& environment, Logger& log) {
   const HubOptions& hub = run.config.hub;
   const std::string& named = run.config.encoders.folder;
   if (!named.empty()) return resolve_hub_path("encoders.path", named, HubNeed::kEncoders, environment, hub, log);
-  const fs::path around = (fs::path(run.derived.checkpoint.load_hf.value_or("")) / "").parent_path().parent_path();
-  const bool is_whole = run.derived.checkpoint.load_hf && fs::exists(around / "model_index.json");
-  return complete_hub_folder("load_hf", is_whole ? around.string() : "", HubNeed::kEncoders, environment, hub, log);
+  return complete_hub_folder("load_hf", pipeline_of(run).value_or("").string(), HubNeed::kEncoders, environment, hub,
+                             log);
 }
 
 std::vector<UserError> check_encoders(const FluxEncoders& encoders, const FluxEncoders::Texts& texts,
@@ -80,7 +100,6 @@ bool needs_encoders(const Resolved& resolved) {
 
 std::vector<UserError> check_named_encoders(const Resolved& resolved) {
   std::vector<UserError> errors;
-  const FluxEncoderOptions& encoders = resolved.config.encoders;
   if (!needs_encoders(resolved)) {
     for (const char* option : {"encoders.path", "vae.path", "t5.path", "clip.path"}) {
       if (!resolved.options->find(option)->is_set()) continue;
@@ -90,14 +109,11 @@ std::vector<UserError> check_named_encoders(const Resolved& resolved) {
     }
     return errors;
   }
-  const bool has_own = encoders.vae && encoders.t5 && encoders.clip;
-  if (encoders.folder.empty() && !has_own && !resolved.config.checkpoint.load_hf) {
-    errors.emplace_back(fmt::format("{}, and no encoders are named",
-                                    has_unencoded_pictures(resolved)
-                                        ? "the data path names pictures, which are to be encoded"
-                                        : "sample_interval is given, which reads a caption and decodes a picture"),
-                        "name a FLUX folder with --encoders.path, or each with --vae.path, --t5.path, --clip.path");
-  }
+  const char* why = has_unencoded_pictures(resolved)
+                        ? "the data path names pictures, which are to be encoded"
+                        : "sample_interval is given, which reads a caption and decodes a picture";
+  if (resolved.config.checkpoint.load_hf) return errors;  // it may be a whole FLUX, and is not looked into yet
+  if (auto error = check_encoders_named(resolved, why)) errors.push_back(std::move(*error));
   return errors;
 }
 

@@ -22,6 +22,10 @@ namespace megalith {
 // Names of the hub are fetched. Empty where there is none.
 std::filesystem::path find_encoders(const Resolved& run, const EnvironmentMap& environment, Logger& log);
 
+// The error for a run of which encoders are asked and none are named; derived.checkpoint.load_hf is a path.
+// why  "a picture is drawn of a prompt, which encoders read"
+std::optional<UserError> check_encoders_named(const Resolved& run, const std::string& why);
+
 // Errors for encoders that do not belong to the model.
 std::vector<UserError> check_encoders(const FluxEncoders& encoders, const FluxEncoders::Texts& texts,
                                       const ModelConfig& model);

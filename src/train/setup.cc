@@ -225,14 +225,16 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
                     "name the model with --load_hf, and the adapters with --adapter or their checkpoint with --load");
   }
   if (options.load_hf && (has_adapters || !options.load)) {
-    load_hf(*options.load_hf, tensors_of(built, whole, /*are_adapters=*/false), groups);
+    load_hf(*options.load_hf, tensors_of(built, whole, /*are_adapters=*/false), groups, nullptr,
+            options.nonfinite_weights());
   }
   const auto check_adapters_base = [&](const std::optional<std::string>& stored, const std::string& adapters) {
     if (stored) check_base(stored, checksum_of_base(*options.load_hf, *groups.world), adapters, *options.load_hf);
   };
   if (has_adapters && options.adapter) {
     check_adapters_base(stored_base_of(std::filesystem::path(*options.adapter)), *options.adapter);
-    load_adapter(*options.adapter, tensors_of(built, whole, /*are_adapters=*/true), groups);
+    load_adapter(*options.adapter, tensors_of(built, whole, /*are_adapters=*/true), groups,
+                 options.nonfinite_weights());
     return;
   }
   if (options.load) {
@@ -249,7 +251,8 @@ void load_weights(const Resolved& resolved, const BuiltModel& built, const Group
     for (CheckpointTensor& tensor : built.recipe_tensors()) state.tensors.push_back(std::move(tensor));
     state.architecture = architecture_of(built.config());
     std::set<std::string> begun_afresh;
-    load_checkpoint(found->folder, state, groups, {.with_optimizer = false, .begun_afresh = &begun_afresh});
+    load_checkpoint(found->folder, state, groups,
+                    {.with_optimizer = false, .begun_afresh = &begun_afresh, .nonfinite = options.nonfinite_weights()});
     note_begun_afresh(found->folder, begun_afresh, log);
     return;
   }

@@ -282,8 +282,13 @@ TEST(Hf, AnExportReplacesAnExportAndNothingElse) {
   const TemporaryFolder folder;
   const Groups groups = Groups::single();
   save(folder.path() / "m", tiny_config(/*is_tied=*/false), groups, {.dtype = at::kFloat, .max_shard_bytes = 6000});
+  folder.write("m/notes.txt", "keep me");
   save(folder.path() / "m", tiny_config(/*is_tied=*/true), groups);
   EXPECT_FALSE(fs::exists(folder.path() / "m" / "model.safetensors.index.json"));
+  for (const auto& entry : fs::directory_iterator(folder.path() / "m")) {
+    EXPECT_FALSE(contains(entry.path().string(), "-of-")) << entry.path();  // weights of the earlier one
+  }
+  EXPECT_EQ(read_file(folder.path() / "m" / "notes.txt"), "keep me");
   const auto model = unloaded_model(tiny_config(/*is_tied=*/true), groups);
   load_hf(folder.path() / "m", model_tensors(model->parameters()), groups);
   EXPECT_EQ(first_difference(*model), "");

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "checkpoint/tensor_store.h"
 #include "core/error.h"
 #include "support/temporary_folder.h"
@@ -156,6 +158,42 @@ TEST(TensorStore, DecodesFloat8) {
   at::Tensor out = at::empty({4});
   TensorStore::open_file(folder.path() / "x.safetensors").read("w", Box::whole({4}), out);
   EXPECT_TRUE(at::equal(out, at::tensor({0.5f, -2.0f, 448.0f, 0.0f})));
+}
+
+TEST(TensorStore, RefusesWhatIsNoNumberByItsPlaceInTheWholeTensor) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  const auto read = [](const std::string& name, double value, at::ScalarType dtype, Box box,
+                       NonfiniteWeights nonfinite) {
+    const TemporaryFolder folder;
+    at::Tensor whole = at::ones({4, 6}).to(dtype);
+    whole[2][5] = value;
+    write_tensors(folder.path() / "x.safetensors", {{name, whole}});
+    const at::Tensor out = at::empty(box.extent, at::kFloat);
+    const PieceView view{.piece = {.name = name, .shape = {4, 6}, .canonical = box, .local = box}, .tensor = out};
+    const TensorStore store = TensorStore::open_file(folder.path() / "x.safetensors");
+    return message_of([&] { read_pieces(store, {&view, 1}, nonfinite); });
+  };
+  const Box all = Box::whole({4, 6}), corner{{1, 4}, {2, 2}}, others{{0, 0}, {4, 5}};
+  constexpr auto kRefused = NonfiniteWeights::kRefused;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const Box& box : {all, corner}) {
+      const int64_t count = box.num_elements();
+      const std::string message = read("w", kNan, dtype, box, kRefused);
+      EXPECT_TRUE(contains(message, fmt::format("x.safetensors: w is nan at [2, 5], and 1 of the {} ", count)))
+          << message;
+      EXPECT_TRUE(contains(read("w", -kInf, dtype, box, kRefused), "w is -inf at [2, 5]"));
+      EXPECT_TRUE(contains(read("w", kInf, dtype, box, kRefused), "w is inf at [2, 5]"));
+      EXPECT_TRUE(contains(read("router.bias", kInf, dtype, box, kRefused), "is inf at"));
+      EXPECT_TRUE(contains(read("router.bias", kNan, dtype, box, kRefused), "is nan at"));
+    }
+    EXPECT_EQ(read("w", kNan, dtype, others, kRefused), "") << "not in what is read";
+    EXPECT_EQ(read("w", kNan, dtype, all, NonfiniteWeights::kAllowed), "");
+    // What is added to scores switches them off.
+    for (const char* name : {"router.bias", "self_attn.sinks", "gate.e_score_correction_bias"}) {
+      EXPECT_EQ(read(name, -kInf, dtype, all, kRefused), "") << name;
+      EXPECT_EQ(read(name, -kInf, dtype, {{2, 5}, {1, 1}}, kRefused), "") << name;
+    }
+  }
 }
 
 TEST(TensorStore, AliasStandsInForTheCanonicalName) {

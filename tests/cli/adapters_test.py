@@ -1,12 +1,14 @@
 """Low-rank adapters by the program: a frozen model, small checkpoints, resuming to the bit, every layout."""
 
 import json
+import math
 import re
 import shutil
 
 import pytest
 from program import read_metrics
 from run_files import TINY
+from safetensors.torch import load_file, save_file
 
 TARGETS = ("--lora.target_modules", "q_proj,v_proj,down_proj")
 ADAPTERS = ("--lora.enabled", "true", "--lora.dim", 4, "--lora.alpha", 8, "--lora.dropout", 0.1, *TARGETS)
@@ -136,6 +138,99 @@ def test_what_cannot_be_is_refused(program, base, tmp_path, words, message):
     line = ("train", "--load_hf", base, "--mock_data", "--seq_length", 16, "--device", "cpu", *ADAPTERS, *words)
     _, _, errors = program.run(*line, expected=2, cwd=tmp_path)
     assert message in errors
+
+
+def spoiled(source, target, value, name=".lora_B."):
+    """A copy in which element [1, 2], or [1], of one tensor is the value."""
+    shutil.copytree(source, target)
+    (file,) = target.glob("*.safetensors")
+    tensors = load_file(file)
+    key = next(key for key in sorted(tensors) if name in key)
+    tensors[key][(1, 2)[: tensors[key].dim()]] = value
+    save_file(tensors, file, metadata={"format": "pt"})
+    return key.removeprefix("base_model.model.")
+
+
+def test_weights_that_are_no_numbers_are_refused_by_name(program, base, straight, tmp_path):
+    run = ("--mock_data", "--seq_length", 16, "--device", "cpu", "--eval_iters", 1)
+    key = spoiled(straight[0] / "adapter", tmp_path / "nan", math.nan)
+    merge = ("convert", "--load_hf", base, "--merge_adapter", tmp_path / "nan", "--save_hf", tmp_path / "out")
+    for words in (("evaluate", "--load_hf", base, "--adapter", tmp_path / "nan", *run), (*merge, "--check")):
+        errors = program.run(*words, expected=2)[2]
+        assert f"{key} is nan at [1, 2], and 1 of the " in errors and "--allow_nonfinite_weights" in errors, errors
+    assert not (tmp_path / "out").exists()
+    # Taken as they are, they agree with nothing.
+    _, output, errors = program.run(*merge, "--check", "--allow_nonfinite_weights", expected=1)
+    assert "agree to inf" in output and "error:" in errors, (output, errors)
+
+    key = spoiled(base, tmp_path / "inf", -math.inf, "up_proj")
+    for words in (("evaluate",), ("train", "--train_iters", 1)):
+        errors = program.run(*words, "--load_hf", tmp_path / "inf", *run, expected=2)[2]
+        assert f"{key} is -inf at [1, 2]" in errors, errors
+    words = ("convert", "--load_hf", tmp_path / "inf", "--save", tmp_path / "saved")
+    assert f"{key} is -inf at [1, 2]" in program.run(*words, expected=2)[2] and not (tmp_path / "saved").exists()
+    program.run(*words, "--allow_nonfinite_weights")
+    going_on = ("train", *run, "--train_iters", 1, "--no_load_optim")
+    for words in (("evaluate", *run), ("convert", "--save_hf", tmp_path / "again"), going_on):
+        errors = program.run(*words, "--load", tmp_path / "saved", expected=2)[2]
+        assert f"{key} is -inf at [1, 2]" in errors, errors
+    _, output, _ = program.run("evaluate", "--load", tmp_path / "saved", *run, "--allow_nonfinite_weights")
+    assert math.isnan(json.loads(output)["loss"] or math.nan)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"init_lora_weights": how} for how in ("pissa", "pissa_niter_4", "olora", "loftq", "corda", "eva")),
+        {"fan_in_fan_out": True},
+        *({"task_type": task} for task in ("SEQ_CLS", "TOKEN_CLS", "FEATURE_EXTRACTION")),
+        {"alora_invocation_tokens": [1, 2]},
+        {"a_key_of_tomorrow": 3},
+    ],
+    ids=lambda change: "_".join(str(value) for value in change.values()),
+)
+def test_what_would_be_another_model_in_peft_is_refused(change, program, base, straight, tmp_path):
+    shutil.copytree(straight[0] / "adapter", tmp_path / "theirs")
+    file = tmp_path / "theirs" / "adapter_config.json"
+    config = json.loads(file.read_text())
+    words = ("convert", "--load_hf", base, "--merge_adapter", tmp_path / "theirs", "--save_hf", tmp_path / "out")
+    file.write_text(json.dumps({**config, **change}))
+    errors = program.run(*words, expected=2)[2]
+    (key,) = change
+    assert f"{key}: {json.dumps(change[key], separators=(',', ':'))}" in errors and not (tmp_path / "out").exists(), errors
+    assert ("path_initial_model_for_weight_conversion" in errors) == (key == "init_lora_weights")
+
+
+def test_what_asks_for_nothing_is_read(program, base, straight, tmp_path):
+    shutil.copytree(straight[0] / "adapter", tmp_path / "theirs")
+    file = tmp_path / "theirs" / "adapter_config.json"
+    unused = {"init_lora_weights": "gaussian", "task_type": None, "a_key_of_tomorrow": None, "another": {}, "third": False}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **unused}))
+    program.run("convert", "--load_hf", base, "--merge_adapter", tmp_path / "theirs", "--save_hf", tmp_path / "out")
+
+
+def test_adapters_of_the_other_kind_of_model_are_told_as_such(program, base, straight, tmp_path):
+    pictures, drawn = tmp_path / "pictures", tmp_path / "drawn"
+    shape = (
+        *("--model_type", "diffusion_model", "--num_joint_layers", 1, "--num_single_layers", 1, "--hidden_size", 64),
+        *("--num_attention_heads", 4, "--axes_dim", "4,4,8", "--context_dim", 32, "--vec_in_dim", 16),
+    )
+    run = ("--mock_data", "--image_size", 64, "--text_length", 8, "--train_iters", 1, "--eval_iters", 0, "--device", "cpu")
+    program.run("train", *shape, *run, "--save_hf", pictures)
+    program.run("train", "--load_hf", pictures, *run, "--lora.enabled", "true", "--lora.dim", 4, "--save_adapter", drawn)
+    text, out = straight[0] / "adapter", ("--save_hf", tmp_path / "out")
+    for words, said in (
+        (("train", "--load_hf", pictures, *run, "--adapter", text), "holds adapters of a language model"),
+        (("convert", "--load_hf", pictures, "--merge_adapter", text, *out), "holds adapters of a language model"),
+        (("generate", "--load_hf", base, "--adapter", drawn, "--prompt_ids", 1), "holds adapters of a model of pictures"),
+        (("convert", "--load_hf", base, "--merge_adapter", drawn, *out), "holds adapters of a model of pictures"),
+    ):
+        errors = program.run(*words, expected=2)[2]
+        assert said in errors and "missing" not in errors, errors
+    # And what draws needs more than its transformer.
+    words = ("generate", "--load_hf", pictures, "--prompt", "a cat", "--output", tmp_path / "cat.png", "--device", "cpu")
+    errors = program.run(*words, expected=2)[2]
+    assert "no encoders are named" in errors and "--encoders.path" in errors, errors
 
 
 def test_doctor_compares_their_layouts(program):

@@ -150,3 +150,85 @@ def test_a_folder_with_a_missing_tensor_is_refused_and_nothing_written(trained, 
     _, _, errors = program.run("convert", "--load_hf", tmp_path / "hf", "--save", tmp_path / "native", expected=2)
     assert "1 missing: model.layers.1.mlp.up_proj.weight" in errors
     assert not (tmp_path / "native").exists()
+
+
+def small_tokenizer(folder):
+    """Words, an end of text and padding, with a template of chats."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder.mkdir()
+    words = {word: i for i, word in enumerate(["call", "me", "ishmael", "<unk>", "<pad>", "<end>"])}
+    tokenizer = Tokenizer(models.WordLevel(words, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<pad>", "<end>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"eos_token": "<end>", "pad_token": "<pad>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+
+
+def test_an_export_knows_where_texts_end_and_has_its_tokenizer(program, tmp_path):
+    small_tokenizer(tmp_path / "tokens")
+    train(
+        *(program, tmp_path, "--tokenizer_model", "tokens", "--train_iters", 1, "--save", "run", "--save_hf", "trained"),
+        cwd=tmp_path,
+    )
+    program.run("convert", "--load", "run", "--save_hf", "converted", cwd=tmp_path)
+    program.run("convert", "--load_hf", "converted", "--save_hf", "again", cwd=tmp_path)
+    # One file of a folder brings what the folder says of chats and ends.
+    program.run("convert", "--load", "run", "--tokenizer_model", "tokens/tokenizer.json", "--save_hf", "named", cwd=tmp_path)
+    for name in ("trained", "converted", "again", "named"):
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        generation = json.loads((tmp_path / name / "generation_config.json").read_text())
+        for found in (config, generation):
+            assert (found["eos_token_id"], found["pad_token_id"]) == (5, 4), (name, found)
+        for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            assert (tmp_path / name / file).read_bytes() == (tmp_path / "tokens" / file).read_bytes(), (name, file)
+    # Ends that config.json has besides stay, and a tokenizer that is gone is told.
+    config = json.loads((tmp_path / "again/config.json").read_text())
+    (tmp_path / "again/config.json").write_text(json.dumps({**config, "eos_token_id": [2, 5]}))
+    program.run("convert", "--load_hf", "again", "--save_hf", "several", cwd=tmp_path)
+    for file in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "several" / file).read_text())["eos_token_id"] == [2, 5]
+    (tmp_path / "tokens").rename(tmp_path / "moved")
+    _, _, errors = program.run("convert", "--load", "run", "--save_hf", "without", cwd=tmp_path)
+    assert "save_hf has no tokenizer" in errors and "--tokenizer_model" in errors, errors
+    assert not (tmp_path / "without/tokenizer.json").exists()
+
+
+def test_transformers_stops_where_the_export_says(program, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    small_tokenizer(tmp_path / "tokens")
+    train(program, tmp_path, "--tokenizer_model", tmp_path / "tokens", "--train_iters", 1, "--save_hf", tmp_path / "hf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    assert model.generation_config.eos_token_id == 5 and model.config.pad_token_id == 4
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "call"}], tokenize=False) == "call"
+
+
+def test_what_is_there_is_replaced_only_when_asked_for_and_file_by_file(trained, program, tmp_path):
+    folder, _ = trained
+    shutil.copytree(folder / "hf", tmp_path / "hf")
+    shutil.copytree(folder / "run", tmp_path / "run")
+    (tmp_path / "hf/notes.txt").write_text("mine")
+    (tmp_path / "hf/tokenizer.json").write_text("mine too")
+    (tmp_path / "hf/more").mkdir()
+    (tmp_path / "hf/more/deep.txt").write_text("deep")
+    (tmp_path / "hf/link").symlink_to("notes.txt")
+    (tmp_path / "hf/model-00001-of-00002.safetensors").write_text("of an earlier export")
+
+    def everything():
+        return {str(path): path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+
+    before = everything()
+    for words in (("--load", folder / "run", "--save_hf", tmp_path / "hf"), ("--load_hf", folder / "hf", "--save", tmp_path / "run")):
+        errors = program.run("convert", *words, expected=2)[2]
+        assert "--overwrite" in errors and "holds" in errors, errors
+        assert everything() == before
+    program.run("convert", "--load", folder / "run", "--save_hf", tmp_path / "hf", "--dtype", "fp32", "--overwrite")
+    assert (tmp_path / "hf/notes.txt").read_text() == "mine" and (tmp_path / "hf/more/deep.txt").read_text() == "deep"
+    assert (tmp_path / "hf/tokenizer.json").read_text() == "mine too" and (tmp_path / "hf/link").is_symlink()
+    assert not (tmp_path / "hf/model-00001-of-00002.safetensors").exists()
+    assert json.loads((tmp_path / "hf/config.json").read_text())["torch_dtype"] == "float32"
+    program.run("convert", "--load_hf", folder / "hf", "--save", tmp_path / "run", "--overwrite")
+    assert {path.name for path in (tmp_path / "run").glob("iter_*")} == {"iter_0000000", f"iter_{STEPS:07}"}

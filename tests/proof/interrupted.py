@@ -102,8 +102,8 @@ class Interrupted:
             return ("train", *MODEL, *data, "--metrics_file", target / f"metrics{i}.jsonl")
 
         return [
-            Operation("export", lambda target, _: ("convert", "--load", run, "--save_hf", target / "hf"), lambda target: digest(target / "hf")),
-            Operation("import", lambda target, _: ("convert", "--load_hf", model, "--save", target / "saved"), lambda target: digest(target / "saved")),
+            Operation("export", lambda target, _: ("convert", "--load", run, "--save_hf", target / "hf", "--overwrite"), lambda target: digest(target / "hf")),
+            Operation("import", lambda target, _: ("convert", "--load_hf", model, "--save", target / "saved", "--overwrite"), lambda target: digest(target / "saved")),
             Operation(
                 "prepare",
                 lambda target, _: (

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import re
 import shutil
 
@@ -113,6 +114,12 @@ def train(stage, machine, name, family, precision, steps, *words, device=None):
     return Trained(stage.command(name, words, 60), folder)
 
 
+def largest_gap(pairs):
+    """Between the losses of two runs; infinite where one has none that is a number, which max() would pass over."""
+    gaps = [abs(ours[0] / theirs[0] - 1) if ours[0] and theirs[0] else math.inf for ours, theirs in pairs]
+    return max(gaps, default=math.inf) if all(map(math.isfinite, gaps)) else math.inf
+
+
 def compare_with_cpu(stage, machine):
     steps = machine.sizes.steps_against_cpu
     for family in machine.sizes.families:
@@ -124,7 +131,7 @@ def compare_with_cpu(stage, machine):
                 continue
             on_gpu = train(stage, machine, name, family, precision, steps)
             pairs = list(zip(on_gpu.steps, on_cpu.steps))
-            worst = max((abs(ours[0] / theirs[0] - 1) for ours, theirs in pairs), default=float("inf"))
+            worst = largest_gap(pairs)
             is_near = len(on_gpu.steps) == len(on_cpu.steps) == steps and worst <= bound
             note = "" if is_near else f"{len(on_gpu.steps)} of {steps} steps; the loss may differ by {bound:g}"
             stage.add_ran(name, on_gpu.ran, note, is_near, largest_difference=worst)
@@ -147,7 +154,7 @@ def compare_libraries(stage, machine):
         tuned = ("--gemm_tuning_file", stage.folder / "gemm_tuning.json") if "--gemm_tuning" in words else ()
         ours = train(stage, machine, name, "llama", "bf16", steps, *words, *tuned)
         pairs = list(zip(ours.steps, expected.steps))
-        worst = max((abs(mine[0] / theirs[0] - 1) for mine, theirs in pairs), default=float("inf"))
+        worst = largest_gap(pairs)
         is_near = len(pairs) == steps and worst <= BOUNDS["bf16"]
         note = "" if is_near else f"{len(pairs)} of {steps} steps; the loss may differ by {BOUNDS['bf16']:g}"
         stage.add_ran(name, ours.ran, note, is_near, largest_difference=worst)
