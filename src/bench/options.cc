@@ -8,6 +8,7 @@
 
 #include "cli/acting_options.h"
 #include "cli/help.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "device/device.h"
 
@@ -130,6 +131,11 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, const Ben
     errors.push_back(error);
   }
   if (resolved && resolved->wants_help) return resolved;
+  if (resolved && request.output->output_file) {
+    auto error = check_replaceable("output_file", *request.output->output_file, kBenchMark,
+                                   resolved->config.checkpoint.overwrite);
+    if (error) errors.push_back(std::move(*error));
+  }
   const std::vector<UserError> own = request.check();
   errors.insert(errors.end(), own.begin(), own.end());
   throw_if_any(errors);

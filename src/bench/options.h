@@ -51,6 +51,7 @@ struct BenchRequest {
   DeclareOptions declare_probe, declare;
   std::function<std::vector<UserError>()> check;  // of the topic's options, once they have their values
   const BenchOptions* probe = nullptr;            // the common part of the variables that are thrown away
+  const BenchOptions* output = nullptr;           // that of the others
   BenchInsistence insists;
   int64_t world_size = 1;
 };
@@ -68,6 +69,7 @@ std::unique_ptr<Resolved> resolve_bench(const CommandContext& context, Options& 
                                  .declare = [&](OptionVisitor& v) { options.visit(v); },
                                  .check = [&] { return options.check(); },
                                  .probe = &probe,
+                                 .output = &options,
                                  .insists = std::move(insists),
                                  .world_size = world_size});
 }

@@ -21,6 +21,7 @@
 #include "core/input_file.h"
 #include "core/json.h"
 #include "core/number_of.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "train/outputs.h"
@@ -161,6 +162,8 @@ void check_output(const Resolved& resolved, EmbedOptions& options, std::vector<U
     errors.emplace_back(fmt::format("{} is '{}'", name, *options.output), "its name must end in .npy or .jsonl");
   } else if (auto error = check_writable(name, *options.output, /*is_folder=*/false)) {
     errors.push_back(std::move(*error));
+  } else if (auto taken = check_replaceable(name, *options.output, {}, resolved.config.checkpoint.overwrite)) {
+    errors.push_back(std::move(*taken));
   }
 }
 

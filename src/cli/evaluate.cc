@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/output_file.h"
 #include "metrics/perplexity.h"
 #include "train/inference_memory.h"
 #include "train/setup.h"
@@ -47,6 +48,13 @@ Split chosen_split(const EvaluateOptions& options, const DataOptions& given) {
     if (weights[static_cast<size_t>(split)] > 0) return split;
   }
   return Split::kTrain;
+}
+
+std::vector<UserError> check_losses_file(const EvaluateOptions& options, const Resolved& run) {
+  if (!options.losses_file) return {};
+  auto taken = check_replaceable("losses_file", *options.losses_file, {}, run.config.checkpoint.overwrite);
+  if (!taken) return {};
+  return {std::move(*taken)};
 }
 
 // One line a sample: the losses of its tokens.
@@ -124,9 +132,11 @@ int run_evaluate(CommandContext& context) {
   const Launch launch = join_launch(context);
   EvaluateOptions options;
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(context.config_inputs(), launch.world_size,
-                          [&](OptionVisitor& visitor) { options.visit(visitor); },
-                          {.opens_data = true, .weights = CommandNeeds::Weights::kRequired});
+    return resolve_config(
+        context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
+        {.opens_data = true, .weights = CommandNeeds::Weights::kRequired, .more_checks = [&](Resolved& run) {
+           return check_losses_file(options, run);
+         }});
   });
   if (resolved->wants_help) {
     return print_help(context,

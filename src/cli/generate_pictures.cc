@@ -9,6 +9,7 @@
 #include "cli/within_memory.h"
 #include "core/file.h"
 #include "core/number_of.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "image/pixels.h"
@@ -89,6 +90,14 @@ std::vector<UserError> check_picture_task(const Resolved& run, const PictureTask
   } else if (!output->ends_with(".png")) {
     errors.emplace_back(fmt::format("output is '{}'", *output), "its name must end in .png");
   } else if (auto error = check_writable("output", *output, /*is_folder=*/false)) {
+    errors.push_back(std::move(*error));
+  } else {
+    for (int64_t sample = 0; sample < task.num_samples; ++sample) {
+      auto taken = check_replaceable("output", picture_file(*output, sample), {}, run.config.checkpoint.overwrite);
+      if (taken) errors.push_back(std::move(*taken));
+    }
+  }
+  if (auto error = check_encoders_named(run, "a picture is drawn of a prompt, which encoders read")) {
     errors.push_back(std::move(*error));
   }
   for (const char* option : {"prompt_ids", "print_ids", "ignore_eos", "max_new_tokens"}) {

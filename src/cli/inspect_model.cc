@@ -16,6 +16,7 @@
 #include "cli/session.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/output_file.h"
 #include "parallel/grad_buffer.h"
 #include "tensor_files/safetensors_writer.h"
 #include "train/setup.h"
@@ -73,7 +74,10 @@ void require_pair(const OutputOptions& options) {
                   "give what the encoder reads and what the decoder is to write: --prompt_ids 1,2,3 --target_ids 4,5");
 }
 
-UserError no_output_file() { return UserError("no output_file given", "name the safetensors file to write"); }
+std::optional<UserError> check_output_file(const OutputOptions& options, const Resolved& run) {
+  if (options.output_file.empty()) return UserError("no output_file given", "name the safetensors file to write");
+  return check_replaceable("output_file", options.output_file, {}, run.config.checkpoint.overwrite);
+}
 
 // Whole canonical tensors of this rank's gradients, in fp32 on the CPU.
 std::map<std::string, at::Tensor> canonical_gradients(const std::vector<Parameter*>& parameters) {
@@ -148,7 +152,7 @@ int inspect_logits(CommandContext& context) {
                       *resolved->options);
   }
   std::vector<UserError> errors;
-  if (options.output_file.empty()) errors.push_back(no_output_file());
+  if (auto error = check_output_file(options, *resolved)) errors.push_back(std::move(*error));
   const bool is_diffusion = resolved->config.model.is_diffusion();
   if (is_diffusion && !options.inputs_file) errors.push_back(no_inputs_file());
   if (!is_diffusion && options.prompt_ids.empty()) errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
@@ -201,7 +205,7 @@ int inspect_gradients(CommandContext& context) {
     return print_help(context, "usage: megalith inspect gradients --load_hf DIR --data_path PREFIX --output_file FILE",
                       *resolved->options);
   }
-  if (options.output_file.empty()) throw no_output_file();
+  if (auto error = check_output_file(options, *resolved)) throw std::move(*error);
   Session session = start_session(context, std::move(resolved));
   const Resolved& run = *session.resolved;
   if (run.config.model.has_encoder() || run.config.model.is_diffusion()) {

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/input_file.h"
+#include "core/output_file.h"
 #include "data/picture_source.h"
 #include "image/png.h"
 #include "image/resize.h"
@@ -18,6 +19,7 @@ struct PictureInspection {
   std::optional<int64_t> image_size;
   ResizeFilter resize_filter = ResizeFilter::kLanczos;
   std::optional<std::string> output;
+  bool overwrite = false;
 
   void visit(OptionVisitor& v) {
     v.group("Inspection");
@@ -28,6 +30,7 @@ struct PictureInspection {
         .at_most(8192);
     v.choice("resize_filter", resize_filter, {"lanczos", "bicubic", "bilinear"}, "How it is made smaller.");
     v.field("output", output, "A PNG file of what is seen.");
+    v.field("overwrite", overwrite, "Replace a file that is there.");
   }
 };
 
@@ -45,6 +48,9 @@ int inspect_picture(CommandContext& context) {
   if (!words) return kExitSuccess;
   if (words->size() != 1) {
     throw UserError(words->empty() ? "no picture given" : "several pictures given", "name one: inspect picture FILE");
+  }
+  if (options.output) {
+    if (auto taken = check_replaceable("output", *options.output, {}, options.overwrite)) throw std::move(*taken);
   }
   const std::string& path = words->front();
   if (file_bytes(path) > kMaxPictureBytes) throw UserError(fmt::format("{} is too large for a picture", path));

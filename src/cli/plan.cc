@@ -16,6 +16,7 @@
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "models/families.h"
 #include "parallel/pipeline/pipeline_options.h"
@@ -275,6 +276,10 @@ int run_plan(CommandContext& context) {
     return print_help(context, kPlanUsage, *resolved.options);
   }
   for (const std::string& note : resolution.notes) context.log.note("{}", note);
+  if (own.svg_file) {
+    auto taken = check_replaceable("svg_file", *own.svg_file, kPipelineMark, resolved.config.checkpoint.overwrite);
+    if (taken) throw std::move(*taken);
+  }
   Plan plan = make_plan(resolved, own);
   // A trace of another order may lack stages, and its times are not those of this schedule.
   const bool follows = plan.measured && compare_with_schedule(*plan.measured, plan.schedule).empty();

@@ -11,6 +11,7 @@
 #include "cli/prepare_sft.h"
 #include "cli/print.h"
 #include "core/error.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "data/dataset_tools.h"
 #include "hub/hub.h"
@@ -45,9 +46,10 @@ int prepare_merge(CommandContext& context) {
   if (options.data_path.empty()) errors.emplace_back("no data set to merge", "name them with --data_path");
   if (options.output_prefix.empty()) errors.emplace_back("no output_prefix given", "name the data set to write");
   for (const char* ending : {".bin", ".idx"}) {
-    const std::string file = data_prefix(options.output_prefix) + ending;
-    if (options.overwrite || options.output_prefix.empty() || !std::filesystem::exists(file)) continue;
-    errors.emplace_back(fmt::format("{} exists", file), "replace it with --overwrite, or choose another output_prefix");
+    if (options.output_prefix.empty()) break;
+    auto taken = check_replaceable("output_prefix", data_prefix(options.output_prefix) + ending, {}, options.overwrite);
+    if (!taken) continue;
+    errors.push_back(std::move(*taken));
     break;
   }
   throw_if_any(errors);

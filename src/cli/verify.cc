@@ -22,6 +22,7 @@
 #include "core/host.h"
 #include "core/input_file.h"
 #include "core/json.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "device/machine.h"
 #include "launch/network.h"
@@ -39,8 +40,6 @@ constexpr const char* kVerifyUsage =
     "                       [--compare cvs] [--scale_batch] [--json] [--junit FILE] [--page FILE]\n\n"
     "FILE.json is one of CVS's for Megatron, by its path or by its name in configs/cvs/.";
 
-// Names the files that verify writes as its own, so that nothing else is replaced.
-constexpr std::string_view kOwnMark = "megalith verify";
 constexpr size_t kSecondsLength = sizeof("2026-01-31T09:01:28") - 1;
 
 struct VerifyOptions {
@@ -48,7 +47,7 @@ struct VerifyOptions {
   std::optional<int64_t> node_rank;
   std::vector<std::string> log, run, set;
   int64_t devices_per_node = 8;
-  bool scale_batch = false, json = false;
+  bool scale_batch = false, json = false, overwrite = false;
 
   void visit(OptionVisitor& v) {
     v.group("Verification");
@@ -74,6 +73,7 @@ struct VerifyOptions {
     v.field("json", json, "Print one JSON object.");
     v.field("junit", junit, "Write the findings as JUnit's XML.");
     v.field("page", page, "Write them as a web page.");
+    v.field("overwrite", overwrite, "Replace files that are there.");
   }
 };
 
@@ -121,15 +121,6 @@ fs::path find_cvs_file(const std::string& name, const fs::path& config_root) {
   std::sort(names.begin(), names.end());
   throw UserError(fmt::format("--config {}: no such file", name),
                   "give a file of CVS, or one of configs/cvs/: " + join(names, ", "));
-}
-
-// A file of ours may be replaced, and nothing else.
-void check_own_file(const char* option, const std::optional<std::string>& file) {
-  std::error_code code;
-  if (!file || !fs::exists(*file, code)) return;
-  if (read_beginning(*file, 4096).find(kOwnMark) == std::string::npos) {
-    throw UserError(fmt::format("--{} {} exists, and verify did not write it", option, *file), "name another file");
-  }
 }
 
 // The last start in the record that wrote this log; runs with other logs may share the folder. Starts that name no log
@@ -357,8 +348,10 @@ int run_verify(CommandContext& context) {
     throw UserError("two of --log, --run and --launch are given",
                     "give logs, or folders that --output_dir named, or start a run");
   }
-  check_own_file("junit", options.junit);
-  check_own_file("page", options.page);
+  for (const auto& [option, path] : {std::pair{"junit", options.junit}, std::pair{"page", options.page}}) {
+    if (!path) continue;
+    if (auto taken = check_replaceable(option, *path, kVerdictsMark, options.overwrite)) throw std::move(*taken);
+  }
   const fs::path file = find_cvs_file(config_words.front(), context.config_root);
   CvsConfig config = parse_cvs_config(read_stream(file), file.string(), login_name());
   for (const std::string& warning : config.warnings) context.log.warn("{}", warning);

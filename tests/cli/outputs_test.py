@@ -1,6 +1,7 @@
 """What a run writes: everything is checked before anything is allocated, nothing that an earlier run left is lost or
 mixed, and a resumed run's files show the whole run."""
 
+import base64
 import json
 import re
 
@@ -239,3 +240,60 @@ def test_the_checkpoint_remembers_the_tokenizer_of_the_model(program, models, tm
     program.run(*words, "--load", "first", "--train_iters", 2, "--save", "second", "--save_hf", "hf", cwd=tmp_path)
     program.run("generate", "--load", "second", *generate, cwd=tmp_path)
     assert (tmp_path / "hf" / "tokenizer.json").exists()
+
+
+# What writes a file that somebody may have, and whether it knows its own.
+WRITERS = {
+    "page": (("train", *TINY, "--train_iters", 1, "--page_file"), "html", True),
+    "plot": (("train", *TINY, "--train_iters", 1, "--loss_plot_file"), "svg", True),
+    "record": (("train", *TINY, "--train_iters", 1, "--record_file"), "json", True),
+    "metrics": (("train", *TINY, "--train_iters", 1, "--metrics_file"), "jsonl", True),
+    "plan": (("plan", "--num_layers", 2, "--pipeline_model_parallel_size", 2, "--svg_file"), "svg", True),
+    "bench": (("bench", "gemm", "--shapes", "8x8x8", "--iterations", 1, "--warmup", 1, "--output_file"), "jsonl", True),
+    "losses": (("evaluate", "--load", "run", "--mock_data", "--seq_length", 16, "--eval_iters", 1, "--losses_file"), "jsonl", False),
+    "logits": (("inspect", "logits", "--load", "run", "--prompt_ids", "1,2", "--output_file"), "safetensors", False),
+    "vectors": (("embed", "--load", "texts", "--text", "call", "--pooling", "mean", "--output"), "jsonl", False),
+    "picture": (("inspect", "picture", "red.png", "--output"), "png", False),
+    "runs": (("inspect", "runs", "a.jsonl", "b.jsonl", "--page_file"), "html", True),
+}
+
+
+@pytest.fixture(scope="module")
+def inputs(program, tmp_path_factory):
+    place = tmp_path_factory.mktemp("inputs")
+    for name in "ab":
+        program.run(*RUN, "--train_iters", 2, "--metrics_file", f"{name}.jsonl", "--save", "run", "--overwrite", cwd=place)
+    size = [word for word in TINY if word not in ("--vocab_size", 67)]
+    program.run("train", *size, "--train_iters", 1, "--lr", 1e-3, "--save", "texts", cwd=place)  # of bytes
+    (place / "red.png").write_bytes(base64.b64decode(RED_PIXEL))
+    return place
+
+
+RED_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_that_is_somebodys_is_not_replaced(name, program, inputs, tmp_path):
+    words, ending, knows_its_own = WRITERS[name]
+    file = tmp_path / f"mine.{ending}"
+    file.write_text('{"text": "years of work"}\n')
+    errors = program.run(*words, file, expected=2, cwd=inputs)[2]
+    assert f"{words[-1][2:]} {file}: a file is there" in errors and "--overwrite" in errors, errors
+    assert file.read_text() == '{"text": "years of work"}\n'
+    program.run(*words, file, "--overwrite", cwd=inputs)
+    written = file.read_bytes()
+    assert b"years of work" not in written and len(written) > 20
+    if name in ("page", "plot"):
+        return  # the next test
+    # Its own file is written again, or asks again.
+    program.run(*words, file, expected=0 if knows_its_own else 2, cwd=inputs)
+    assert name != "metrics" or file.read_bytes().startswith(written), "lines of an earlier start are kept"
+
+
+def test_a_resumed_run_draws_its_own_files_again_and_no_other(program, tmp_path):
+    words = (*RUN, "--save", "run", "--load", "run", "--page_file", "page.html", "--loss_plot_file", "loss.svg")
+    program.run(*words, "--exit_interval", 3, cwd=tmp_path)
+    program.run(*words, "--exit_interval", 5, cwd=tmp_path)
+    (tmp_path / "page.html").write_text("<title>mine</title>")
+    errors = refused(program, tmp_path, *words)
+    assert "page_file page.html: a file is there" in errors and "loss_plot_file" not in errors, errors

@@ -90,6 +90,28 @@ def test_prompts_texts_and_columns(program, tmp_path):
     assert f"{listed}:2: 2 tokens" in output and "⟦c</s>⟧" in output and "2 samples of texts: 5 tokens" in output
 
 
+def test_lists_are_read_item_by_item(program, tmp_path):
+    folder = save_tokenizer(tmp_path / "model")
+    listed = tmp_path / "rows.json"
+    words = ("inspect", "sft", "--load_hf", folder, "--sft_data_path", listed, "--samples", 3)
+    texts = ["a]b,[{", 'a quote " and \\', "c" * 200_000]
+    for indent in (None, 2):
+        listed.write_text("\n " + json.dumps([{"text": text, "more": [[1], {"a": "]"}]} for text in texts], indent=indent) + "\n")
+        output = program.run(*words)[1]
+        assert "⟦a]b,[{</s>⟧" in output and "3 samples of texts" in output
+    damaged = {
+        '[{"text": "a"}': "rows.json: the JSON list does not end, behind item 0",
+        '[{"text": "a"},': "rows.json: the JSON list does not end, behind item 1",
+        '[{"text": "a"},]': "rows.json: the JSON list lacks an item, behind item 1",
+        '[{"text": "a"}] {': "rows.json: the JSON list goes on behind its end, behind item 1",
+        '[{"text": "a"} {"text": "b"}]': "rows.json:1",
+        "[]": "has no rows",
+    }
+    for text, told in damaged.items():
+        listed.write_text(text)
+        assert told in program.run(*words, expected=2)[2]
+
+
 def test_other_names_of_questions_and_answers(program, tmp_path):
     folder = save_tokenizer(tmp_path / "model")
     usual = inspected(program, folder, [{"instruction": "Add.", "output": "3"}])[0][0]["tokens"]
@@ -167,7 +189,7 @@ def test_prepared_files_are_what_a_start_makes_and_are_refused_by_another_reader
     for sample, begin, end in zip(samples, starts, starts[1:], strict=False):
         assert tokens[begin:end] == sample["tokens"] and mask[begin:end] == sample["weights"]
     _, _, errors = program.run(*words, expected=2)
-    assert "set.json exists" in errors and "--overwrite" in errors
+    assert "set.json: a file is there" in errors and "--overwrite" in errors
     program.run(*words, "--overwrite")
     train = ("--sft_data_path", tmp_path / "made" / "set", "--split", "1,0,0", "--num_layers", 1, "--hidden_size", 16)
     train += ("--num_attention_heads", 2, "--seq_length", 512, "--max_position_embeddings", 512, "--global_batch_size", 1)

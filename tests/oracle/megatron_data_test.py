@@ -270,7 +270,7 @@ def test_merged_files_are_megatrons_byte_for_byte(program, corpora, tmp_path):
     words = ("prepare", "merge", "--input_prefixes", *corpora[:4], "--output_prefix", tmp_path / "ours")
     program.run(*words)
     _, _, errors = program.run(*words, expected=2)
-    assert "ours.bin exists" in errors and "--overwrite" in errors
+    assert "ours.bin: a file is there" in errors and "--overwrite" in errors
     program.run(*words, "--overwrite")
     builder = IndexedDatasetBuilder(f"{tmp_path}/theirs.bin", dtype=np.uint16)
     for prefix in corpora[:4]:
