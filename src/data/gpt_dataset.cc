@@ -78,10 +78,11 @@ EpochPlan checked_plan(const TokenSource& source, ElementRange range, const std:
   return plan;
 }
 
+int num_builders() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 32u)); }
+
 GptIndices build_checked(ElementRange range, const std::vector<int32_t>& lengths, const EpochPlan& plan,
                          const GptDatasetOptions& options) {
-  return build_gpt_indices(lengths, range, plan, options.sequence_length, options.seed,
-                           static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 32u)));
+  return build_gpt_indices(lengths, range, plan, options.sequence_length, options.seed, num_builders());
 }
 
 }  // namespace
@@ -108,7 +109,10 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
                  "range {} to {}", range.begin, range.end);
   const std::vector<int32_t> lengths = lengths_of(*source_, range);
   const EpochPlan plan = checked_plan(*source_, range, lengths, options_);
-  if (!options_.is_mock) size_ = {range.size(), std::accumulate(lengths.begin(), lengths.end(), int64_t{0})};
+  if (!options_.is_mock) {
+    const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    size_ = {range.size(), tokens, static_cast<double>(tokens) / static_cast<double>(options_.sequence_length)};
+  }
   OrderedJson description = megatron_identity(*source_, options_);
   IndexCacheKey key{class_name_of(options_),
                     std::string(split_name(options_.split)),
@@ -128,11 +132,19 @@ GptDataset::GptDataset(std::shared_ptr<const TokenSource> source, ElementRange r
     return arrays[0].columns() == 1 && arrays[0].rows() == range.size() * plan.num_epochs && arrays[1].columns() == 2 &&
            arrays[1].rows() == plan.num_samples + 1 && arrays[2].columns() == 1 && arrays[2].rows() == plan.num_samples;
   };
+  const auto give_notice = [&] {
+    const std::string notice = index_notice(source_->name(), range.size() * plan.num_epochs, plan.num_samples);
+    if (!notice.empty()) log.info("{}", notice);
+  };
+  key.build_files = [&](const std::vector<std::filesystem::path>& paths) {
+    give_notice();
+    write_gpt_indices(lengths, range, plan, options_.sequence_length, options_.seed, num_builders(),
+                      {.document_index = paths[0], .sample_index = paths[1], .shuffle_index = paths[2]});
+  };
   std::vector<IndexArray> arrays = load_or_build_arrays(
       options_.cache_folder, key,
       [&] {
-        const std::string notice = index_notice(source_->name(), range.size() * plan.num_epochs, plan.num_samples);
-        if (!notice.empty()) log.info("{}", notice);
+        give_notice();
         GptIndices built = build_checked(range, lengths, plan, options_);
         std::vector<IndexArray> list;
         list.push_back(std::move(built.document_index));

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -41,11 +43,36 @@ std::vector<int32_t> make_document_index(ElementRange range, const EpochPlan& pl
   return index;
 }
 
+// Where rows of the sample index go: several threads put runs of rows, each behind its own.
 template <typename T>
-std::vector<T> make_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
-                                 const std::vector<int32_t>& documents, int64_t num_samples, int64_t sequence_length,
-                                 int num_threads) {
-  std::vector<T> index(static_cast<size_t>(2 * (num_samples + 1)));
+using PutRows = std::function<void(int64_t first_row, std::span<const T> values)>;
+
+// Rows that follow one another, handed on when there are many.
+template <typename T>
+class RowRun {
+ public:
+  RowRun(int64_t first_row, const PutRows<T>& put) : first_row_(first_row), put_(put) {}
+  void add(int64_t position, int64_t offset) {
+    values_.push_back(static_cast<T>(position));
+    values_.push_back(static_cast<T>(offset));
+    if (values_.size() == kMostValues) flush();
+  }
+  void flush() {
+    if (!values_.empty()) put_(first_row_, values_);
+    first_row_ += std::ssize(values_) / 2;
+    values_.clear();
+  }
+
+ private:
+  static constexpr size_t kMostValues = size_t{1} << 17;
+  int64_t first_row_;
+  const PutRows<T>& put_;
+  std::vector<T> values_;
+};
+
+template <typename T>
+void make_sample_index(std::span<const int32_t> lengths, int64_t first_sequence, const std::vector<int32_t>& documents,
+                       int64_t num_samples, int64_t sequence_length, int num_threads, const PutRows<T>& put) {
   const auto length_at = [&](size_t position) -> int64_t {
     return lengths[static_cast<size_t>(documents[position] - first_sequence)];
   };
@@ -70,26 +97,60 @@ std::vector<T> make_sample_index(std::span<const int32_t> lengths, int64_t first
     int64_t token = first_token[part];
     // Row 0 stays (0, 0), even before an empty document.
     int64_t row = std::max<int64_t>(1, div_up(token, sequence_length));
+    RowRun<T> rows(part == 0 ? 0 : row, put);
+    if (part == 0) rows.add(0, 0);
     for (size_t p = begin_of(part); p < end_of(part) && row <= num_samples; ++p) {
       if (p + kAhead < documents.size()) {
         __builtin_prefetch(&lengths[static_cast<size_t>(documents[p + kAhead] - first_sequence)]);
       }
       const int64_t end = token + length_at(p);
       for (; row <= num_samples && row * sequence_length < end; ++row) {
-        index[static_cast<size_t>(2 * row)] = static_cast<T>(p);
-        index[static_cast<size_t>(2 * row + 1)] = static_cast<T>(row * sequence_length - token);
+        rows.add(static_cast<int64_t>(p), row * sequence_length - token);
       }
       token = end;
     }
+    rows.flush();
     ends[part] = row;
   });
   if (ends.back() <= num_samples) {
     // Only a last, partial sample ends beyond the tokens: at the last one.
     MEGALITH_CHECK(ends.back() == num_samples, "{} of {} samples have a place", ends.back(), num_samples);
-    index[static_cast<size_t>(2 * num_samples)] = static_cast<T>(documents.size() - 1);
-    index[static_cast<size_t>(2 * num_samples + 1)] = static_cast<T>(length_at(documents.size() - 1) - kExtraToken);
+    RowRun<T> last(num_samples, put);
+    last.add(std::ssize(documents) - 1, length_at(documents.size() - 1) - kExtraToken);
+    last.flush();
   }
-  return index;
+}
+
+template <typename T>
+IndexArray held_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
+                             const std::vector<int32_t>& documents, int64_t num_samples, int64_t sequence_length,
+                             int num_threads) {
+  std::vector<T> index(static_cast<size_t>(2 * (num_samples + 1)));
+  make_sample_index<T>(lengths, first_sequence, documents, num_samples, sequence_length, num_threads,
+                       [&](int64_t first_row, std::span<const T> values) {
+                         std::copy(values.begin(), values.end(), index.begin() + 2 * first_row);
+                       });
+  return IndexArray::of(std::move(index), 2);
+}
+
+template <typename T>
+void write_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
+                        const std::vector<int32_t>& documents, int64_t num_samples, int64_t sequence_length,
+                        int num_threads, const std::filesystem::path& path) {
+  NpyWriter file(path, IndexArray::type_of<T>(), num_samples + 1, 2);
+  std::exception_ptr failure;
+  std::mutex mutex;
+  make_sample_index<T>(lengths, first_sequence, documents, num_samples, sequence_length, num_threads,
+                       [&](int64_t first_row, std::span<const T> values) {
+                         try {
+                           file.write(first_row, std::as_bytes(values));
+                         } catch (...) {  // in a thread
+                           const std::lock_guard lock(mutex);
+                           failure = std::current_exception();
+                         }
+                       });
+  if (failure) std::rethrow_exception(failure);
+  file.commit();
 }
 
 template <typename T>
@@ -100,6 +161,11 @@ std::vector<T> make_shuffle_index(const EpochPlan& plan, NumpyRandomState& rng) 
   rng.shuffle(std::span(index).first(num_first));
   rng.shuffle(std::span(index).subspan(num_first));
   return index;
+}
+
+IndexArray shuffle_index_of(const EpochPlan& plan, NumpyRandomState& rng) {
+  return plan.num_samples < INT64_C(0xfffffffe) ? IndexArray::of(make_shuffle_index<uint32_t>(plan, rng))
+                                                : IndexArray::of(make_shuffle_index<int64_t>(plan, rng));
 }
 
 }  // namespace
@@ -134,11 +200,7 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange rang
   std::vector<int32_t> documents = make_document_index(range, plan, rng);
   GptIndices indices;
   // The sample index needs no random numbers, so it is built while the second shuffle runs.
-  const auto shuffle = [&] {
-    indices.shuffle_index = plan.num_samples < INT64_C(0xfffffffe)
-                                ? IndexArray::of(make_shuffle_index<uint32_t>(plan, rng))
-                                : IndexArray::of(make_shuffle_index<int64_t>(plan, rng));
-  };
+  const auto shuffle = [&] { indices.shuffle_index = shuffle_index_of(plan, rng); };
   std::exception_ptr failure;
   std::jthread shuffler;
   if (num_threads > 1) {
@@ -153,18 +215,24 @@ GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange rang
     shuffle();
   }
   // Offsets are below 2^31, since sequence lengths are.
-  indices.sample_index =
-      documents.size() <= INT32_MAX
-          ? IndexArray::of(make_sample_index<int32_t>(lengths, range.begin, documents, plan.num_samples,
-                                                      sequence_length, num_threads),
-                           2)
-          : IndexArray::of(make_sample_index<int64_t>(lengths, range.begin, documents, plan.num_samples,
-                                                      sequence_length, num_threads),
-                           2);
+  const auto make = documents.size() <= INT32_MAX ? held_sample_index<int32_t> : held_sample_index<int64_t>;
+  indices.sample_index = make(lengths, range.begin, documents, plan.num_samples, sequence_length, num_threads);
   if (shuffler.joinable()) shuffler.join();
   if (failure) std::rethrow_exception(failure);
   indices.document_index = IndexArray::of(std::move(documents));
   return indices;
+}
+
+void write_gpt_indices(std::span<const int32_t> lengths, ElementRange range, const EpochPlan& plan,
+                       int64_t sequence_length, uint32_t seed, int num_threads, const GptIndexFiles& files) {
+  NumpyRandomState rng(seed);
+  {
+    std::vector<int32_t> documents = make_document_index(range, plan, rng);
+    const auto write = documents.size() <= INT32_MAX ? write_sample_index<int32_t> : write_sample_index<int64_t>;
+    write(lengths, range.begin, documents, plan.num_samples, sequence_length, num_threads, files.sample_index);
+    IndexArray::of(std::move(documents)).save_npy(files.document_index);
+  }
+  shuffle_index_of(plan, rng).save_npy(files.shuffle_index);
 }
 
 }  // namespace megalith

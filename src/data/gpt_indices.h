@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -37,5 +38,13 @@ struct GptIndices {
 // num_threads  that may work; 1 and more give the same arrays
 GptIndices build_gpt_indices(std::span<const int32_t> lengths, ElementRange range, const EpochPlan& plan,
                              int64_t sequence_length, uint32_t seed, int num_threads);
+
+struct GptIndexFiles {
+  std::filesystem::path document_index, sample_index, shuffle_index;
+};
+// Writes the same arrays to files, one after the other: in memory there are the order of documents or that of samples,
+// whichever is longer, and never the sample index. UserError when a file cannot be written.
+void write_gpt_indices(std::span<const int32_t> lengths, ElementRange range, const EpochPlan& plan,
+                       int64_t sequence_length, uint32_t seed, int num_threads, const GptIndexFiles& files);
 
 }  // namespace megalith

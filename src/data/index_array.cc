@@ -2,11 +2,13 @@
 #include "data/index_array.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/system_call.h"
 
 namespace megalith {
 namespace {
@@ -33,23 +35,47 @@ std::string_view between(std::string_view text, std::string_view before, std::st
   return text.substr(start + before.size(), end - start - before.size());
 }
 
-}  // namespace
-
-int64_t IndexArray::num_bytes() const { return rows_ * columns_ * info_of(type_).bytes; }
-
-void IndexArray::save_npy(const std::filesystem::path& path) const {
-  const std::string rows = std::to_string(rows_);
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},{}), }}", info_of(type_).code,
-                                   rows, columns_ == 1 ? "" : fmt::format(" {}", columns_));
+// All that lies before the values.
+std::string npy_header(IndexArray::Type type, int64_t num_rows, int64_t columns) {
+  const std::string rows = std::to_string(num_rows);
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},{}), }}", info_of(type).code,
+                                   rows, columns == 1 ? "" : fmt::format(" {}", columns));
   header.append(kGrowthDigits - std::min(kGrowthDigits, rows.size()), ' ');
   const size_t unpadded = kNpyMagic.size() + 2 + header.size() + 1;
   header.append(kAlignment - unpadded % kAlignment, ' ');
   header += '\n';
-  AtomicFile file(path);
-  file.append(kNpyMagic);
   const auto length = narrow<uint16_t>(header.size());
-  file.append_raw(&length, sizeof(length));
-  file.append(header);
+  const std::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+  return fmt::format("{}{}{}", kNpyMagic, length_bytes, header);
+}
+
+}  // namespace
+
+NpyWriter::NpyWriter(std::filesystem::path path, IndexArray::Type type, int64_t rows, int64_t columns)
+    : path_(std::move(path)),
+      file_(path_.parent_path() / fmt::format(".{}.tmp-{}", path_.filename().string(), ::getpid()), 0),
+      row_bytes_(columns * info_of(type).bytes) {
+  const std::string header = npy_header(type, rows, columns);
+  header_bytes_ = std::ssize(header);
+  file_.write_at(0, std::as_bytes(std::span(header)));
+}
+
+NpyWriter::~NpyWriter() { try_remove_tree(file_.path()); }
+
+void NpyWriter::write(int64_t first_row, std::span<const std::byte> values) {
+  file_.write_at(header_bytes_ + first_row * row_bytes_, values);
+}
+
+void NpyWriter::commit() {
+  file_.sync();
+  rename_path(file_.path(), path_);
+}
+
+int64_t IndexArray::num_bytes() const { return rows_ * columns_ * info_of(type_).bytes; }
+
+void IndexArray::save_npy(const std::filesystem::path& path) const {
+  AtomicFile file(path);
+  file.append(npy_header(type_, rows_, columns_));
   file.append_raw(data_, static_cast<size_t>(num_bytes()));
   file.commit();
 }

@@ -6,15 +6,26 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "data/spool_file.h"
 
 namespace megalith {
 
 class IndexArray {
  public:
   enum class Type { kInt16, kInt32, kUint32, kInt64 };
+
+  template <typename T>
+  static constexpr Type type_of() {
+    if constexpr (std::is_same_v<T, int16_t>) return Type::kInt16;
+    if constexpr (std::is_same_v<T, int32_t>) return Type::kInt32;
+    if constexpr (std::is_same_v<T, uint32_t>) return Type::kUint32;
+    if constexpr (std::is_same_v<T, int64_t>) return Type::kInt64;
+  }
 
   // An array of rows × columns from its values, row by row. One column is a one-dimensional array in the file.
   template <typename T>
@@ -55,13 +66,6 @@ class IndexArray {
 
  private:
   template <typename T>
-  static constexpr Type type_of() {
-    if constexpr (std::is_same_v<T, int16_t>) return Type::kInt16;
-    if constexpr (std::is_same_v<T, int32_t>) return Type::kInt32;
-    if constexpr (std::is_same_v<T, uint32_t>) return Type::kUint32;
-    if constexpr (std::is_same_v<T, int64_t>) return Type::kInt64;
-  }
-  template <typename T>
   T load(int64_t i) const {
     T value;
     std::memcpy(&value, data_ + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
@@ -73,6 +77,24 @@ class IndexArray {
   int64_t rows_ = 0, columns_ = 1;
   std::shared_ptr<const void> owner_;  // the vector, or the mapped file
   const std::byte* data_ = nullptr;
+};
+
+// A .npy file of a known shape, written in any order and by several threads. It appears at commit().
+class NpyWriter {
+ public:
+  NpyWriter(std::filesystem::path path, IndexArray::Type type, int64_t rows, int64_t columns);
+  ~NpyWriter();
+  NpyWriter(const NpyWriter&) = delete;
+  NpyWriter& operator=(const NpyWriter&) = delete;
+
+  // The values of whole rows from first_row on. UserError when they cannot be written.
+  void write(int64_t first_row, std::span<const std::byte> values);
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  SpoolFile file_;
+  int64_t header_bytes_ = 0, row_bytes_;
 };
 
 }  // namespace megalith

@@ -151,18 +151,24 @@ std::vector<IndexArray> load_or_build_arrays(const std::optional<fs::path>& fold
   const BuilderLock lock(*folder / ("." + stem + "lock"));
   // Another process may have built it while this one waited.
   if (auto arrays = try_load(files, key, log)) return std::move(*arrays);
-  std::vector<IndexArray> arrays = build();
-  MEGALITH_CHECK(arrays.size() == files.arrays.size(), "{} arrays for {} names", arrays.size(), files.arrays.size());
+  std::vector<IndexArray> arrays;
+  if (!key.build_files) arrays = build();
+  MEGALITH_CHECK(key.build_files || arrays.size() == files.arrays.size(), "{} arrays for {} names", arrays.size(),
+                 files.arrays.size());
   try {
-    save_arrays(arrays, files);
+    if (key.build_files) {
+      key.build_files(files.arrays);
+    } else {
+      save_arrays(arrays, files);
+    }
     write_file_atomic(files.description, key.description);  // last: its presence says that the arrays are complete
   } catch (const UserError& error) {
     log.note("{}; the sample index stays in memory (data_cache_path chooses another folder)", error.message());
-    return arrays;
+    return key.build_files ? build() : std::move(arrays);
   }
   // The arrays are mapped from now on: the built ones are freed, and the ranks of a node share the pages.
   if (auto saved = try_load(files, key, log)) return std::move(*saved);
-  return arrays;
+  return key.build_files ? build() : std::move(arrays);
 }
 
 }  // namespace megalith

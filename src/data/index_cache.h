@@ -22,6 +22,8 @@ struct IndexCacheKey {
   std::string megatron_description;
   // Whether arrays from the cache have the shapes they must have.
   std::function<bool(const std::vector<IndexArray>&)> fits;
+  // Builds the arrays as files of these paths, where they need not be in memory together; without it build() is asked.
+  std::function<void(const std::vector<std::filesystem::path>&)> build_files;
 };
 
 // The arrays from the cache, or from build(), which then fills the cache. When several processes ask at the same time,

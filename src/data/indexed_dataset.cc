@@ -2,6 +2,7 @@
 #include "data/indexed_dataset.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -134,6 +135,14 @@ void IndexedDataset::check_index() {
                                 num_boundaries_, previous, num_sequences_),
                     kDamaged);
   }
+  forget_index_pages();
+}
+
+void IndexedDataset::forget_index_pages() const {
+  constexpr size_t kLargeIndex = size_t{64} << 20;  // with AddressSanitizer smaller files are no mapping
+  if (index_.size() > kLargeIndex) {
+    ::madvise(const_cast<std::byte*>(index_.bytes().data()), index_.size(), MADV_DONTNEED);
+  }
 }
 
 int64_t IndexedDataset::sequence_length(int64_t sequence) const {
@@ -145,6 +154,7 @@ void IndexedDataset::read_lengths(int64_t begin, int64_t end, int32_t* out) cons
   MEGALITH_CHECK(begin >= 0 && begin <= end && end <= num_sequences_, "sequences {} to {} of {}", begin, end,
                  num_sequences_);
   if (begin < end) std::memcpy(out, lengths_ + begin * 4, static_cast<size_t>(end - begin) * 4);
+  forget_index_pages();
 }
 
 std::span<const std::byte> IndexedDataset::length_bytes() const {

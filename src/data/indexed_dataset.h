@@ -57,6 +57,8 @@ class IndexedDataset final : public TokenSource {
 
  private:
   void check_index();
+  // Takes what was read of a large index out of this process's memory; the pages stay in the system's cache.
+  void forget_index_pages() const;
 
   std::string prefix_;
   MappedFile index_, bin_;

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -83,6 +84,34 @@ void SpoolFile::write_through(std::span<const std::byte> bytes) {
     if (written < 0) fail_spool("write", path_, errno);
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
+}
+
+void SpoolFile::write_at(int64_t offset, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t written = retry_interrupted([&] { return ::pwrite(fd_, bytes.data(), bytes.size(), offset); });
+    if (written < 0) fail_spool("write", path_, errno);
+    bytes = bytes.subspan(static_cast<size_t>(written));
+    offset += written;
+  }
+}
+
+void SpoolFile::copy_to(SpoolFile& other) {
+  write_buffer();
+  std::vector<std::byte> block(kSpoolBufferBytes);
+  for (int64_t at = 0; at < size_;) {
+    const ssize_t count = retry_interrupted([&] { return ::pread(fd_, block.data(), block.size(), at); });
+    if (count <= 0) fail_spool("read", path_, count < 0 ? errno : EIO);
+    other.append(std::span(block).first(static_cast<size_t>(count)));
+    at += count;
+  }
+}
+
+void SpoolFile::truncate(int64_t size) {
+  write_buffer();
+  if (retry_interrupted([&] { return ::ftruncate(fd_, size); }) != 0 || ::lseek(fd_, size, SEEK_SET) != size) {
+    fail_spool("write", path_, errno);
+  }
+  size_ = size;
 }
 
 void SpoolFile::sync() {

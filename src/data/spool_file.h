@@ -22,6 +22,13 @@ class SpoolFile {
   void append(std::span<const std::byte> bytes);
   // Returns when all that was appended is on disk.
   void sync();
+  // Writes at a place of the file, past what was appended or not: for files that are written in any order. Safe from
+  // several threads.
+  void write_at(int64_t offset, std::span<const std::byte> bytes) const;
+  // Appends all of this file to another.
+  void copy_to(SpoolFile& other);
+  // Cuts off what lies beyond `size`.
+  void truncate(int64_t size);
 
   int64_t size() const { return size_; }  // with what is buffered
   const std::filesystem::path& path() const { return path_; }

@@ -48,7 +48,9 @@ std::vector<int64_t> walk(const std::vector<int32_t>& lengths, const IndexArray&
   return rows;
 }
 
-TEST(GptIndices, ThreadsGiveTheWalk) {
+using GptIndicesTest = DataTest;
+
+TEST_F(GptIndicesTest, ThreadsAndFilesGiveTheWalk) {
   std::mt19937 rng(7);
   struct Case {
     size_t num_sequences;
@@ -72,6 +74,17 @@ TEST(GptIndices, ThreadsGiveTheWalk) {
       EXPECT_TRUE(values_of(many.sample_index) == values_of(one.sample_index)) << threads;
       EXPECT_TRUE(values_of(many.shuffle_index) == values_of(one.shuffle_index)) << threads;
       EXPECT_TRUE(values_of(many.document_index) == values_of(one.document_index)) << threads;
+    }
+    for (const int threads : {1, 8}) {
+      const auto file = [&](const char* name) { return path(fmt::format("{}.npy", name)); };
+      write_gpt_indices(lengths, range, plan, c.sequence_length, 99, threads,
+                        {file("documents"), file("samples"), file("shuffle")});
+      for (const auto& [name, array] : {std::pair{"documents", &one.document_index},
+                                        {"samples", &one.sample_index},
+                                        {"shuffle", &one.shuffle_index}}) {
+        array->save_npy(file("held"));
+        EXPECT_TRUE(read_file(file(name)) == read_file(file("held"))) << name << " " << threads;
+      }
     }
     EXPECT_TRUE(values_of(one.sample_index) ==
                 walk(lengths, one.document_index, range.begin, plan.num_samples, c.sequence_length))
