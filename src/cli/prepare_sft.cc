@@ -10,6 +10,7 @@
 #include "cli/print.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "data/sft_set.h"
 #include "hub/hub.h"
 #include "hub/texts.h"
@@ -50,9 +51,13 @@ std::vector<UserError> check(const SftPreparation& options, const OptionSet& set
   if (options.input.empty()) errors.emplace_back("no rows are named", "name a file or folder of rows with --input");
   if (options.output_prefix.empty()) {
     errors.emplace_back("no output_prefix given", "give the path that the files shall begin with");
-  } else if (!options.overwrite && std::filesystem::exists(data_prefix(options.output_prefix) + ".json")) {
-    errors.emplace_back(fmt::format("{}.json exists", data_prefix(options.output_prefix)),
-                        "give another output_prefix, or --overwrite");
+  }
+  for (const char* ending : {".json", ".bin", ".idx", "_mask.bin", "_mask.idx"}) {
+    if (options.output_prefix.empty()) break;
+    auto taken = check_replaceable("output_prefix", data_prefix(options.output_prefix) + ending, {}, options.overwrite);
+    if (!taken) continue;
+    errors.push_back(std::move(*taken));
+    break;
   }
   if (!options.load_hf && !options.tokenizer.is_named()) {
     errors.emplace_back("no model is named", "its tokenizer reads the rows: --load_hf MODEL, or --tokenizer_model DIR");
@@ -82,6 +87,7 @@ int prepare_sft_files(CommandContext& context) {
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const SftEncoder encoder(*tokenizer, model.value_or(""), options.sft);
   SftReader reader(files, options.sft.sft_dataset_split, options.sft.sft_column);
+  for (const std::string& line : reader.skipped()) context.log.note("{}", line);
   const std::string prefix = data_prefix(options.output_prefix);
   make_directories(std::filesystem::absolute(prefix).parent_path());
   // Without its report a set is not there, so what is half replaced is never read.

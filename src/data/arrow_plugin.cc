@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "data/arrow_json.h"
+#include "data/csv_watch.h"
 
 namespace {
 
@@ -24,6 +25,9 @@ namespace json = megalith::arrow_json;
 
 constexpr int64_t kRowsAtOnce = 256;  // documents may be long
 constexpr int64_t kPicturesAtOnce = 16;
+constexpr int64_t kBatchBytes = 16 << 20;  // of a batch's rows, as far as a file says how long they are
+constexpr size_t kLinesAtOnce = 1 << 20;
+constexpr int32_t kLongestCsvRow = 16 << 20;
 
 // What a person did wrong, with what to do.
 struct RowsError : std::runtime_error {
@@ -93,7 +97,6 @@ class ParquetBatches final : public Batches {
     parquet::arrow::FileReaderBuilder builder;
     check(builder.Open(file));
     parquet::ArrowReaderProperties properties = parquet::default_arrow_reader_properties();
-    properties.set_batch_size(rows_at_once);
     properties.set_use_threads(false);  // one column at a time; tokenising has the processors
     builder.properties(properties);
     reader_ = value_of(builder.Build());
@@ -104,7 +107,13 @@ class ParquetBatches final : public Batches {
     num_rows_ = metadata->num_rows();
     std::vector<int> leaves, groups;
     for (const std::string& column : columns) leaves.push_back(metadata->schema()->ColumnIndex(column));
-    for (int group = 0; group < metadata->num_row_groups(); ++group) groups.push_back(group);
+    for (int group = 0; group < metadata->num_row_groups(); ++group) {
+      groups.push_back(group);
+      const auto rows = metadata->RowGroup(group);
+      const int64_t row_bytes = std::max<int64_t>(rows->total_byte_size() / std::max<int64_t>(rows->num_rows(), 1), 1);
+      rows_at_once = std::clamp<int64_t>(kBatchBytes / row_bytes, 1, rows_at_once);
+    }
+    reader_->set_batch_size(rows_at_once);
     batches_ = value_of(columns.empty() ? reader_->GetRecordBatchReader(groups)
                                         : reader_->GetRecordBatchReader(groups, leaves));
   }
@@ -164,6 +173,7 @@ class CsvBatches final : public Batches {
     file = std::move(opened);
     auto read = arrow::csv::ReadOptions::Defaults();
     read.use_threads = false;
+    read.block_size = kLongestCsvRow;
     auto parse = arrow::csv::ParseOptions::Defaults();
     parse.delimiter = delimiter;
     parse.newlines_in_values = true;
@@ -172,25 +182,40 @@ class CsvBatches final : public Batches {
     for (const std::string& column : columns) convert.column_types[column] = arrow::utf8();
     convert.strings_can_be_null = false;
     {
-      const auto header = value_of(arrow::csv::StreamingReader::Make(
-          arrow::io::default_io_context(), plain(path, value_of(arrow::io::ReadableFile::Open(path))), read, parse,
-          convert));
+      const auto header = make_reader(plain(path, value_of(arrow::io::ReadableFile::Open(path))), read, parse, convert);
       check_columns(*header->schema(), columns);
       if (columns.empty()) {
         for (const std::string& name : header->schema()->field_names()) convert.column_types[name] = arrow::utf8();
       }
     }
     convert.include_columns = columns;  // none: all
-    reader_ = value_of(
-        arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), plain(path, file), read, parse, convert));
+    reader_ = make_reader(plain(path, file), read, parse, convert);
   }
   std::shared_ptr<arrow::RecordBatch> next() override {
     std::shared_ptr<arrow::RecordBatch> batch;
-    check(reader_->ReadNext(&batch));
+    explain(reader_->ReadNext(&batch));
     return batch;
   }
 
  private:
+  std::shared_ptr<arrow::csv::StreamingReader> make_reader(std::shared_ptr<arrow::io::InputStream> stream,
+                                                           const arrow::csv::ReadOptions& read,
+                                                           const arrow::csv::ParseOptions& parse,
+                                                           const arrow::csv::ConvertOptions& convert) {
+    watch_ = std::make_shared<megalith::CsvWatch>(std::move(stream), parse.delimiter, kLongestCsvRow);
+    auto reader = arrow::csv::StreamingReader::Make(arrow::io::default_io_context(), watch_, read, parse, convert);
+    explain(reader.status());
+    return std::move(reader).ValueOrDie();
+  }
+
+  // Arrow knows no lines of what it cannot read.
+  void explain(const arrow::Status& status) const {
+    if (status.ok()) return;
+    const std::string fault = watch_->fault();
+    if (!fault.empty()) throw RowsError(fault, "close the quote (one within a text is written twice), or divide the row");
+    check(status);
+  }
+
   // The bytes of the table, decompressed on the way where the name says so.
   static std::shared_ptr<arrow::io::InputStream> plain(const std::string& path,
                                                        std::shared_ptr<arrow::io::InputStream> stream) {
@@ -206,6 +231,7 @@ class CsvBatches final : public Batches {
     return stream;
   }
 
+  std::shared_ptr<megalith::CsvWatch> watch_;
   std::shared_ptr<arrow::csv::StreamingReader> reader_;
 };
 
@@ -234,11 +260,12 @@ std::unique_ptr<Batches> open_batches(const std::string& path, const std::vector
   return batches;
 }
 
-// Rows with the texts of these columns.
-void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string>& columns, std::string& lines) {
+// Rows with the texts of these columns, from `row` on until there are enough.
+void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string>& columns, int64_t& row,
+                  std::string& lines) {
   std::vector<std::shared_ptr<arrow::Array>> arrays;
   for (const std::string& column : columns) arrays.push_back(batch.GetColumnByName(column));
-  for (int64_t row = 0; row < batch.num_rows(); ++row) {
+  for (; row < batch.num_rows() && lines.size() < kLinesAtOnce; ++row) {
     for (size_t column = 0; column < arrays.size(); ++column) {
       lines += column == 0 ? "{" : ", ";
       json::append_text(lines, columns[column]);
@@ -250,8 +277,8 @@ void append_texts(const arrow::RecordBatch& batch, const std::vector<std::string
 }
 
 // Rows with all that can be written as JSON.
-void append_all(const arrow::RecordBatch& batch, bool with_bytes, std::string& lines) {
-  for (int64_t row = 0; row < batch.num_rows(); ++row) {
+void append_all(const arrow::RecordBatch& batch, bool with_bytes, int64_t& row, std::string& lines) {
+  for (; row < batch.num_rows() && lines.size() < kLinesAtOnce; ++row) {
     json::append_object(
         lines, batch.num_columns(), row, with_bytes,
         [&](int i) -> std::string_view { return batch.schema()->field(i)->name(); },
@@ -283,6 +310,8 @@ struct MegalithRows {
   std::vector<std::string> columns;
   bool with_bytes = false;
   std::unique_ptr<Batches> batches;
+  std::shared_ptr<arrow::RecordBatch> batch;  // whose rows from `row` on were not given yet
+  int64_t row = 0;
   std::string lines;
 };
 
@@ -305,14 +334,18 @@ int megalith_rows_next(MegalithRows* rows, const char** data, size_t* size, int6
   return guarded(
       error,
       [&] {
-        const std::shared_ptr<arrow::RecordBatch> batch = rows->batches->next();
-        *input_bytes = batch == nullptr ? rows->batches->file_bytes : rows->batches->taken();
-        rows->lines.clear();
-        if (batch == nullptr) return 0;
+        std::string().swap(rows->lines);
+        while (rows->batch == nullptr || rows->row == rows->batch->num_rows()) {
+          rows->batch = nullptr;  // goes before the next one comes
+          rows->batch = rows->batches->next();
+          rows->row = 0;
+          *input_bytes = rows->batch == nullptr ? rows->batches->file_bytes : rows->batches->taken();
+          if (rows->batch == nullptr) return 0;
+        }
         if (rows->columns.empty()) {
-          append_all(*batch, rows->with_bytes, rows->lines);
+          append_all(*rows->batch, rows->with_bytes, rows->row, rows->lines);
         } else {
-          append_texts(*batch, rows->columns, rows->lines);
+          append_texts(*rows->batch, rows->columns, rows->row, rows->lines);
         }
         *data = rows->lines.data();
         *size = rows->lines.size();

@@ -67,9 +67,12 @@ class SftReader {
   // The next row that is not empty; nothing at the end. UserError for files that cannot be read.
   std::optional<SftLine> next();
   const std::vector<PrepareInput>& inputs() const { return inputs_; }
+  // A line for each folder with files that are no rows by their names (find_inputs).
+  const std::vector<std::string>& skipped() const { return skipped_; }
 
  private:
   class File;
+  std::vector<std::string> skipped_;
   std::vector<PrepareInput> inputs_;
   std::optional<std::string> column_;
   size_t next_input_ = 0;

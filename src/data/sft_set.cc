@@ -19,7 +19,7 @@
 namespace megalith {
 namespace {
 
-constexpr size_t kRowsAtOnce = 1024;
+constexpr size_t kRowsAtOnce = 1024, kBytesAtOnce = size_t{64} << 20;
 constexpr size_t kMostErrors = 20;
 
 struct EncodedRow {
@@ -128,10 +128,11 @@ void encode_sft_rows(SftReader& reader, const SftEncoder& encoder,
   std::vector<UserError> errors;
   for (bool has_more = true; has_more && errors.size() < kMostErrors;) {
     std::vector<EncodedRow> rows;
-    while (rows.size() < kRowsAtOnce) {
+    for (size_t num_bytes = 0; rows.size() < kRowsAtOnce && num_bytes < kBytesAtOnce;) {
       std::optional<SftLine> line = reader.next();
       has_more = line.has_value();
       if (!has_more) break;
+      num_bytes += line->json.size();
       rows.push_back({std::move(*line), {}, {}});
     }
     encode_all(rows, encoder);
