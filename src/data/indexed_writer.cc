@@ -87,15 +87,17 @@ void IndexedDatasetWriter::add_sequence(std::span<const int32_t> ids) {
   add_raw_sequence(bytes_);
 }
 
-void IndexedDatasetWriter::add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
-                                         std::span<const int32_t> sequences) {
+void IndexedDatasetWriter::add_documents(SpoolFile* first_tokens, std::span<const std::byte> tokens,
+                                         std::span<const int32_t> lengths, std::span<const int32_t> sequences) {
+  const int64_t num_bytes = std::ssize(tokens) + (first_tokens == nullptr ? 0 : first_tokens->size());
   int64_t num_tokens = 0;
   for (const int32_t length : lengths) num_tokens += length;
   const int64_t num_sequences = std::accumulate(sequences.begin(), sequences.end(), int64_t{0});
-  MEGALITH_CHECK(num_tokens * token_bytes_of(type_) == static_cast<int64_t>(tokens.size()) &&
+  MEGALITH_CHECK(num_tokens * token_bytes_of(type_) == num_bytes &&
                      num_sequences == static_cast<int64_t>(lengths.size()),
-                 "{} bytes for {} tokens, {} lengths for {} sequences", tokens.size(), num_tokens, lengths.size(),
+                 "{} bytes for {} tokens, {} lengths for {} sequences", num_bytes, num_tokens, lengths.size(),
                  num_sequences);
+  if (first_tokens != nullptr) first_tokens->copy_to(parts_[0].bin);
   parts_[0].bin.append(tokens);
   parts_[0].lengths.append(std::as_bytes(lengths));
   position_.num_tokens += num_tokens;

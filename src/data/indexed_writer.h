@@ -39,9 +39,9 @@ class IndexedDatasetWriter {
   // Ends the document that the sequences since the last call form; it may be empty.
   void end_document();
 
-  // Several documents at once: the tokens of all their sequences in the bytes of this writer's type, the sequences'
-  // lengths in tokens, and how many sequences each document has.
-  void add_documents(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
+  // Several documents at once: the tokens of all their sequences in the bytes of this writer's type (the first of them
+  // in a file, where there is one), the sequences' lengths in tokens, and how many sequences each document has.
+  void add_documents(SpoolFile* first_tokens, std::span<const std::byte> tokens, std::span<const int32_t> lengths,
                      std::span<const int32_t> sequences);
 
   // Brings everything so far to disk.

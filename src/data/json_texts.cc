@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kDeepest = 64;
 constexpr std::ptrdiff_t kLongestNumber = 300;  // longer ones may be beyond a double
+constexpr std::ptrdiff_t kLongestMantissa = 100;
 
 // Every function moves `at` behind what it read, and returns false when it is not that.
 struct JsonScan {
@@ -93,7 +94,11 @@ struct JsonScan {
       text = {begin, static_cast<size_t>(at - 1 - begin)};
       return true;
     }
-    if (out != nullptr) out->assign(begin, at);
+    if (out != nullptr) {
+      out->clear();
+      out->reserve(static_cast<size_t>(end - begin));  // so that a long text never moves
+      out->assign(begin, at);
+    }
     while (take('\\')) {
       if (!escape(out)) return false;
       begin = at;
@@ -116,7 +121,13 @@ struct JsonScan {
     take('-');
     if (!take('0') && !digits()) return false;
     if (take('.') && !digits()) return false;
-    return at - begin <= kLongestNumber && (at == end || (*at != 'e' && *at != 'E'));
+    if (at - begin > kLongestNumber) return false;
+    if (at == end || (*at != 'e' && *at != 'E')) return true;
+    ++at;
+    if (at < end && (*at == '+' || *at == '-')) ++at;
+    const char* exponent = at;
+    // With two digits no number is beyond a double.
+    return digits() && at - exponent <= 2 && exponent - begin <= kLongestMantissa;
   }
 
   bool word(std::string_view expected) {
@@ -172,7 +183,29 @@ struct JsonScan {
 }  // namespace
 
 JsonTexts::JsonTexts(std::vector<std::string> keys)
-    : keys_(std::move(keys)), texts_(keys_.size()), unescaped_(keys_.size()), is_found_(keys_.size()) {}
+    : keys_(std::move(keys)),
+      texts_(keys_.size()),
+      is_list_(keys_.size()),
+      unescaped_(keys_.size()),
+      is_found_(keys_.size()) {}
+
+void JsonTexts::for_each(size_t k, const std::function<void(std::string_view)>& on_text) {
+  if (!is_list_[k]) return on_text(texts_[k]);
+  JsonScan scan{texts_[k].data(), texts_[k].data() + texts_[k].size()};
+  std::string_view item;
+  scan.members(']', [&] {
+    if (!scan.string(item, &unescaped_[k])) return false;
+    on_text(item);
+    return true;
+  });
+}
+
+bool JsonTexts::holds_all() const {
+  for (size_t k = 0; k < keys_.size(); ++k) {
+    if (texts_[k].data() != unescaped_[k].data()) return false;
+  }
+  return true;
+}
 
 bool JsonTexts::read(std::string_view line) {
   is_found_.assign(keys_.size(), false);
@@ -194,7 +227,13 @@ bool JsonTexts::read(std::string_view line) {
     for (size_t k = 0; k < keys_.size(); ++k) {
       if (keys_[k] != name) continue;  // a key may be asked for twice
       scan.at = value;
-      if (!scan.string(texts_[k], &unescaped_[k])) return false;
+      is_list_[k] = scan.at < scan.end && *scan.at == '[';
+      if (!is_list_[k]) {
+        if (!scan.string(texts_[k], &unescaped_[k])) return false;
+      } else {
+        if (!scan.members(']', [&] { return scan.string(texts_[k], nullptr); })) return false;
+        texts_[k] = {value, static_cast<size_t>(scan.at - value)};
+      }
       is_wanted = true;
       if (!is_found_[k]) ++num_found;
       is_found_[k] = true;

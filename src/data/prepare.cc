@@ -26,8 +26,13 @@ namespace {
 constexpr size_t kMaxProblems = 100;  // of each kind are listed
 
 EncoderOptions encoder_options(const PrepareOptions& options) {
-  return {options.json_keys, options.append_eod, options.add_special_tokens, options.split_sentences,
-          options.keep_newlines};
+  return {.json_keys = options.json_keys,
+          .append_eod = options.append_eod,
+          .add_special_tokens = options.add_special_tokens,
+          .split_sentences = options.split_sentences,
+          .keep_newlines = options.keep_newlines,
+          .spill_prefix = (prepare_folder_of(options.output_prefix) / "long").string(),
+          .max_line_memory = options.max_line_memory};
 }
 
 // Checks the options before anything is made on disk.
@@ -84,13 +89,16 @@ class Preparation {
     settings.line_every_s = 1e9;  // without a terminal the lines come every log_interval documents
     Progress progress(log_, "prepare", is_size_known ? std::max<int64_t>(total_bytes - state_.input_bytes, 1) : 0,
                       "bytes", settings);
-    ChunkReader reader(inputs_, options_.json_keys, options_.max_line_bytes, state_.position);
+    ChunkReader reader(inputs_, options_.json_keys, options_.max_line_memory / kLineMemory, state_.position);
     {
       EncoderPool pool(num_workers, encoder_);
       const size_t max_pending = static_cast<size_t>(num_workers) * 4;
+      // A longer line is done with before the next one is read.
+      const size_t max_bytes = std::max<size_t>(static_cast<size_t>(num_workers) * (16 << 20), 64 << 20);
       while (std::unique_ptr<InputChunk> chunk = reader.next()) {
         while (pool.num_pending() >= max_pending) write(pool.take(), progress);
         pool.give(std::move(chunk));
+        while (pool.pending_bytes() > max_bytes) write(pool.take(), progress);
       }
       while (pool.num_pending() > 0) write(pool.take(), progress);
     }
@@ -145,7 +153,7 @@ class Preparation {
     }
     for (size_t key = 0; key < writers_.size(); ++key) {
       const EncodedChunk::Output& output = encoded.outputs[key];
-      writers_[key].add_documents(output.tokens, output.lengths, output.sequences);
+      writers_[key].add_documents(output.tokens.file(), output.tokens.behind_file(), output.lengths, output.sequences);
     }
     progress.advance(encoded.chunk->input_bytes);
     state_.position = encoded.chunk->end;
@@ -247,7 +255,9 @@ void PrepareOptions::visit(OptionVisitor& v) {
 }
 
 PrepareReport prepare_data(const PrepareOptions& options, const Tokenizer& tokenizer, Logger& log) {
-  std::vector<PrepareInput> inputs = find_inputs(options.input, options.plain_text);
+  std::vector<std::string> skipped;
+  std::vector<PrepareInput> inputs = find_inputs(options.input, options.plain_text, &skipped);
+  for (const std::string& line : skipped) log.note("{}", line);
   check_options(options, inputs);
   std::string job = job_of(options, inputs, tokenizer);
   if (!options.overwrite && !holds_unfinished(options.output_prefix, job)) {

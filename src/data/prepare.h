@@ -29,8 +29,8 @@ struct PrepareOptions {
   HubOptions hub;  // for names among the inputs, and of a tokenizer
 
   // Not options: what tests make smaller.
-  int64_t max_line_bytes = int64_t{1} << 30;  // longer lines are broken ones
-  double store_every_s = 5;                   // between states that a killed run goes on from
+  int64_t max_line_memory = int64_t{3} << 30;  // in bytes; lines that would take more are broken ones
+  double store_every_s = 5;                    // between states that a killed run goes on from
 
   void visit(OptionVisitor& v);
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/system_call.h"
 #include "core/json.h"
 #include "core/strings.h"
 #include "data/indexed_writer.h"
@@ -21,15 +22,41 @@ ChunkEncoder::ChunkEncoder(EncoderOptions options, const Tokenizer& tokenizer, T
   if (options_.append_eod) eod_ = require_eod(tokenizer);
 }
 
+void TokenBytes::append(std::span<const int32_t> ids, TokenType type, const std::string& spill_prefix) {
+  constexpr size_t kMostInMemory = size_t{4} << 20;
+  append_tokens(ids, type, bytes_);
+  if (bytes_.size() <= kMostInMemory) return;
+  try {
+    if (!file_) {
+      file_ = std::make_unique<SpoolFile>(fmt::format("{}{:x}", spill_prefix, reinterpret_cast<uintptr_t>(this)), 0);
+      try_remove_tree(file_->path());  // it goes when it is closed, whatever happens
+    }
+    file_->append(bytes_);
+  } catch (const UserError& error) {
+    throw SpillFailed{error};
+  }
+  bytes_.clear();
+}
+
+void TokenBytes::truncate(int64_t size) {
+  const int64_t in_file = file_ ? file_->size() : 0;
+  if (size < in_file) file_->truncate(size);
+  bytes_.resize(static_cast<size_t>(std::max<int64_t>(size - in_file, 0)));
+}
+
 void ChunkEncoder::encode(EncodedChunk& result) const {
   const InputChunk& chunk = *result.chunk;
   result.outputs.resize(options_.json_keys.size());
   if (chunk.is_too_long) {
-    result.broken_lines.emplace_back(chunk.first_line, "the line is too long to be held in memory");
+    const int64_t memory = options_.max_line_memory;
+    result.broken_lines.emplace_back(
+        chunk.first_line, fmt::format("the line is longer than {}, so it would take more than {} of memory",
+                                      format_bytes(memory / kLineMemory), format_bytes(memory)));
     return;
   }
   if (chunk.input->is_plain_text) {
-    add_document(1, {encode_texts({chunk.text})}, result);
+    add_texts([&](const OnText& on_text) { on_text(chunk.text); }, result.outputs[0]);
+    result.lines.push_back(1);
     return;
   }
   JsonTexts texts(options_.json_keys);
@@ -37,60 +64,62 @@ void ChunkEncoder::encode(EncodedChunk& result) const {
   for (std::string_view rest = chunk.text; !rest.empty(); ++line_number) {
     const size_t end = std::min(rest.find('\n'), rest.size());
     encode_line(rest.substr(0, end), line_number, texts, result);
+    if (chunk.is_one_line) return;  // perhaps it is no longer there
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
 }
 
-// The texts of one key: one, or the sentences when a line holds a list of them.
-ChunkEncoder::Text ChunkEncoder::encode_texts(const std::vector<std::string_view>& texts) const {
-  Text encoded;
-  const auto add = [&](std::string_view text) {
-    std::vector<int32_t> ids = tokenizer_.encode(text, options_.add_special_tokens);
-    if (ids.empty()) return;
-    if (ids.size() >= INT32_MAX) throw UserError("a text has more tokens than a sequence can hold (2^31 - 2)");
-    encoded.lengths.push_back(static_cast<int32_t>(ids.size()));
-    if (encoded.ids.empty()) {
-      encoded.ids = std::move(ids);
-    } else {
-      encoded.ids.insert(encoded.ids.end(), ids.begin(), ids.end());
-    }
+// The texts of one key of a document: one, or the sentences when a line holds a list of them.
+void ChunkEncoder::add_texts(const std::function<void(const OnText&)>& for_each_text,
+                             EncodedChunk::Output& output) const {
+  const size_t before = output.lengths.size();
+  const OnText add = [&](std::string_view text) {
+    int64_t count = 0;
+    tokenizer_.encode_in_runs(text, options_.add_special_tokens, [&](std::span<const int32_t> ids) {
+      count += std::ssize(ids);
+      output.tokens.append(ids, type_, options_.spill_prefix);
+    });
+    if (count == 0) return;
+    if (count >= INT32_MAX) throw UserError("a text has more tokens than a sequence can hold (2^31 - 2)");
+    output.lengths.push_back(static_cast<int32_t>(count));
   };
-  for (const std::string_view text : texts) {
-    if (!options_.split_sentences) {
-      add(text);
-      continue;
-    }
+  for_each_text([&](std::string_view text) {
+    if (!options_.split_sentences) return add(text);
     // An invalid byte becomes one character, so that no sentence is cut in the middle of one.
     const std::string valid = is_valid_utf8(text) ? std::string() : replace_invalid_utf8(text);
-    for (const std::string_view sentence : split_sentences(valid.empty() ? text : valid, options_.keep_newlines))
-      add(sentence);
-  }
+    for_each_sentence(valid.empty() ? text : valid, options_.keep_newlines, add);
+  });
   // An empty document stays empty, as in Megatron.
-  if (eod_ && !encoded.ids.empty()) {
-    encoded.ids.push_back(*eod_);
-    ++encoded.lengths.back();
+  if (eod_ && output.lengths.size() > before) {
+    output.tokens.append({&*eod_, 1}, type_, options_.spill_prefix);
+    ++output.lengths.back();
   }
-  return encoded;
+  output.sequences.push_back(narrow<int32_t>(output.lengths.size() - before));
 }
 
-std::vector<ChunkEncoder::Text> ChunkEncoder::encode_members(std::string_view line, const std::string& file,
-                                                             JsonTexts& texts) const {
-  std::vector<Text> encoded;
-  if (texts.read(line)) {
-    for (size_t k = 0; k < options_.json_keys.size(); ++k) encoded.push_back(encode_texts({texts.text(k)}));
-    return encoded;
+void ChunkEncoder::add_members(std::string_view line, JsonTexts& texts, EncodedChunk& result) const {
+  if (!texts.read(line)) return add_general_members(line, result);
+  if (result.chunk->is_one_line && texts.holds_all()) std::string().swap(result.chunk->text);
+  for (size_t k = 0; k < options_.json_keys.size(); ++k) {
+    add_texts([&](const OnText& on_text) { texts.for_each(k, on_text); }, result.outputs[k]);
   }
-  const Json json = parse_json(line, file);
-  for (const std::string& key : options_.json_keys) {
+}
+
+void ChunkEncoder::add_general_members(std::string_view line, EncodedChunk& result) const {
+  if (std::ssize(line) > options_.max_line_memory / kGeneralLineMemory) {
+    throw UserError(fmt::format("the line of {} is no plain list of members (it has a name with escapes, deep nesting, "
+                                "large exponents or a mistake), and would take more than {} of memory",
+                                format_bytes(std::ssize(line)), format_bytes(options_.max_line_memory)));
+  }
+  const Json json = parse_json(line, result.chunk->input->name());
+  for (size_t k = 0; k < options_.json_keys.size(); ++k) {
+    const std::string& key = options_.json_keys[k];
     const Json* member = find_member(json, key, "the line");
-    if (member != nullptr && member->is_array()) {
-      const auto sentences = json_get<std::vector<std::string>>(json, key, "the line");
-      encoded.push_back(encode_texts({sentences.begin(), sentences.end()}));
-    } else {
-      encoded.push_back(encode_texts({json_get<std::string>(json, key, "the line")}));
-    }
+    const bool is_list = member != nullptr && member->is_array();
+    const auto list = is_list ? json_get<std::vector<std::string>>(json, key, "the line")
+                              : std::vector{json_get<std::string>(json, key, "the line")};
+    add_texts([&](const OnText& on_text) { std::for_each(list.begin(), list.end(), on_text); }, result.outputs[k]);
   }
-  return encoded;
 }
 
 void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts& texts, EncodedChunk& result) const {
@@ -98,26 +127,34 @@ void ChunkEncoder::encode_line(std::string_view line, int64_t number, JsonTexts&
     result.empty_lines.push_back(number);
     return;
   }
-  const std::string file = result.chunk->input->name();
+  struct Size {
+    int64_t bytes;
+    size_t lengths, sequences;
+  };
+  std::vector<Size> before;
+  for (const EncodedChunk::Output& output : result.outputs) {
+    before.push_back({output.tokens.size(), output.lengths.size(), output.sequences.size()});
+  }
   try {
-    const std::string repaired = is_valid_utf8(line) ? std::string() : replace_invalid_utf8(line);
-    add_document(number, encode_members(repaired.empty() ? line : repaired, file, texts), result);
+    if (is_valid_utf8(line)) {
+      add_members(line, texts, result);
+    } else {
+      const std::string repaired = replace_invalid_utf8(line);
+      if (result.chunk->is_one_line) std::string().swap(result.chunk->text);
+      add_members(repaired, texts, result);
+    }
+    result.lines.push_back(number);
   } catch (const UserError& error) {
+    for (size_t k = 0; k < before.size(); ++k) {
+      result.outputs[k].tokens.truncate(before[k].bytes);
+      result.outputs[k].lengths.resize(before[k].lengths);
+      result.outputs[k].sequences.resize(before[k].sequences);
+    }
     // The place is reported beside it: leave the parser's own "file:1: " out.
     std::string reason = error.message();
-    const std::string place = fmt::format("{}:1: ", file);
+    const std::string place = fmt::format("{}:1: ", result.chunk->input->name());
     if (reason.starts_with(place)) reason.erase(0, place.size());
     result.broken_lines.emplace_back(number, std::move(reason));
-  }
-}
-
-void ChunkEncoder::add_document(int64_t line, const std::vector<Text>& texts, EncodedChunk& result) const {
-  result.lines.push_back(line);
-  for (size_t k = 0; k < texts.size(); ++k) {
-    EncodedChunk::Output& output = result.outputs[k];
-    append_tokens(texts[k].ids, type_, output.tokens);
-    output.lengths.insert(output.lengths.end(), texts[k].lengths.begin(), texts[k].lengths.end());
-    output.sequences.push_back(narrow<int32_t>(texts[k].lengths.size()));
   }
 }
 
@@ -136,6 +173,8 @@ EncoderPool::~EncoderPool() {
 
 void EncoderPool::give(std::unique_ptr<InputChunk> chunk) {
   auto job = std::make_unique<Job>();
+  job->num_bytes = chunk->text.size();
+  pending_bytes_ += job->num_bytes;
   job->result.chunk = std::move(chunk);
   {
     std::lock_guard lock(mutex_);
@@ -150,6 +189,7 @@ EncodedChunk EncoderPool::take() {
   done_.wait(lock, [&] { return in_order_.front()->is_done; });
   const std::unique_ptr<Job> job = std::move(in_order_.front());
   in_order_.pop_front();
+  pending_bytes_ -= job->num_bytes;
   if (job->error) std::rethrow_exception(job->error);
   return std::move(job->result);
 }
@@ -164,6 +204,8 @@ void EncoderPool::run() {
     lock.unlock();
     try {
       encoder_.encode(job.result);
+    } catch (const SpillFailed& failure) {
+      job.error = std::make_exception_ptr(failure.error);
     } catch (...) {
       job.error = std::current_exception();
     }

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/number_of.h"
 #include "core/strings.h"
+#include "core/visible_text.h"
 #include "data/arrow_source.h"
 #include "hub/text_files.h"
 
@@ -20,6 +23,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kChunkBytes = size_t{256} * 1024;
+constexpr size_t kMostEndings = 8;  // are listed
+constexpr size_t kLongLineBytes = size_t{1} << 20;
 
 PrepareInput input_of(const std::string& path, bool is_plain_text) {
   PrepareInput input{path, is_plain_text};
@@ -37,18 +42,47 @@ PrepareInput input_of(const std::string& path, bool is_plain_text) {
   return input;
 }
 
-std::vector<std::string> texts_below(const std::string& folder) {
+// "the folder set: 3 files skipped, which are no texts by their names: 2 .json, 1 without an ending".
+std::string describe_skipped(const std::string& folder, const std::map<std::string, int64_t>& endings) {
+  int64_t count = 0;
+  std::vector<std::string> parts;
+  for (const auto& [ending, number] : endings) {
+    count += number;
+    parts.push_back(fmt::format("{} {}", number, ending));
+  }
+  if (parts.size() > kMostEndings) {
+    parts.resize(kMostEndings);
+    parts.emplace_back("…");
+  }
+  return fmt::format("the folder {}: {} skipped, by their endings: {}", folder, number_of(count, "file", "files"),
+                     join(parts, ", "));
+}
+
+// Counts a file that is left out.
+void count_skipped(const fs::path& file, std::map<std::string, int64_t>& endings) {
+  const std::string name = file.filename().string();
+  const bool is_hidden = name.starts_with('.') || name.starts_with('_');
+  const std::string ending = lower_case(file.extension().string());
+  ++endings[is_hidden ? "hidden" : ending.empty() ? "without an ending" : visible_text(ending)];
+}
+
+std::vector<std::string> texts_below(const std::string& folder, std::vector<std::string>* skipped) {
   std::vector<std::string> paths;
+  std::map<std::string, int64_t> endings;
   for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry->is_directory() && entry->path().filename().string().starts_with('.')) {
       entry.disable_recursion_pending();
     } else if (entry->is_regular_file() && is_texts_name(entry->path().string())) {
       paths.push_back(entry->path().string());
+    } else if (entry->is_regular_file()) {
+      count_skipped(entry->path(), endings);
     }
   }
+  if (skipped != nullptr && !endings.empty()) skipped->push_back(describe_skipped(folder, endings));
   std::sort(paths.begin(), paths.end());
   if (paths.empty()) {
-    throw UserError(fmt::format("the folder {} holds no texts", folder),
+    throw UserError(endings.empty() ? fmt::format("the folder {} holds no texts", folder)
+                                    : fmt::format("no texts in {}", describe_skipped(folder, endings)),
                     "files are found by their endings: .jsonl, .ndjson, .txt (also compressed), .parquet, .arrow, "
                     ".feather, .csv, .tsv; others can be named one by one, or by a pattern such as 'data/*.json'");
   }
@@ -64,13 +98,14 @@ int64_t count_lines(std::string_view text) {
 
 }  // namespace
 
-std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain) {
+std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain,
+                                      std::vector<std::string>* skipped) {
   if (patterns.empty()) throw UserError("no input is given", "name JSON lines or text files with --input");
   std::vector<PrepareInput> inputs;
   for (const std::string& pattern : patterns) {
     std::vector<std::string> paths;
     if (pattern != "-" && fs::is_directory(pattern)) {
-      paths = texts_below(pattern);
+      paths = texts_below(pattern, skipped);
     } else if (pattern == "-" || fs::exists(pattern) || pattern.find_first_of("*?[") == std::string::npos) {
       paths = {pattern};
     } else {
@@ -145,7 +180,9 @@ std::unique_ptr<InputChunk> ChunkReader::next() {
     while (!is_end && cut == std::string::npos) {
       if (pending_.size() < kChunkBytes || searched == pending_.size()) is_end = !read_block();
       if (pending_.size() < kChunkBytes && !is_end) continue;
-      const size_t found = std::string_view(pending_).substr(searched).rfind('\n');
+      chunk->is_one_line = searched >= kLongLineBytes;
+      const std::string_view fresh = std::string_view(pending_).substr(searched);
+      const size_t found = chunk->is_one_line ? fresh.find('\n') : fresh.rfind('\n');
       if (found != std::string_view::npos) cut = searched + found + 1;
       searched = pending_.size();
       if (cut == std::string::npos && static_cast<int64_t>(searched) > max_line_bytes_) {

@@ -23,7 +23,9 @@ struct PrepareInput {
 
 // Files, patterns, folders and "-"; UserError for what does not exist. all_plain: plain text whatever the names say.
 // A folder stands for the files of texts in it and below it, in the order of their names; hidden ones are left out.
-std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain);
+//   skipped  gets a line for each folder with files that were left out: how many, by their endings
+std::vector<PrepareInput> find_inputs(const std::vector<std::string>& patterns, bool all_plain,
+                                      std::vector<std::string>* skipped = nullptr);
 
 // Where reading is: bytes are those of the text, after decompression.
 struct InputPosition {
@@ -40,6 +42,7 @@ struct InputChunk {
   std::string text;  // whole lines, or a whole plain-text file
   int64_t first_line = 1;
   bool is_too_long = false;  // the one line of this chunk was longer than allowed: its text is left out
+  bool is_one_line = false;  // a long one, by itself
   InputPosition end;         // where the next chunk begins
   int64_t input_bytes = 0;   // of the input, as it lies there, that this chunk took
 };

@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/system_call.h"
+#include "data/prepare_encoder.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -21,10 +22,8 @@ namespace {
 
 constexpr const char* kStateFile = "state.json";
 
-fs::path folder_of(const std::string& output_prefix) { return output_prefix + ".prepare"; }
-
 bool is_of_job(const Json& stored, const std::string& job, const std::string& where) {
-  return dump_json(get_member(stored, "job", where)) == dump_json(parse_json(job, "job"));
+  return is_same_job(get_member(stored, "job", where), parse_json(job, "job"));
 }
 
 // Raised whenever a version of this program would write other bytes for the same job.
@@ -108,8 +107,27 @@ PrepareState state_from_json(const Json& d, const std::string& where) {
 
 }  // namespace
 
-PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(folder_of(output_prefix)) {
+fs::path prepare_folder_of(const std::string& output_prefix) { return output_prefix + ".prepare"; }
+
+bool is_same_job(Json made, Json asked) {
+  if (!made.is_object() || !asked.is_object()) return false;
+  // A tokenizer is what it does, wherever it is. Records of earlier versions know only where it was.
+  const char* ignored = made.contains("tokenizer_digest") ? "tokenizer" : "tokenizer_digest";
+  made.erase(ignored);
+  asked.erase(ignored);
+  return made == asked;
+}
+
+PrepareFolder::PrepareFolder(const std::string& output_prefix) : folder_(prepare_folder_of(output_prefix)) {
   make_directories(folder_);
+  for (const fs::directory_entry& entry : list_folder(folder_)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_ours = name.starts_with("part") || name.starts_with("long") || name == kStateFile ||
+                         name.starts_with(fmt::format(".{}.", kStateFile));
+    if (is_ours) continue;
+    throw UserError(fmt::format("{} is where prepare keeps unfinished work, and it holds {}", folder_.string(), name),
+                    "it would be deleted: move it away, or choose another output_prefix");
+  }
   lock_ = retry_interrupted([&] { return ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   // Where the file system knows no locks, nobody is kept out.
   if (lock_ >= 0 && retry_interrupted([&] { return ::flock(lock_, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
@@ -171,7 +189,7 @@ void PrepareFolder::remove() {
 std::string PrepareFolder::part(size_t writer) const { return (folder_ / fmt::format("part{}", writer)).string(); }
 
 bool holds_unfinished(const std::string& output_prefix, const std::string& job) {
-  const fs::path path = folder_of(output_prefix) / kStateFile;
+  const fs::path path = prepare_folder_of(output_prefix) / kStateFile;
   if (!fs::exists(path)) return false;
   try {
     return is_of_job(load_json(path), job, path.string());
@@ -191,8 +209,9 @@ std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput
   d["add_special_tokens"] = options.add_special_tokens;
   d["split_sentences"] = options.split_sentences;
   d["keep_newlines"] = options.keep_newlines;
-  d["max_line_bytes"] = options.max_line_bytes;
+  d["max_line_bytes"] = options.max_line_memory / kLineMemory;
   d["tokenizer"] = tokenizer.name();
+  d["tokenizer_digest"] = tokenizer_digest(tokenizer);
   d["vocab_size"] = tokenizer.vocab_size();
   return d.dump();
 }

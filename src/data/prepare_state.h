@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/json.h"
 #include "core/log.h"
 #include "data/indexed_writer.h"
 #include "data/prepare.h"
@@ -47,6 +48,11 @@ class PrepareFolder {
 
 // Whether the folder holds a state of this very job, with which a run goes on.
 bool holds_unfinished(const std::string& output_prefix, const std::string& job);
+
+std::filesystem::path prepare_folder_of(const std::string& output_prefix);
+
+// Whether two jobs give the same bytes.
+bool is_same_job(Json made, Json asked);
 
 // Everything that the bytes of the outputs depend on, as JSON.
 std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput>& inputs, const Tokenizer& tokenizer);

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "data/prepare_state.h"
 
 namespace megalith {
 namespace fs = std::filesystem;
@@ -68,7 +69,7 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
     const std::optional<Json> record = load_record(prefix);
     const std::string where = record_of(prefix).string();
     const Json* made = record ? &get_member(*record, "job", where) : nullptr;
-    if (made == nullptr || !is_repeatable || *made != asked) {
+    if (made == nullptr || !is_repeatable || !is_same_job(*made, asked)) {
       const std::string how = made ? how_made(*made, asked, is_repeatable) : "and nothing says from what it was made";
       errors.emplace_back(fmt::format("{}.idx is there already, {}", prefix, how),
                           "replace it with --overwrite, or choose another output_prefix");
@@ -85,6 +86,26 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
   throw_if_any(errors);
   if (found.size() < prefixes.size()) return std::nullopt;
   return found;
+}
+
+std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
+                                              std::string& digest) {
+  const std::optional<Json> record = load_record(prefix);
+  if (!record) return std::nullopt;
+  const Json& made = get_member(*record, "job", record_of(prefix).string());
+  const Json *size = find_member(made, "vocab_size", "job"), *name = find_member(made, "tokenizer", "job");
+  const Json* made_digest = find_member(made, "tokenizer_digest", "job");
+  const int64_t num_ids = size == nullptr ? -1 : try_whole_number(*size).value_or(-1);
+  const std::string *theirs = made_digest == nullptr ? nullptr : try_text(*made_digest),
+                    *where = name == nullptr ? nullptr : try_text(*name);
+  const bool has_their_size = num_ids < 0 || num_ids == tokenizer.vocab_size();
+  // A large vocabulary's takes a tenth of a second.
+  if (has_their_size && theirs != nullptr && digest.empty()) digest = tokenizer_digest(tokenizer);
+  if (has_their_size && (theirs == nullptr || *theirs == digest)) return std::nullopt;
+  return UserError(
+      fmt::format("{} was prepared with another tokenizer ({} of {} ids) than this run has ({} of {} ids)", prefix,
+                  where == nullptr ? "one" : *where, num_ids, tokenizer.name(), tokenizer.vocab_size()),
+      "name that tokenizer, or prepare the texts again; --allow_other_tokenizer takes the ids as they are");
 }
 
 void forget_prepared(const std::string& prefix) { remove_tree(record_of(prefix)); }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "data/prepare.h"
 
 namespace megalith {
@@ -16,6 +17,13 @@ namespace megalith {
 // is_repeatable  whether the job names all that it reads: standard input may be another text each time
 std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vector<std::string>& prefixes,
                                                                 const std::string& job, bool is_repeatable);
+
+// What is wrong with training on a data set by a tokenizer, by the record beside it: it was made with another one.
+// Nothing where the two do the same (tokenizer_digest), and where there is no record.
+//
+// digest  of the tokenizer; made where it is needed and empty
+std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
+                                              std::string& digest);
 
 // Before an output is replaced, and once it is there.
 void forget_prepared(const std::string& prefix);

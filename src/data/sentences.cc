@@ -122,19 +122,24 @@ size_t end_of_sentence(std::string_view text, size_t begin) {
 
 std::vector<std::string_view> split_sentences(std::string_view text, bool keep_newlines) {
   std::vector<std::string_view> sentences;
+  for_each_sentence(text, keep_newlines, [&](std::string_view sentence) { sentences.push_back(sentence); });
+  return sentences;
+}
+
+void for_each_sentence(std::string_view text, bool keep_newlines,
+                       const std::function<void(std::string_view)>& on_sentence) {
   size_t begin = text.find_first_not_of(kBlanks);
   while (begin < text.size()) {
     size_t end = end_of_sentence(text, begin);
     const size_t next = std::min(text.find_first_not_of(kBlanks, end), text.size());
     while (end > begin && is_blank(text[end - 1])) --end;
     if (keep_newlines) {
-      const size_t line_break = text.substr(0, next).rfind('\n');
-      if (line_break != std::string_view::npos && line_break >= end) end = line_break + 1;
+      const size_t line_break = text.substr(end, next - end).rfind('\n');
+      if (line_break != std::string_view::npos) end += line_break + 1;
     }
-    sentences.push_back(text.substr(begin, end - begin));
+    on_sentence(text.substr(begin, end - begin));
     begin = next;
   }
-  return sentences;
 }
 
 }  // namespace megalith

@@ -10,6 +10,7 @@
 // Blanks around a sentence belong to none; line breaks inside one stay.
 #pragma once
 
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -18,5 +19,8 @@ namespace megalith {
 // The sentences of `text` (valid UTF-8) in order, as views of it; none when it has only blanks.
 // keep_newlines  blanks behind a sentence stay with it up to their last line break
 std::vector<std::string_view> split_sentences(std::string_view text, bool keep_newlines);
+// The same one by one.
+void for_each_sentence(std::string_view text, bool keep_newlines,
+                       const std::function<void(std::string_view)>& on_sentence);
 
 }  // namespace megalith

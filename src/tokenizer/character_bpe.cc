@@ -50,6 +50,9 @@ class CharacterBpe final : public TokenModel {
   }
 
   const Vocabulary& vocabulary() const override { return vocabulary_; }
+  size_t find_cut(std::string_view piece, size_t from) const override {
+    return can_cut_ ? std::min(find_word_cut(piece, from), piece.size()) : piece.size();
+  }
 
  private:
   void merge(std::string_view word, std::vector<int32_t>& ids) const {

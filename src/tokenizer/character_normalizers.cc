@@ -12,6 +12,11 @@
 namespace megalith {
 namespace {
 
+class CharacterNormalizer : public Normalizer {
+ public:
+  bool is_local() const final { return true; }
+};
+
 // Rebuilds a text from what `put(code point, out)` makes of each character; nothing when it takes it away.
 template <typename Put>
 void rewrite(NormalText& text, Put&& put) {
@@ -37,12 +42,12 @@ void put_lower_case(uint32_t c, std::string& out) {
   if (c == 0x130) append_utf8(0x307, out);  // the one character whose lower case is two: İ
 }
 
-class LowercaseNormalizer final : public Normalizer {
+class LowercaseNormalizer final : public CharacterNormalizer {
  public:
   void apply(NormalText& text) const override { rewrite(text, put_lower_case); }
 };
 
-class StripAccentsNormalizer final : public Normalizer {
+class StripAccentsNormalizer final : public CharacterNormalizer {
  public:
   void apply(NormalText& text) const override {
     rewrite(text, [](uint32_t c, std::string& out) {
@@ -52,7 +57,7 @@ class StripAccentsNormalizer final : public Normalizer {
 };
 
 // The cleaning of Google's neural translation: controls go, odd spaces become blanks.
-class NmtNormalizer final : public Normalizer {
+class NmtNormalizer final : public CharacterNormalizer {
  public:
   void apply(NormalText& text) const override {
     rewrite(text, [](uint32_t c, std::string& out) {
@@ -67,7 +72,7 @@ class NmtNormalizer final : public Normalizer {
   }
 };
 
-class BertNormalizer final : public Normalizer {
+class BertNormalizer final : public CharacterNormalizer {
  public:
   struct Options {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
@@ -112,7 +117,7 @@ class BertNormalizer final : public Normalizer {
 };
 
 // Spells the bytes in ByteLevel's alphabet.
-class ByteLevelNormalizer final : public Normalizer {
+class ByteLevelNormalizer final : public CharacterNormalizer {
  public:
   void apply(NormalText& text) const override { text.text = spell_bytes(text.text); }
 };

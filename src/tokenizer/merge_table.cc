@@ -1,6 +1,8 @@
 // Merging; see merge_table.h.
 #include "tokenizer/merge_table.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <functional>
 #include <queue>
@@ -54,6 +56,13 @@ size_t MergeTable::merge_by_queue(int32_t* ids, size_t size) const {
       return rank != other.rank ? rank > other.rank : position > other.position;
     }
   };
+  constexpr size_t kMost = size_t{1} << 26;
+  if (size > kMost) {
+    throw UserError(fmt::format("{} characters follow one another without a place to cut, and {} at most are merged: "
+                                "each takes 40 bytes of memory",
+                                size, kMost),
+                    "divide the text");
+  }
   const auto count = narrow<uint32_t>(size);
   std::vector<Symbol> symbols(count);
   for (uint32_t i = 0; i < count; ++i) symbols[i] = {ids[i], i == 0 ? kEnd : i - 1, i + 1 == count ? kEnd : i + 1};

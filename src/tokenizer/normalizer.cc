@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -22,6 +23,7 @@ class UnicodeFormNormalizer final : public Normalizer {
  public:
   explicit UnicodeFormNormalizer(UnicodeForm form) : form_(form) {}
   void apply(NormalText& text) const override { to_unicode_form(form_, text.text); }
+  bool is_local() const override { return true; }
 
  private:
   UnicodeForm form_;
@@ -56,7 +58,10 @@ class StripNormalizer final : public Normalizer {
 
 class ReplaceNormalizer final : public Normalizer {
  public:
-  ReplaceNormalizer(Regex regex, std::string content) : regex_(std::move(regex)), content_(std::move(content)) {}
+  // is_local  the pattern matches single characters, whatever is beside them
+  ReplaceNormalizer(Regex regex, std::string content, bool is_local)
+      : regex_(std::move(regex)), content_(std::move(content)), is_local_(is_local) {}
+  bool is_local() const override { return is_local_; }
 
   void apply(NormalText& text) const override {
     if (text.text.empty()) return;
@@ -78,14 +83,16 @@ class ReplaceNormalizer final : public Normalizer {
  private:
   Regex regex_;
   std::string content_;
+  bool is_local_;
 };
 
 class PrependNormalizer final : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
   void apply(NormalText& text) const override {
-    if (!text.text.empty()) text.text.insert(0, prefix_);
+    if (text.is_first && !text.text.empty()) text.text.insert(0, prefix_);
   }
+  bool is_local() const override { return true; }
 
  private:
   std::string prefix_;
@@ -145,6 +152,9 @@ class NormalizerSequence final : public Normalizer {
   void apply(NormalText& text) const override {
     for (const auto& step : steps_) step->apply(text);
   }
+  bool is_local() const override {
+    return std::all_of(steps_.begin(), steps_.end(), [](const auto& step) { return step->is_local(); });
+  }
 
  private:
   std::vector<std::unique_ptr<Normalizer>> steps_;
@@ -187,8 +197,14 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, std::string_view w
   }
   if (type == "Prepend") return std::make_unique<PrependNormalizer>(json_get<std::string>(json, "prepend", where));
   if (type == "Replace") {
-    return std::make_unique<ReplaceNormalizer>(Regex(read_pattern(get_member(json, "pattern", where), where), where),
-                                               json_get<std::string>(json, "content", where));
+    const Json& pattern = get_member(json, "pattern", where);
+    const std::optional<std::string> plain =
+        pattern.is_object() ? json_find<std::string>(pattern, "String", where) : std::nullopt;
+    const auto content = json_get<std::string>(json, "content", where);
+    // A character that goes, or becomes a mark, would let its neighbours meet.
+    const bool stays = content == "\u2581" || (!content.empty() && content[0] >= ' ' && content[0] < 0x7F);
+    return std::make_unique<ReplaceNormalizer>(Regex(read_pattern(pattern, where), where), content,
+                                               plain && plain->size() == 1 && stays);
   }
   if (type == "Precompiled") {
     const std::string what = fmt::format("{}: precompiled_charsmap", where);

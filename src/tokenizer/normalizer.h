@@ -15,12 +15,15 @@ struct NormalText {
   // Whether the text still begins with the first character that the user gave: Metaspace's "first" needs it. It is
   // false once a normalizer has removed that character.
   bool starts_input = false;
+  bool is_first = true;  // a part of a stretch: whether it is the first
 };
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
   virtual void apply(NormalText& text) const = 0;
+  // Whether parts of a text that begin with printable ASCII or an ideograph become what the whole would.
+  virtual bool is_local() const { return false; }
 };
 
 // Reads the component; nullptr when it changes nothing. UserError for one that is not known, naming it and `where`.

@@ -12,6 +12,36 @@
 namespace megalith {
 namespace {
 
+constexpr size_t kRunIds = size_t{1} << 16;
+constexpr size_t kLongPart = size_t{1} << 20;  // bytes; longer texts are normalised and encoded in parts where they can
+
+// The start of the first character at or behind `from` that stays one in every normalizer that is local, and in no
+// Unicode form becomes one with what lies before it: a printable one of ASCII, or an ideograph of U+5000 to U+8FFF.
+size_t find_steady(std::string_view text, size_t from) {
+  const auto is_steady = [](char c) {
+    const auto byte = static_cast<uint8_t>(c);
+    return (byte >= 0x20 && byte < 0x7F) || (byte >= 0xE5 && byte <= 0xE8);
+  };
+  while (from < text.size() && !is_steady(text[from])) ++from;
+  return std::min(from, text.size());
+}
+
+void normalise(const Normalizer& normalizer, std::string_view text, NormalText& normal) {
+  if (text.size() <= kLongPart || !normalizer.is_local()) {
+    normal.text = text;
+    return normalizer.apply(normal);
+  }
+  normal.text.reserve(text.size() + text.size() / 2);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = find_steady(text, begin + kLongPart);
+    NormalText part{std::string(text.substr(begin, end - begin)), normal.starts_input, begin == 0};
+    normalizer.apply(part);
+    if (begin == 0) normal.starts_input = part.starts_input;
+    normal.text += part.text;
+    begin = end;
+  }
+}
+
 // The tokens that are looked for before, or after, normalisation.
 std::vector<AddedToken> select_added(const PipelineTokenizer::Parts& parts, bool normalized) {
   std::vector<AddedToken> selected;
@@ -50,26 +80,52 @@ PipelineTokenizer::PipelineTokenizer(Parts parts)
 }
 
 std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_special) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + parts_.frame.before.size() + parts_.frame.after.size());
+  append_ids(text, add_special, ids, nullptr);
+  return ids;
+}
+
+void PipelineTokenizer::encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const {
+  std::vector<int32_t> ids;
+  ids.reserve(std::min(text.size() / 3, kRunIds) + parts_.frame.before.size() + parts_.frame.after.size());
+  append_ids(text, add_special, ids, &on_ids);
+  on_ids(ids);
+}
+
+// With on_ids it gets them whenever enough are there, and the last ones stay in `ids`.
+void PipelineTokenizer::append_ids(std::string_view text, bool add_special, std::vector<int32_t>& ids,
+                                   const OnIds* on_ids) const {
   std::string repaired;
   if (!is_valid_utf8(text)) {
     repaired = replace_invalid_utf8(text);
     text = repaired;
   }
-  std::vector<int32_t> ids;
-  ids.reserve(text.size() / 3 + parts_.frame.before.size() + parts_.frame.after.size());
-  if (add_special) ids = parts_.frame.before;
+  if (add_special) ids.insert(ids.end(), parts_.frame.before.begin(), parts_.frame.before.end());
   const auto put_token = [&](int32_t id) { ids.push_back(id); };
+  const auto put_piece = [&](std::string_view piece) {
+    parts_.model->encode(piece, ids);
+    if (on_ids == nullptr || ids.size() < kRunIds) return;
+    (*on_ids)(ids);
+    ids.clear();
+  };
   const auto put_text = [&](std::string_view stretch, bool starts_input) {
-    parts_.pre_tokenizer->split({stretch, starts_input},
-                                [&](const Piece& piece) { parts_.model->encode(piece.text, ids); });
+    parts_.pre_tokenizer->split({stretch, starts_input}, [&](const Piece& piece) {
+      std::string_view rest = piece.text;
+      while (rest.size() > kLongPart) {
+        const size_t cut = parts_.model->find_cut(rest, kLongPart);
+        put_piece(rest.substr(0, cut));
+        rest.remove_prefix(cut);
+      }
+      if (!rest.empty()) put_piece(rest);
+    });
   };
   raw_matcher_.split(
       text,
       [&](std::string_view stretch, bool starts_input) {
         NormalText normal{{}, starts_input};
         if (parts_.normalizer) {
-          normal.text = stretch;
-          parts_.normalizer->apply(normal);
+          normalise(*parts_.normalizer, stretch, normal);
           stretch = normal.text;
         }
         normalized_matcher_.split(
@@ -78,7 +134,6 @@ std::vector<int32_t> PipelineTokenizer::encode(std::string_view text, bool add_s
       },
       put_token);
   if (add_special) ids.insert(ids.end(), parts_.frame.after.begin(), parts_.frame.after.end());
-  return ids;
 }
 
 std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {

@@ -36,6 +36,7 @@ class PipelineTokenizer final : public Tokenizer {
   explicit PipelineTokenizer(Parts parts);
 
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override;
+  void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   bool is_special(int32_t id) const override;
   int64_t vocab_size() const override { return vocab_size_; }
@@ -43,6 +44,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::string name() const override { return parts_.name; }
 
  private:
+  void append_ids(std::string_view text, bool add_special, std::vector<int32_t>& ids, const OnIds* on_ids) const;
   std::string spelling(int32_t id) const;
 
   Parts parts_;

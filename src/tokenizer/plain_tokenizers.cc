@@ -11,6 +11,8 @@
 namespace megalith {
 namespace {
 
+constexpr size_t kPlainRunIds = size_t{1} << 16;
+
 // Ids 0 … 255 are the bytes, 256 ends a document.
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -21,6 +23,15 @@ class ByteTokenizer final : public Tokenizer {
     std::vector<int32_t> ids(text.size());
     for (size_t i = 0; i < text.size(); ++i) ids[i] = static_cast<uint8_t>(text[i]);
     return ids;
+  }
+  void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const override {
+    while (!text.empty()) {
+      // No character is cut: more than three bytes never continue one.
+      size_t end = std::min(text.size(), kPlainRunIds);
+      for (int i = 0; i < 3 && end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80; ++i) ++end;
+      on_ids(encode(text.substr(0, end), add_special));
+      text.remove_prefix(end);
+    }
   }
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
     std::string bytes;
@@ -47,6 +58,12 @@ class NullTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
     std::vector<int32_t> ids;
+    encode_in_runs(text, add_special,
+                   [&](std::span<const int32_t> run) { ids.insert(ids.end(), run.begin(), run.end()); });
+    return ids;
+  }
+  void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const override {
+    std::vector<int32_t> ids;
     for (size_t i = 0; i < text.size();) {
       if (text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r')) {
         ++i;
@@ -65,8 +82,11 @@ class NullTokenizer final : public Tokenizer {
       }
       ids.push_back(id);
       i = next;
+      if (ids.size() < kPlainRunIds) continue;
+      on_ids(ids);
+      ids.clear();
     }
-    return ids;
+    on_ids(ids);
   }
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
     std::string text;

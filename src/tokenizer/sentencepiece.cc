@@ -38,16 +38,19 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::vector<int32_t> encode(std::string_view text, bool add_special) const override {
-    std::string repaired;
-    if (!is_valid_utf8(text)) {
-      repaired = replace_invalid_utf8(text);
-      text = repaired;
-    }
     std::vector<int32_t> ids;
-    if (add_special && adds_bos_ && special_.bos) ids.push_back(*special_.bos);
-    matcher_.split(
-        text, [&](std::string_view part, bool) { encoder_.encode(part, ids); }, [&](int32_t id) { ids.push_back(id); });
+    append_ids(text, add_special, ids, {});
     return ids;
+  }
+  void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const override {
+    constexpr size_t kRunIds = size_t{1} << 16;
+    std::vector<int32_t> ids;
+    append_ids(text, add_special, ids, [&] {
+      if (ids.size() < kRunIds) return;
+      on_ids(ids);
+      ids.clear();
+    });
+    on_ids(ids);
   }
 
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override {
@@ -75,6 +78,19 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::string name() const override { return name_; }
 
  private:
+  void append_ids(std::string_view text, bool add_special, std::vector<int32_t>& ids,
+                  const std::function<void()>& on_word) const {
+    std::string repaired;
+    if (!is_valid_utf8(text)) {
+      repaired = replace_invalid_utf8(text);
+      text = repaired;
+    }
+    if (add_special && adds_bos_ && special_.bos) ids.push_back(*special_.bos);
+    matcher_.split(
+        text, [&](std::string_view part, bool) { encoder_.encode(part, ids, on_word); },
+        [&](int32_t id) { ids.push_back(id); });
+  }
+
   std::string decode_pieces(std::span<const int32_t> ids) const {
     std::string text, bytes;
     bool may_strip = true, stripped = false;

@@ -167,7 +167,8 @@ void SentencePieceEncoder::make_merges() {
   for (const Pair& pair : pairs) merges_->insert(pair.left, pair.right, pair.merge);
 }
 
-void SentencePieceEncoder::encode(std::string_view text, std::vector<int32_t>& ids) const {
+void SentencePieceEncoder::encode(std::string_view text, std::vector<int32_t>& ids,
+                                  const std::function<void()>& on_word) const {
   const std::string normal = normalizer_.normalize(text);
   if (normal.empty()) return;
   Run run{*this, ids};
@@ -181,6 +182,7 @@ void SentencePieceEncoder::encode(std::string_view text, std::vector<int32_t>& i
           Run word_run{*this, out};
           encode_bpe(word, word_run);
         });
+        if (on_word) on_word();
       });
     case SentencePieceModel::Kind::kWord:
     case SentencePieceModel::Kind::kCharacter:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -38,8 +39,8 @@ class SentencePieceEncoder {
   SentencePieceEncoder(const SentencePieceEncoder&) = delete;
   SentencePieceEncoder& operator=(const SentencePieceEncoder&) = delete;
 
-  // Appends the ids of a text, which is valid UTF-8.
-  void encode(std::string_view text, std::vector<int32_t>& ids) const;
+  // Appends the ids of a text, which is valid UTF-8. on_word  called wherever those before may be taken out of `ids`
+  void encode(std::string_view text, std::vector<int32_t>& ids, const std::function<void()>& on_word = {}) const;
 
  private:
   struct Run;  // gathers ids: fuses unknown pieces, or spells them in bytes

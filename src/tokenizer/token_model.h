@@ -19,6 +19,9 @@ class TokenModel {
   // Appends the ids of one piece, which is not empty. Safe from several threads.
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
+  // Where a piece can be cut at or behind `from` (above 0) so that its parts give the ids of the whole; its end where
+  // nothing says so.
+  virtual size_t find_cut(std::string_view piece, size_t from) const { return piece.size(); }
 };
 
 // Ids from a file stay below it: far above any vocabulary, it keeps a hostile id from claiming memory.

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/strings.h"
 #include "tokenizer/sentencepiece.h"
@@ -150,6 +152,10 @@ std::string StreamingDecoder::take(const std::string& text) {
 }
 
 std::string StreamingDecoder::push(int32_t id) {
+  const std::array<int32_t, 2> twice{id, id};  // the first may lose a blank
+  const bool has_token = id >= 0 && id < tokenizer_.vocab_size() &&
+                         (tokenizer_.is_special(id) || !tokenizer_.decode(twice).empty());
+  if (!has_token) return (num_held_ > 0 ? finish() : "") + fmt::format("<|id:{}|>", id);
   window_.push_back(id);
   const std::string text = tokenizer_.decode(window_, skip_special_);
   // U+FFFD at the end may be the beginning of a character; a character has four bytes, so most of many are not.
@@ -178,6 +184,26 @@ int32_t require_eod(const Tokenizer& tokenizer) {
   if (const auto eod = tokenizer.eod()) return *eod;
   throw UserError(fmt::format("the tokenizer {} names no end-of-document token", tokenizer.name()),
                   "add \"eos_token\" to the tokenizer_config.json beside it");
+}
+
+std::string tokenizer_digest(const Tokenizer& tokenizer) {
+  constexpr std::string_view kProbe =
+      " The quick brown fox: 1234567 + 3.14 =\n\n\tdon't DON'T  na\u00efve cafe\u0301 \u65e5\u672c\u8a9e \u0395\u03bb "
+      "\u0440\u0443\u0441 \U0001F999 \uac00 def f(x):\r\n    return x**2  # ok";
+  constexpr int64_t kMostIds = 1 << 20;
+  StreamingChecksum sum;
+  for (int64_t id = 0; id < std::min(tokenizer.vocab_size(), kMostIds); ++id) {
+    // Twice, because decoders drop blanks in front of the first token.
+    const int32_t twice[] = {static_cast<int32_t>(id), static_cast<int32_t>(id)};
+    sum.update(tokenizer.decode(twice));
+    sum.update(std::string_view("\0", 1));
+  }
+  try {
+    const std::vector<int32_t> ids = tokenizer.encode(kProbe);
+    sum.update(std::as_bytes(std::span(ids)));
+  } catch (const UserError&) {  // a NullTokenizer reads numbers only
+  }
+  return fmt::format("{} {}", tokenizer.vocab_size(), sum.sum128().hex());
 }
 
 void TokenizerOptions::visit(OptionVisitor& v) {

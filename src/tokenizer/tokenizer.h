@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,6 +26,12 @@ class Tokenizer {
   // add_special  also adds what the tokenizer's own post-processor adds (Llama 3: the beginning of text)
   virtual std::vector<int32_t> encode(std::string_view text, bool add_special = false) const = 0;
 
+  // The ids of encode() in runs, in order: of a long text they need not be in memory together. Here all in one run.
+  using OnIds = std::function<void(std::span<const int32_t>)>;
+  virtual void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const {
+    on_ids(encode(text, add_special));
+  }
+
   // The text of the ids, valid UTF-8 (bytes that form no character become U+FFFD). Ids without a token give nothing.
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 
@@ -43,8 +50,13 @@ class Tokenizer {
 // The end-of-document id; UserError when the tokenizer has none.
 int32_t require_eod(const Tokenizer& tokenizer);
 
+// Tells tokenizers apart by what they do, wherever their files are and in whatever format: the text of every id (of the
+// first million), and the ids of a text in which most tokenizers differ. Which ids are special is not part of it.
+std::string tokenizer_digest(const Tokenizer& tokenizer);
+
 // Turns ids into text one at a time, as a model generates them, and never hands out part of a character: the parts add
-// up to decode() of all ids. The tokenizer must outlive it.
+// up to decode() of all ids, and an id without a token, which decode() leaves out, is shown as "<|id:1234|>". The
+// tokenizer must outlive it.
 //
 // A token's text can depend on its neighbours (blanks at the beginning, bytes that only together form a character), so
 // a window of the last ids is decoded with and without the new one, and the difference is handed out once it is whole.

@@ -2,6 +2,8 @@
 // Source: Kudo 2018, arXiv:1804.10959; order of comparisons as in SentencePiece and Hugging Face's `tokenizers`.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -34,6 +36,13 @@ std::vector<UnigramStep> unigram_path(std::string_view text, const ByteTrie& tri
     int32_t value = -1;
     uint32_t begin = UINT32_MAX;
   };
+  constexpr size_t kMost = size_t{1} << 26;
+  if (text.size() > kMost) {
+    throw UserError(fmt::format("{} bytes follow one another without a place to cut, and {} at most are searched: each "
+                                "takes 40 bytes of memory",
+                                text.size(), kMost),
+                    "divide the text");
+  }
   const auto size = narrow<uint32_t>(text.size());
   std::vector<Node> best(text.size() + 1);
   uint32_t reached = 0;

@@ -27,10 +27,31 @@ TEST(JsonTexts, ReadsTextsAmongOtherMembers) {
   EXPECT_EQ(texts.text(0), "\t");
 }
 
+TEST(JsonTexts, ReadsListsOfTexts) {
+  JsonTexts texts({"text", "title"});
+  const auto all = [&](size_t k) {
+    std::vector<std::string> found;
+    texts.for_each(k, [&](std::string_view text) { found.emplace_back(text); });
+    return found;
+  };
+  using Texts = std::vector<std::string>;
+  ASSERT_TRUE(texts.read(R"({"text": [ "a\n" ,"b", "\u00e9"], "n": -1.5e-7, "title": []})"));
+  EXPECT_EQ(all(0), (Texts{"a\n", "b", "é"}));
+  EXPECT_EQ(all(1), Texts{});
+  EXPECT_FALSE(texts.holds_all());
+  ASSERT_TRUE(texts.read(R"({"text": ["a"], "title": "x\n", "text": "\"last\""})"));
+  EXPECT_EQ(all(0), Texts{"\"last\""});
+  EXPECT_TRUE(texts.holds_all());
+  ASSERT_TRUE(texts.read(R"({"text": "plain", "title": "x\n"})"));
+  EXPECT_FALSE(texts.holds_all());
+}
+
 TEST(JsonTexts, LeavesEverythingElseToTheGeneralParser) {
   JsonTexts texts({"text"});
   for (const std::string line : {R"({"text": null})",
-                                 R"({"text": ["a"]})",
+                                 R"({"text": ["a", 1]})",
+                                 R"({"text": ["a",]})",
+                                 R"({"text": ["a"})",
                                  R"({"a": 1})",
                                  R"([])",
                                  R"("text")",
@@ -48,7 +69,9 @@ TEST(JsonTexts, LeavesEverythingElseToTheGeneralParser) {
                                  R"({"text": "a", "n": 01})",
                                  R"({"text": "a", "n": 1.})",
                                  R"({"text": "a", "n": -})",
-                                 R"({"text": "a", "n": 1e5})",
+                                 R"({"text": "a", "n": 1e999})",
+                                 R"({"text": "a", "n": 1e})",
+                                 R"({"text": "a", "n": 1e+})",
                                  R"({"text": "a", "n": +1})",
                                  R"({"text": "a", "n": nul})",
                                  R"({"te\u0078t": "a"})",

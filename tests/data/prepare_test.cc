@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/json.h"
+#include "data/prepared_outputs.h"
 #include "data_fixture.h"
 
 namespace megalith {
@@ -189,17 +190,85 @@ TEST_F(PrepareTest, SentencesBecomeSequencesAndListsAreSentences) {
 TEST_F(PrepareTest, LinesThatAreTooLongAreBrokenOnes) {
   const std::string huge = fmt::format("{{\"text\": \"{}\"}}\n", std::string(3'000'000, 'z'));
   PrepareOptions small = options({write("a.jsonl", "{\"text\": \"a\"}\n" + huge + "{\"text\": \"b\"}\n" + huge)});
-  small.max_line_bytes = 1'000'000;
+  small.max_line_memory = 3'000'000;
   const PrepareReport report = prepare_data(small, *tokenizer_, log_);
   EXPECT_EQ(documents(path("out_text_document"), *tokenizer_), (Texts{"a", "b"}));
   ASSERT_EQ(report.num_broken_lines, 2);
   EXPECT_EQ(report.broken_lines[0].line, 2);
   EXPECT_EQ(report.broken_lines[1].line, 4);
+  EXPECT_EQ(report.broken_lines[0].reason, "the line is longer than 977 KiB, so it would take more than 2.86 MiB of memory");
+  // Only the general parser reads names with escapes, and it takes more.
+  small.input = {write("b.jsonl", fmt::format("{{\"text\": \"a\", \"\\u0062\": \"{}\"}}\n{{\"text\": \"b\"}}\n",
+                                              std::string(200'000, 'z')))};
+  small.overwrite = true;
+  const PrepareReport general = prepare_data(small, *tokenizer_, log_);
+  EXPECT_EQ(documents(path("out_text_document"), *tokenizer_), (Texts{"b"}));
+  ASSERT_EQ(general.num_broken_lines, 1);
+  EXPECT_NE(general.broken_lines[0].reason.find("would take more than 2.86 MiB of memory"), std::string::npos);
   const std::string text = write("c.txt", std::string(1'500'000, 'c'));
   small.input = {text};
   small.overwrite = true;
   EXPECT_EQ(message_of([&] { prepare_data(small, *tokenizer_, log_); }),
             text + " is longer than 977 KiB, and a plain-text file is one document");
+}
+
+// Long lines are read, unescaped, encoded and written in parts of their own, which must not be seen in what they give.
+TEST_F(PrepareTest, LongLinesGiveTheTokensOfTheirTexts) {
+  std::string text;
+  for (int i = 0; text.size() < 10'000'000; ++i) text += fmt::format("{} \"é\" 漢字 \\\t🦙. A sentence\n", i);
+  const std::string cut_character = std::string(2'000'000, 'y') + "\xE6\xBC";
+  const auto line = [](const Json& value) { return dump_json(Json{{"text", value}, {"n", 1e5}}) + "\n"; };
+  const std::string many = "{\"text\": \"short\"}\n";
+  std::string damaged = line(Json("x"));
+  damaged.insert(damaged.rfind('x'), cut_character);
+  PrepareOptions job = options({write("a.jsonl", many + line(Json(text)) + many + damaged +
+                                                     line(Json::array({"one", text, "tw\"o"})) + many)});
+  job.append_eod = true;
+  const PrepareReport report = prepare_data(job, *tokenizer_, log_);
+  EXPECT_EQ(report.num_broken_lines, 0);
+  const std::string end = "<|endoftext|>";
+  EXPECT_TRUE(documents(path("out_text_document"), *tokenizer_) ==
+              (Texts{"short" + end, text + end, "short" + end,
+                     std::string(2'000'000, 'y') + "\xEF\xBF\xBDx" + end,
+                     "one" + text + "tw\"o" + end, "short" + end}));
+  EXPECT_EQ(IndexedDataset(path("out_text_document")).num_sequences(), 8);
+}
+
+TEST_F(PrepareTest, ALongLineThatFailsLateLeavesNothing) {
+  const auto numbers = make_null_tokenizer(1000);
+  std::string text = "1";
+  for (int i = 0; i < 9'000'000; ++i) text += " 7";
+  PrepareOptions job = options({write("a.jsonl", "{\"text\": \"1 2\"}\n{\"a\": \"3\", \"text\": \"" + text +
+                                                     " x\"}\n{\"text\": \"5\"}\n")});
+  const PrepareReport report = prepare_data(job, *numbers, log_);
+  EXPECT_EQ(report.num_broken_lines, 1);
+  EXPECT_EQ(documents(path("out_text_document"), *numbers), (Texts{"1 2", "5"}));
+  EXPECT_FALSE(std::filesystem::exists(path("out.prepare")));
+}
+
+TEST_F(PrepareTest, DataOfAnotherTokenizerAreTold) {
+  const std::string output = path("out_text_document");
+  prepare_data(options({write("a.jsonl", "{\"text\": \"one\"}\n")}), *tokenizer_, log_);
+  std::string digest;
+  EXPECT_FALSE(find_other_tokenizer(output, *tokenizer_, digest));
+  EXPECT_FALSE(find_other_tokenizer(path("megatrons_own"), *tokenizer_, digest));
+  std::string other_digest;
+  const auto other = make_null_tokenizer(256);  // as many ids
+  const std::optional<UserError> found = find_other_tokenizer(output, *other, other_digest);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->message(), output +
+                                  " was prepared with another tokenizer (ByteTokenizer of 257 ids) than this run has "
+                                  "(NullTokenizer(256) of 257 ids)");
+  // A record of an earlier version knows the size only, and other files of the names nothing.
+  Json record = load_json(output + ".prepared");
+  record["job"].erase("tokenizer_digest");
+  write_file_atomic(output + ".prepared", dump_json(record));
+  EXPECT_FALSE(find_other_tokenizer(output, *other, other_digest));
+  EXPECT_TRUE(find_other_tokenizer(output, *make_null_tokenizer(300), digest = ""));
+  EXPECT_TRUE(prepare_data(options({path("a.jsonl")}), *tokenizer_, log_).was_finished);
+  record["bin_bytes"] = 1;
+  write_file_atomic(output + ".prepared", dump_json(record));
+  EXPECT_FALSE(find_other_tokenizer(output, *make_null_tokenizer(300), digest = ""));
 }
 
 // Fails when it meets a certain text, as a full disk or a signal would in the middle of a run.
@@ -351,6 +420,14 @@ TEST_F(PrepareResume, AStoppedRunGoesOnAndGivesTheSameBytes) {
     EXPECT_EQ(rest.broken_lines[0].line, 2);
     EXPECT_FALSE(std::filesystem::exists(path("out.prepare")));
   }
+}
+
+TEST_F(PrepareResume, AFolderWithFilesOfOthersIsLeftAlone) {
+  std::filesystem::create_directory(path("out.prepare"));
+  write("out.prepare/notes.txt", "mine");
+  EXPECT_EQ(message_of([&] { prepare_data(big_job(), *tokenizer_, log_); }),
+            path("out.prepare") + " is where prepare keeps unfinished work, and it holds notes.txt");
+  EXPECT_EQ(read_file(path("out.prepare/notes.txt")), "mine");
 }
 
 TEST_F(PrepareResume, AnotherJobOrDamagedPartsBeginAnew) {

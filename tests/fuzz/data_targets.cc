@@ -185,7 +185,10 @@ Target json_lines(const Scratch& scratch) {
     for (std::string_view rest = input; !rest.empty();) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
       if (is_valid_utf8(line) && texts.read(line)) {
-        require(parse_json(line, "line").at("text") == texts.text(0), "both readers give one text");
+        std::vector<std::string> found;
+        texts.for_each(0, [&](std::string_view text) { found.emplace_back(text); });
+        const Json expected = texts.is_list(0) ? Json(found) : Json(found.at(0));
+        require(parse_json(line, "line").at("text") == expected, "both readers give the same texts");
       }
       rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     }
@@ -195,6 +198,7 @@ Target json_lines(const Scratch& scratch) {
       options.json_keys = {"text"};
       options.append_eod = true;
       options.split_sentences = by_sentences;
+      options.max_line_memory = 4096 * kGeneralLineMemory;
       const ChunkEncoder encoder(options, *tokenizer, TokenType::kUint16);
       ChunkReader reader(inputs, {"text"}, 4096, InputPosition{});
       while (auto chunk = reader.next()) {

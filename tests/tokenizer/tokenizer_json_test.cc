@@ -82,6 +82,40 @@ TEST(TokenizerJson, LongPiecesAgreeWithShortOnesAndStayFast) {
   EXPECT_EQ(tokenizer->decode(ids), text);
 }
 
+// A long text is normalised and encoded in parts, and its ids are those of its words.
+TEST(TokenizerJson, LongTextsInRunsGiveTheIdsOfTheirWords) {
+  const std::string bpe = R"("model": {"type": "BPE", "byte_fallback": true, "unk_token": "<unk>", "fuse_unk": true,
+    "vocab": {"<unk>": 0, "\u2581": 1, "a": 2, "b": 3, "\u2581a": 4, "ab": 5, "é": 6, "가": 7, "漢": 8, "e": 9, "\u2581ab": 10},
+    "merges": ["▁ a", "a b", "▁a b"]}, "added_tokens": [])";
+  const std::string normalizers[] = {
+      R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+         {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, {"type": "NFC"}]}, "pre_tokenizer": null, )",
+      R"("normalizer": {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Nmt"}, {"type": "Lowercase"}]},
+         "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"}, )"};
+  const std::string words[] = {"ab", "e\u0301a", "\u1100\u1161b", "漢漢e\u0301漢", "a\u0323\u0301", "b"};
+  for (const std::string& normalizer : normalizers) {
+    const auto tokenizer = make_json_tokenizer(parse_json("{" + normalizer + bpe + "}", "here"), "here",
+                                               [](const auto&) { return SpecialIds(); });
+    std::string text;
+    std::vector<int32_t> expected;
+    for (size_t i = 0; text.size() < 3'000'000; ++i) {
+      const std::string& word = words[(i * i + i / 7) % std::size(words)];
+      text += (i == 0 ? "" : " ") + word;
+      const std::vector<int32_t> ids = tokenizer->encode(word);
+      expected.insert(expected.end(), ids.begin(), ids.end());
+    }
+    std::vector<int32_t> together;
+    int num_runs = 0;
+    tokenizer->encode_in_runs(text, false, [&](std::span<const int32_t> run) {
+      together.insert(together.end(), run.begin(), run.end());
+      ++num_runs;
+    });
+    EXPECT_TRUE(together == expected);
+    EXPECT_GT(num_runs, 2);
+    EXPECT_TRUE(tokenizer->encode(text) == expected);
+  }
+}
+
 TEST(TokenizerJson, ThreadsShareOneTokenizer) {
   const auto tokenizer = load_tokenizer_json(kData / "qwen2");
   const std::string text = "The quick brown fox jumps over 13 lazy dogs. Größe 日本語";

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "support/temporary_folder.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/utf8.h"
 
@@ -39,6 +40,25 @@ TEST(NullTokenizer, HasOneIdMoreThanItsVocabulary) {
   for (const char* text : {"1 x", "101", "-1", "1.5", "99999999999"}) EXPECT_THROW(tokenizer->encode(text), UserError);
 }
 
+TEST(ByteTokenizer, RunsCutNoCharacterAndRepairAsTheWhole) {
+  const auto tokenizer = make_byte_tokenizer();
+  for (const std::string unit : {"漢", "é🦙", "\x80", "\xE6\xBC", "\xF0\x9F\xA6x"}) {
+    std::string text = "x";
+    while (text.size() < 300'000) text += unit;
+    std::vector<int32_t> together;
+    tokenizer->encode_in_runs(text, false, [&](std::span<const int32_t> run) {
+      together.insert(together.end(), run.begin(), run.end());
+    });
+    EXPECT_TRUE(together == tokenizer->encode(text)) << unit;
+  }
+}
+
+TEST(TokenizerDigest, TellsWhatTokenizersDo) {
+  EXPECT_EQ(tokenizer_digest(*make_byte_tokenizer()), tokenizer_digest(*make_byte_tokenizer()));
+  EXPECT_NE(tokenizer_digest(*make_byte_tokenizer()), tokenizer_digest(*make_null_tokenizer(256)));
+  EXPECT_NE(tokenizer_digest(*make_null_tokenizer(255)), tokenizer_digest(*make_null_tokenizer(256)));
+}
+
 TEST(MakeTokenizer, RefusesWhatCannotWork) {
   EXPECT_EQ(message_of({.tokenizer_type = "NullTokenizer"}), "tokenizer_type NullTokenizer needs vocab_size");
   EXPECT_EQ(message_of({.tokenizer_type = "Llama3Tokenizer"}), "tokenizer_type Llama3Tokenizer needs tokenizer_model");
@@ -58,6 +78,22 @@ TEST(StreamingDecoder, HoldsBackUnfinishedCharacters) {
                                              ""}));
   EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
   EXPECT_EQ(decoder.finish(), "");
+}
+
+TEST(StreamingDecoder, ShowsIdsWithoutAToken) {
+  const auto tokenizer = make_byte_tokenizer();
+  StreamingDecoder decoder(*tokenizer, /*skip_special=*/true);
+  std::string text;
+  for (const int32_t id : {97, 300, 256, 0xC3, 257, 98, -1}) text += decoder.push(id);
+  EXPECT_EQ(text + decoder.finish(), "a<|id:300|>\xEF\xBF\xBD<|id:257|>b<|id:-1|>");
+
+  const test::TemporaryFolder folder;
+  const auto holes = folder.write("tokenizer.json", R"({"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0,"b":3}}})");
+  const auto words = make_tokenizer({.tokenizer_model = holes.string()});
+  StreamingDecoder shown(*words);
+  text.clear();
+  for (const int32_t id : {0, 1, 3, 4}) text += shown.push(id);
+  EXPECT_EQ(text + shown.finish(), "a<|id:1|> b<|id:4|>");
 }
 
 // What Python 3 gives for bytes.decode(errors="replace"); R stands for U+FFFD.
