@@ -473,7 +473,7 @@ constexpr KnownNamesRow kRows[] = {
     {Kind::kNoEffect, kSwitch, "every pass reads the samples in an order of its own, drawn from seed",
      "shuffle_dataset shuffle_merged_datasets"},
     {Kind::kUnsupported, kValue, "a mixture of data sets by that word (data_path takes weights)",
-     "mix_strategy=concat interleave_probs=null max_samples=null"},
+     "mix_strategy=concat interleave_probs=null"},
     {Kind::kRemoved, kValue, "write data_cache_path", "dataset_prepared_path=null tokenized_path=null"},
     {Kind::kRemoved, kValue, "write train_on_input true to learn questions too: without it only answers are learned",
      "assistant_only_loss=true completion_only_loss=true roles_to_train=null|assistant"},
