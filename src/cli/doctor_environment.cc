@@ -21,6 +21,7 @@
 #include "device/threads.h"
 #include "launch/back_ends.h"
 #include "ops/operators.h"
+#include "train/inputs.h"
 #include "train/memory_estimate.h"
 #include "verify/access_check.h"
 #include "verify/folder_check.h"
@@ -178,6 +179,18 @@ Findings check_folders(const DoctorCase& one) {
   return findings;
 }
 
+// What a run would refuse of the data that are named.
+Findings check_tokenizers(const DoctorCase& one) {
+  if (one.launch.local_rank != 0) return {};
+  std::vector<UserError> errors;
+  append_other_tokenizers(one.resolved, errors);
+  Findings findings;
+  for (const UserError& error : errors) {
+    findings.push_back({"data", "tokenizer", FindingLevel::kError, error.message(), error.remedy()});
+  }
+  return findings;
+}
+
 }  // namespace
 
 Findings check_environment(const DoctorCase& one) {
@@ -206,6 +219,7 @@ Findings check_environment(const DoctorCase& one) {
   append(all, check_limits(read_limits(kMachineRoot), use, !host.rdma_ports.empty()));
   append(all, check_tracing(access));
   append(all, check_folders(one));
+  append(all, check_tokenizers(one));
   append(all, check_variables(one.environment, use, usable_cores(), gpus.has_amd));
   if (one.options.hub && one.launch.local_rank == 0) {
     append(all, check_hub(read_hub_settings(one.environment, one.resolved.config.hub)));

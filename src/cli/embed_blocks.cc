@@ -14,10 +14,12 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/number_of.h"
+#include "core/output_file.h"
 #include "core/strings.h"
 #include "core/time.h"
 #include "data/indexed_dataset.h"
 #include "train/block_vectors.h"
+#include "train/inputs.h"
 #include "train/outputs.h"
 
 namespace megalith {
@@ -117,12 +119,15 @@ void check_files(const Resolved& resolved, std::vector<UserError>& errors) {
   if (config.task.titles_data_path) {
     collect_error(errors, [&] { const IndexedDataset opened(*config.task.titles_data_path); });
   }
+  append_other_tokenizers(resolved, errors);
   const std::optional<std::string>& places = config.block_index.block_data_path;
   if (!places) return;
   if (!places->ends_with(".jsonl")) {
     errors.emplace_back(fmt::format("block_data_path is '{}'", *places), "its name must end in .jsonl");
   } else if (auto error = check_writable("block_data_path", *places, /*is_folder=*/false)) {
     errors.push_back(std::move(*error));
+  } else if (auto taken = check_replaceable("block_data_path", *places, kBlocksMark, config.checkpoint.overwrite)) {
+    errors.push_back(std::move(*taken));
   }
 }
 
@@ -134,7 +139,8 @@ std::vector<UserError> check_blocks(const Resolved& resolved, bool asks_for_bloc
   const bool is_biencoder = model.model_type == ModelType::kBiencoder;
   if (!asks_for_blocks) {
     for (const char* name : {"embedding_path", "block_data_path", "indexer_batch_size", "indexer_log_interval",
-                             "data_path", "titles_data_path", "use_one_sent_docs", "data_cache_path"}) {
+                             "data_path", "titles_data_path", "use_one_sent_docs", "data_cache_path",
+                             "allow_other_tokenizer"}) {
       if (!resolved.options->find(name)->is_set()) continue;
       errors.emplace_back(fmt::format("{} is given without blocks", name), "add --blocks, or leave it out");
     }

@@ -42,6 +42,9 @@ void DataOptions::visit(OptionVisitor& v) {
       "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
       "are then kept in memory.")
       .by_rank(ByRank::kFree);
+  v.field("allow_other_tokenizer", allow_other_tokenizer,
+          "Read data that 'prepare' made with another tokenizer than this run's: their ids are taken as they are.")
+      .changes_numbers(false);
   v.field("num_workers", num_workers,
           "Threads that read the next step's batch while a step runs; with 0 each step first reads its own. The "
           "batches are the same.")

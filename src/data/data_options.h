@@ -19,6 +19,7 @@ struct DataOptions {
   std::optional<std::string> split;
   bool mock_data = false;
   std::optional<std::string> data_cache_path;
+  bool allow_other_tokenizer = false;
   int64_t num_workers = 2;
   double mid_level_dataset_surplus = 0.005;
   DataloaderType dataloader_type = DataloaderType::kSingle;

@@ -16,6 +16,7 @@
 #include "data/flux_data.h"
 #include "data/indexed_dataset.h"
 #include "data/prepare_input.h"
+#include "data/prepared_outputs.h"
 #include "data/sft_set.h"
 #include "data/split.h"
 #include "hub/names.h"
@@ -180,7 +181,25 @@ std::vector<UserError> check_data(Resolved& resolved) {
       });
     }
   });
+  append_other_tokenizers(resolved, errors);
   return errors;
+}
+
+void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& errors) {
+  if (resolved.tokenizer == nullptr || resolved.config.data.allow_other_tokenizer) return;
+  std::string digest;
+  const auto look_at = [&](const std::string& path) {
+    if (auto other = find_other_tokenizer(data_prefix(path), *resolved.tokenizer, digest)) errors.push_back(*other);
+  };
+  if (resolved.config.task.titles_data_path) look_at(*resolved.config.task.titles_data_path);
+  try {
+    const DataOptions data = with_listed_paths(resolved.config.data);
+    for (const auto* items :
+         {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
+      for (const std::string& prefix : parse_blend(*items, "data_path").prefixes) look_at(prefix);
+    }
+  } catch (const UserError&) {  // lists that cannot be read are said by who reads them
+  }
 }
 
 }  // namespace megalith

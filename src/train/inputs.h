@@ -22,4 +22,7 @@ std::vector<UserError> check_weights(const Resolved& resolved);
 // The token files; names of the hub that are not here are left to HubPaths. A dry run without data gets a note.
 std::vector<UserError> check_data(Resolved& resolved);
 
+// Data sets that were prepared with another tokenizer than the run has, unless allow_other_tokenizer.
+void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& errors);
+
 }  // namespace megalith

@@ -173,3 +173,61 @@ def test_a_cut_table_is_refused(prepare, tmp_path):
     with open(tmp_path / "rows.csv", "a", encoding="utf-8") as file:
         file.write("1,2,3,4\n")
     assert "rows.csv: " in prepare(tmp_path, "--input", tmp_path / "rows.csv", expected=2)
+
+
+def test_a_quote_that_is_never_closed_is_an_error_with_its_line(prepare, tmp_path):
+    good = 'id,text\n1,"two\nlines with ""quotes"""\n2,a"b\n'
+    for name, rest in {"short": "", "long": "more, and more\n" * 2_000_000}.items():
+        (tmp_path / "rows.csv").write_text(good + '3,"never closed\n4,b\n' + rest)
+        errors = prepare(tmp_path, "--input", tmp_path / "rows.csv", expected=2, output=name)
+        assert "rows.csv: line 5: " in errors and "never closed" in errors, errors
+    with gzip.open(tmp_path / "rows.tsv.gz", "wt") as file:
+        file.write('text\nx\n"never\n')
+    assert "line 3: a quote opens here" in prepare(tmp_path, "--input", tmp_path / "rows.tsv.gz", expected=2, output="none")
+    (tmp_path / "rows.csv").write_text(good + '3,"closed"')
+    assert prepare(tmp_path, "--input", tmp_path / "rows.csv", output="good").count(b"\0\1") == 3
+
+
+def test_a_row_of_a_table_may_have_megabytes_and_has_a_bound(prepare, tmp_path):
+    (tmp_path / "rows.csv").write_text('text\n"' + "x\n" * 1_500_000 + '"\n')
+    assert len(prepare(tmp_path, "--input", tmp_path / "rows.csv")) == 2 * 3_000_001
+    (tmp_path / "rows.csv").write_text("text\na\n" + "x" * 40_000_000 + "\n")
+    assert "line 3: the row that begins here is longer than 16 MiB" in prepare(
+        tmp_path, "--input", tmp_path / "rows.csv", expected=2, output="none"
+    )
+    pa.parquet.write_table(table(["x" * 20_000_000]), tmp_path / "in.parquet")
+    assert len(prepare(tmp_path, "--input", tmp_path / "in.parquet", output="cell")) == 2 * 20_000_001
+
+
+def test_a_folder_says_what_it_skipped(prepare, program, tmp_path):
+    folder = tmp_path / "set"
+    (folder / "more").mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"text": "one"}\n')
+    for name in ("info.json", "more/other.JSON", "README", ".hidden.txt", "more/page.html"):
+        (folder / name).write_text("{}")
+    _, _, notes = program.run("prepare", "--input", folder, "--output_prefix", tmp_path / "out", "--tokenizer_type", "ByteTokenizer")
+    assert f"the folder {folder}: 5 files skipped, by their endings: 1 .html, 2 .json, 1 hidden, 1 without an ending" in notes
+    (folder / "a.jsonl").unlink()
+    assert "no texts in the folder" in prepare(tmp_path, "--input", folder, expected=2, output="none")
+
+
+def test_data_of_another_tokenizer_are_refused(prepare, program, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "1 2 3 4 5 6 7 8 9 10 11 12"}\n' * 40)
+    words = [word for word in TINY if word not in ("--tokenizer_type", "ByteTokenizer")]
+    words += ["--seq_length", 8, "--data_path", tmp_path / "out_text_document"]
+    null = ("--tokenizer_type", "NullTokenizer", "--vocab_size", 256)
+    program.run("prepare", "--input", tmp_path / "in.jsonl", "--output_prefix", tmp_path / "out", *null)
+    told = "was prepared with another tokenizer (NullTokenizer(256) of 257 ids) than this run has (ByteTokenizer of 257 ids)"
+    other = ("--tokenizer_type", "ByteTokenizer")
+    for more in ((), ("--dry_run",)):
+        errors = program.run("train", *words, *other, *more, expected=2)[2]
+        assert told in errors and "--allow_other_tokenizer" in errors, errors
+    program.run("train", *words, *other, "--allow_other_tokenizer", "--train_iters", 1, "--save", tmp_path / "saved")
+    evaluation = ("evaluate", "--load", tmp_path / "saved", "--data_path", tmp_path / "out_text_document", "--split", "100,0,0")
+    evaluation += ("--eval_split", "train", "--eval_iters", 1, "--device", "cpu", *other)
+    assert told in program.run(*evaluation, expected=2)[2]
+    program.run(*evaluation, "--allow_other_tokenizer")
+    assert told in program.run("doctor", *words, *other, expected=None)[1]
+    assert "another tokenizer" not in program.run("doctor", *words, *null, expected=None)[1]
+    program.run("train", *words, *null, "--dry_run")
+    program.run("train", *words, "--vocab_size", 257, "--dry_run")  # no tokenizer: nothing is compared
