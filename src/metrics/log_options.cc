@@ -49,15 +49,20 @@ void LogOptions::visit(OptionVisitor& v) {
       .by_rank(ByRank::kFree);
   v.field("record_file", record_file,
           "A file for the run's record, as output_dir has in run.json: who started it when, where, with which options, "
-          "on which ranks, and how it ended. A run that is started again adds to it.");
+          "on which ranks, and how it ended. A run that is started again adds to it.")
+      .by_rank(ByRank::kFree);
   v.field("metrics_file", metrics_file,
-          "A file to which each optimizer step and each evaluation appends one JSON object.");
-  v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.");
+          "A file to which each optimizer step and each evaluation appends one JSON object.")
+      .by_rank(ByRank::kFree);
+  v.field("loss_plot_file", loss_plot_file, "A file for a picture (SVG) of the loss over the run.")
+      .by_rank(ByRank::kFree);
   v.field("page_file", page_file,
-          "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.");
+          "A file for a web page on the run: loss, learning rate, gradient norm, throughput and memory.")
+      .by_rank(ByRank::kFree);
 
   v.group("TensorBoard", {.changes_numbers = false});
-  v.field("tensorboard_dir", tensorboard_dir, "A folder for TensorBoard's events, under Megatron-LM's tags.");
+  v.field("tensorboard_dir", tensorboard_dir, "A folder for TensorBoard's events, under Megatron-LM's tags.")
+      .by_rank(ByRank::kFree);
   v.field("disable_tensorboard", disable_tensorboard, "Write no TensorBoard events, whatever tensorboard_dir says.");
   v.field("tensorboard_log_interval", tensorboard_log_interval, "Steps from one TensorBoard event to the next.")
       .unit("iterations")

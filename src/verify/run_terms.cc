@@ -111,6 +111,14 @@ std::vector<Term> run_terms(const Resolved& resolved, const at::Device& device,
     if (option->traits().by_rank != ByRank::kSame) continue;
     terms.push_back({TermKind::kOption, option->name(), option->text()});
   }
+  // One rank writes these files, wherever it likes; but all take part in what they get.
+  const LogOptions& log = resolved.config.log;
+  const auto add = [&](std::string name, bool is_given) {
+    terms.push_back({TermKind::kOption, std::move(name), is_given ? "given" : "not given"});
+  };
+  add("record_file", log.record_file.has_value());
+  add("metrics_file", log.metrics_file.has_value());
+  add("tensorboard_dir", log.tensorboard_dir.has_value());
   for (const std::string& name : shared_variables()) {
     const auto found = environment.find(name);
     if (found != environment.end()) terms.push_back({TermKind::kVariable, name, found->second});

@@ -40,6 +40,14 @@ TEST(RunTerms, AnotherValueOfAnyOptionThatMattersIsAnotherDigest) {
   EXPECT_NE(digest_with({}, {}, "4567"), usual);
 }
 
+TEST(RunTerms, OneRankWritesAFileWhereItLikesAndAllKnowThatItDoes) {
+  for (const char* option : {"--record_file", "--metrics_file", "--tensorboard_dir"}) {
+    const std::string here = digest_with({fmt::format("{}=here", option)});
+    EXPECT_EQ(digest_with({fmt::format("{}=there", option)}), here) << option;
+    EXPECT_NE(digest_with({}), here) << option;
+  }
+}
+
 TEST(RunTerms, WhatIsOneRanksOwnIsNotCompared) {
   const std::string usual = digest_with({});
   for (const char* word : {"--device=cpu", "--num_threads=3", "--num_workers=1", "--data_cache_path=elsewhere",
