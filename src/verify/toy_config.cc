@@ -105,9 +105,9 @@ void take_options(const Resolved& user, Resolved& toy) {
 void shrink_adapters(LoraOptions& lora) {
   if (!lora.enabled) return;
   lora.dim = std::min<int64_t>(lora.dim, 3);
-  // Adapters that outweigh the model by far would enlarge its rounding as well.
+  // Adapters that outweigh the model would enlarge its rounding as well, in each of its layers.
   const auto dim = static_cast<double>(lora.dim);
-  lora.alpha = std::min(lora.alpha, 2 * (lora.use_rslora ? std::sqrt(dim) : dim));
+  lora.alpha = std::min(lora.alpha, 0.5 * (lora.use_rslora ? std::sqrt(dim) : dim));
   lora.b_init = AdapterInit::kNormal;  // from zero the first step would give A no gradient
   if (lora.has_expressions()) lora.target_modules = {"all-linear"};
 }

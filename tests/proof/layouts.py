@@ -132,7 +132,6 @@ FEATURES = {
         "rslora": ("--lora.enabled", "true", "--lora.dim", 2, "--lora.use_rslora", "true", *ALL_LINEAR),
         "dropped": ("--lora.enabled", "true", "--lora.dropout", 0.1, *AROUND),
         "dora": ("--lora.enabled", "true", "--lora.use_dora", "true", *AROUND),
-        "nf4": ("--lora.enabled", "true", "--lora.dim", 2, "--lora.quantization", "nf4", *ALL_LINEAR),
     },
 }
 WITH_EXPERTS = ("qwen3_30B_A3B", "mixtral_8x7B_v0.1", "deepseek_v2_lite", "deepseek_v3", "glm4.5_air", "gpt_oss_20B", "llama4_scout_17B_16E")
