@@ -71,8 +71,14 @@ bool is_ascii(std::string_view text) {
 }
 
 std::string replace_invalid_utf8(std::string_view text) {
+  size_t size = 0;
+  for (size_t i = 0; i < text.size();) {
+    const Utf8Step step = decode_utf8(text.substr(i));
+    size += step.is_valid ? static_cast<size_t>(step.length) : 3;
+    i += static_cast<size_t>(step.length);
+  }
   std::string out;
-  out.reserve(text.size());
+  out.reserve(size);  // so that a long text never moves
   for (size_t i = 0; i < text.size();) {
     const Utf8Step step = decode_utf8(text.substr(i));
     if (step.is_valid) {
