@@ -27,6 +27,8 @@ const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};
 constexpr std::string_view kAdapters = "Low-rank adapters";
 const Names kWeights = {"load", "load_hf", "ckpt_step"};
 const Names kAdapterWeights = {"adapter"};
+// Commands that read weights and write files.
+const Names kFiles = {"allow_nonfinite_weights", "overwrite"};
 const Names kShapes = {"micro_batch_size", "global_batch_size", "seq_length"};
 const Names kWords = {"quiet", "verbose"};         // how much is said
 const Names kMemory = {"allow_oversubscription"};  // what is checked before weights are read
@@ -75,7 +77,7 @@ const ActingOptions* row_of(std::string_view command) {
   static const std::vector<ActingOptions> table = checked({
       {{"generate"},
        joined({kModelGroups, kLayoutGroups, {"Sampling", "Encoders of FLUX", kAdapters}}),
-       joined({kWeights, kAdapterWeights, kWords, kMemory, {"seed", "text_length"}}),
+       joined({kWeights, kAdapterWeights, kFiles, kWords, kMemory, {"seed", "text_length"}}),
        kTraining},
       {{"evaluate"},
        joined({kModelGroups,
@@ -83,6 +85,7 @@ const ActingOptions* row_of(std::string_view command) {
                {"Task", "Data", "Pictures", "Encoders of FLUX", "Instruction tuning", kAdapters}}),
        joined({kWeights,
                kAdapterWeights,
+               kFiles,
                kWords,
                kMemory,
                {"micro_batch_size", "global_batch_size", "decrease_batch_size_if_needed", "seq_length", "eval_iters",
@@ -91,23 +94,26 @@ const ActingOptions* row_of(std::string_view command) {
       {{"embed"},
        joined({kModelGroups, kLayoutGroups, {"Index of blocks"}}),
        joined({kWeights,
+               kFiles,
                kWords,
                kMemory,
                {"micro_batch_size", "seq_length", "top_k", "data_path", "data_cache_path", "titles_data_path",
-                "use_one_sent_docs"}}),
+                "use_one_sent_docs", "allow_other_tokenizer"}}),
        kTraining},
-      {{"inspect logits"}, kModelGroups, joined({kWeights, kWords}), kTraining},
+      {{"inspect logits"}, kModelGroups, joined({kWeights, kFiles, kWords}), kTraining},
       {{"plan"},
        {"Pipeline parallelism"},
-       {"model_type", "num_layers", "decoder_num_layers", "num_joint_layers", "num_single_layers",
-        "mtp_num_layers", "tensor_model_parallel_size",
-        "pipeline_model_parallel_size", "context_parallel_size", "micro_batch_size", "global_batch_size",
-        "dry_run_world_size"},
+       {"model_type", "num_layers", "decoder_num_layers", "num_joint_layers", "num_single_layers", "mtp_num_layers",
+        "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "micro_batch_size",
+        "global_batch_size", "dry_run_world_size", "overwrite"},
        {}},
-      {{"bench gemm"}, kModelGroups, joined({kWeights, kShapes}), joined({kTraining, kEightBitsOfLayers})},
+      {{"bench gemm"},
+       kModelGroups,
+       joined({kWeights, kShapes, {"overwrite"}}),
+       joined({kTraining, kEightBitsOfLayers})},
       {{"bench ops", "bench attention", "bench moe"},
        kModelGroups,
-       joined({kWeights, kShapes}),
+       joined({kWeights, kShapes, {"overwrite"}}),
        joined({kTraining, kEightBitsOfLayers, {"fp8_format", "fp8_recipe"}})},
   });
   for (const ActingOptions& row : table) {

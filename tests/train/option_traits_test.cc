@@ -62,6 +62,7 @@ TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
                         "num_threads",           "gemm_tuning_file",        "fail_on_host_sync",
                         "cuda_graphs",           "cuda_graph_warmup_steps", "keep_fp8_weight_transpose_cache",
                         "allow_oversubscription", "optimizer_cpu_offload", "optimizer_offload_fraction",
+                        "allow_other_tokenizer",
                         "overlap_cpu_optimizer_d2h_h2d", "check_determinism"};
   const Names expected = names_with(options, [&](const Option& option) {
     if (option.name() == "grad_reduce_in_bf16") return false;  // how gradients are rounded on their way
