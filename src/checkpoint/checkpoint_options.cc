@@ -15,6 +15,11 @@ void CheckpointOptions::visit(OptionVisitor& v) {
   v.field("save_interval", save_interval, "Save a checkpoint after every so many iterations.")
       .unit("iterations")
       .at_least(1);
+  v.field("save_interval_in_mins", save_interval_in_mins,
+          "Save a checkpoint once so much time has passed since the last one; the next checkpoint replaces it. The "
+          "default holds where save_interval is not given; 0: never.")
+      .unit("minutes")
+      .at_least(0);
   v.field("keep_last", keep_last, "After each save, delete all but so many of the newest checkpoints.").at_least(1);
   v.field("save_retain_interval", save_retain_interval,
           "Never delete checkpoints of multiples of this iteration; without keep_last, each save deletes the previous "
@@ -51,11 +56,14 @@ void CheckpointOptions::visit(OptionVisitor& v) {
           "Folder of low-rank adapters as PEFT writes it, to go on from or to use: it gives lora.* and the weights.")
       .by_rank(ByRank::kSameContents);
   v.field("save_adapter", save_adapter, "Folder for PEFT that the adapters are exported to at the end.");
+  v.field("allow_nonfinite_weights", allow_nonfinite_weights,
+          "Load weights and states that hold NaN or infinities, which are refused without it.");
   v.field("export_hf", export_hf, "Export the model to the folder hf of output_dir at the end.");
   v.field(
       "overwrite", overwrite,
-      "Replace what an earlier run left: its checkpoints in save once the first new one is there, its model in "
-      "save_hf, its lines in metrics_file and log_file, and with output_dir the whole run, which then begins anew.");
+      "Replace what an earlier run left: its checkpoints in save once the first new one is there, the files "
+      "of a model in save_hf, its lines in metrics_file and log_file, and with output_dir the whole run, which then "
+      "begins anew; and any other file that an option names as output.");
 }
 
 SaveSettings CheckpointOptions::save_settings() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/finite_weights.h"
 #include "core/error.h"
 
 namespace megalith {
@@ -16,6 +17,7 @@ class OptionVisitor;
 struct CheckpointOptions {
   std::optional<std::string> save;
   std::optional<int64_t> save_interval;
+  double save_interval_in_mins = 30;
   std::optional<int64_t> keep_last;
   std::optional<int64_t> save_retain_interval;
   bool no_save_optim = false;
@@ -36,6 +38,7 @@ struct CheckpointOptions {
   bool export_hf = false;
   std::optional<std::string> adapter, save_adapter;
   bool overwrite = false;
+  bool allow_nonfinite_weights = false;
 
   void visit(OptionVisitor& v);
 
@@ -43,6 +46,9 @@ struct CheckpointOptions {
   // training.
   bool is_save_due(int64_t iteration) const { return save && save_interval && iteration % *save_interval == 0; }
   SaveSettings save_settings() const;
+  NonfiniteWeights nonfinite_weights() const {
+    return allow_nonfinite_weights ? NonfiniteWeights::kAllowed : NonfiniteWeights::kRefused;
+  }
 };
 
 // The rules between these options: one error for each that fails.

@@ -287,6 +287,11 @@ Option::Value Option::parse(const WrittenValue& written, const OptionSource& sou
     return std::find(words.begin(), words.end(), text) != words.end();
   }();
   if (is_text && !is_own_word) {
+    // On a command line that is a variable of the shell without a value. A preset's empty text leaves the default.
+    if (source.layer == OptionLayer::kCommandLine && trim(text).empty() && (is_optional() || is_list())) {
+      throw UserError(fmt::format("{} is empty", named_at(source)),
+                      fmt::format("give it a value, or leave it out; --{}=null takes back what a file set", name_));
+    }
     if (is_optional() && is_null_word(text)) return unset();
     if (lower_case(trim(text)) == "null") return unset();
   }

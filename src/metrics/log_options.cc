@@ -45,6 +45,8 @@ void LogOptions::visit(OptionVisitor& v) {
       "A folder for everything that a run leaves: its configuration, log, metrics, TensorBoard events, page, picture "
       "of the loss and checkpoints, each where its own option says nothing else. Started again, the run goes on "
       "from its newest checkpoint.");
+  v.field("wait_for_folder", wait_for_folder,
+          "Where another run writes to output_dir or save, wait for its end instead of refusing to start.");
   v.field("log_file", log_file, "A file to which everything is appended that the run says on the terminal.")
       .by_rank(ByRank::kFree);
   v.field("record_file", record_file,

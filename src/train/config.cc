@@ -26,6 +26,7 @@
 #include "train/sample_tokens.h"
 #include "train/stored_architecture.h"
 #include "train/task_rules.h"
+#include "train/text_tokenizer.h"
 #include "train/unopened_tokenizer.h"
 
 namespace megalith {
@@ -184,6 +185,9 @@ void resolve_vocabulary(Resolved& resolved, std::vector<UserError>& errors) {
     errors.emplace_back(fmt::format("the tokenizer {} has {} ids, the model's vocab_size is {}",
                                     resolved.tokenizer->name(), ids, *config.model.vocab_size),
                         "use the model's own tokenizer, or set vocab_size to at least the tokenizer's");
+  }
+  if (auto note = note_of_missing_tokens(*resolved.tokenizer, config, d.vocab_size)) {
+    resolved.notes.push_back(std::move(*note));
   }
   d.eod_id = resolved.tokenizer->eod().value_or(static_cast<int32_t>(d.vocab_size - 1));
 }
@@ -521,6 +525,7 @@ std::unique_ptr<Resolved> resolve_config(const ConfigInputs& inputs, int64_t wor
   place_outputs(*resolved->options, resolved->config);
   HubPaths hub(inputs.environment, resolution.exports);
   const Config& config = resolved->config;
+  if (needs.hold_folders && errors.empty()) needs.hold_folders(config);
   resolved->derived.checkpoint = with_folders_of_checkpoints(config.checkpoint);
   continue_automatically(*resolved);
   // What an unreadable value leaves behind would only add noise: cross-option rules are for values that were read.

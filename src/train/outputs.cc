@@ -16,6 +16,7 @@
 #include "checkpoint/manifest.h"
 #include "config/resolve.h"
 #include "core/file.h"
+#include "core/output_file.h"
 #include "core/system_call.h"
 #include "train/config.h"
 #include "train/tracking.h"
@@ -28,22 +29,24 @@ struct Output {
   std::string option;
   fs::path path;
   bool is_folder = false;
+  std::string_view mark = {};  // of a file that is replaced (core/output_file.h); empty: none is
 };
 
 std::vector<Output> outputs_of(const Config& config) {
   std::vector<Output> outputs;
-  const auto add = [&](const char* option, const std::optional<std::string>& path, bool is_folder) {
-    if (path) outputs.push_back({option, *path, is_folder});
+  const auto add = [&](const char* option, const std::optional<std::string>& path, bool is_folder,
+                       std::string_view mark = {}) {
+    if (path) outputs.push_back({option, *path, is_folder, mark});
   };
   add("output_dir", config.log.output_dir, true);
   if (!config.train.skip_train) add("save", config.checkpoint.save, true);
   add("save_hf", config.checkpoint.save_hf, true);
   add("save_adapter", config.checkpoint.save_adapter, true);
   add("log_file", config.log.log_file, false);
-  add("record_file", config.log.record_file, false);
-  add("metrics_file", config.log.metrics_file, false);
-  add("loss_plot_file", config.log.loss_plot_file, false);
-  add("page_file", config.log.page_file, false);
+  add("record_file", config.log.record_file, false, kRunRecordMark);
+  add("metrics_file", config.log.metrics_file, false, kMetricsMark);
+  add("loss_plot_file", config.log.loss_plot_file, false, kLossPlotMark);
+  add("page_file", config.log.page_file, false, kPageMark);
   add("sample_folder", config.samples.sample_folder, true);
   if (config.log.writes_tensorboard()) add("tensorboard_dir", config.log.tensorboard_dir, true);
   if (config.tracking.writes_wandb()) add("wandb_save_dir", wandb_folder(config).string(), true);
@@ -68,7 +71,7 @@ std::optional<std::string> why_not_created_in(const fs::path& folder) {
       retry_interrupted([&] { return ::open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); });
   if (fd < 0) return system_error_text(errno);
   close_descriptor(fd);
-  ::unlink(probe.c_str());
+  try_remove_tree(probe);
   return std::nullopt;
 }
 
@@ -124,7 +127,7 @@ void check_export(const Resolved& resolved, const std::vector<Output>& outputs, 
                         "name another folder for the model that is trained");
     return;
   }
-  // The folder is replaced as a whole when the model is complete.
+  // The folder is exchanged for a new one when the model is complete.
   for (const Output& other : outputs) {
     if (other.option == "save_hf" || !lies_within(other.path, folder)) continue;
     errors.emplace_back(fmt::format("save_hf {}: {} {} lies in it", folder.string(), other.option, other.path.string()),
@@ -173,9 +176,9 @@ void check_run_folder(const Resolved& resolved, std::vector<UserError>& errors) 
   const RunFolder folder{*root};
   if (fs::exists(folder.record(), ignored)) return;
   // A run that failed while it started leaves less.
-  const std::array own = {folder.configuration(), folder.log(),         folder.metrics(), folder.page(),
-                          folder.plot(),          folder.tensorboard(), folder.wandb(),   folder.mlflow(),
-                          folder.checkpoints(),   folder.exported()};
+  const std::array own = {folder.lock(),   folder.configuration(), folder.log(),         folder.metrics(),
+                          folder.page(),   folder.plot(),          folder.tensorboard(), folder.wandb(),
+                          folder.mlflow(), folder.checkpoints(),   folder.exported()};
   bool has_other = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(*root, ignored)) {
     has_other = has_other || std::find(own.begin(), own.end(), entry.path()) == own.end();
@@ -207,6 +210,14 @@ bool goes_on_in(const CheckpointOptions& options) {
   if (!options.load || !options.save) return false;
   return is_same(*options.load, *options.save) || (fs::exists(fs::path(*options.load) / kManifestFile) &&
                                                    is_same(fs::path(*options.load).parent_path(), *options.save));
+}
+
+std::vector<std::pair<std::string, std::string>> held_folders(const Config& config) {
+  std::vector<std::pair<std::string, std::string>> folders;
+  const std::optional<std::string>&root = config.log.output_dir, &save = config.checkpoint.save;
+  if (root) folders.emplace_back("output_dir", *root);
+  if (save && !config.train.skip_train && !(root && is_same(*root, *save))) folders.emplace_back("save", *save);
+  return folders;
 }
 
 void place_run_folder(OptionSet& options, const Resolution& resolution) {
@@ -284,7 +295,19 @@ std::vector<UserError> check_outputs(Resolved& resolved) {
     // What lies in a run's folder fails with it.
     const bool is_part = resolved.options->find(output.option)->source().where == "output_dir";
     if (is_part && !errors.empty() && errors.front().message().starts_with("output_dir")) continue;
-    if (auto error = check_writable(output.option, output.path, output.is_folder)) errors.push_back(std::move(*error));
+    auto error = check_writable(output.option, output.path, output.is_folder);
+    if (!error && !is_part && !output.mark.empty()) {
+      error = check_replaceable(output.option, output.path, output.mark, resolved.config.checkpoint.overwrite);
+    }
+    if (error) errors.push_back(std::move(*error));
+  }
+  const ProfileOptions& profile = resolved.config.profile;
+  if (profile.dump_pp_data) {
+    const fs::path folder =
+        profile.dump_pp_data_dir.value_or(profile.folder(resolved.config.log.tensorboard_dir).string());
+    const fs::path file = folder / "pipeline_trace.json";
+    auto taken = check_replaceable("dump_pp_data_dir", file, kPipelineTraceMark, resolved.config.checkpoint.overwrite);
+    if (taken) errors.push_back(std::move(*taken));
   }
   check_shared_names(outputs, errors);
   check_run_folder(resolved, errors);

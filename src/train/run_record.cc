@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/visible_text.h"
 #include "metrics/run_stamp.h"
 
 namespace megalith {
@@ -22,11 +23,19 @@ bool is_left_out(const Option& option) {
   return option.source().layer == OptionLayer::kModel || name == "overwrite" || name == "store_secret_file";
 }
 
+// JSON writes out what is below a blank and nothing else; a terminal that shows the file obeys more.
+std::vector<std::string> visible(std::vector<std::string> words) {
+  for (std::string& word : words) word = visible_text(word);
+  return words;
+}
+
 OrderedJson json_of(const RunStart& start) {
+  std::map<std::string, std::string> options = start.options;
+  for (auto& [name, value] : options) value = visible_text(value);
   return {{"run_id", start.run_id},
           {"begin", start.begin},
           {"end", start.end},
-          {"status", start.status},
+          {"status", visible_text(start.status)},
           {"first_iteration", start.first_iteration},
           {"last_iteration", start.last_iteration},
           {"version", start.version},
@@ -41,9 +50,9 @@ OrderedJson json_of(const RunStart& start) {
           {"interface", start.interface},
           {"meeting_ms", start.meeting_ms},
           {"exit_code", start.exit_code ? OrderedJson(*start.exit_code) : OrderedJson(nullptr)},
-          {"directory", start.directory},
-          {"command", start.command},
-          {"options", start.options}};
+          {"directory", visible_text(start.directory)},
+          {"command", visible(start.command)},
+          {"options", options}};
 }
 
 RunStart start_of(const Json& json, const std::string& where) {
@@ -126,7 +135,8 @@ std::map<std::string, std::string> run_options(const Resolved& resolved) {
 
 RunRecord::RunRecord(std::filesystem::path path, RunStart start, bool begins_anew, Logger& log)
     : path_(std::move(path)), log_(log) {
-  if (!begins_anew && std::filesystem::exists(path_)) starts_ = read_run_record(path_);
+  if (!begins_anew && std::filesystem::exists(path_) && !std::filesystem::is_empty(path_))
+    starts_ = read_run_record(path_);
   for (RunStart& earlier : starts_) {
     if (earlier.end.empty() && earlier.status == kRunning) earlier.status = "ended without a word";  // killed, say
   }

@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "train/adapters.h"
 #include "train/bert_weights.h"
+#include "train/exported_tokenizer.h"
 #include "train/text_tokenizer.h"
 #include "train/trainer.h"
 
@@ -127,12 +128,12 @@ void Trainer::load() {
   }
   if (options.load_hf && !has_adapters) load_base(model_tensors(*data_parallel_));
   if (options.bert_load) {
-    load_bert(*options.bert_load, model_tensors(*data_parallel_), groups_, log_);
+    load_bert(*options.bert_load, model_tensors(*data_parallel_), groups_, log_, options.nonfinite_weights());
     data_parallel_->publish();
     optimizer_->reset_masters();
   }
   if (has_adapters && options.adapter) {
-    load_adapter(*options.adapter, tensors_by_owner(*data_parallel_).adapters, groups_);
+    load_adapter(*options.adapter, tensors_by_owner(*data_parallel_).adapters, groups_, options.nonfinite_weights());
     data_parallel_->publish();
     log_.info("loaded the adapters from {}", *options.adapter);
     optimizer_->reset_masters();
@@ -146,19 +147,20 @@ void Trainer::load() {
 void Trainer::load_base(const std::vector<CheckpointTensor>& tensors) {
   const std::string& folder = *resolved_.derived.checkpoint.load_hf;
   std::set<std::string> begun_afresh;
-  load_hf(folder, tensors, groups_, &begun_afresh);
+  load_hf(folder, tensors, groups_, &begun_afresh, resolved_.derived.checkpoint.nonfinite_weights());
   note_begun_afresh(folder, begun_afresh, log_);
   data_parallel_->publish();
   log_.info("loaded the weights from {}", folder);
   optimizer_->reset_masters();
 }
 
-void Trainer::save(bool is_last) {
+void Trainer::save(bool is_last, bool is_passing) {
   if (!saver_) return;
   MEGALITH_CHECK(!issued_, "a checkpoint with iteration {} under way", issued_->iteration);
   const ProfileRange range("save checkpoint");
   if (last_saved_iteration_ != iteration_) {
-    saver_->save(checkpoint_state());
+    saver_->save(checkpoint_state(), is_passing);
+    since_saved_.restart();
     last_saved_iteration_ = iteration_;
   }
   if (is_last) saver_->finish();
@@ -183,12 +185,14 @@ void Trainer::export_weights() {
   HfExport settings;
   settings.dtype = resolved_.derived.dtype;
   settings.log = &log_;
-  if (const auto folder = text_tokenizer(resolved_); folder && has_tokenizer_files(*folder))
-    settings.tokenizer = *folder;
-  if (options.load_hf && has_tokenizer_files(*options.load_hf)) settings.tokenizer = *options.load_hf;
-  const TokenizerOptions& tokenizer = resolved_.derived.tokenizer;
-  if (tokenizer.tokenizer_model) settings.tokenizer = *tokenizer.tokenizer_model;
-  save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, built_.config(), groups_, settings);
+  ModelConfig config = built_.config();
+  const auto of_model =
+      options.load_hf && has_tokenizer_files(*options.load_hf) ? options.load_hf : text_tokenizer(resolved_);
+  choose_tokenizer_files(resolved_.derived.tokenizer, of_model, settings);
+  std::unique_ptr<Tokenizer> found;
+  if (!resolved_.tokenizer) found = open_tokenizer(resolved_.derived.tokenizer, of_model, config, log_);
+  add_special_tokens(found ? found.get() : resolved_.tokenizer.get(), config, settings);
+  save_hf(*options.save_hf, model_tensors(*data_parallel_), *built_.family, config, groups_, settings);
   log_.info("exported the model to {}", *options.save_hf);
 }
 

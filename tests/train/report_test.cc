@@ -263,7 +263,7 @@ TEST(StartupReport, PassesAreCountedInSamples) {
   const auto resolved = resolved_run(demo_words({"--mock_data"}));
   DataSets data;
   data.train = std::make_unique<SizedSource>("rows", DataSize{272, 1000, 272});
-  EXPECT_NE(report_of(*resolved, {.data = &data}).find("1 k tokens in 272 documents, 20 epochs in this run"),
+  EXPECT_NE(report_of(*resolved, {.data = &data}).find("1.00 k tokens in 272 documents, 20 epochs in this run"),
             std::string::npos)
       << report_of(*resolved, {.data = &data});
   data.train = std::make_unique<SizedSource>("sentences", DataSize{272, 1000});
