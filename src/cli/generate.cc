@@ -14,6 +14,7 @@
 #include "train/generation.h"
 #include "train/inference_memory.h"
 #include "train/setup.h"
+#include "train/text_tokenizer.h"
 
 namespace megalith {
 namespace {
@@ -132,6 +133,10 @@ int generate_within_memory(CommandContext& context, const Session& session, cons
   if (run.config.model.is_diffusion()) return generate_pictures(context, session, launch, picture_task(run, options));
   const std::unique_ptr<Tokenizer> found = run.tokenizer ? nullptr : find_tokenizer(run);
   const Tokenizer* tokenizer = run.tokenizer ? run.tokenizer.get() : found.get();
+  if (found) {  // a tokenizer that was named is noted with the configuration
+    const auto note = note_of_missing_tokens(*found, run.config, run.derived.vocab_size);
+    if (note && session.groups.world->is_first()) context.log.note("{}", *note);
+  }
   const bool needs_text = options.prompt_ids.empty() || !options.print_ids;
   if (needs_text && tokenizer == nullptr) {
     throw UserError("text needs a tokenizer, and none was found",

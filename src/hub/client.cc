@@ -27,6 +27,7 @@ constexpr int kMostFileTries = 5;  // without progress
 // A try counts as progress when it brought this share of the file, and this many bytes. So a store that cuts every
 // answer short is asked a bounded number of times.
 constexpr int64_t kLeastProgressShare = 1024, kLeastProgressBytes = int64_t{64} << 10;
+constexpr int64_t kLeastAnswerBytesPerS = int64_t{64} << 10;
 constexpr int64_t kMostFileBytes = int64_t{1} << 50;
 
 bool is_transient_status(int status) { return status == 408 || status == 429 || status >= 500; }
@@ -242,8 +243,14 @@ HttpResponse HubClient::send(HttpRequest request, std::string* body, const std::
   const std::atomic<bool> never{false};
   HubRetries retries(settings_.patience, file.empty() ? what_ : fmt::format("{}: {}", what_, file), kMostAnswerTries,
                      log_);
-  request.should_stop = [&] { return retries.is_used_up(); };
+  Stopwatch watch;
+  const auto is_slow = [&] {
+    const int64_t seconds = body == nullptr ? 0 : std::ssize(*body) / kLeastAnswerBytesPerS;
+    return watch.elapsed_ms() > static_cast<double>(settings_.patience.answer.count() + seconds * 1000);
+  };
+  request.should_stop = [&] { return retries.is_used_up() || is_slow(); };
   for (;;) {
+    watch.restart();
     std::string reason;
     std::optional<HttpResponse> response;
     try {
@@ -262,6 +269,12 @@ HttpResponse HubClient::send(HttpRequest request, std::string* body, const std::
     } catch (const HttpError& error) {
       reason = without_token(error.what());
       if (!error.is_transient()) give_up(fmt::format("the hub cannot be reached: {}", reason));
+      // Another try would be as slow, and bytes enough against a stall would let a list go on for hours.
+      if (is_slow()) {
+        give_up(fmt::format("{} after {}, {} of it; fewer than {} a second are no answer", reason,
+                            format_duration(watch.elapsed_s()), format_bytes(body == nullptr ? 0 : std::ssize(*body)),
+                            format_bytes(kLeastAnswerBytesPerS)));
+      }
     }
     const std::string end = retries.pause_or_end(reason, response ? &*response : nullptr, never);
     if (end.empty()) continue;

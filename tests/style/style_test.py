@@ -30,6 +30,7 @@ OPENS_TO_WRITE = (
     "hub/client.cc",
     "data/builder_lock.cc",
     "data/prepare_state.cc",
+    "launch/folder_lock.cc",
     "data/spool_file.cc",
     "metrics/append_file.cc",
     "train/outputs.cc",
@@ -341,6 +342,18 @@ class Style(unittest.TestCase):
         self.assertEqual([words for _, text in texts_of_script(script) for _, words, _ in stumbles_in(text)], ["Of", "alone"])
         python = 'alone = 1  # weights alone\ndef f():\n    """Of all."""\n    return "alone"\n'
         self.assertEqual([words for _, text in texts_of_python(python) for _, words, _ in stumbles_in(text)], ["alone", "Of"])
+
+    def test_judges_fail_what_is_no_number(self):
+        """`difference > limit` is false for NaN, so what is wrong in every digit would pass."""
+        pattern = re.compile(r"\b(?:\w*difference|worst|apart|relative)\s*>(?!=)|>=?\s*(?:\w+(?:\.|->))*\w*tolerance")
+        seen = ["if (worst > most)", "difference>0", "x > run.tolerance", "if (difference <= limit)", "a->difference"]
+        self.assertEqual([bool(pattern.search(line)) for line in seen], [True, True, True, False, False])
+        problems = []
+        for path in sources(*(f"src/{folder}" for folder in ("bench", "checkpoint", "cli", "compat", "verify"))):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if pattern.search(line.split("//")[0]):
+                    problems.append(f"{path.relative_to(ROOT)}:{number}: NaN passes here: write !(difference <= limit)")
+        self.fail_with(problems)
 
     def test_clang_format_has_nothing_to_change(self):
         program = os.environ.get("CLANG_FORMAT") or shutil.which(f"clang-format-{CLANG_FORMAT_VERSION}")
