@@ -143,7 +143,7 @@ std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_sp
     const auto added = added_by_id_.find(id);
     const bool is_added = added != added_by_id_.end();
     if (skip_special && is_added && added->second.special) continue;
-    if (!is_added && !parts_.model->vocabulary().has(id)) continue;
+    if (!has_token(id)) continue;
     if (!parts_.decodes_bytes) {
       tokens.push_back(is_added ? added->second.content : spelling(id));
     } else if (is_added) {
@@ -166,6 +166,10 @@ std::string PipelineTokenizer::decode(std::span<const int32_t> ids, bool skip_sp
 bool PipelineTokenizer::is_special(int32_t id) const {
   const auto added = added_by_id_.find(id);
   return added != added_by_id_.end() && added->second.special;
+}
+
+bool PipelineTokenizer::has_token(int32_t id) const {
+  return added_by_id_.contains(id) || parts_.model->vocabulary().has(id);
 }
 
 // A token as the file spells it.

@@ -39,6 +39,7 @@ class PipelineTokenizer final : public Tokenizer {
   void encode_in_runs(std::string_view text, bool add_special, const OnIds& on_ids) const override;
   std::string decode(std::span<const int32_t> ids, bool skip_special) const override;
   bool is_special(int32_t id) const override;
+  bool has_token(int32_t id) const override;
   int64_t vocab_size() const override { return vocab_size_; }
   const SpecialIds& special_ids() const override { return parts_.special; }
   std::string name() const override { return parts_.name; }

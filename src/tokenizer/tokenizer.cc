@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <filesystem>
 
 #include "core/checksum.h"
@@ -152,10 +151,7 @@ std::string StreamingDecoder::take(const std::string& text) {
 }
 
 std::string StreamingDecoder::push(int32_t id) {
-  const std::array<int32_t, 2> twice{id, id};  // the first may lose a blank
-  const bool has_token = id >= 0 && id < tokenizer_.vocab_size() &&
-                         (tokenizer_.is_special(id) || !tokenizer_.decode(twice).empty());
-  if (!has_token) return (num_held_ > 0 ? finish() : "") + fmt::format("<|id:{}|>", id);
+  if (!tokenizer_.has_token(id)) return (num_held_ > 0 ? finish() : "") + fmt::format("<|id:{}|>", id);
   window_.push_back(id);
   const std::string text = tokenizer_.decode(window_, skip_special_);
   // U+FFFD at the end may be the beginning of a character; a character has four bytes, so most of many are not.
@@ -219,8 +215,7 @@ void TokenizerOptions::visit(OptionVisitor& v) {
       .by_rank(ByRank::kSameContents);
   v.field("vocab_file", vocab_file, "vocab.json of a GPT2BPETokenizer, vocab.txt of a BertWordPiece tokenizer.")
       .by_rank(ByRank::kSameContents);
-  v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.")
-      .by_rank(ByRank::kSameContents);
+  v.field("merge_file", merge_file, "merges.txt of a GPT2BPETokenizer.").by_rank(ByRank::kSameContents);
   v.field("vocab_extra_ids", vocab_extra_ids,
           "Tokens <extra_id_0>, <extra_id_1>, ... to add to a BertWordPiece tokenizer or a SentencePieceTokenizer; T5 "
           "masks with them.")

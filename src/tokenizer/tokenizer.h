@@ -36,6 +36,8 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids, bool skip_special = false) const = 0;
 
   virtual bool is_special(int32_t id) const = 0;
+  // False beyond the vocabulary and in its holes.
+  virtual bool has_token(int32_t id) const { return id >= 0 && id < vocab_size(); }
 
   // All ids are below it. Counts added tokens; without padding for parallelism.
   virtual int64_t vocab_size() const = 0;

@@ -235,7 +235,7 @@ def test_the_checkpoint_remembers_the_tokenizer_of_the_model(program, models, tm
     program.run(*words, "--load_hf", "model", "--train_iters", 1, "--save", "first", cwd=tmp_path)
     generate = ("--prompt", "call me", "--max_new_tokens", 2, "--temperature", 0, "--ignore_eos")
     _, expected, _ = program.run("generate", "--load", "first", *generate, cwd=tmp_path)
-    assert expected.split()[:2] == ["call", "me"], expected
+    assert expected.startswith("call me"), expected
     # Through a run that only names the checkpoint, and in its export.
     program.run(*words, "--load", "first", "--train_iters", 2, "--save", "second", "--save_hf", "hf", cwd=tmp_path)
     program.run("generate", "--load", "second", *generate, cwd=tmp_path)
