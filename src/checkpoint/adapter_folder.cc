@@ -78,7 +78,8 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
         const std::string other = folder_of(names.front());
         return is_within(folder, other) || is_within(other, folder);
       });
-      if (group == groups.end()) groups.push_back({name});
+      if (group == groups.end())
+        groups.push_back({name});
       else
         group->push_back(name);
     }
@@ -103,9 +104,8 @@ std::vector<CheckpointTensor> under_file_names(std::span<const CheckpointTensor>
       continue;
     }
     for (size_t i = 0; i < parts_of(fused, layer).size(); ++i) {  // the parts of the layer share this A
-      add(tensor, [&](const Piece& piece) {
-        return parts_of(fused, layer_of_down(piece)).at(i) + std::string(kDownEnding);
-      });
+      add(tensor,
+          [&](const Piece& piece) { return parts_of(fused, layer_of_down(piece)).at(i) + std::string(kDownEnding); });
     }
   }
   return named;
@@ -145,12 +145,18 @@ std::vector<std::string> target_names(std::span<const CheckpointTensor> adapters
 
 Json make_adapter_config(const AdapterExport& settings, const std::vector<std::string>& targets) {
   const LoraOptions& options = settings.options;
-  Json config = {{"auto_mapping", nullptr},         {"bias", "none"},
-                 {"exclude_modules", nullptr},      {"fan_in_fan_out", false},
-                 {"init_lora_weights", true},       {"layers_pattern", nullptr},
-                 {"layers_to_transform", nullptr},  {"lora_bias", false},
-                 {"modules_to_save", nullptr},      {"rank_pattern", Json::object()},
-                 {"alpha_pattern", Json::object()}, {"revision", nullptr},
+  Json config = {{"auto_mapping", nullptr},
+                 {"bias", "none"},
+                 {"exclude_modules", nullptr},
+                 {"fan_in_fan_out", false},
+                 {"init_lora_weights", true},
+                 {"layers_pattern", nullptr},
+                 {"layers_to_transform", nullptr},
+                 {"lora_bias", false},
+                 {"modules_to_save", nullptr},
+                 {"rank_pattern", Json::object()},
+                 {"alpha_pattern", Json::object()},
+                 {"revision", nullptr},
                  {"task_type", settings.is_of_diffusers ? Json(nullptr) : Json("CAUSAL_LM")}};
   if (!settings.config.empty()) config.update(parse_json(settings.config, kAdapterConfigFile));
   config["peft_type"] = "LORA";
@@ -246,9 +252,10 @@ std::pair<Json, std::string> read_adapter_config(const fs::path& folder) {
   const SafetensorsFile file(where);
   const auto told = file.metadata().find(std::string(kDiffusersMetadata));
   if (told == file.metadata().end()) {
-    throw UserError(fmt::format("{} does not say what its adapters' lora_alpha is ({} in its metadata, or {} beside it)",
-                                where, kDiffusersMetadata, kAdapterConfigFile),
-                    "save these adapters again with diffusers 0.35 or newer");
+    throw UserError(
+        fmt::format("{} does not say what its adapters' lora_alpha is ({} in its metadata, or {} beside it)", where,
+                    kDiffusersMetadata, kAdapterConfigFile),
+        "save these adapters again with diffusers 0.35 or newer");
   }
   Json config = {{"peft_type", "LORA"}};
   const Json metadata = parse_json(told->second, where);
@@ -344,19 +351,18 @@ void save_adapter(const fs::path& folder, std::span<const CheckpointTensor> adap
     for (const auto& [key, value] : config.items()) told[std::string(kDiffusersPrefix) + key] = value;
     metadata.emplace(kDiffusersMetadata, dump_json(told));
   }
-  write_export(
-      {.folder = folder,
-       .option = "--save_adapter",
-       .stem = is_picture ? "pytorch_lora_weights" : "adapter_model",
-       .kind = "a folder of adapters",
-       .is_replaceable = is_adapter_folder,
-       .write_rest =
-           [&](const fs::path& place) {
-             write_file_atomic(place / kAdapterConfigFile, dump_json_pretty(config));
-             if (!settings.base_checksum.empty()) write_base(place, settings.base_checksum);
-           },
-       .metadata = std::move(metadata)},
-      named, groups, settings.settings);
+  write_export({.folder = folder,
+                .option = "--save_adapter",
+                .stem = is_picture ? "pytorch_lora_weights" : "adapter_model",
+                .kind = "a folder of adapters",
+                .is_replaceable = is_adapter_folder,
+                .write_rest =
+                    [&](const fs::path& place) {
+                      write_file_atomic(place / kAdapterConfigFile, dump_json_pretty(config));
+                      if (!settings.base_checksum.empty()) write_base(place, settings.base_checksum);
+                    },
+                .metadata = std::move(metadata)},
+               named, groups, settings.settings);
 }
 
 }  // namespace megalith

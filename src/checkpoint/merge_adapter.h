@@ -17,8 +17,8 @@ namespace megalith {
 
 // One linear's, in canonical form.
 struct AdapterMatrices {
-  at::Tensor down, up;    // A (r, in), B (out, r), float32
-  at::Tensor length = {};  // m (out); undefined: none
+  at::Tensor down, up;         // A (r, in), B (out, r), float32
+  at::Tensor length = {};      // m (out); undefined: none
   bool is_transposed = false;  // the linear's canonical weight is (in, out)
 };
 

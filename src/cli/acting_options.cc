@@ -19,8 +19,15 @@ struct ActingOptions {
 };
 
 // A model's description, its precision, and where it comes from. Groups that a later family adds belong here.
-const Names kModelGroups = {"Model",     "Mixture of experts", "Latent attention", "Multi-token prediction",
-                            "Precision", "Tokenizer",          "Hugging Face hub", "Retrieval", "Diffusion",
+const Names kModelGroups = {"Model",
+                            "Mixture of experts",
+                            "Latent attention",
+                            "Multi-token prediction",
+                            "Precision",
+                            "Tokenizer",
+                            "Hugging Face hub",
+                            "Retrieval",
+                            "Diffusion",
                             "Device"};
 // The layout of a model over ranks. The words of a layout go together, so all of them are taken where some act.
 const Names kLayoutGroups = {"Parallelism", "Pipeline parallelism"};

@@ -39,8 +39,7 @@ struct ConvertOptions {
     v.group("Conversion");
     v.field("load", load,
             "A run's folder or one of checkpoints to read, or one checkpoint of it, written under any layout.");
-    v.field("load_hf", load_hf, "Hugging Face folder to read.")
-        .alias("hf_path");
+    v.field("load_hf", load_hf, "Hugging Face folder to read.").alias("hf_path");
     v.field("save", save, "Folder to write a checkpoint into: whole tensors, one file for each state.");
     v.field("save_hf", save_hf, "Hugging Face folder to write.");
     v.field("ckpt_step", ckpt_step, "Iteration of the checkpoint to read; default: the newest intact one.").at_least(0);
@@ -214,12 +213,12 @@ int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapte
   const at::ScalarType dtype = merged.dtype_of(kModelKey);
   const double rounding = dtype == at::kBFloat16 ? 0x1p-8 : dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
   print_out("{} matrices with the adapters taken out again agree to {:.3g} of their largest element\n",
-             adapter.matrices.size(), difference);
+            adapter.matrices.size(), difference);
   const at::Tensor written = logits_of_hf(merged.folder, nonfinite),
                    read = logits_with_adapter(base.folder, adapter_folder, adapter, nonfinite);
   const double apart = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
   print_out("logits of {} tokens agree with those of the adapters beside the model to {:.3g} of the largest\n",
-             read.size(1), scale > 0 ? apart / scale : apart);
+            read.size(1), scale > 0 ? apart / scale : apart);
   // Some sums in fp32 around one rounding to the dtype.
   const bool is_near = difference <= 2 * rounding + 0x1p-20;
   if (is_near && std::isfinite(apart)) return kExitSuccess;
@@ -233,7 +232,7 @@ int report_merge(const ReadAdapter& adapter, const std::filesystem::path& adapte
 int report_agreement(const at::Tensor& written, const at::Tensor& read, bool is_lossless) {
   const double difference = (written - read).abs().max().item<double>(), scale = read.abs().max().item<double>();
   print_out("logits of {} tokens agree to {:.3g} of the largest ({:.3g} of {:.3g})\n", read.size(1),
-             scale > 0 ? difference / scale : difference, difference, scale);
+            scale > 0 ? difference / scale : difference, difference, scale);
   if (!std::isfinite(difference)) return report_not_finite();
   if (!is_lossless || difference == 0) return kExitSuccess;
   fmt::print(stderr, "error: the dtypes hold every value, so the logits should be equal\n");

@@ -32,9 +32,9 @@ constexpr const char* kDoctorUsage =
     "       megalith doctor --parallel …   the configured layout against one rank; '--parallel --help' says more\n\n"
     "Started by torchrun, srun or mpirun, all ranks check their machines and then their collectives.";
 
-constexpr std::array<std::string_view, 12> kDoctorTopics = {
-    "devices", "memory", "versions", "ports", "shared memory", "NUMA", "limits", "disk", "data", "environment",
-    "speed",   "collectives"};
+constexpr std::array<std::string_view, 12> kDoctorTopics = {"devices",       "memory",      "versions", "ports",
+                                                            "shared memory", "NUMA",        "limits",   "disk",
+                                                            "data",          "environment", "speed",    "collectives"};
 
 // As large as the messages of AMD's figures, and a step of the table's sizes.
 constexpr int64_t kBenchMessage_mib = 1024;

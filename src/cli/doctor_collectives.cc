@@ -39,7 +39,8 @@ std::string identity(const DoctorCase& one) {
                                  one.uses_gpu ? "GPU" : "CPU");
   if (one.uses_gpu) text += fmt::format("NCCL: {}\n", ends.nccl_version);
   for (const auto& option : one.resolved.options->options()) {
-    if (!option->is_default() && option->traits().by_rank == ByRank::kSame) text += fmt::format("{}: {}\n", option->name(), option->text());
+    if (!option->is_default() && option->traits().by_rank == ByRank::kSame)
+      text += fmt::format("{}: {}\n", option->name(), option->text());
   }
   return text;
 }

@@ -234,7 +234,8 @@ std::vector<std::string> read_texts(const EmbedOptions& options) {
     const std::string where = fmt::format("{}:{}", *options.input, number);
     texts.push_back(json_get<std::string>(parse_json(line, where), options.text_key, where));
   }
-  if (texts.empty()) throw UserError(fmt::format("{} has no texts", *options.input), "give a file with one text a line");
+  if (texts.empty())
+    throw UserError(fmt::format("{} has no texts", *options.input), "give a file with one text a line");
   return texts;
 }
 
@@ -306,8 +307,7 @@ int embed_within_memory(CommandContext& context, Session& session, const Launch&
   const std::vector<std::vector<int32_t>> ids = ids_of_texts(all, *tokenizer, plan.longest, context.log);
   const auto longest = std::ranges::max_element(ids, {}, [](const auto& one) { return one.size(); });
   const PipelinePlan whole = plan_states(run, plan.settings.pooling == Pooling::kPooler);
-  const MemoryMeasure measure =
-      estimate_vectors(std::min(plan.settings.rows, std::ssize(ids)), std::ssize(*longest));
+  const MemoryMeasure measure = estimate_vectors(std::min(plan.settings.rows, std::ssize(ids)), std::ssize(*longest));
   return run_within_memory(session, launch, measure, [&](const MemoryEstimate&) {
     return embed(context, session, options, plan, whole, texts, ids);
   });

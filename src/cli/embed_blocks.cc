@@ -138,9 +138,9 @@ std::vector<UserError> check_blocks(const Resolved& resolved, bool asks_for_bloc
   const ModelConfig& model = resolved.config.model;
   const bool is_biencoder = model.model_type == ModelType::kBiencoder;
   if (!asks_for_blocks) {
-    for (const char* name : {"embedding_path", "block_data_path", "indexer_batch_size", "indexer_log_interval",
-                             "data_path", "titles_data_path", "use_one_sent_docs", "data_cache_path",
-                             "allow_other_tokenizer"}) {
+    for (const char* name :
+         {"embedding_path", "block_data_path", "indexer_batch_size", "indexer_log_interval", "data_path",
+          "titles_data_path", "use_one_sent_docs", "data_cache_path", "allow_other_tokenizer"}) {
       if (!resolved.options->find(name)->is_set()) continue;
       errors.emplace_back(fmt::format("{} is given without blocks", name), "add --blocks, or leave it out");
     }

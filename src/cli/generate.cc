@@ -31,8 +31,7 @@ struct GenerateOptions {
   void visit(OptionVisitor& v) {
     v.group("Generation");
     v.field("prompt", prompt, "Text to continue, or what a picture shows.");
-    v.field("prompt_file", prompt_file, "File with the text to continue.")
-        .by_rank(ByRank::kSameContents);
+    v.field("prompt_file", prompt_file, "File with the text to continue.").by_rank(ByRank::kSameContents);
     v.field("prompt_ids", prompt_ids, "Token ids to continue, instead of a text.");
     v.field("max_new_tokens", max_new_tokens, "Most tokens of a continuation.").unit("tokens").at_least(1);
     v.field("num_samples", num_samples, "Number of continuations of the prompt, or of pictures.").at_least(1);
@@ -117,8 +116,8 @@ PictureTask picture_task(const Resolved& run, const GenerateOptions& options) {
 // Options of one kind of model that are given to the other.
 std::vector<UserError> check_for_texts(const Resolved& run) {
   std::vector<UserError> errors;
-  for (const char* option : {"output", "steps", "guidance", "height", "width", "encoders.path", "vae.path", "t5.path",
-                             "clip.path"}) {
+  for (const char* option :
+       {"output", "steps", "guidance", "height", "width", "encoders.path", "vae.path", "t5.path", "clip.path"}) {
     if (!run.options->find(option)->is_set()) continue;
     errors.emplace_back(fmt::format("{} is given, and this model writes text", option),
                         "leave it out: it is an option of models of pictures");
@@ -181,9 +180,9 @@ int run_generate(CommandContext& context) {
     return check_picture_task(run, picture_task(run, options));
   };
   std::unique_ptr<Resolved> resolved = run_before_session(context, launch, [&] {
-    return resolve_config(
-        context.config_inputs(), launch.world_size, [&](OptionVisitor& visitor) { options.visit(visitor); },
-        {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired, .more_checks = check});
+    return resolve_config(context.config_inputs(), launch.world_size,
+                          [&](OptionVisitor& visitor) { options.visit(visitor); },
+                          {.reads_batches = false, .weights = CommandNeeds::Weights::kRequired, .more_checks = check});
   });
   if (resolved->wants_help) {
     return print_help(context,

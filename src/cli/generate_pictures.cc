@@ -65,8 +65,7 @@ int sample_pictures(CommandContext& context, const Session& session, const Pictu
   progress.finish();
   context.log.info("{} of {} x {} pixels, {} each, in {}, written to {}",
                    number_of(task.num_samples, "picture", "pictures"), request.height, request.width,
-                   number_of(request.steps, "step", "steps"), format_duration(watch.elapsed_s()),
-                   *task.options.output);
+                   number_of(request.steps, "step", "steps"), format_duration(watch.elapsed_s()), *task.options.output);
   return kExitSuccess;
 }
 

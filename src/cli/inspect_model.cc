@@ -122,9 +122,9 @@ int inspect_gradients_of_input(CommandContext& context, Session& session, const 
   load_weights(run, built, session.groups, context.log);
   GradBuffer gradients(built.parameters(), session.groups, {});
   PipelinedModel model(built.view(), session.groups, session.device);
-  ModelInput input =
-      is_diffusion ? read_flux_input(*options.inputs_file, built.config(), /*has_target=*/true, session.device)
-                   : pair_input(options, built.config(), session.device);
+  ModelInput input = is_diffusion
+                         ? read_flux_input(*options.inputs_file, built.config(), /*has_target=*/true, session.device)
+                         : pair_input(options, built.config(), session.device);
   const int64_t weight = is_diffusion ? input.context.b : std::ssize(options.target_ids);
   const char* name = is_diffusion ? "loss" : "lm loss";
   input.terms[0] = {name, at::scalar_tensor(1 / static_cast<double>(weight), at::kDouble)};
@@ -155,7 +155,8 @@ int inspect_logits(CommandContext& context) {
   if (auto error = check_output_file(options, *resolved)) errors.push_back(std::move(*error));
   const bool is_diffusion = resolved->config.model.is_diffusion();
   if (is_diffusion && !options.inputs_file) errors.push_back(no_inputs_file());
-  if (!is_diffusion && options.prompt_ids.empty()) errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
+  if (!is_diffusion && options.prompt_ids.empty())
+    errors.emplace_back("no prompt given", "give token ids: --prompt_ids 1,2,3");
   if (!options.prompt_token_types.empty() && options.prompt_token_types.size() != options.prompt_ids.size()) {
     errors.emplace_back(fmt::format("prompt_token_types has {} numbers, and prompt_ids {}",
                                     options.prompt_token_types.size(), options.prompt_ids.size()),

@@ -125,7 +125,7 @@ void describe_sequences(const SftInspection& options, const SftReport& report, c
     return;
   }
   print_out("{} sequences of {} tokens, {:.1f} % of them padding\n", packs.num_packs(), s,
-             100.0 * (1.0 - static_cast<double>(tokens) / static_cast<double>(packs.num_packs() * s)));
+            100.0 * (1.0 - static_cast<double>(tokens) / static_cast<double>(packs.num_packs() * s)));
 }
 
 }  // namespace
@@ -166,10 +166,10 @@ int inspect_sft(CommandContext& context) {
   const SftReport& report = tally.report();
   if (options.json) {
     print_out("{}\n", dump_json(OrderedJson{{"samples", report.samples},
-                                             {"tokens", report.tokens},
-                                             {"tokens_in_loss", report.counted},
-                                             {"rows_without_loss", report.num_without_loss},
-                                             {"longest", report.longest}}));
+                                            {"tokens", report.tokens},
+                                            {"tokens_in_loss", report.counted},
+                                            {"rows_without_loss", report.num_without_loss},
+                                            {"longest", report.longest}}));
   } else {
     print_out("{}", describe(report));
   }

@@ -255,7 +255,7 @@ int start_training(CommandContext& context, LaunchPlan& plan, std::vector<std::s
   const bool is_primus = has(kPrimusScripts, plan.front_end);
   if (is_primus) {
     print_out("{}Launching distributed training with command: {}\n", primus_banner(plan, host_name()),
-               shell_text(command));
+              shell_text(command));
     std::fflush(stdout);
   } else {
     context.log.info("starting: {}", shell_text(command));

@@ -141,8 +141,8 @@ int main(int argc, char** argv) {
   } catch (const UserError& error) {
     return end(kExitUserError, error.what());
   } catch (const InternalError& error) {
-    return end(kExitFailure, fmt::format("internal error: {}\n  this is a fault of the program; please report it",
-                                         error.what()));
+    return end(kExitFailure,
+               fmt::format("internal error: {}\n  this is a fault of the program; please report it", error.what()));
   } catch (const StepFault& fault) {
     return end(fault.exit_code(), fault.what());
   } catch (const std::bad_alloc&) {

@@ -228,19 +228,19 @@ void print_travels(const PipelinePlan& pipeline) {
 void print_table(const Plan& plan, const PipelineSimulation& simulated) {
   const PipelineShape& shape = plan.schedule.shape;
   print_out("{}: {} rank{} with {} stage{} each, {} microbatch{}, {:.4g} in all, bubble {:.1f} %\n\n",
-             plan.schedule.name, shape.num_ranks, shape.num_ranks == 1 ? "" : "s", shape.num_chunks,
-             shape.num_chunks == 1 ? "" : "s", shape.num_microbatches, shape.num_microbatches == 1 ? "" : "es",
-             simulated.makespan, 100 * simulated.bubble_fraction());
+            plan.schedule.name, shape.num_ranks, shape.num_ranks == 1 ? "" : "s", shape.num_chunks,
+            shape.num_chunks == 1 ? "" : "s", shape.num_microbatches, shape.num_microbatches == 1 ? "" : "es",
+            simulated.makespan, 100 * simulated.bubble_fraction());
   const std::vector<std::string> stages = stages_of_ranks(plan);
   size_t width = 6;
   for (const std::string& text : stages) width = std::max(width, text.size());
   print_out("{:>4}  {:<{}}  {:>9}  {:>8}  {:>6}  {:>11}\n", "rank", "layers", width, "busy", "bubble", "peak",
-             "activations");
+            "activations");
   for (size_t r = 0; r < stages.size(); ++r) {
     const double idle = simulated.makespan - simulated.busy[r];
     print_out("{:>4}  {:<{}}  {:>9.4g}  {:>6.1f} %  {:>6}  {:>11.4g}\n", r, stages[r], width, simulated.busy[r],
-               simulated.makespan > 0 ? 100 * idle / simulated.makespan : 0, simulated.peak_live[r],
-               simulated.peak_activations[r]);
+              simulated.makespan > 0 ? 100 * idle / simulated.makespan : 0, simulated.peak_live[r],
+              simulated.peak_activations[r]);
   }
   const bool has_modules = count_units(plan.pipeline.units, UnitLetter::kPrediction) > 0;
   print_out(
@@ -255,7 +255,7 @@ bool print_comparison(const Plan& plan, const PipelineSimulation& simulated) {
   const std::vector<std::string> differences = compare_with_schedule(*plan.measured, plan.schedule);
   const double took = plan.measured->makespan();
   print_out("\nmeasured {:.4g} s, simulated {:.4g} ({:+.1f} %); ", took, simulated.makespan,
-             took > 0 ? 100 * (simulated.makespan / took - 1) : 0);
+            took > 0 ? 100 * (simulated.makespan / took - 1) : 0);
   if (differences.empty()) {
     print_out("order and live activations are the schedule's on every rank\n");
     return true;

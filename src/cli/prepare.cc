@@ -55,7 +55,7 @@ int prepare_merge(CommandContext& context) {
   throw_if_any(errors);
   const MergeReport report = merge_data_sets(options.data_path, options.output_prefix, context.log);
   print_out("{}.bin: {} tokens in {} documents from {} data sets\n", data_prefix(options.output_prefix), report.tokens,
-             report.documents, options.data_path.size());
+            report.documents, options.data_path.size());
   return kExitSuccess;
 }
 
@@ -87,7 +87,7 @@ int prepare_check(CommandContext& context) {
     const CheckReport report = check_data_set(prefix, vocab_size, context.log);
     if (report.faults.empty()) {
       print_out("{}: sound: {} documents, {} sequences, {} tokens, ids {} to {}\n", data_prefix(prefix),
-                 report.documents, report.sequences, report.tokens, report.smallest_id, report.largest_id);
+                report.documents, report.sequences, report.tokens, report.smallest_id, report.largest_id);
       if (report.empty_documents > 0) print_out("  {} documents are empty\n", report.empty_documents);
       continue;
     }
@@ -152,8 +152,7 @@ int run_prepare(CommandContext& context) {
 
 std::vector<CommandOptions> prepare_options() {
   return {options_of<PrepareOptions>("prepare"), options_of<MergeOptions>("prepare merge"),
-          options_of<CheckOptions>("prepare check"), prepare_sft_options(),
-          prepare_flux_options()};
+          options_of<CheckOptions>("prepare check"), prepare_sft_options(), prepare_flux_options()};
 }
 
 }  // namespace megalith

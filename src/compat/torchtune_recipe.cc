@@ -294,7 +294,8 @@ class RecipeReader {
     if (values_.whole("data_parallel_shard_dim", -1) == 1) return;
     if (method_ == Method::kQlora) {
       set("data_parallel_shard_dim", "use_distributed_optimizer", "true");
-      note("weights in four bits are not divided over ranks: each has all of them, and a part of the optimizer's state");
+      note(
+          "weights in four bits are not divided over ranks: each has all of them, and a part of the optimizer's state");
     } else {
       set("data_parallel_shard_dim", "use_torch_fsdp2", "true");
     }

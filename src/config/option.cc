@@ -161,11 +161,11 @@ std::string Option::text() const {
 
 std::vector<std::string> Option::words_of_value() const {
   using Words = std::vector<std::string>;
-  return std::visit(Overload{[](std::vector<std::string>* bound) { return *bound; },
-                             [](std::string* bound) { return Words{*bound}; },
-                             [](std::optional<std::string>* bound) { return *bound ? Words{**bound} : Words{}; },
-                             [this](const auto&) { return Words{text()}; }},
-                    variable_);
+  return std::visit(
+      Overload{[](std::vector<std::string>* bound) { return *bound; }, [](std::string* bound) { return Words{*bound}; },
+               [](std::optional<std::string>* bound) { return *bound ? Words{**bound} : Words{}; },
+               [this](const auto&) { return Words{text()}; }},
+      variable_);
 }
 
 const std::vector<std::string>& Option::allowed_words() const {

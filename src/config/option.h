@@ -125,7 +125,7 @@ class Option {
   bool is_optional() const;
   bool is_default() const { return text() == default_text_; }
   bool is_set() const { return source_.layer != OptionLayer::kDefault; }
-  std::string text() const;  // the value as it would be written in YAML; "null" when unset
+  std::string text() const;                         // the value as it would be written in YAML; "null" when unset
   std::vector<std::string> words_of_value() const;  // of a text or a list of texts; otherwise text()
   const std::string& default_text() const { return default_text_; }
   std::string type_text() const;   // "integer", "number", "true or false", "one of a, b, c", …

@@ -68,8 +68,8 @@ void wait_for_writer(int descriptor, const fs::path& path) {
   pollfd watched{.fd = descriptor, .events = POLLIN, .revents = 0};
   int found = retry_interrupted([&] { return ::poll(&watched, 1, kQuiet_ms); });
   if (found == 0) {
-    const std::string line =
-        fmt::format("note: {} is a pipe (FIFO): waiting for what a program writes into it\n", visible_text(path.string()));
+    const std::string line = fmt::format("note: {} is a pipe (FIFO): waiting for what a program writes into it\n",
+                                         visible_text(path.string()));
     (void)retry_interrupted([&] { return ::write(STDERR_FILENO, line.data(), line.size()); });
     found = retry_interrupted([&] { return ::poll(&watched, 1, -1); });
   }

@@ -50,7 +50,8 @@ std::string visible_text(std::string_view text) {
     } else if (!is_obeyed(character.code)) {
       out += text.substr(0, length);
     } else {
-      out += character.code < 0x80 ? fmt::format("\\x{:02x}", character.code) : fmt::format("\\u{:04x}", character.code);
+      out +=
+          character.code < 0x80 ? fmt::format("\\x{:02x}", character.code) : fmt::format("\\u{:04x}", character.code);
     }
     text.remove_prefix(length);
   }

@@ -212,7 +212,8 @@ class CsvBatches final : public Batches {
   void explain(const arrow::Status& status) const {
     if (status.ok()) return;
     const std::string fault = watch_->fault();
-    if (!fault.empty()) throw RowsError(fault, "close the quote (one within a text is written twice), or divide the row");
+    if (!fault.empty())
+      throw RowsError(fault, "close the quote (one within a text is written twice), or divide the row");
     check(status);
   }
 

@@ -12,10 +12,10 @@ namespace megalith {
 void DataOptions::visit(OptionVisitor& v) {
   v.group("Data");
   v.field(
-      "data_path", data_path,
-      "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
-      "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several. A file or a "
-      "folder of texts (JSON lines, Parquet, Arrow, CSV) is made into tokens first, once.")
+       "data_path", data_path,
+       "Data sets by the prefix of their .bin and .idx files: one, several, or weight prefix weight prefix …; or "
+       "data sets of the Hugging Face hub: org/name, or org/name/prefix when the repository has several. A file or a "
+       "folder of texts (JSON lines, Parquet, Arrow, CSV) is made into tokens first, once.")
       .by_rank(ByRank::kSameContents);
   v.field("train_data_path", train_data_path, "Data sets that are used whole for training, instead of data_path.")
       .by_rank(ByRank::kSameContents);
@@ -38,9 +38,9 @@ void DataOptions::visit(OptionVisitor& v) {
        "about a model.")
       .in_toy(InToy::kMade);
   v.field(
-      "data_cache_path", data_cache_path,
-      "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
-      "are then kept in memory.")
+       "data_cache_path", data_cache_path,
+       "Folder for sample indices. Default: {prefix}/cache/GPTDataset_indices of each data set; blends and mock data "
+       "are then kept in memory.")
       .by_rank(ByRank::kFree);
   v.field("allow_other_tokenizer", allow_other_tokenizer,
           "Read data that 'prepare' made with another tokenizer than this run's: their ids are taken as they are.")

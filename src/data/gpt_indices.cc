@@ -134,9 +134,9 @@ IndexArray held_sample_index(std::span<const int32_t> lengths, int64_t first_seq
 }
 
 template <typename T>
-void write_sample_index(std::span<const int32_t> lengths, int64_t first_sequence,
-                        const std::vector<int32_t>& documents, int64_t num_samples, int64_t sequence_length,
-                        int num_threads, const std::filesystem::path& path) {
+void write_sample_index(std::span<const int32_t> lengths, int64_t first_sequence, const std::vector<int32_t>& documents,
+                        int64_t num_samples, int64_t sequence_length, int num_threads,
+                        const std::filesystem::path& path) {
   NpyWriter file(path, IndexArray::type_of<T>(), num_samples + 1, 2);
   std::exception_ptr failure;
   std::mutex mutex;

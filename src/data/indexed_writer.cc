@@ -93,10 +93,9 @@ void IndexedDatasetWriter::add_documents(SpoolFile* first_tokens, std::span<cons
   int64_t num_tokens = 0;
   for (const int32_t length : lengths) num_tokens += length;
   const int64_t num_sequences = std::accumulate(sequences.begin(), sequences.end(), int64_t{0});
-  MEGALITH_CHECK(num_tokens * token_bytes_of(type_) == num_bytes &&
-                     num_sequences == static_cast<int64_t>(lengths.size()),
-                 "{} bytes for {} tokens, {} lengths for {} sequences", num_bytes, num_tokens, lengths.size(),
-                 num_sequences);
+  MEGALITH_CHECK(
+      num_tokens * token_bytes_of(type_) == num_bytes && num_sequences == static_cast<int64_t>(lengths.size()),
+      "{} bytes for {} tokens, {} lengths for {} sequences", num_bytes, num_tokens, lengths.size(), num_sequences);
   if (first_tokens != nullptr) first_tokens->copy_to(parts_[0].bin);
   parts_[0].bin.append(tokens);
   parts_[0].lengths.append(std::as_bytes(lengths));

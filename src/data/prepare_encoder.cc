@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/system_call.h"
 #include "core/json.h"
 #include "core/strings.h"
+#include "core/system_call.h"
 #include "data/indexed_writer.h"
 #include "data/sentences.h"
 #include "tokenizer/utf8.h"
@@ -49,9 +49,9 @@ void ChunkEncoder::encode(EncodedChunk& result) const {
   result.outputs.resize(options_.json_keys.size());
   if (chunk.is_too_long) {
     const int64_t memory = options_.max_line_memory;
-    result.broken_lines.emplace_back(
-        chunk.first_line, fmt::format("the line is longer than {}, so it would take more than {} of memory",
-                                      format_bytes(memory / kLineMemory), format_bytes(memory)));
+    result.broken_lines.emplace_back(chunk.first_line,
+                                     fmt::format("the line is longer than {}, so it would take more than {} of memory",
+                                                 format_bytes(memory / kLineMemory), format_bytes(memory)));
     return;
   }
   if (chunk.input->is_plain_text) {
@@ -107,9 +107,10 @@ void ChunkEncoder::add_members(std::string_view line, JsonTexts& texts, EncodedC
 
 void ChunkEncoder::add_general_members(std::string_view line, EncodedChunk& result) const {
   if (std::ssize(line) > options_.max_line_memory / kGeneralLineMemory) {
-    throw UserError(fmt::format("the line of {} is no plain list of members (it has a name with escapes, deep nesting, "
-                                "large exponents or a mistake), and would take more than {} of memory",
-                                format_bytes(std::ssize(line)), format_bytes(options_.max_line_memory)));
+    throw UserError(
+        fmt::format("the line of {} is no plain list of members (it has a name with escapes, deep nesting, "
+                    "large exponents or a mistake), and would take more than {} of memory",
+                    format_bytes(std::ssize(line)), format_bytes(options_.max_line_memory)));
   }
   const Json json = parse_json(line, result.chunk->input->name());
   for (size_t k = 0; k < options_.json_keys.size(); ++k) {

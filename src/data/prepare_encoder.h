@@ -28,8 +28,8 @@ struct EncoderOptions {
   std::vector<std::string> json_keys;
   bool append_eod = false, add_special_tokens = false;
   bool split_sentences = false, keep_newlines = false;
-  std::string spill_prefix;        // what the names of files begin with that hold the tokens of long texts
-  int64_t max_line_memory = 0;     // bytes that a line may take
+  std::string spill_prefix;     // what the names of files begin with that hold the tokens of long texts
+  int64_t max_line_memory = 0;  // bytes that a line may take
 };
 
 // How much memory a line takes at most, in multiples of its length: as prepare reads it, and where only the general

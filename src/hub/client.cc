@@ -14,9 +14,9 @@
 #include "core/file.h"
 #include "core/input_file.h"
 #include "core/json.h"
+#include "core/sha256.h"
 #include "core/strings.h"
 #include "core/system_call.h"
-#include "core/sha256.h"
 
 namespace megalith {
 namespace fs = std::filesystem;

@@ -162,10 +162,13 @@ class Meeting {
     const std::string first = set_if_absent(*open_store_, kSecretKey, own);
     if (first == own) return;
     open_store_->set(kStrangerKey, stored("1"));
-    throw UserError(fmt::format("rank {} has {}, and the first rank that came to {}:{} has {}", launch_.rank,
-                                secret.empty() ? "no store secret" : "a store secret", launch_.master_address,
-                                launch_.master_port, first == kNone ? "none" : secret.empty() ? "one" : "another"),
-                    "give all ranks a --store_secret_file with the same text, or none");
+    throw UserError(
+        fmt::format("rank {} has {}, and the first rank that came to {}:{} has {}", launch_.rank,
+                    secret.empty() ? "no store secret" : "a store secret", launch_.master_address, launch_.master_port,
+                    first == kNone   ? "none"
+                    : secret.empty() ? "one"
+                                     : "another"),
+        "give all ranks a --store_secret_file with the same text, or none");
   }
 
   void enter(int64_t round) {

@@ -9,15 +9,16 @@ namespace megalith {
 void LogOptions::visit(OptionVisitor& v) {
   v.group("Logging", {.changes_numbers = false});
   v.choice(
-      "log_format", log_format, {"auto", "compact", "megatron", "json"},
-      "What a run prints on standard output. compact: a line of at most 110 columns a step, and a table at the end. "
-      "megatron: the iteration line, the validation block and the four lines of summary that readers of Megatron-LM's "
-      "and Primus's logs look for. json: an object a line. auto: compact.")
+       "log_format", log_format, {"auto", "compact", "megatron", "json"},
+       "What a run prints on standard output. compact: a line of at most 110 columns a step, and a table at the end. "
+       "megatron: the iteration line, the validation block and the four lines of summary that readers of Megatron-LM's "
+       "and Primus's logs look for. json: an object a line. auto: compact.")
       .by_rank(ByRank::kFree);
-  v.field("log_style", log_style,
-          "Print beside log_format what readers of another trainer's log look for. torchtitan and torchtune: "
-          "its line of a step and of an evaluation; torchtune's stand in log_file too. pictures: step_loss, fps_gpu and "
-          "tflops/s of a step, as benchmarks of models of pictures print them.")
+  v.field(
+       "log_style", log_style,
+       "Print beside log_format what readers of another trainer's log look for. torchtitan and torchtune: "
+       "its line of a step and of an evaluation; torchtune's stand in log_file too. pictures: step_loss, fps_gpu and "
+       "tflops/s of a step, as benchmarks of models of pictures print them.")
       .words({"torchtitan", "torchtune", "pictures"})
       .by_rank(ByRank::kFree);
   v.field("quiet", quiet, "Print warnings, errors and what a command was asked for, and nothing of how a run goes.")

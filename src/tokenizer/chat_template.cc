@@ -55,8 +55,8 @@ JinjaMembers special_tokens_of(const fs::path& folder) {
       if (value == nullptr) continue;
       if (std::any_of(tokens.begin(), tokens.end(), [&](const auto& token) { return token.first == key; })) continue;
       const std::string what = fmt::format("{}: {}", path.string(), key);
-      const auto token = value->is_object() ? json_get<std::string>(*value, "content", what)
-                                            : json_as<std::string>(*value, what);
+      const auto token =
+          value->is_object() ? json_get<std::string>(*value, "content", what) : json_as<std::string>(*value, what);
       tokens.emplace_back(key, JinjaValue(token, nullptr));
     }
   }
@@ -90,11 +90,12 @@ std::string ChatTemplate::render(const OrderedJson& messages, const OrderedJson&
     });
     if (parts == messages.end()) throw;
     // As transformers has it, the template decides what it takes.
-    throw UserError(fmt::format("{}; the content of message {} is a list of parts ({{\"type\": …}}), which this template "
-                                "may not take",
-                                error.message(), parts - messages.begin() + 1),
-                    "give the text itself as content (\"content\": \"…\"), the parts' texts joined, or take a template "
-                    "that goes over parts");
+    throw UserError(
+        fmt::format("{}; the content of message {} is a list of parts ({{\"type\": …}}), which this template "
+                    "may not take",
+                    error.message(), parts - messages.begin() + 1),
+        "give the text itself as content (\"content\": \"…\"), the parts' texts joined, or take a template "
+        "that goes over parts");
   }
 }
 

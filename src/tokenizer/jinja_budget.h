@@ -17,8 +17,8 @@ struct JinjaFault {
 };
 
 struct JinjaLimits {
-  int64_t work = 1'000'000'000;              // units; one takes about a nanosecond on a slow core
-  int64_t made_bytes = int64_t{1} << 30;     // of all texts and lists
+  int64_t work = 1'000'000'000;             // units; one takes about a nanosecond on a slow core
+  int64_t made_bytes = int64_t{1} << 30;    // of all texts and lists
   int64_t held_bytes = int64_t{256} << 20;  // of those that are there at once
 };
 

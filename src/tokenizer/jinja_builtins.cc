@@ -33,7 +33,9 @@ bool has_case(const JinjaValue& value, bool lower, JinjaBudget& budget) {
   return found;
 }
 
-bool is_equal_to(const JinjaValue& value, const Arguments& a) { return jinja_equal(value, a.get(0, "other"), a.budget); }
+bool is_equal_to(const JinjaValue& value, const Arguments& a) {
+  return jinja_equal(value, a.get(0, "other"), a.budget);
+}
 bool differs_from(const JinjaValue& value, const Arguments& a) { return !is_equal_to(value, a); }
 int order(const JinjaValue& value, const Arguments& a) { return jinja_compare(value, a.get(0, "other"), a.budget); }
 bool is_greater(const JinjaValue& value, const Arguments& a) { return order(value, a) > 0; }

@@ -243,8 +243,7 @@ JinjaValue without_repeats(const JinjaValue& value, const Arguments& arguments) 
   const JinjaValue items = value.to_items(arguments.budget);
   for (const JinjaValue& item : *items.items()) {
     if (out.items().size() > 1000) throw JinjaFault{"unique of more than 1000 values"};
-    const JinjaValue key =
-        item.text() == nullptr ? item : cased_text(*item.text(), TextCase::kLower, arguments.budget);
+    const JinjaValue key = item.text() == nullptr ? item : cased_text(*item.text(), TextCase::kLower, arguments.budget);
     const bool is_known = std::any_of(keys.items().begin(), keys.items().end(), [&](const JinjaValue& other) {
       return jinja_equal(key, other, arguments.budget);
     });

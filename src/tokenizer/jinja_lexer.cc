@@ -294,7 +294,8 @@ UserError jinja_error(std::string_view name, int line, std::string_view message)
 
 std::vector<JinjaToken> lex_jinja(std::string_view source, std::string_view name) {
   if (source.size() > kMostSourceBytes) {
-    throw jinja_error(name, 1, fmt::format("the template has {} bytes, and at most {} are read", source.size(), kMostSourceBytes));
+    throw jinja_error(
+        name, 1, fmt::format("the template has {} bytes, and at most {} are read", source.size(), kMostSourceBytes));
   }
   if (!is_valid_utf8(source)) throw jinja_error(name, 1, "the template is not UTF-8");
   return JinjaLexer(normalized_source(source), name).run();

@@ -18,9 +18,9 @@ namespace {
 using Expression = JinjaExpression;
 using Statement = JinjaStatement;
 
-constexpr int kDeepestCall = 600;  // statements, expressions and macros within each other
+constexpr int kDeepestCall = 600;           // statements, expressions and macros within each other
 constexpr int64_t kStep = 50, kScope = 10;  // units of work: a statement or expression, the look into a scope
-constexpr size_t kLoopSteps = 16;  // that the variable `loop` is worth
+constexpr size_t kLoopSteps = 16;           // that the variable `loop` is worth
 
 // The variables of a loop's turn or a macro's call, and those around it.
 struct JinjaScope {
@@ -125,12 +125,11 @@ class JinjaRenderer {
         return flow;
       }
       case Statement::Kind::kMacro:
-        scope.set(statement.text,
-                  JinjaValue(JinjaFunction{statement.text,
-                                           [this, &statement](const JinjaArguments& arguments) {
-                                             return call_macro(statement, arguments);
-                                           }},
-                             &budget_));
+        scope.set(statement.text, JinjaValue(JinjaFunction{statement.text,
+                                                           [this, &statement](const JinjaArguments& arguments) {
+                                                             return call_macro(statement, arguments);
+                                                           }},
+                                             &budget_));
         break;
       case Statement::Kind::kGeneration:
         return execute(statement.body, scope, out);
@@ -188,21 +187,21 @@ class JinjaRenderer {
       *changed = std::move(list);
       return JinjaValue(differs);
     };
-    return {JinjaMembers{
-                {"index", index + 1},
-                {"index0", index},
-                {"revindex", length - index},
-                {"revindex0", length - index - 1},
-                {"first", index == 0},
-                {"last", index + 1 == length},
-                {"length", length},
-                {"depth", depth},
-                {"depth0", depth - 1},
-                {"previtem", i > 0 ? items[i - 1] : JinjaValue::undefined("there is no previous item")},
-                {"nextitem", i + 1 < items.size() ? items[i + 1] : JinjaValue::undefined("there is no next item")},
-                {"cycle", JinjaValue(JinjaFunction{"cycle", cycle}, &budget_)},
-                {"changed", JinjaValue(JinjaFunction{"changed", changes}, &budget_)}},
-            &budget_};
+    return {
+        JinjaMembers{{"index", index + 1},
+                     {"index0", index},
+                     {"revindex", length - index},
+                     {"revindex0", length - index - 1},
+                     {"first", index == 0},
+                     {"last", index + 1 == length},
+                     {"length", length},
+                     {"depth", depth},
+                     {"depth0", depth - 1},
+                     {"previtem", i > 0 ? items[i - 1] : JinjaValue::undefined("there is no previous item")},
+                     {"nextitem", i + 1 < items.size() ? items[i + 1] : JinjaValue::undefined("there is no next item")},
+                     {"cycle", JinjaValue(JinjaFunction{"cycle", cycle}, &budget_)},
+                     {"changed", JinjaValue(JinjaFunction{"changed", changes}, &budget_)}},
+        &budget_};
   }
 
   void loop(const Statement& statement, JinjaScope& scope, JinjaWriter& out) {

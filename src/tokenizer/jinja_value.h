@@ -107,10 +107,10 @@ class JinjaValue {
   JinjaNamespace* space() const;
   const JinjaFunction* function() const;
 
-  bool is_true() const;      // as a condition
-  std::string kind() const;  // "a text", for messages
-  int64_t to_int() const;    // of an int or bool; JinjaFault otherwise
-  double to_double() const;  // of a number; JinjaFault otherwise
+  bool is_true() const;                            // as a condition
+  std::string kind() const;                        // "a text", for messages
+  int64_t to_int() const;                          // of an int or bool; JinjaFault otherwise
+  double to_double() const;                        // of a number; JinjaFault otherwise
   JinjaValue to_text(JinjaBudget& budget) const;   // Python's str()
   JinjaValue to_items(JinjaBudget& budget) const;  // the list that a loop goes over; JinjaFault when it is not iterable
   int64_t length(JinjaBudget& budget) const;       // len()

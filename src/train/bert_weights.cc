@@ -56,9 +56,9 @@ std::vector<UserError> compare_with_bert(const Resolved& resolved, const std::st
     differences.push_back(fmt::format("{} is {} there and {} here", one.name, one.stored, one.present));
   }
   if (differences.empty()) return {};
-  return {UserError(fmt::format("bert_load {}: its BERT is not as the encoders are: {}", folder,
-                                fmt::join(differences, "; ")),
-                    "give the run that BERT's options, or take another BERT")};
+  return {UserError(
+      fmt::format("bert_load {}: its BERT is not as the encoders are: {}", folder, fmt::join(differences, "; ")),
+      "give the run that BERT's options, or take another BERT")};
 }
 
 // The weights as exactly as they are there.

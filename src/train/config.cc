@@ -88,8 +88,9 @@ void check_host_memory(const Config& config, const Derived& d, std::vector<std::
                        std::vector<UserError>& errors) {
   const bool has_runs = d.data_parallel.fsdp_cpu_offload, has_states = config.optimizer.optimizer_cpu_offload;
   if (has_runs && has_states) {
-    notes.emplace_back("fsdp_cpu_offload keeps the optimizer's state in host memory too: optimizer_cpu_offload adds "
-                       "nothing");
+    notes.emplace_back(
+        "fsdp_cpu_offload keeps the optimizer's state in host memory too: optimizer_cpu_offload adds "
+        "nothing");
   }
   if (has_runs && config.optimizer.optimizer == OptimizerKind::kMuon) {
     errors.emplace_back("fsdp_cpu_offload with optimizer muon, whose matrix products belong on the device",
@@ -279,8 +280,9 @@ std::vector<UserError> check_faults(const Config& config) {
   if (faults.check_determinism > 0) {
     const std::string asked = fmt::format("check_determinism {}", faults.check_determinism);
     if (!config.runtime.device.deterministic_mode) {
-      errors.emplace_back(asked + " compares bits, and without deterministic_mode operators may add in another order "
-                                  "each time",
+      errors.emplace_back(asked +
+                              " compares bits, and without deterministic_mode operators may add in another order "
+                              "each time",
                           "add --deterministic_mode");
     }
     if (config.runtime.device.fail_on_host_sync) {

@@ -80,10 +80,11 @@ bool has_tokenizer(const fs::path& folder) {
 }
 
 std::string fetch_remedy(const std::string& option) {
-  return fmt::format("name its folder with --{}.path, or fetch the whole of a FLUX folder: megalith fetch "
-                     "black-forest-labs/FLUX.1-dev\n  accept its licence on https://huggingface.co/black-forest-labs/"
-                     "FLUX.1-dev first, and put a token of that account into HF_TOKEN",
-                     option);
+  return fmt::format(
+      "name its folder with --{}.path, or fetch the whole of a FLUX folder: megalith fetch "
+      "black-forest-labs/FLUX.1-dev\n  accept its licence on https://huggingface.co/black-forest-labs/"
+      "FLUX.1-dev first, and put a token of that account into HF_TOKEN",
+      option);
 }
 
 EncoderPaths find_paths(const FluxEncoderOptions& options, Findings& findings) {
@@ -103,8 +104,8 @@ EncoderPaths find_paths(const FluxEncoderOptions& options, Findings& findings) {
     }
     return fs::path();
   };
-  const bool has_single = !options.vae && !folder.empty() && !fs::exists(folder / "vae") &&
-                          fs::exists(folder / kSingleAutoencoderFile);
+  const bool has_single =
+      !options.vae && !folder.empty() && !fs::exists(folder / "vae") && fs::exists(folder / kSingleAutoencoderFile);
   paths.vae = has_single ? folder / kSingleAutoencoderFile : find(options.vae, "vae", "the autoencoder", "vae");
   paths.clip = find(options.clip, "clip", "CLIP's text encoder", "text_encoder");
   paths.t5 = find(options.t5, "t5", "T5's encoder", "text_encoder_2");
@@ -112,11 +113,11 @@ EncoderPaths find_paths(const FluxEncoderOptions& options, Findings& findings) {
                              const char* part) {
     if (own && has_tokenizer(*own)) return fs::path(*own);
     if (!folder.empty() && fs::exists(folder / part)) return folder / part;
-    findings.add(own ? fmt::format("{}.path {} has no tokenizer{}", option, *own,
-                                   folder.empty() ? "" : fmt::format(", and {} no {}", folder.string(), part))
-                     : fmt::format("{} has no {}, which is {}", folder.string(), part, what),
-                 fmt::format("put the tokenizer's files into the folder of {}.path, or fetch the FLUX folder anew",
-                             option));
+    findings.add(
+        own ? fmt::format("{}.path {} has no tokenizer{}", option, *own,
+                          folder.empty() ? "" : fmt::format(", and {} no {}", folder.string(), part))
+            : fmt::format("{} has no {}, which is {}", folder.string(), part, what),
+        fmt::format("put the tokenizer's files into the folder of {}.path, or fetch the FLUX folder anew", option));
     return fs::path();
   };
   if (!folder.empty() || options.clip) {
@@ -142,7 +143,6 @@ struct PartWeights {
   std::function<bool(std::string_view)> may_be_unused;
   // For a file with the names of Black Forest Labs: how many levels its autoencoder has.
   std::optional<int64_t> levels_of_single_file;
-
 };
 
 // Tensors under the names and in the shapes of the file, over the parameters' memory.
@@ -160,8 +160,8 @@ FileTensors tensors_in_file(const Module& model, const PartWeights& weights) {
     std::vector<int64_t> shape = tensor.placement->local_shape;
     // Attention's linear layers are convolutions of 1x1 there.
     if (shape.size() == 2) shape.insert(shape.end(), {1, 1});
-    in_file.placements.push_back(std::make_unique<Placement>(
-        Placement::whole(single_file_name(name, *weights.levels_of_single_file), shape)));
+    in_file.placements.push_back(
+        std::make_unique<Placement>(Placement::whole(single_file_name(name, *weights.levels_of_single_file), shape)));
     tensor.placement = in_file.placements.back().get();
     tensor.local = tensor.local.view(shape);
   }
@@ -356,9 +356,8 @@ std::unique_ptr<FluxEncoders> FluxEncoders::open(const FluxEncoderOptions& optio
   if (!paths.clip.empty()) findings.gather([&] { clip = plan_clip(paths.clip); });
   if (!paths.t5.empty()) findings.gather([&] { t5 = plan_t5(paths.t5, parts->groups); });
   if (!paths.clip_tokenizer.empty()) {
-    findings.gather([&] {
-      parts->clip_tokenizer = open_tokenizer(paths.clip_tokenizer, clip.config.vocab_size, "CLIP");
-    });
+    findings.gather(
+        [&] { parts->clip_tokenizer = open_tokenizer(paths.clip_tokenizer, clip.config.vocab_size, "CLIP"); });
   }
   if (!paths.t5_tokenizer.empty()) {
     findings.gather([&] {

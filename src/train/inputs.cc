@@ -194,8 +194,7 @@ void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& e
   if (resolved.config.task.titles_data_path) look_at(*resolved.config.task.titles_data_path);
   try {
     const DataOptions data = with_listed_paths(resolved.config.data);
-    for (const auto* items :
-         {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
+    for (const auto* items : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
       for (const std::string& prefix : parse_blend(*items, "data_path").prefixes) look_at(prefix);
     }
   } catch (const UserError&) {  // lists that cannot be read are said by who reads them

@@ -51,18 +51,17 @@ FluxPrepareOptions preparation_of(const Resolved& resolved, const std::vector<st
   for (const std::string& path : pictures) options.input.push_back(fs::absolute(path).lexically_normal().string());
   const FluxDataOptions& flux = resolved.config.data.flux;
   options.image_size = flux.image_size;
-  options.vae_latent_mode = flux.vae_latent_mode == VaeLatentModeAsked::kResample ? VaeLatentMode::kResample
-                                                                                   : VaeLatentMode::kPresampled;
+  options.vae_latent_mode =
+      flux.vae_latent_mode == VaeLatentModeAsked::kResample ? VaeLatentMode::kResample : VaeLatentMode::kPresampled;
   options.seed = resolved.config.train.seed;
   return options;
 }
 
 std::string name_of_job(const FluxPrepareOptions& options, const FluxEncoderOptions& encoders, int64_t text_length,
                         const PictureSource& source) {
-  const std::string job = fmt::format(
-      "{}|{}|{}|{}|{}|{}|{}|{}|{}", source.identity(), encoders.folder, encoders.vae.value_or(""),
-      encoders.t5.value_or(""), encoders.clip.value_or(""), options.image_size, text_length,
-      name_of(options.vae_latent_mode), options.seed);
+  const std::string job = fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}", source.identity(), encoders.folder,
+                                      encoders.vae.value_or(""), encoders.t5.value_or(""), encoders.clip.value_or(""),
+                                      options.image_size, text_length, name_of(options.vae_latent_mode), options.seed);
   return fmt::format("{}-{:016x}", fs::path(options.input.front()).filename().string(), checksum64(job));
 }
 

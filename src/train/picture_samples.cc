@@ -103,9 +103,9 @@ std::vector<UserError> check_named_encoders(const Resolved& resolved) {
   if (!needs_encoders(resolved)) {
     for (const char* option : {"encoders.path", "vae.path", "t5.path", "clip.path"}) {
       if (!resolved.options->find(option)->is_set()) continue;
-      errors.emplace_back(fmt::format("{} is given, and this run reads no pictures and no captions", option),
-                          fmt::format("leave {} out, or let a model of pictures draw samples with --sample_interval",
-                                      option));
+      errors.emplace_back(
+          fmt::format("{} is given, and this run reads no pictures and no captions", option),
+          fmt::format("leave {} out, or let a model of pictures draw samples with --sample_interval", option));
     }
     return errors;
   }
@@ -142,8 +142,7 @@ PictureSamples::PictureSamples(const Resolved& resolved, at::Device device, bool
 
 std::optional<PictureRecord> PictureSamples::make(PipelinedModel& model, int64_t iteration) {
   const auto predict = [&](const ModelInput& input) { return model.forward(input, HeadOutput::kLogits).logits; };
-  const at::Tensor latents =
-      generate_latents(predict, texts_, request_, kFirstPicture, channels_, reduction_, device_);
+  const at::Tensor latents = generate_latents(predict, texts_, request_, kFirstPicture, channels_, reduction_, device_);
   if (decoder_ == nullptr) return std::nullopt;
   const Picture picture = from_pixels(decoder_->decode(latents)[0]);
   PictureRecord record{.iteration = iteration,

@@ -104,11 +104,12 @@ std::string parameters_text(const ModelConfig& model, const ModelNumbers& number
 
 std::string shape_text(const Resolved& resolved, const ModelConfig& model) {
   if (model.is_diffusion()) {
-    return fmt::format("hidden {}, ffn {}, {} heads of {}; {} joint and {} single blocks; tokens of {}, texts of {} "
-                       "and {}{}",
-                       model.hidden_size, model.ffn_size(), model.num_attention_heads, model.head_dim(),
-                       model.num_joint_layers, model.num_single_layers, model.in_channels, model.context_dim,
-                       model.vec_in_dim, model.guidance_embed ? ", guidance" : "");
+    return fmt::format(
+        "hidden {}, ffn {}, {} heads of {}; {} joint and {} single blocks; tokens of {}, texts of {} "
+        "and {}{}",
+        model.hidden_size, model.ffn_size(), model.num_attention_heads, model.head_dim(), model.num_joint_layers,
+        model.num_single_layers, model.in_channels, model.context_dim, model.vec_in_dim,
+        model.guidance_embed ? ", guidance" : "");
   }
   return fmt::format("hidden {}, ffn {}, {} heads of {} ({} KV), vocabulary {} (padded {})", model.hidden_size,
                      model.ffn_size(), model.num_attention_heads, model.query_head_dim(), model.num_kv_heads(),
@@ -365,9 +366,8 @@ std::string startup_report(const Resolved& resolved, const ModelNumbers& numbers
                   number_of(d.train_iters, "step", "steps"),
                   counted(static_cast<double>(d.batches.consumed_by(d.train_iters) * tokens_per_sample(resolved)))));
   if (c.model.model_type == ModelType::kBiencoder) {
-    rows.add("retrieval",
-             fmt::format("a set is {}: a microbatch of all data-parallel ranks",
-                         number_of(d.micro_batch_size * d.data_parallel_size, "sample", "samples")));
+    rows.add("retrieval", fmt::format("a set is {}: a microbatch of all data-parallel ranks",
+                                      number_of(d.micro_batch_size * d.data_parallel_size, "sample", "samples")));
   }
   rows.add("layout", layout_text(resolved));
   const Mesh mesh = Mesh::from_options(c.parallel, d.world_size);

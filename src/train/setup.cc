@@ -85,12 +85,12 @@ void check_weights_fit(const Resolved& resolved, const ModelConfig& config, Laye
   }
   if (bytes <= memory) return;
   const bool are_packed = resolved.config.lora.packs_weights();
-  throw UserError(fmt::format("the weights of a rank take {} ({} parameters in {}), and its device has {}",
-                              format_bytes(static_cast<int64_t>(bytes)), format_count(elements),
-                              are_packed ? "nf4" : c10::toString(context.dtype),
-                              format_bytes(static_cast<int64_t>(memory))),
-                  "spread the model over more ranks (tensor_model_parallel_size, pipeline_model_parallel_size, "
-                  "use_torch_fsdp2), or choose a smaller one");
+  throw UserError(
+      fmt::format("the weights of a rank take {} ({} parameters in {}), and its device has {}",
+                  format_bytes(static_cast<int64_t>(bytes)), format_count(elements),
+                  are_packed ? "nf4" : c10::toString(context.dtype), format_bytes(static_cast<int64_t>(memory))),
+      "spread the model over more ranks (tensor_model_parallel_size, pipeline_model_parallel_size, "
+      "use_torch_fsdp2), or choose a smaller one");
 }
 
 // The parameters of which several ranks of the pipeline hold copies.

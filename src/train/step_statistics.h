@@ -72,7 +72,7 @@ class StepStatistics {
   std::vector<Slot> slots_;
   int64_t num_sums_ = 0, num_maxima_ = 0;
   at::Tensor gradient_, reduced_gradient_, host_gradient_, reduced_loss_;  // the last: a sum and its weight
-  HostCopy on_its_way_;  // of the sums, and behind them the maxima
+  HostCopy on_its_way_;                                                    // of the sums, and behind them the maxima
   bool is_read_ = false;
   int vote_ = 0;
   std::vector<LossSum> reduced_losses_;

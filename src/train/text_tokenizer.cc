@@ -45,9 +45,10 @@ std::optional<std::string> note_of_missing_tokens(const Tokenizer& tokenizer, co
   padded.vocab_size = tokenizer.vocab_size() + config.extra_vocab_size;
   const int64_t explained = padded.padded_vocab_size(config.parallel.tensor_model_parallel_size);
   if (vocab_size - explained <= vocab_size / kRoundSizeShare) return std::nullopt;
-  return fmt::format("the tokenizer {} has {} ids, and the model's vocabulary {}: the others have no text, and are "
-                     "shown as <|id:{}|>",
-                     tokenizer.name(), tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
+  return fmt::format(
+      "the tokenizer {} has {} ids, and the model's vocabulary {}: the others have no text, and are "
+      "shown as <|id:{}|>",
+      tokenizer.name(), tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
 }
 
 }  // namespace megalith

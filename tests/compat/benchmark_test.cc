@@ -190,9 +190,14 @@ TEST(Benchmark, FluxHasThePagesFigures) {
   const LaunchPlan plan = benchmark_plan({"-m", "Flux"});
   EXPECT_EQ(errors_in(plan), "");
   EXPECT_EQ(plan.config, "flux_dev");
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, const char*>>{
-           {"micro_batch_size", "10"}, {"image_size", "512"}, {"train_iters", "100"}, {"use_torch_fsdp2", "true"},
-           {"log_style", "pictures"}, {"bf16", "true"}, {"recompute_granularity", "full"}}) {
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"micro_batch_size", "10"},
+                                                                  {"image_size", "512"},
+                                                                  {"train_iters", "100"},
+                                                                  {"use_torch_fsdp2", "true"},
+                                                                  {"log_style", "pictures"},
+                                                                  {"bf16", "true"},
+                                                                  {"recompute_granularity", "full"}}) {
     EXPECT_EQ(option_in(plan, name), value) << name;
   }
   EXPECT_EQ(input_in(plan, "load_hf"), "black-forest-labs/FLUX.1-dev");
@@ -282,9 +287,10 @@ TEST(Benchmark, FluxsFiguresAreMeansBehindTheWarmup) {
   std::string log;
   for (int step = 1; step <= 25; ++step) {
     const double rate = step <= 10 ? 1 : step;
-    log += fmt::format("step: {}/25 | step_loss: {:.5f} | step_time_total: {:.4f} | fps: {:.4f} | fps_gpu: {:.4f} | "
-                       "tflops/s: {:.4f} | memory: 1.00GiB\n",
-                       step, 0.1 * step, 10 / rate, 8 * rate, rate, 60 * rate);
+    log += fmt::format(
+        "step: {}/25 | step_loss: {:.5f} | step_time_total: {:.4f} | fps: {:.4f} | fps_gpu: {:.4f} | "
+        "tflops/s: {:.4f} | memory: 1.00GiB\n",
+        step, 0.1 * step, 10 / rate, 8 * rate, rate, 60 * rate);
   }
   const BenchmarkFigures figures = read_benchmark_figures(BenchmarkBackend::kFlux, log);
   ASSERT_EQ(figures.metrics.size(), 2U);
@@ -292,7 +298,8 @@ TEST(Benchmark, FluxsFiguresAreMeansBehindTheWarmup) {
   EXPECT_DOUBLE_EQ(figures.metrics[0].second, 18);
   EXPECT_EQ(figures.metrics[1].first, "TFLOPS_per_GPU");
   EXPECT_DOUBLE_EQ(figures.metrics[1].second, 1080);
-  EXPECT_TRUE(figures.summary.starts_with("avg_fps,avg_fps_gpu,avg_tflops,avg_step_time_total,avg_loss\n144,18,1080,0.59"))
+  EXPECT_TRUE(
+      figures.summary.starts_with("avg_fps,avg_fps_gpu,avg_tflops,avg_step_time_total,avg_loss\n144,18,1080,0.59"))
       << figures.summary;
   EXPECT_TRUE(figures.summary.ends_with(",1.8\n")) << figures.summary;
   EXPECT_THROW(read_benchmark_figures(BenchmarkBackend::kFlux, "nothing\n"), UserError);

@@ -17,14 +17,20 @@ TEST(VisibleText, LeavesTextAsItIs) {
 TEST(VisibleText, WritesOutWhatATerminalObeys) {
   EXPECT_EQ(visible_text("a\x1b]0;title\x07z"), "a\\x1b]0;title\\x07z");
   EXPECT_EQ(visible_text("over\rwritten\b\x7f"), "over\\x0dwritten\\x08\\x7f");
-  EXPECT_EQ(visible_text("\xc2\x9b" "31m"), "\\u009b31m");  // one character that begins a sequence
-  EXPECT_EQ(visible_text("user\xe2\x80\xae" "nimda"), "user\\u202enimda");
+  EXPECT_EQ(visible_text("\xc2\x9b"
+                         "31m"),
+            "\\u009b31m");  // one character that begins a sequence
+  EXPECT_EQ(visible_text("user\xe2\x80\xae"
+                         "nimda"),
+            "user\\u202enimda");
   EXPECT_EQ(visible_text(std::string_view("a\0b", 3)), "a\\x00b");
 }
 
 TEST(VisibleText, WritesOutBytesThatAreNoText) {
-  EXPECT_EQ(visible_text("\x9b" "31m"), "\\x9b31m");        // a sequence's begin where texts are Latin-1
-  EXPECT_EQ(visible_text("\xc0\x9b"), "\\xc0\\x9b");        // longer than need be
+  EXPECT_EQ(visible_text("\x9b"
+                         "31m"),
+            "\\x9b31m");                                       // a sequence's begin where texts are Latin-1
+  EXPECT_EQ(visible_text("\xc0\x9b"), "\\xc0\\x9b");           // longer than need be
   EXPECT_EQ(visible_text("\xed\xa0\x80"), "\\xed\\xa0\\x80");  // half of a pair
   EXPECT_EQ(visible_text("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
   EXPECT_EQ(visible_text("cut \xe2\x82"), "cut \\xe2\\x82");

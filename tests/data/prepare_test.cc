@@ -196,7 +196,8 @@ TEST_F(PrepareTest, LinesThatAreTooLongAreBrokenOnes) {
   ASSERT_EQ(report.num_broken_lines, 2);
   EXPECT_EQ(report.broken_lines[0].line, 2);
   EXPECT_EQ(report.broken_lines[1].line, 4);
-  EXPECT_EQ(report.broken_lines[0].reason, "the line is longer than 977 KiB, so it would take more than 2.86 MiB of memory");
+  EXPECT_EQ(report.broken_lines[0].reason,
+            "the line is longer than 977 KiB, so it would take more than 2.86 MiB of memory");
   // Only the general parser reads names with escapes, and it takes more.
   small.input = {write("b.jsonl", fmt::format("{{\"text\": \"a\", \"\\u0062\": \"{}\"}}\n{{\"text\": \"b\"}}\n",
                                               std::string(200'000, 'z')))};
@@ -221,15 +222,14 @@ TEST_F(PrepareTest, LongLinesGiveTheTokensOfTheirTexts) {
   const std::string many = "{\"text\": \"short\"}\n";
   std::string damaged = line(Json("x"));
   damaged.insert(damaged.rfind('x'), cut_character);
-  PrepareOptions job = options({write("a.jsonl", many + line(Json(text)) + many + damaged +
-                                                     line(Json::array({"one", text, "tw\"o"})) + many)});
+  PrepareOptions job = options(
+      {write("a.jsonl", many + line(Json(text)) + many + damaged + line(Json::array({"one", text, "tw\"o"})) + many)});
   job.append_eod = true;
   const PrepareReport report = prepare_data(job, *tokenizer_, log_);
   EXPECT_EQ(report.num_broken_lines, 0);
   const std::string end = "<|endoftext|>";
   EXPECT_TRUE(documents(path("out_text_document"), *tokenizer_) ==
-              (Texts{"short" + end, text + end, "short" + end,
-                     std::string(2'000'000, 'y') + "\xEF\xBF\xBDx" + end,
+              (Texts{"short" + end, text + end, "short" + end, std::string(2'000'000, 'y') + "\xEF\xBF\xBDx" + end,
                      "one" + text + "tw\"o" + end, "short" + end}));
   EXPECT_EQ(IndexedDataset(path("out_text_document")).num_sequences(), 8);
 }
@@ -238,8 +238,8 @@ TEST_F(PrepareTest, ALongLineThatFailsLateLeavesNothing) {
   const auto numbers = make_null_tokenizer(1000);
   std::string text = "1";
   for (int i = 0; i < 9'000'000; ++i) text += " 7";
-  PrepareOptions job = options({write("a.jsonl", "{\"text\": \"1 2\"}\n{\"a\": \"3\", \"text\": \"" + text +
-                                                     " x\"}\n{\"text\": \"5\"}\n")});
+  PrepareOptions job = options(
+      {write("a.jsonl", "{\"text\": \"1 2\"}\n{\"a\": \"3\", \"text\": \"" + text + " x\"}\n{\"text\": \"5\"}\n")});
   const PrepareReport report = prepare_data(job, *numbers, log_);
   EXPECT_EQ(report.num_broken_lines, 1);
   EXPECT_EQ(documents(path("out_text_document"), *numbers), (Texts{"1 2", "5"}));

@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 
 constexpr unsigned kMostSecondsAnInput = 10;
 constexpr size_t kMostInputBytes = size_t{1} << 16;
-constexpr size_t kMostInputs = 1000;  // of each kind
+constexpr size_t kMostInputs = 1000;          // of each kind
 constexpr size_t kMostCorpusBytes = 1 << 10;  // of an input that joins the corpus: many are read at every start
 
 // How often an input of the dearest is changed further, of targets with costs.
@@ -324,7 +324,8 @@ int run(const std::vector<std::string>& arguments) {
       current.save_path = "/dev/null";
       const Outcome outcome = run_one(target, read_input(input));
       std::printf("%s: %s\n", target.name.c_str(), outcome.was_used ? "used" : outcome.refusal.c_str());
-      if (!outcome.costs.empty()) std::printf("%s\n", fmt::format("costs {:.3f}", fmt::join(outcome.costs, ", ")).c_str());
+      if (!outcome.costs.empty())
+        std::printf("%s\n", fmt::format("costs {:.3f}", fmt::join(outcome.costs, ", ")).c_str());
     } else {
       fuzz(target, limits, save_folder);
     }

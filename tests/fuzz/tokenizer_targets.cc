@@ -201,8 +201,8 @@ Target tekken(const Scratch& scratch) {
 Target vocab_and_merges(const Scratch& scratch) {
   Target target{"vocab_and_merges",
                 {joined({R"({"a":0,"b":1,"ab":2,"<|endoftext|>":3,"Ġ":4,"Ġa":5})", "#version: 0.2\na b\nĠ a\n"})},
-                {"a b", "Ġ", "ab", "#version", "tokenizer_class", "GPT2Tokenizer", "Qwen2Tokenizer", "CLIPTokenizer", "bos_token",
-                 "additional_special_tokens", std::string(kBetweenFiles)},
+                {"a b", "Ġ", "ab", "#version", "tokenizer_class", "GPT2Tokenizer", "Qwen2Tokenizer", "CLIPTokenizer",
+                 "bos_token", "additional_special_tokens", std::string(kBetweenFiles)},
                 {},
                 {}};
   target.seeds.push_back(
@@ -283,25 +283,87 @@ Target text(const Scratch& scratch) {
 
 // A template that does a few things in a row with much. Damage by itself seldom makes one that can be rendered.
 std::string laborious_template(Random& random) {
-  static const std::vector<std::string> kValues = {
-      "'aB ' * 9999",      "'\\xe4\\x01' * 5000", "'a\\n' * 5000",          "'<a>' * 5000",  "['aB ', 'b'] * 500",
-      "range(999)|list",   "messages * 50",       "[messages[0]] * 200",  "'1' * 4000",    "[range(99), 'a' * 999] * 9",
-      "messages[0].items()", "[[['x'] * 9] * 9] * 9", "{'B': 'x' * 9999, 'a': range(999)}"};
-  static const std::vector<std::string> kSteps = {
-      "|upper", "|title", "|capitalize", "|lower", "|trim", "|trim('aB')", "|string", "|tojson", "|tojson(indent=64)",
-      "|join", "|join('ab' * 99)", "|list", "|length", "|reverse", "|unique", "|indent", "|indent(99, true, true)",
-      "|replace('a', 'bcd')", "|replace('', '-')", "|first", "|last", "|int(7)", "|float", "|map('upper')",
-      "|map('reverse')", "|map(attribute='role')", "|select('in', x)", "|selectattr('role', 'eq', 'user')", "|reject",
-      "|items", "|dictsort", ".split()", ".split('a')", ".split('B', 9)", ".rsplit('a')", ".splitlines()",
-      ".find('aB aC')", ".rfind('b' ~ 'a' * 500)", ".find('a' * 99 ~ 'b')", ".count('a')", ".strip('aB \\n')",
-      ".startswith(x)", ".endswith('b')", ".isdigit()", ".isspace()", ".join(['a'] * 99)", ".removeprefix('a')",
-      "[::-1]", "[1:]", "[-1]", "[:-1:2]", " * 9", " ~ x", " + x", " == x", " < x", " in [x] * 9", ".items()|list",
-      ".values()|list", ".get('a')", ".index('b')", " is lower", " is upper"};
+  static const std::vector<std::string> kValues = {"'aB ' * 9999",
+                                                   "'\\xe4\\x01' * 5000",
+                                                   "'a\\n' * 5000",
+                                                   "'<a>' * 5000",
+                                                   "['aB ', 'b'] * 500",
+                                                   "range(999)|list",
+                                                   "messages * 50",
+                                                   "[messages[0]] * 200",
+                                                   "'1' * 4000",
+                                                   "[range(99), 'a' * 999] * 9",
+                                                   "messages[0].items()",
+                                                   "[[['x'] * 9] * 9] * 9",
+                                                   "{'B': 'x' * 9999, 'a': range(999)}"};
+  static const std::vector<std::string> kSteps = {"|upper",
+                                                  "|title",
+                                                  "|capitalize",
+                                                  "|lower",
+                                                  "|trim",
+                                                  "|trim('aB')",
+                                                  "|string",
+                                                  "|tojson",
+                                                  "|tojson(indent=64)",
+                                                  "|join",
+                                                  "|join('ab' * 99)",
+                                                  "|list",
+                                                  "|length",
+                                                  "|reverse",
+                                                  "|unique",
+                                                  "|indent",
+                                                  "|indent(99, true, true)",
+                                                  "|replace('a', 'bcd')",
+                                                  "|replace('', '-')",
+                                                  "|first",
+                                                  "|last",
+                                                  "|int(7)",
+                                                  "|float",
+                                                  "|map('upper')",
+                                                  "|map('reverse')",
+                                                  "|map(attribute='role')",
+                                                  "|select('in', x)",
+                                                  "|selectattr('role', 'eq', 'user')",
+                                                  "|reject",
+                                                  "|items",
+                                                  "|dictsort",
+                                                  ".split()",
+                                                  ".split('a')",
+                                                  ".split('B', 9)",
+                                                  ".rsplit('a')",
+                                                  ".splitlines()",
+                                                  ".find('aB aC')",
+                                                  ".rfind('b' ~ 'a' * 500)",
+                                                  ".find('a' * 99 ~ 'b')",
+                                                  ".count('a')",
+                                                  ".strip('aB \\n')",
+                                                  ".startswith(x)",
+                                                  ".endswith('b')",
+                                                  ".isdigit()",
+                                                  ".isspace()",
+                                                  ".join(['a'] * 99)",
+                                                  ".removeprefix('a')",
+                                                  "[::-1]",
+                                                  "[1:]",
+                                                  "[-1]",
+                                                  "[:-1:2]",
+                                                  " * 9",
+                                                  " ~ x",
+                                                  " + x",
+                                                  " == x",
+                                                  " < x",
+                                                  " in [x] * 9",
+                                                  ".items()|list",
+                                                  ".values()|list",
+                                                  ".get('a')",
+                                                  ".index('b')",
+                                                  " is lower",
+                                                  " is upper"};
   const auto any = [&](const std::vector<std::string>& of) { return of[below(of.size(), random)]; };
   std::string value = "x";
   for (size_t i = 0; i <= random() % 3; ++i) value = "(" + value + any(kSteps) + ")";
-  return "{% set x = " + any(kValues) + " %}{% for i in range(" + std::to_string(1 << random() % 8) + ") %}{% set y = " +
-         value + " %}{% endfor %}";
+  return "{% set x = " + any(kValues) + " %}{% for i in range(" + std::to_string(1 << random() % 8) +
+         ") %}{% set y = " + value + " %}{% endfor %}";
 }
 
 // Chat templates: good ones, and damaged ones, with a conversation that has everything. What a template costs is what

@@ -9,9 +9,9 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/sha256.h"
 #include "hub/client.h"
 #include "hub/retry.h"
-#include "core/sha256.h"
 #include "support/scripted_server.h"
 #include "support/temporary_folder.h"
 

@@ -39,19 +39,22 @@ TEST(MeetingTerms, OneRankOfEightIsNamedWithBothValues) {
     const char* value;
     const char* expected;
   };
-  const Row rows[] = {
-      {0, "feedbead", "have different programs\n"
-                      "commit: 0123456789ab on ranks 0-4, 6-7, feedbead on rank 5\n"
-                      "  start the same command of the same build of the program on all machines"},
-      {1, "0.001", "have different options\n"
-                   "lr: 0.0003 on ranks 0-4, 6-7, 0.001 on rank 5\n"
-                   "  use one command line and one configuration on all ranks"},
-      {3, "Tree", "have different environment variables\n"
-                  "NCCL_ALGO: Ring on ranks 0-4, 6-7, Tree on rank 5\n"
-                  "  set the variables alike for all ranks, or on none"},
-      {4, "bead\n", "have different data\n"
-                    "data_path: /data/wiki (contents c0ffee) on ranks 0-4, 6-7, other on rank 5\n"
-                    "  copy the files to the other machines again, or name one shared folder"}};
+  const Row rows[] = {{0, "feedbead",
+                       "have different programs\n"
+                       "commit: 0123456789ab on ranks 0-4, 6-7, feedbead on rank 5\n"
+                       "  start the same command of the same build of the program on all machines"},
+                      {1, "0.001",
+                       "have different options\n"
+                       "lr: 0.0003 on ranks 0-4, 6-7, 0.001 on rank 5\n"
+                       "  use one command line and one configuration on all ranks"},
+                      {3, "Tree",
+                       "have different environment variables\n"
+                       "NCCL_ALGO: Ring on ranks 0-4, 6-7, Tree on rank 5\n"
+                       "  set the variables alike for all ranks, or on none"},
+                      {4, "bead\n",
+                       "have different data\n"
+                       "data_path: /data/wiki (contents c0ffee) on ranks 0-4, 6-7, other on rank 5\n"
+                       "  copy the files to the other machines again, or name one shared folder"}};
   for (const Row& row : rows) {
     EXPECT_EQ(told_eight({5},
                          [&](std::vector<Term>& terms, size_t) {
@@ -70,9 +73,8 @@ TEST(MeetingTerms, WhatOnlySomeRanksHaveIsMissingOnTheOthers) {
 }
 
 TEST(MeetingTerms, ManyValuesAndManyNamesAreCounted) {
-  const std::string values = told_eight({1, 2, 3, 4, 5, 6, 7}, [](std::vector<Term>& terms, size_t rank) {
-    terms[1].value = std::to_string(rank);
-  });
+  const std::string values = told_eight(
+      {1, 2, 3, 4, 5, 6, 7}, [](std::vector<Term>& terms, size_t rank) { terms[1].value = std::to_string(rank); });
   EXPECT_NE(values.find("\nlr: 0.0003 on rank 0, 1 on rank 1, 2 on rank 2, 3 on rank 3, and 4 more values\n"),
             std::string::npos)
       << values;

@@ -94,16 +94,13 @@ const std::vector<Attack> kAttacks = {
     {"split into too many", "{{ ('a ' * 500000).split()|length }}", kHeld},
     {"find of half a text", again("{% set n = 'a' * 499999 ~ 'b' %}" + kA, "{% set x = a.find(n) %}"), kWork},
     {"rfind of half a text", again("{% set n = 'b' ~ 'a' * 499999 %}" + kA, "{% set x = a.rfind(n) %}"), kWork},
-    {"find that nearly fits",
-     again("{% set n = 'a' * 100 ~ 'b' ~ 'a' * 100 %}" + kA, "{% set x = a.find(n) %}"),
+    {"find that nearly fits", again("{% set n = 'a' * 100 ~ 'b' ~ 'a' * 100 %}" + kA, "{% set x = a.find(n) %}"),
      kWork},
     {"find of one letter", again(kA, "{% set x = a.find('b') %}"), kWork},
     {"in a text", again(kA, "{% if 'ab' in a %}{% endif %}"), kWork},
     {"count", again(kA, "{% set x = a.count('a') %}"), kWork},
     {"~ that is kept", again(kA + "{% set ns = namespace(l=[]) %}", "{% set ns.l = ns.l + [a ~ a] %}"), kHeld},
-    {"~ that is dropped",
-     "{% set a = 'a' * 999999 %}{% for i in range(999) %}{% set x = a ~ a %}{% endfor %}",
-     kWork},
+    {"~ that is dropped", "{% set a = 'a' * 999999 %}{% for i in range(999) %}{% set x = a ~ a %}{% endfor %}", kWork},
     {"~ that grows", again("{% set ns = namespace(t='') %}", "{% set ns.t = ns.t ~ 'some text' %}"), kWork},
     {"+ of texts", again(kA, "{% set x = a + a %}"), kHeld},
     {"* of texts", again("", "{% set x = 'ab' * 500000 %}"), kWork},
@@ -112,17 +109,15 @@ const std::vector<Attack> kAttacks = {
     {"namespaces", again("", "{% set n = namespace(x='a' * 1000000) %}"), kHeld},
     {"empty namespaces", again("", "{% set n = namespace() %}"), kWork},
     {"namespaces with members",
-     again("{% set d = {" + repeated_words(900, "'k#': 1") + "} %}", "{% set n = namespace(d) %}"),
-     kHeld},
+     again("{% set d = {" + repeated_words(900, "'k#': 1") + "} %}", "{% set n = namespace(d) %}"), kHeld},
     {"map of a thousand", kA + "{{ ([a] * 1000)|map('upper')|list|length }}", kWork},
-    {"map of a map",
-     again("{% set l = [[[['x'] * 9] * 9] * 9] %}", "{% set x = l|map('map', 'map', 'upper')|list %}"),
+    {"map of a map", again("{% set l = [[[['x'] * 9] * 9] * 9] %}", "{% set x = l|map('map', 'map', 'upper')|list %}"),
      kWork},
     {"map that makes lists", "{{ ([range(9999)] * 1000)|map('reverse')|list|length }}", kList},
     {"select with in", again("{% set l = range(9999) %}", "{% set x = l|select('in', l)|list %}"), kWork},
     {"selectattr with a long path",
-     again("{% set l = [{'a': 1}] * 99 %}", "{% set x = l|map(attribute='" + repeated_words(99, "b", ".") +
-     "', default=1)|list %}"),
+     again("{% set l = [{'a': 1}] * 99 %}",
+           "{% set x = l|map(attribute='" + repeated_words(99, "b", ".") + "', default=1)|list %}"),
      "is undefined"},
     {"characters of a text", again(kUmlaut, "{% for c in a %}{% endfor %}"), kHeld},
     {"an item of a text", again(kUmlaut, "{% set x = a[400000] %}"), kWork},
@@ -132,18 +127,17 @@ const std::vector<Attack> kAttacks = {
     {"length", again(kUmlaut, "{% set x = a|length %}"), kWork},
     {"dicts with long names", kA + "{% set d = {" + repeated_words(60, "a ~ #: 1") + "} %}", kHeld},
     {"equal dicts",
-     again("{% set d = {" + repeated_words(500, "'a#': 1") + "} %}{% set e = {" +
-     repeated_words(500, "'a#': 1") + "} %}", "{% if d == e %}{% endif %}"),
+     again(
+         "{% set d = {" + repeated_words(500, "'a#': 1") + "} %}{% set e = {" + repeated_words(500, "'a#': 1") + "} %}",
+         "{% if d == e %}{% endif %}"),
      kWork},
     {"get of a large dict",
-     again("{% set d = {" + repeated_words(800, "'a#': 1") + "} %}", "{% set x = d.get('b', d['c']) %}"),
-     kWork},
-    {"items of a dict",
-     again("{% set d = {" + repeated_words(800, "'a#': 1") + "} %}", "{% set x = d.items()|list %}"),
+     again("{% set d = {" + repeated_words(800, "'a#': 1") + "} %}", "{% set x = d.get('b', d['c']) %}"), kWork},
+    {"items of a dict", again("{% set d = {" + repeated_words(800, "'a#': 1") + "} %}", "{% set x = d.items()|list %}"),
      kWork},
     {"dictsort",
-     again("{% set a = 'A' * 9000 %}{% set d = {" + repeated_words(99, "a ~ #: 1") +
-     "} %}", "{% set x = d|dictsort %}"),
+     again("{% set a = 'A' * 9000 %}{% set d = {" + repeated_words(99, "a ~ #: 1") + "} %}",
+           "{% set x = d|dictsort %}"),
      kWork},
     {"unique", again("{% set l = range(900)|map('string')|list %}", "{% set x = l|unique %}"), kWork},
     {"replace of nothing", again("", "{% set x = ('a' * 99999).replace('', 'b') %}"), kWork},
@@ -152,8 +146,7 @@ const std::vector<Attack> kAttacks = {
     {"strip of many", again("{% set n = 'b' * 99999 ~ 'a' %}" + kA, "{% set x = a.strip(n) %}"), kWork},
     {"title", again(kUmlaut, "{% set x = a.title() %}"), kWork},
     {"tojson of escapes", again("{% set a = '\\x01' * 99999 %}", "{% set x = a|tojson %}"), kWork},
-    {"tojson with an indent",
-     again("{% set l = [[[[[[[[1]]]]]]]] * 99 %}", "{% set x = l|tojson(indent=64) %}"),
+    {"tojson with an indent", again("{% set l = [[[[[[[[1]]]]]]]] * 99 %}", "{% set x = l|tojson(indent=64) %}"),
      kWork},
     {"repr of escapes", again("{% set a = ['\\x01' * 99999] %}", "{% set x = a|string %}"), kWork},
     {"repr of one list many times", again("{% set l = ['a' * 99999] * 999 %}", "{% set x = l|string %}"), kHeld},
@@ -169,11 +162,13 @@ const std::vector<Attack> kAttacks = {
     {"order of long texts", again(kA + "{% set b = a[1:] ~ 'b' %}", "{% if a < b %}{% endif %}"), kWork},
     {"order of lists",
      again("{% set a = [[range(9999)|list]] %}"
-     "{% set b = [[range(9999)|list + [1]]] %}", "{% if a < b %}{% endif %}"),
+           "{% set b = [[range(9999)|list + [1]]] %}",
+           "{% if a < b %}{% endif %}"),
      kWork},
     {"equal lists that share",
      again("{% set ns = namespace(a=[1], b=[1]) %}{% for i in range(12) %}{% set ns.a = [ns.a, ns.a] %}"
-     "{% set ns.b = [ns.b, ns.b] %}{% endfor %}", "{% if ns.a == ns.b %}{% endif %}"),
+           "{% set ns.b = [ns.b, ns.b] %}{% endfor %}",
+           "{% if ns.a == ns.b %}{% endif %}"),
      kWork},
     {"startswith of many", kA + "{% set l = [a ~ ''] * 9999 %}{{ a[1:].startswith(l) }}", kWork},
     {"isdigit", again("{% set a = '1' * 1000000 %}", "{% if a.isdigit() %}{% endif %}"), kWork},
@@ -182,28 +177,23 @@ const std::vector<Attack> kAttacks = {
     {"times", again("", "{% set x = strftime_now('%c' * 90) %}"), kWork},
     {"loops", again("", "{% for j in range(999) %}{% endfor %}"), kWork},
     {"loops that are kept", again("{% set ns = namespace(l=[]) %}", "{% set ns.l = ns.l + [loop] %}"), kWork},
-    {"functions that are kept",
-     again("{% set ns = namespace(l=[]) %}", "{% set ns.l = [ns.l[-99:], 'x'.upper] %}"),
+    {"functions that are kept", again("{% set ns = namespace(l=[]) %}", "{% set ns.l = [ns.l[-99:], 'x'.upper] %}"),
      "lists that nest"},
     {"macros that fork",
-     "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
-     kWork},
+     "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", kWork},
     {"macros that hold texts",
-     kA + "{% macro m(n) %}{{ a }}{% if n > 0 %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(90) }}",
-     kHeld},
+     kA + "{% macro m(n) %}{{ a }}{% if n > 0 %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(90) }}", kHeld},
     {"macros with many parameters",
      "{% macro m(n, " + repeated_words(9999, "a#") +
-     ") %}{% if n > 0 %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(90) }}",
+         ") %}{% if n > 0 %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(90) }}",
      kHeld},
     {"arguments by many names",
-     "{% macro m(" + repeated_words(9999, "a#") + ") %}{% endmacro %}{{ m(" + repeated_words(9999, "a#=1") +
-     ") }}",
+     "{% macro m(" + repeated_words(9999, "a#") + ") %}{% endmacro %}{{ m(" + repeated_words(9999, "a#=1") + ") }}",
      kWork},
     {"blocks that are set", again(kA, "{% set x %}{{ a }}{{ a }}{% endset %}"), kHeld},
     {"what is written", again(kA, "{{ a }}"), kHeld},
     {"items that are not there",
-     again(kA + "{% set d = {'b': 1} %}{% set ns = namespace(l=[]) %}", "{% set ns.l = ns.l + [d[a]] %}"),
-     kWork},
+     again(kA + "{% set d = {'b': 1} %}{% set ns = namespace(l=[]) %}", "{% set ns.l = ns.l + [d[a]] %}"), kWork},
 };
 
 constexpr JinjaLimits kSmall{.work = 20'000'000, .made_bytes = 64 << 20, .held_bytes = 8 << 20};
@@ -240,19 +230,15 @@ TEST(JinjaBudget, AllIsGivenBack) {
 // Twice the text is twice the work, in what once compared or copied anew at every place.
 TEST(JinjaBudget, WorkGrowsAsTexts) {
   const std::pair<const char*, const char*> kRules[] = {
-      {"{{ ('a ' * ", ").split()|length }}"},
-      {"{{ ('a' * ", ").find('a' * 9999 ~ 'b') }}"},
-      {"{{ ('a,' * ", ").rsplit(',')|length }}"},
-      {"{{ ('a,' * ", ").rsplit(',', 9)|length }}"},
-      {"{{ ('a' * ", ").replace('a', 'bc')|length }}"},
-      {"{{ ('ä' * ", ")[::-1]|length }}"},
-      {"{{ ('\\n' * ", ").splitlines()|length }}"},
-      {"{{ ('a\\n' * ", ")|indent|length }}"},
-      {"{{ ('ab ' * ", ").title()|length }}"},
-      {"{{ ([''] * ", ")|join(', ')|length }}"},
+      {"{{ ('a ' * ", ").split()|length }}"},           {"{{ ('a' * ", ").find('a' * 9999 ~ 'b') }}"},
+      {"{{ ('a,' * ", ").rsplit(',')|length }}"},       {"{{ ('a,' * ", ").rsplit(',', 9)|length }}"},
+      {"{{ ('a' * ", ").replace('a', 'bc')|length }}"}, {"{{ ('ä' * ", ")[::-1]|length }}"},
+      {"{{ ('\\n' * ", ").splitlines()|length }}"},     {"{{ ('a\\n' * ", ")|indent|length }}"},
+      {"{{ ('ab ' * ", ").title()|length }}"},          {"{{ ([''] * ", ")|join(', ')|length }}"},
   };
   for (const auto& [head, tail] : kRules) {
-    const Spent one = spend(head + std::string("20000") + tail, {}), two = spend(head + std::string("40000") + tail, {});
+    const Spent one = spend(head + std::string("20000") + tail, {}),
+                two = spend(head + std::string("40000") + tail, {});
     EXPECT_EQ(one.message + two.message, "") << head;
     EXPECT_LT(static_cast<double>(two.use.work), 2.2 * static_cast<double>(one.use.work)) << head;
   }
@@ -280,13 +266,14 @@ TEST(JinjaBudget, TheLimitsAreASecondAndAQuarterOfAGigabyte) {
 TEST(JinjaBudget, LongConversationsStayFarWithinIt) {
   OrderedJson messages = OrderedJson::array();
   for (int i = 0; i < 2000; ++i) {
-    messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"},
-                        {"content", std::string(2000, i % 7 == 0 ? 'a' : ' ')}});
+    messages.push_back(
+        {{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(2000, i % 7 == 0 ? 'a' : ' ')}});
   }
   const JinjaValue conversation = JinjaValue::from_json(messages);
   const JinjaTemplate chat(
       "{% for m in messages %}{% if loop.first and m.role == 'system' %}{% continue %}{% endif %}"
-      "{% set c = m.content|trim %}{% if '</think>' in c %}{% set c = c.split('</think>')[-1].lstrip('\\n') %}{% endif %}"
+      "{% set c = m.content|trim %}{% if '</think>' in c %}{% set c = c.split('</think>')[-1].lstrip('\\n') %}{% endif "
+      "%}"
       "{{ '<|im_start|>' + m['role'] + '\\n' + m.content ~ c ~ '<|im_end|>\\n' }}{% endfor %}",
       "chat");
   JinjaUse use;

@@ -46,9 +46,8 @@ TEST(ByteTokenizer, RunsCutNoCharacterAndRepairAsTheWhole) {
     std::string text = "x";
     while (text.size() < 300'000) text += unit;
     std::vector<int32_t> together;
-    tokenizer->encode_in_runs(text, false, [&](std::span<const int32_t> run) {
-      together.insert(together.end(), run.begin(), run.end());
-    });
+    tokenizer->encode_in_runs(
+        text, false, [&](std::span<const int32_t> run) { together.insert(together.end(), run.begin(), run.end()); });
     EXPECT_TRUE(together == tokenizer->encode(text)) << unit;
   }
 }
@@ -88,7 +87,8 @@ TEST(StreamingDecoder, ShowsIdsWithoutAToken) {
   EXPECT_EQ(text + decoder.finish(), "a<|id:300|>\xEF\xBF\xBD<|id:257|>b<|id:-1|>");
 
   const test::TemporaryFolder folder;
-  const auto holes = folder.write("tokenizer.json", R"({"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0,"b":3}}})");
+  const auto holes =
+      folder.write("tokenizer.json", R"({"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0,"b":3}}})");
   const auto words = make_tokenizer({.tokenizer_model = holes.string()});
   StreamingDecoder shown(*words);
   text.clear();

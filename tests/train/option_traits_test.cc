@@ -50,20 +50,35 @@ TEST(OptionTraits, WeightsDependOnNoOptionThatIsNotTheModels) {
 TEST(OptionTraits, NumbersDependOnAllButWhereFilesGoAndHowWorkIsSpread) {
   Config config;
   const OptionSet options(config);
-  const Names groups = {"Checkpoints",      "Logging",
-                        "TensorBoard",      "Weights & Biases",
-                        "MLflow",           "Samples during training",
-                        "Sampling",         "Index of blocks",
+  const Names groups = {"Checkpoints",
+                        "Logging",
+                        "TensorBoard",
+                        "Weights & Biases",
+                        "MLflow",
+                        "Samples during training",
+                        "Sampling",
+                        "Index of blocks",
                         "Encoders of FLUX",
-                        "Profiling",        "Parallelism",
-                        "Data parallelism", "Pipeline parallelism",
+                        "Profiling",
+                        "Parallelism",
+                        "Data parallelism",
+                        "Pipeline parallelism",
                         "Recomputation and offloading"};
-  const Names others = {"exit_interval",         "exit_duration_in_mins",   "num_workers",
-                        "num_threads",           "gemm_tuning_file",        "fail_on_host_sync",
-                        "cuda_graphs",           "cuda_graph_warmup_steps", "keep_fp8_weight_transpose_cache",
-                        "allow_oversubscription", "optimizer_cpu_offload", "optimizer_offload_fraction",
+  const Names others = {"exit_interval",
+                        "exit_duration_in_mins",
+                        "num_workers",
+                        "num_threads",
+                        "gemm_tuning_file",
+                        "fail_on_host_sync",
+                        "cuda_graphs",
+                        "cuda_graph_warmup_steps",
+                        "keep_fp8_weight_transpose_cache",
+                        "allow_oversubscription",
+                        "optimizer_cpu_offload",
+                        "optimizer_offload_fraction",
                         "allow_other_tokenizer",
-                        "overlap_cpu_optimizer_d2h_h2d", "check_determinism"};
+                        "overlap_cpu_optimizer_d2h_h2d",
+                        "check_determinism"};
   const Names expected = names_with(options, [&](const Option& option) {
     if (option.name() == "grad_reduce_in_bf16") return false;  // how gradients are rounded on their way
     return groups.contains(option.group()) || others.contains(option.name());
@@ -86,17 +101,17 @@ TEST(OptionTraits, RanksMayDifferInThreadsWordsAndFilesOfTheirOwn) {
   const auto with = [&](ByRank what) {
     return names_with(options, [&](const Option& option) { return option.traits().by_rank == what; });
   };
-  EXPECT_EQ(with(ByRank::kFree),
-            (Names{"device", "num_threads", "num_workers", "data_cache_path", "gemm_tuning_file", "log_format",
-                   "log_style", "quiet", "verbose", "explain_options", "log_file", "profile_dir", "dump_pp_data_dir",
-                   "store_secret_file",
-                   // That the first three are given is compared.
-                   "record_file", "metrics_file", "tensorboard_dir", "loss_plot_file", "page_file"}));
-  EXPECT_EQ(with(ByRank::kSameContents),
-            (Names{"data_path", "train_data_path", "valid_data_path", "test_data_path", "data_args_path",
-                   "per_split_data_args_path", "sft_data_path", "sft_valid_data_path", "titles_data_path",
-                   "tokenizer_model", "vocab_file", "merge_file", "load_hf", "adapter", "vae.path", "t5.path",
-                   "clip.path", "encoders.path"}));
+  EXPECT_EQ(
+      with(ByRank::kFree),
+      (Names{"device", "num_threads", "num_workers", "data_cache_path", "gemm_tuning_file", "log_format", "log_style",
+             "quiet", "verbose", "explain_options", "log_file", "profile_dir", "dump_pp_data_dir", "store_secret_file",
+             // That the first three are given is compared.
+             "record_file", "metrics_file", "tensorboard_dir", "loss_plot_file", "page_file"}));
+  EXPECT_EQ(
+      with(ByRank::kSameContents),
+      (Names{"data_path", "train_data_path", "valid_data_path", "test_data_path", "data_args_path",
+             "per_split_data_args_path", "sft_data_path", "sft_valid_data_path", "titles_data_path", "tokenizer_model",
+             "vocab_file", "merge_file", "load_hf", "adapter", "vae.path", "t5.path", "clip.path", "encoders.path"}));
 }
 
 TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {
@@ -105,7 +120,11 @@ TEST(OptionTraits, AGroupsTraitsHoldUnlessAnOptionSaysOtherwise) {
     void visit(OptionVisitor& v) {
       v.group("First", {.changes_weights = true, .changes_numbers = false, .in_toy = InToy::kKept});
       v.field("plain", plain, "One.");
-      v.field("other", other, "Two.").changes_weights(false).changes_numbers(true).in_toy(InToy::kMade).by_rank(ByRank::kFree);
+      v.field("other", other, "Two.")
+          .changes_weights(false)
+          .changes_numbers(true)
+          .in_toy(InToy::kMade)
+          .by_rank(ByRank::kFree);
       v.group("Second");
       v.field("next", next, "Three.");
     }

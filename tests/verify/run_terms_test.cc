@@ -17,8 +17,8 @@ using test::TemporaryFolder;
 
 std::string digest_with(const Words& more, const EnvironmentMap& environment = {}, const char* commit = "0123") {
   ConfigInputs inputs;
-  inputs.arguments = {"--num_layers=2", "--hidden_size=16",       "--num_attention_heads=2",
-                      "--seq_length=8", "--vocab_size=32",        "--max_position_embeddings=8",
+  inputs.arguments = {"--num_layers=2", "--hidden_size=16",     "--num_attention_heads=2",
+                      "--seq_length=8", "--vocab_size=32",      "--max_position_embeddings=8",
                       "--mock_data",    "--global_batch_size=4"};
   inputs.arguments.insert(inputs.arguments.end(), more.begin(), more.end());
   inputs.environment = environment;
