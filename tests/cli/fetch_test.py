@@ -428,8 +428,8 @@ def test_a_model_is_fetched_where_a_folder_is_taken(hub, client, models, data):
     # Off line from now on, by name and by commit.
     hub.log.clear()
     for name in (NAME, f"{NAME}@{repo.commit}"):
-        client.run(*words, client.home / "c", "--load_hf", name, HF_HUB_OFFLINE="1")
-    client.run(*words, client.home / "c", "--load_hf", NAME)
+        client.run(*words, client.home / "c", "--overwrite", "--load_hf", name, HF_HUB_OFFLINE="1")
+    client.run(*words, client.home / "c", "--overwrite", "--load_hf", NAME)
     assert not hub.log
 
 

@@ -74,7 +74,7 @@ def berts(tmp_path_factory):
 def logits_of(program, folder, output, types=TYPES):
     program.run(
         *("inspect", "logits", "--load_hf", folder, "--prompt_ids", ",".join(map(str, IDS)), "--output", output),
-        *("--prompt_token_types", ",".join(map(str, types)), "--device", "cpu"),
+        *("--prompt_token_types", ",".join(map(str, types)), "--overwrite", "--device", "cpu"),
     )
     return load_file(output)
 

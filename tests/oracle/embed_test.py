@@ -60,7 +60,7 @@ HAS_POOLER = ("bert", "bert_with_heads", "megatron_bert")
 
 
 def embed(program, output, folder, *words, texts=TEXTS):
-    program.run("embed", "--load_hf", folder, "--text", *texts, "--output", output, "--device", "cpu", *words)
+    program.run("embed", "--load_hf", folder, "--text", *texts, "--output", output, "--overwrite", "--device", "cpu", *words)
     return np.load(output)
 
 

@@ -104,7 +104,7 @@ def flux(request, tmp_path_factory):
 def logits_of(program, folder, inputs_file, output, *more):
     program.run(
         *("inspect", "logits", "--load_hf", folder, "--inputs_file", inputs_file, "--output", output),
-        *("--device", "cpu", *more),
+        *("--overwrite", "--device", "cpu", *more),
     )
     return load_file(output)["logits"]
 

@@ -62,6 +62,11 @@ def parts_of(name, tensor):
     return [tensor.t() if name.startswith(("transformer.h", "h.")) else tensor]
 
 
+def rows_of(view):
+    """A copy with its rows in order: on some processors a product in bf16 rounds otherwise where columns are."""
+    return view.clone(memory_format=torch.contiguous_format)
+
+
 def expected_weights(steps, make_optimizers):
     """torch.optim over the gradients of every step."""
     names = sorted(steps[0][1])
@@ -69,13 +74,13 @@ def expected_weights(steps, make_optimizers):
     parts = {}
     for name in names:
         views = parts_of(name, weights[name]) if is_matrix(name, weights[name]) else [weights[name]]
-        parts[name] = [torch.nn.Parameter(view.clone()) for view in views]
+        parts[name] = [torch.nn.Parameter(rows_of(view)) for view in views]
     optimizers = make_optimizers(parts)
     for _, gradients in steps[:STEPS]:
         for name in names:
             views = parts_of(name, gradients[name]) if is_matrix(name, weights[name]) else [gradients[name]]
             for part, view in zip(parts[name], views):
-                part.grad = view.clone()
+                part.grad = rows_of(view)
         for optimizer in optimizers:
             optimizer.step()
     for name in names:

@@ -15,7 +15,7 @@ PROMPT = [5, 17, 130, 0, 42, 99, 2, 64, 7, 7, 88, 31, 120, 3, 55, 18, 76, 101, 9
 def logits_of(program, folder, output, ids=PROMPT):
     program.run(
         *("inspect", "logits", "--load_hf", folder, "--prompt_ids", ",".join(map(str, ids)), "--output", output),
-        *("--device", "cpu"),
+        *("--overwrite", "--device", "cpu"),
     )
     return load_file(output)["logits"]
 
@@ -24,7 +24,7 @@ def losses_of(program, folder, data, output, num_samples):
     _, text, _ = program.run(
         *("evaluate", "--load_hf", folder, "--data_path", data.prefix, "--split", "100,0,0", "--seq_length", SEQUENCE),
         *("--micro_batch_size", 2, "--global_batch_size", num_samples, "--eval_iters", 1, "--losses_file", output),
-        *("--device", "cpu"),
+        *("--overwrite", "--device", "cpu"),
     )
     with open(output, encoding="utf-8") as file:
         return torch.tensor([json.loads(line) for line in file]), json.loads(text)

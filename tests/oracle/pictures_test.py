@@ -54,7 +54,7 @@ def files():
 
 def seen(program, folder, name, content, *options):
     (folder / name).write_bytes(content)
-    program.run("inspect", "picture", folder / name, "--output", folder / "seen.png", *options)
+    program.run("inspect", "picture", folder / name, "--output", folder / "seen.png", "--overwrite", *options)
     return np.asarray(Image.open(folder / "seen.png"), dtype=int)
 
 

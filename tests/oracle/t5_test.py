@@ -75,7 +75,7 @@ def ids(values):
 def logits_of(program, folder, output, *more):
     program.run(
         *("inspect", "logits", "--load_hf", folder, "--prompt_ids", ids(ENCODER_IDS), "--target_ids", ids(TARGET_IDS)),
-        *("--output", output, "--device", "cpu", *more),
+        *("--output", output, "--overwrite", "--device", "cpu", *more),
     )
     return load_file(output)["logits"]
 
