@@ -211,7 +211,7 @@ std::string job_of(const PrepareOptions& options, const std::vector<PrepareInput
   d["keep_newlines"] = options.keep_newlines;
   d["max_line_bytes"] = options.max_line_memory / kLineMemory;
   d["tokenizer"] = tokenizer.name();
-  d["tokenizer_digest"] = tokenizer_digest(tokenizer);
+  d["tokenizer_digest"] = tokenizer_digest(tokenizer, tokenizer.vocab_size());
   d["vocab_size"] = tokenizer.vocab_size();
   return d.dump();
 }

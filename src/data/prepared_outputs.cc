@@ -89,7 +89,7 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
 }
 
 std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
-                                              std::string& digest) {
+                                              std::map<int64_t, std::string>& digests) {
   const std::optional<Json> record = load_record(prefix);
   if (!record) return std::nullopt;
   const Json& made = get_member(*record, "job", record_of(prefix).string());
@@ -98,10 +98,13 @@ std::optional<UserError> find_other_tokenizer(const std::string& prefix, const T
   const int64_t num_ids = size == nullptr ? -1 : try_whole_number(*size).value_or(-1);
   const std::string *theirs = made_digest == nullptr ? nullptr : try_text(*made_digest),
                     *where = name == nullptr ? nullptr : try_text(*name);
-  const bool has_their_size = num_ids < 0 || num_ids == tokenizer.vocab_size();
-  // A large vocabulary's takes a tenth of a second.
-  if (has_their_size && theirs != nullptr && digest.empty()) digest = tokenizer_digest(tokenizer);
-  if (has_their_size && (theirs == nullptr || *theirs == digest)) return std::nullopt;
+  if (theirs == nullptr || num_ids < 0) {  // a record of an earlier version knows no more than the size
+    if (num_ids < 0 || num_ids == tokenizer.vocab_size()) return std::nullopt;
+  } else if (num_ids <= tokenizer.vocab_size()) {
+    std::string& digest = digests[num_ids];
+    if (digest.empty()) digest = tokenizer_digest(tokenizer, num_ids);  // a tenth of a second for a large vocabulary
+    if (*theirs == digest) return std::nullopt;
+  }
   return UserError(
       fmt::format("{} was prepared with another tokenizer ({} of {} ids) than this run has ({} of {} ids)", prefix,
                   where == nullptr ? "one" : *where, num_ids, tokenizer.name(), tokenizer.vocab_size()),

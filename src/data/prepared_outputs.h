@@ -2,6 +2,7 @@
 // a later call neither replaces the tokens of other texts nor makes the same ones twice.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,11 +20,11 @@ std::optional<std::vector<PrepareReport::Output>> find_prepared(const std::vecto
                                                                 const std::string& job, bool is_repeatable);
 
 // What is wrong with training on a data set by a tokenizer, by the record beside it: it was made with another one.
-// Nothing where the two do the same (tokenizer_digest), and where there is no record.
+// Nothing where this one does the same with all ids of that one (tokenizer_digest), and where there is no record.
 //
-// digest  of the tokenizer; made where it is needed and empty
+// digests  of the tokenizer by their number of ids; made where they are needed and missing
 std::optional<UserError> find_other_tokenizer(const std::string& prefix, const Tokenizer& tokenizer,
-                                              std::string& digest);
+                                              std::map<int64_t, std::string>& digests);
 
 // Before an output is replaced, and once it is there.
 void forget_prepared(const std::string& prefix);

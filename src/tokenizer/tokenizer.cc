@@ -182,13 +182,13 @@ int32_t require_eod(const Tokenizer& tokenizer) {
                   "add \"eos_token\" to the tokenizer_config.json beside it");
 }
 
-std::string tokenizer_digest(const Tokenizer& tokenizer) {
+std::string tokenizer_digest(const Tokenizer& tokenizer, int64_t num_ids) {
   constexpr std::string_view kProbe =
       " The quick brown fox: 1234567 + 3.14 =\n\n\tdon't DON'T  na\u00efve cafe\u0301 \u65e5\u672c\u8a9e \u0395\u03bb "
       "\u0440\u0443\u0441 \U0001F999 \uac00 def f(x):\r\n    return x**2  # ok";
   constexpr int64_t kMostIds = 1 << 20;
   StreamingChecksum sum;
-  for (int64_t id = 0; id < std::min(tokenizer.vocab_size(), kMostIds); ++id) {
+  for (int64_t id = 0; id < std::min(num_ids, kMostIds); ++id) {
     // Twice, because decoders drop blanks in front of the first token.
     const int32_t twice[] = {static_cast<int32_t>(id), static_cast<int32_t>(id)};
     sum.update(tokenizer.decode(twice));
@@ -199,7 +199,7 @@ std::string tokenizer_digest(const Tokenizer& tokenizer) {
     sum.update(std::as_bytes(std::span(ids)));
   } catch (const UserError&) {  // a NullTokenizer reads numbers only
   }
-  return fmt::format("{} {}", tokenizer.vocab_size(), sum.sum128().hex());
+  return fmt::format("{} {}", num_ids, sum.sum128().hex());
 }
 
 void TokenizerOptions::visit(OptionVisitor& v) {

@@ -187,9 +187,9 @@ std::vector<UserError> check_data(Resolved& resolved) {
 
 void append_other_tokenizers(const Resolved& resolved, std::vector<UserError>& errors) {
   if (resolved.tokenizer == nullptr || resolved.config.data.allow_other_tokenizer) return;
-  std::string digest;
+  std::map<int64_t, std::string> digests;
   const auto look_at = [&](const std::string& path) {
-    if (auto other = find_other_tokenizer(data_prefix(path), *resolved.tokenizer, digest)) errors.push_back(*other);
+    if (auto other = find_other_tokenizer(data_prefix(path), *resolved.tokenizer, digests)) errors.push_back(*other);
   };
   if (resolved.config.task.titles_data_path) look_at(*resolved.config.task.titles_data_path);
   try {

@@ -249,12 +249,11 @@ TEST_F(PrepareTest, ALongLineThatFailsLateLeavesNothing) {
 TEST_F(PrepareTest, DataOfAnotherTokenizerAreTold) {
   const std::string output = path("out_text_document");
   prepare_data(options({write("a.jsonl", "{\"text\": \"one\"}\n")}), *tokenizer_, log_);
-  std::string digest;
-  EXPECT_FALSE(find_other_tokenizer(output, *tokenizer_, digest));
-  EXPECT_FALSE(find_other_tokenizer(path("megatrons_own"), *tokenizer_, digest));
-  std::string other_digest;
+  std::map<int64_t, std::string> digests, other_digests;
+  EXPECT_FALSE(find_other_tokenizer(output, *tokenizer_, digests));
+  EXPECT_FALSE(find_other_tokenizer(path("megatrons_own"), *tokenizer_, digests));
   const auto other = make_null_tokenizer(256);  // as many ids
-  const std::optional<UserError> found = find_other_tokenizer(output, *other, other_digest);
+  const std::optional<UserError> found = find_other_tokenizer(output, *other, other_digests);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->message(), output +
                                   " was prepared with another tokenizer (ByteTokenizer of 257 ids) than this run has "
@@ -263,12 +262,12 @@ TEST_F(PrepareTest, DataOfAnotherTokenizerAreTold) {
   Json record = load_json(output + ".prepared");
   record["job"].erase("tokenizer_digest");
   write_file_atomic(output + ".prepared", dump_json(record));
-  EXPECT_FALSE(find_other_tokenizer(output, *other, other_digest));
-  EXPECT_TRUE(find_other_tokenizer(output, *make_null_tokenizer(300), digest = ""));
+  EXPECT_FALSE(find_other_tokenizer(output, *other, other_digests));
+  EXPECT_TRUE(find_other_tokenizer(output, *make_null_tokenizer(300), digests));
   EXPECT_TRUE(prepare_data(options({path("a.jsonl")}), *tokenizer_, log_).was_finished);
   record["bin_bytes"] = 1;
   write_file_atomic(output + ".prepared", dump_json(record));
-  EXPECT_FALSE(find_other_tokenizer(output, *make_null_tokenizer(300), digest = ""));
+  EXPECT_FALSE(find_other_tokenizer(output, *make_null_tokenizer(300), digests));
 }
 
 // Fails when it meets a certain text, as a full disk or a signal would in the middle of a run.

@@ -53,9 +53,12 @@ TEST(ByteTokenizer, RunsCutNoCharacterAndRepairAsTheWhole) {
 }
 
 TEST(TokenizerDigest, TellsWhatTokenizersDo) {
-  EXPECT_EQ(tokenizer_digest(*make_byte_tokenizer()), tokenizer_digest(*make_byte_tokenizer()));
-  EXPECT_NE(tokenizer_digest(*make_byte_tokenizer()), tokenizer_digest(*make_null_tokenizer(256)));
-  EXPECT_NE(tokenizer_digest(*make_null_tokenizer(255)), tokenizer_digest(*make_null_tokenizer(256)));
+  const auto digest = [](const auto& tokenizer, int64_t num_ids) { return tokenizer_digest(*tokenizer, num_ids); };
+  EXPECT_EQ(digest(make_byte_tokenizer(), 257), digest(make_byte_tokenizer(), 257));
+  EXPECT_NE(digest(make_byte_tokenizer(), 257), digest(make_null_tokenizer(256), 257));
+  EXPECT_NE(digest(make_null_tokenizer(255), 256), digest(make_null_tokenizer(256), 257));
+  // More ids after the same ones, as the sentinels of a T5 are.
+  EXPECT_EQ(digest(make_null_tokenizer(400), 256), digest(make_null_tokenizer(500), 256));
 }
 
 TEST(MakeTokenizer, RefusesWhatCannotWork) {
