@@ -54,7 +54,7 @@ int32_t require_eod(const Tokenizer& tokenizer);
 
 // Tells tokenizers apart by what they do, wherever their files are and in whatever format: the text of every id below
 // num_ids (of the first million), and the ids of a text in which most tokenizers differ. Which ids are special is not
-// part of it. So one that has the same ids and more, such as the sentinels of vocab_extra_ids, can be told from another.
+// part of it, and neither are ids above, such as the sentinels of vocab_extra_ids.
 std::string tokenizer_digest(const Tokenizer& tokenizer, int64_t num_ids);
 
 // Turns ids into text one at a time, as a model generates them, and never hands out part of a character: the parts add
