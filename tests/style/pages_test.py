@@ -119,6 +119,20 @@ class Pages(unittest.TestCase):
                         problems.append(f"{path.relative_to(ROOT)}:{number}: there is no {name}")
         self.fail_with(problems)
 
+    def test_the_tour_quotes_the_sources(self):
+        tour = re.search(r"## A tour of one step.*?```cpp\n(.*?)```", (ROOT / "ARCHITECTURE.md").read_text(), re.DOTALL)
+        self.assertIsNotNone(tour)
+        problems, source, lines = [], "", 0
+        for line in tour[1].splitlines():
+            if stop := re.match(r"// (src/[\w/.]+): ", line):
+                source = (ROOT / stop[1]).read_text(encoding="utf-8")
+                continue
+            lines += 1
+            if line not in (found.strip() for found in source.splitlines()):
+                problems.append(f"ARCHITECTURE.md's tour: no such line: {line}")
+        self.assertGreaterEqual(lines, 12)
+        self.fail_with(problems)
+
     def test_options_that_are_named_exist(self):
         known = words_of_sources()
         problems = []
